@@ -1,0 +1,1 @@
+"""The machine, and what is stored about it."""

@@ -1,0 +1,1 @@
+"""Slices, workers and the turns they take."""

@@ -1,0 +1,336 @@
+"""Every frozen type and enum that crosses a wall between two stages.
+
+Quantities are in base units: seconds as ``float``, integer nanoseconds where a name ends in ``_ns``.
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+class ComponentError(Exception):
+    """A component does not compute what its fixture promises; it must not be timed."""
+
+
+class PerformanceRegression(AssertionError):  # noqa: N818 - reads as the finding it is in a report
+    """A measured test is slower than its baseline by more than it may be."""
+
+
+class NotMeasuredError(RuntimeError):
+    """A figure was asked of a result that holds none."""
+
+
+# --------------------------------------------------------------------------- declare
+
+
+def _nothing() -> None:
+    """Stand in for a step a workload does not need."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A component made ready to be measured.
+
+    ``call`` takes nothing and processes ``items`` things of ``unit``. ``check`` runs the component once, untimed,
+    and raises :class:`ComponentError` where it is wrong. ``setup`` runs untimed before each round, which then holds
+    one call. ``count`` returns how many items were processed since it was last asked, for components where a call
+    does not always process the same number; it runs outside the timed region. ``close`` releases what the fixture
+    itself made.
+    """
+
+    component: str
+    call: Callable[[], object]
+    items: float
+    unit: str
+    check: Callable[[], None]
+    setup: Callable[[], None] | None = None
+    count: Callable[[], float] | None = None
+    close: Callable[[], None] = _nothing
+
+
+# --------------------------------------------------------------------------- measure
+
+
+class SliceKind(str, enum.Enum):
+    """What a worker runs in its turn."""
+
+    PLAIN = "plain"
+    TRACED = "traced"
+    KERNEL = "kernel"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A named part of one iteration: a path in the timer tree, seconds and entries per iteration.
+
+    ``self_s`` is the time in no child phase. ``device`` is ``"host"`` for time read from the host's clock.
+    """
+
+    path: str
+    count: float
+    total_s: float
+    self_s: float
+    device: str
+
+    @property
+    def name(self) -> str:
+        """The last component of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def depth(self) -> int:
+        """How many phases enclose this one."""
+        return self.path.count("/")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many calls a slice makes: ``rounds`` timed rounds of ``iterations`` back-to-back calls."""
+
+    iterations: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Warm:
+    """What warming up found: the slice's shape and the typical seconds of one call."""
+
+    shape: Shape
+    call_s: float
+    warm_up_s: float
+    threads: int
+
+
+@dataclass(frozen=True)
+class SliceRecord:
+    """One turn of one worker.
+
+    ``call_s`` is the slice's figure: the median round for short calls, the mean for long ones, per call.
+    ``idle_wall_s`` and ``idle_cpu_s`` cover the wait since the previous turn of this process ended.
+    """
+
+    kind: SliceKind
+    call_s: float
+    calls: int
+    items: float
+    wall_s: float
+    cpu_s: float
+    idle_wall_s: float
+    idle_cpu_s: float
+    collections: int
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """One worker's figure for one test, the statistical unit of a stored comparison.
+
+    ``call_s`` is seconds per call; ``relative`` is the same as a multiple of the reference kernel's call, taken in
+    turns with it. ``cpu_share`` is CPU time over wall time of the plain slices, below one where the process was held
+    up. ``idle_cpu_share`` is the CPU time burnt while it was not its turn.
+    """
+
+    call_s: float
+    relative: float
+    items_per_call: float
+    slices: int
+    calls: int
+    cpu_share: float
+    idle_cpu_share: float
+    collections: int
+    threads: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was measured for one test; what a fixture's call returns."""
+
+    nodeid: str
+    component: str
+    unit: str
+    items: float
+    workers: tuple[WorkerRecord, ...]
+    phases: tuple[Phase, ...]
+    traced_call_s: float
+    notes: tuple[str, ...]
+
+    @property
+    def measured(self) -> bool:
+        """Whether there are figures: false in a run without ``--rlperf``, which only checks the component."""
+        return bool(self.workers)
+
+    @property
+    def call_s(self) -> float:
+        """Seconds per call: the median over the workers."""
+        if not self.workers:
+            raise NotMeasuredError(
+                f"{self.nodeid}: this run did not measure. Run with --rlperf, or guard with `if result.measured:`."
+            )
+        return statistics.median(worker.call_s for worker in self.workers)
+
+    @property
+    def items_per_s(self) -> float:
+        """Throughput: items processed per second of measured time."""
+        return self.items / self.call_s
+
+    def phase(self, path: str) -> Phase:
+        """Return the phase at ``path``; KeyError names the paths there are."""
+        for phase in self.phases:
+            if phase.path == path:
+                return phase
+        known = ", ".join(phase.path for phase in self.phases) or "none"
+        raise KeyError(f"no phase {path!r} in {self.nodeid}; phases recorded: {known}")
+
+
+# --------------------------------------------------------------------------- record
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What must be equal for stored times to be comparable; ``kernel`` is the reference kernel's version."""
+
+    system: str
+    arch: str
+    cpu: str
+    cores: int
+    python: str
+    kernel: int
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where figures come from. ``commit`` and ``tree`` are full SHAs, None outside git."""
+
+    commit: str | None
+    tree: str | None
+    dirty: bool
+    created: str
+    packages: dict[str, str]
+
+    @property
+    def settleable(self) -> bool:
+        """Whether the code behind the figures can be had again, so that a suspicion can be settled live."""
+        return self.commit is not None and not self.dirty
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Why figures were replaced although something was slower."""
+
+    reason: str
+    created: str
+    previous_call_s: float
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """One test's entry in a baseline: its figures, the session they come from, and why they were accepted."""
+
+    result: Result
+    session: str
+    accepted: Acceptance | None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A named set of stored results for one machine class; ``sessions`` holds the provenance of each entry."""
+
+    schema: int
+    machine: Machine
+    sessions: dict[str, Provenance]
+    results: dict[str, StoredResult]
+
+
+# --------------------------------------------------------------------------- judge
+
+
+class Status(str, enum.Enum):
+    """What a comparison says."""
+
+    SAME = "SAME"
+    SLOWER = "SLOWER"
+    FASTER = "FASTER"
+    UNDECIDED = "UNDECIDED"
+    NEW = "NEW"
+    INCOMPARABLE = "INCOMPARABLE"
+    INVALID = "INVALID"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A ratio head/base with its two-sided confidence interval; ``units`` is the smaller side's sample size.
+
+    ``floor`` is the ratio's one-sided lower bound at the run's error rate, ``ceiling`` its upper one.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    confidence: float
+    floor: float
+    ceiling: float
+    units: int
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a verdict is what it is: a stable code, and a sentence a person can act on."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A status, why, and the estimate behind it, where there is one.
+
+    ``smallest_seen`` is the smallest slowdown (0.2 is 20 %) this comparison could have called SLOWER.
+    """
+
+    status: Status
+    reason: Reason
+    estimate: Estimate | None
+    smallest_seen: float | None
+    gated: bool
+    accepted: bool
+
+    def fails(self, strict: bool) -> bool:
+        """Whether this verdict fails its test."""
+        if not self.gated:
+            return False
+        if self.status is Status.SLOWER:
+            return not self.accepted
+        return strict and self.status not in (Status.SAME, Status.FASTER)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The rules one test is judged by. Ratios minus one: a tolerance of 0.03 is 3 %.
+
+    ``tolerance`` is what a comparison may move and still be SAME; ``conviction`` is the slowdown an estimate must
+    pass to be SLOWER, its lower bound half of it. ``alpha`` is the chance of any false alarm in the run,
+    ``tests`` how many share it.
+    """
+
+    tolerance: float
+    conviction: float
+    confidence: float
+    alpha: float
+    tests: int
+    min_change_s: float
+    gated: bool
+    accept: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A test's whole story, as the reports read it."""
+
+    result: Result
+    baseline: StoredResult | None
+    verdict: Verdict
+    seconds: float

@@ -1,0 +1,59 @@
+"""Base units and the one place that turns numbers into words."""
+
+from __future__ import annotations
+
+import math
+
+_TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_COUNT_STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+
+def _significant(value: float, digits: int) -> str:
+    """Write ``value`` with ``digits`` significant digits and no exponent."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:.0f}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}"
+
+
+def _scaled(value: float, steps: tuple[tuple[float, str], ...], gap: str) -> str:
+    """Write ``value`` in the largest of ``steps`` that leaves a figure of at least one."""
+    for step, name in steps:
+        # The rounded figure decides: 999.6 µs is 1.00 ms, never 1000 µs.
+        if float(_significant(abs(value) / step, 3)) >= 1:
+            return f"{_significant(value / step, 3)}{gap}{name}".rstrip()
+    step, name = steps[-1]
+    return f"{_significant(value / step, 3)}{gap}{name}".rstrip()
+
+
+def seconds(value: float) -> str:
+    """Write a duration given in seconds: ``48.2 µs``."""
+    return _scaled(value, _TIME_STEPS, " ")
+
+
+def quantity(value: float) -> str:
+    """Write a large count: ``166k``."""
+    return _scaled(value, _COUNT_STEPS, "")
+
+
+def rate(value: float, unit: str) -> str:
+    """Write a throughput given in items per second: ``166k step/s``."""
+    return f"{_scaled(value, _COUNT_STEPS, ' ' if value < 1e3 else '')} {unit}/s".replace("  ", " ")
+
+
+def percent(fraction: float, *, signed: bool = True) -> str:
+    """Write a fraction as a percentage: ``+4.2 %``, from 100 % on without decimals."""
+    value = 100 * fraction
+    decimals = 1 if abs(value) < 99.95 else 0
+    sign = "+" if signed else ""
+    return f"{value:{sign}.{decimals}f} %"
+
+
+def change(ratio: float) -> str:
+    """Write a ratio head/base as a change: 1.042 is ``+4.2 %``, and from 2 on also a multiple, ``×2.1``."""
+    return percent(ratio - 1) if ratio < 2 else f"×{_significant(ratio, 2 if ratio < 10 else 3)}"
+
+
+def round_significant(value: float, digits: int = 5) -> float:
+    """Round to ``digits`` significant digits, the precision of stored figures."""
+    return float(f"{value:.{digits - 1}e}")
