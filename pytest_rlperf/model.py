@@ -19,6 +19,10 @@ class PerformanceRegression(AssertionError):  # noqa: N818 - reads as the findin
     """A measured test is slower than its baseline by more than it may be."""
 
 
+class MeasurementError(RuntimeError):
+    """A test could not be measured, through no finding about its speed."""
+
+
 class NotMeasuredError(RuntimeError):
     """A figure was asked of a result that holds none."""
 
@@ -109,17 +113,16 @@ class SliceRecord:
     """One turn of one worker.
 
     ``call_s`` is the slice's figure: the median round for short calls, the mean for long ones, per call.
-    ``idle_wall_s`` and ``idle_cpu_s`` cover the wait since the previous turn of this process ended.
+    ``rounds_s`` is the time within rounds; ``wall_s`` and ``cpu_s`` also cover untimed setups between them.
     """
 
     kind: SliceKind
     call_s: float
+    rounds_s: float
     calls: int
     items: float
     wall_s: float
     cpu_s: float
-    idle_wall_s: float
-    idle_cpu_s: float
     collections: int
     phases: tuple[Phase, ...]
 
@@ -130,7 +133,7 @@ class WorkerRecord:
 
     ``call_s`` is seconds per call; ``relative`` is the same as a multiple of the reference kernel's call, taken in
     turns with it. ``cpu_share`` is CPU time over wall time of the plain slices, below one where the process was held
-    up. ``idle_cpu_share`` is the CPU time burnt while it was not its turn.
+    up. ``idle_cpu_share`` is the CPU time it and its children burnt while others had their turn.
     """
 
     call_s: float

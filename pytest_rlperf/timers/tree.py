@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
 from pytest_rlperf.model import Phase
@@ -59,59 +58,54 @@ class Node:
 
 
 class _Stack:
-    """Which node is open in one context; at the root, none is. It serves one recording only."""
+    """Which node is open in one thread; at the root, none is."""
 
-    __slots__ = ("node", "recording")
+    __slots__ = ("node",)
 
-    def __init__(self, root: Node, recording: Recording) -> None:
+    def __init__(self, root: Node) -> None:
         self.node = root
-        self.recording = recording
 
 
 class Recording:
-    """The trees of one recording, one per thread that entered a scope during it."""
+    """The trees of one recording, one per thread that entered a scope; the recording thread's is the first."""
 
     def __init__(self, clock: ClockNs) -> None:
         self.clock = clock
-        self.roots: list[Node] = []
+        self.local = threading.local()
+        self.roots = [Node("", None)]
+        self._owner = threading.get_ident()
         self._lock = threading.Lock()
 
     def join_thread(self) -> _Stack:
         """Give the current thread a tree of its own."""
-        root = Node("", None)
-        with self._lock:
-            self.roots.append(root)
-        stack = _Stack(root, self)
-        _stack_var.set(stack)
+        if threading.get_ident() == self._owner:
+            root = self.roots[0]
+        else:
+            root = Node("", None)
+            with self._lock:
+                self.roots.append(root)
+        stack = self.local.stack = _Stack(root)
         return stack
 
     def phases(self, iterations: int) -> tuple[Phase, ...]:
-        """Return every path per iteration, threads summed under equal paths."""
-        merged: dict[str, tuple[int, int, int]] = {}
-        for root in self.roots:
-            for path, node in root.walk():
-                count, total, own = merged.get(path, (0, 0, 0))
-                merged[path] = (count + node.count, total + node.total_ns, own + node.self_ns)
+        """Return the recording thread's paths, per iteration; what ran beside it is in the other roots."""
         return tuple(
             Phase(
                 path=path,
-                count=count / iterations,
-                total_s=total / iterations / 1e9,
-                self_s=own / iterations / 1e9,
+                count=node.count / iterations,
+                total_s=node.total_ns / iterations / 1e9,
+                self_s=node.self_ns / iterations / 1e9,
                 device="host",
             )
-            for path, (count, total, own) in merged.items()
+            for path, node in self.roots[0].walk()
         )
 
 
-# The running recording, and its clock bound apart to save a look-up a reading.
+# The running recording, its clock and the open nodes of its threads, each bound apart to save look-ups a reading.
+# With each recording comes a new thread-local: no thread is ever left with an open node of an earlier one.
 _active: Recording | None = None
+_local: threading.local | None = None
 _clock: ClockNs = time.perf_counter_ns
-# A context variable is read faster than an attribute of a thread-local. A thread's stack of an earlier recording is
-# told by its ``recording``; the default belongs to one that never runs.
-_NEVER = _Stack(Node("", None), Recording(time.perf_counter_ns))
-_stack_var = ContextVar("rlperf_timers", default=_NEVER)
-_current_stack = _stack_var.get
 
 
 class Scope:
@@ -125,11 +119,13 @@ class Scope:
         self.name = sys.intern(name)  # so that equal names are the same object, which __exit__ relies on
 
     def __enter__(self) -> None:
-        stack = _current_stack()
-        if stack.recording is not _active:
-            if _active is None:
-                return
-            stack = _active.join_thread()
+        local = _local
+        if local is None:
+            return
+        try:
+            stack = local.stack
+        except AttributeError:
+            stack = _join_thread()
         parent = stack.node
         try:
             node = parent.children[self.name]
@@ -139,16 +135,25 @@ class Scope:
         node.start_ns = _clock()
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        stack = _current_stack()
-        if stack.recording is not _active:
-            return  # nothing records, or this scope was entered before the recording began
+        local = _local
+        if local is None:
+            return
         now_ns = _clock()
+        try:
+            stack = local.stack
+        except AttributeError:
+            return  # entered before this recording began
         node = stack.node
         if node.name is not self.name:
             return  # likewise: what is open is the root, or a scope this recording did see entered
         node.total_ns += now_ns - node.start_ns
         node.count += 1
-        stack.node = node.parent  # type: ignore[assignment]  # only a root has none, and a root has no name
+        stack.node = node.parent
+
+
+def _join_thread() -> _Stack:
+    """Give the current thread a tree in the running recording, or one to forget if it has just ended."""
+    return _Stack(Node("", None)) if _active is None else _active.join_thread()
 
 
 _scopes: dict[str, Scope] = {}
@@ -177,12 +182,13 @@ def timed(function: Callable[P, R]) -> Callable[P, R]:
 @contextmanager
 def recording(clock: ClockNs = time.perf_counter_ns) -> Iterator[Recording]:
     """Arm every scope in the process while the body runs; what they saw is in the yielded recording."""
-    global _active, _clock
+    global _active, _clock, _local
     if _active is not None:
         raise RuntimeError("a recording is running already; recordings do not nest")
     _clock = clock
     _active = Recording(clock)
+    _local = _active.local
     try:
         yield _active
     finally:
-        _active = None
+        _active = _local = None

@@ -1,0 +1,178 @@
+"""Baselines as JSON: one file per name and machine class, checked on reading, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from pytest_rlperf.baseline.machine import slug
+from pytest_rlperf.model import Baseline, Machine, Phase, Provenance, Result, StoredResult, WorkerRecord
+from pytest_rlperf.units import round_significant
+
+# 1: the first.
+SCHEMA = 1
+
+
+class BaselineError(Exception):
+    """A baseline cannot be read or written; the text names the file, the place in it and the way out."""
+
+
+class Store:
+    """The baselines of one name in one directory, seen from one machine."""
+
+    def __init__(self, directory: Path, name: str, machine: Machine) -> None:
+        self.directory = directory / name
+        self.name = name
+        self._root = directory
+        self._machine = machine
+        self.path = self.directory / f"{slug(machine)}.json"
+
+    def read(self) -> Baseline | None:
+        """Return this machine class's baseline, None where there is none; BaselineError where it cannot be used."""
+        self._check_directories()
+        return self._read(self.path) if self.path.exists() else None
+
+    def other_machines(self) -> list[Machine]:
+        """Return the machine classes this name has baselines of, other than this one."""
+        paths = sorted(path for path in self.directory.glob("*.json") if path != self.path)
+        return [self._read(path).machine for path in paths]
+
+    def names(self) -> list[str]:
+        """Return the names there are baselines of."""
+        if not self._root.is_dir():
+            return []
+        return sorted(path.name for path in self._root.iterdir() if any(path.glob("*.json")))
+
+    def check_writable(self) -> None:
+        """Raise BaselineError where :meth:`write` would fail, before any time is spent on measuring."""
+        self._check_directories()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.directory, prefix=".rlperf-"):
+                pass
+        except OSError as error:
+            raise BaselineError(
+                f"cannot write baselines to {self.directory}: {error.strerror}. Make it writable, or choose another "
+                "with --rlperf-baseline-dir=DIR"
+            ) from None
+
+    def write(self, session: str, provenance: Provenance, results: dict[str, StoredResult]) -> None:
+        """Store ``results`` of one session, keeping what the file has of other tests."""
+        old = self.read()
+        merged = ({} if old is None else dict(old.results)) | {
+            key: replace(stored, result=_rounded(stored.result)) for key, stored in results.items()
+        }
+        sessions = ({} if old is None else dict(old.sessions)) | {session: provenance}
+        used = {stored.session for stored in merged.values()}
+        baseline = Baseline(
+            schema=SCHEMA,
+            machine=self._machine,
+            sessions={name: kept for name, kept in sessions.items() if name in used},
+            results=merged,
+        )
+        text = msgspec.json.format(msgspec.json.encode(baseline, order="sorted"), indent=1) + b"\n"
+        try:
+            _write_atomically(self.path, text)
+        except OSError as error:
+            raise BaselineError(f"cannot write {self.path}: {error.strerror}; nothing was replaced") from None
+
+    def _check_directories(self) -> None:
+        for directory in (self._root, self.directory):
+            if directory.exists() and not directory.is_dir():
+                raise BaselineError(
+                    f"{directory} is a file, where a directory of baselines should be: move it away, or choose another "
+                    "with --rlperf-baseline-dir=DIR"
+                )
+
+    def _read(self, path: Path) -> Baseline:
+        way_out = "restore it from version control, or move it away and store a new one with --rlperf-save-baseline"
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise BaselineError(f"cannot read {path}: {error.strerror}") from None
+        if not raw.strip():
+            raise BaselineError(f"{path} is empty; {way_out}")
+        try:
+            version = msgspec.json.decode(raw, type=_Versioned).schema
+        except msgspec.DecodeError as error:
+            raise BaselineError(f"{path} is not a baseline: {error}; {way_out}") from None
+        if version > SCHEMA:
+            raise BaselineError(
+                f"{path} has schema version {version}, this pytest-rlperf reads up to {SCHEMA}: upgrade pytest-rlperf, "
+                "or choose another baseline with --rlperf-baseline=NAME"
+            )
+        try:
+            baseline = msgspec.json.decode(raw, type=Baseline)
+        except msgspec.DecodeError as error:
+            raise BaselineError(f"{path} is not a baseline: {error}; {way_out}") from None
+        senseless = _senseless(baseline)
+        if senseless is not None:
+            raise BaselineError(f"{path} is not a baseline: {senseless}; {way_out}")
+        return baseline
+
+
+def _senseless(baseline: Baseline) -> str | None:
+    """Return the first thing that no measurement can have written, by its place."""
+    for key, stored in baseline.results.items():
+        place = f"$.results[{key!r}]"
+        if stored.session not in baseline.sessions:
+            return f"{place}.session is {stored.session!r}, which is not in $.sessions"
+        if not stored.result.workers:
+            return f"{place}.result.workers is empty"
+        for index, worker in enumerate(stored.result.workers):
+            for name in ("call_s", "relative", "items_per_call"):
+                if not getattr(worker, name) > 0:
+                    return (
+                        f"{place}.result.workers[{index}].{name} is {getattr(worker, name)}, expected a positive number"
+                    )
+    return None
+
+
+class _Versioned(msgspec.Struct):
+    """Reads the version alone, whatever the rest looks like."""
+
+    schema: int
+
+
+def _rounded(result: Result) -> Result:
+    """Return ``result`` with its figures at the precision they are stored with."""
+    return replace(
+        result,
+        items=round_significant(result.items),
+        traced_call_s=round_significant(result.traced_call_s),
+        workers=tuple(_rounded_figures(worker) for worker in result.workers),
+        phases=tuple(_rounded_figures(phase) for phase in result.phases),
+    )
+
+
+Figures = TypeVar("Figures", WorkerRecord, Phase)
+
+
+def _rounded_figures(record: Figures) -> Figures:
+    floats: dict[str, Any] = {name: value for name, value in vars(record).items() if isinstance(value, float)}
+    return replace(record, **{name: round_significant(value) for name, value in floats.items()})
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` beside ``path`` and move it there, so that no reader ever sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".rlperf-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)  # mkstemp's files are private; baselines are not
+        Path(temporary).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+        raise

@@ -1,0 +1,149 @@
+"""A function for generalized advantage estimation."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pytest_rlperf.components.arrays import leaves, to_numpy
+from pytest_rlperf.components.reference.gae import gae_float64
+from pytest_rlperf.model import ComponentError, Workload
+from pytest_rlperf.timers import hierarchical_timer
+
+_GAE = hierarchical_timer("gae")
+GAMMA = 0.99
+LAMBDA = 0.95
+_EPISODE_STEPS = 50  # mean length; several episodes end in a rollout of any length worth timing
+_TOLERANCE = 1e-3  # of the largest advantage; float32 scans over 2048 steps were seen within 1e-5
+
+# What libraries call the arguments. Names are compared in lower case.
+_NAMES = {
+    "rewards": ("rewards", "reward", "rews", "r"),
+    "values": ("values", "value", "vals", "state_values", "state_value", "v"),
+    "dones": ("dones", "done", "terminated", "terminations", "terminals"),
+    "episode_starts": ("episode_starts", "starts", "firsts", "is_first"),
+    "last_values": ("last_values", "last_value", "next_value", "last_val", "bootstrap_value", "bootstrap", "v_last"),
+    "next_values": ("next_values", "next_state_value", "next_state_values", "next_vals", "values_next"),
+    "last_dones": ("last_dones", "last_done", "next_done", "next_dones"),
+    "gamma": ("gamma", "discount", "discount_factor"),
+    "lam": ("lam", "lambda_", "lmbda", "gae_lambda", "lambd", "lamda"),
+}
+_POSITIONAL = ("rewards", "values", "dones", "last_values", "gamma", "lam")
+
+
+def gae_workload(function: Callable[..., Any], n_steps: int, n_envs: int, backend: str) -> Workload:
+    """Return the workload of ``function`` on a rollout of shape (n_steps, n_envs).
+
+    Arguments are passed by their names where the signature tells (see ``_NAMES``), else in the order rewards,
+    values, dones, last_values, gamma, lam. ``dones[t]`` says that the episode ended with step t; a function that
+    also takes ``next_done`` gets CleanRL's convention, where ``dones[t]`` says that step t is an episode's first.
+    Arrays are float32, of NumPy or of PyTorch as ``backend`` says. The check compares the advantages, the first
+    array returned, with a float64 computation.
+    """
+    __tracebackhide__ = True
+    if backend not in ("numpy", "torch"):
+        raise ComponentError(f"backend={backend!r}: rlperf_gae makes arrays of 'numpy' or 'torch'")
+    if n_steps < 1 or n_envs < 1:
+        raise ComponentError(f"n_steps={n_steps}, n_envs={n_envs}: a rollout has at least one step of one env")
+    rollout = _rollout(n_steps, n_envs)
+    advantages = gae_float64(
+        rollout["rewards"], rollout["values"], rollout["ends"], rollout["last_values"], GAMMA, LAMBDA
+    )
+    args, kwargs = _arguments(function, rollout, backend)
+
+    def call() -> object:
+        with _GAE:
+            return function(*args, **kwargs)
+
+    def check() -> None:
+        __tracebackhide__ = True
+        _compare(function(*args, **kwargs), advantages)
+
+    return Workload(component="gae", call=call, items=float(n_steps * n_envs), unit="transition", check=check)
+
+
+def _rollout(n_steps: int, n_envs: int) -> dict[str, Any]:
+    """Return a random rollout, all arrays in float32; ``dones`` and ``last_dones`` are filled in by convention."""
+    generator = np.random.default_rng(random.getrandbits(31))
+    shape = (n_steps, n_envs)
+    values = generator.normal(size=shape).astype(np.float32)
+    last_values = generator.normal(size=n_envs).astype(np.float32)
+    ends = (generator.random(shape) < 1 / _EPISODE_STEPS).astype(np.float32)
+    starts = np.vstack([np.zeros((1, n_envs), np.float32), ends[:-1]])
+    return {
+        "rewards": generator.normal(size=shape).astype(np.float32),
+        "values": values,
+        "ends": ends,
+        "episode_starts": starts,
+        "last_values": last_values,
+        "next_values": np.vstack([values[1:], last_values[None]]),
+        "last_dones": ends[-1],
+        "gamma": GAMMA,
+        "lam": LAMBDA,
+    }
+
+
+def _arguments(function: Callable[..., Any], rollout: dict[str, Any], backend: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments ``function`` is called with; ComponentError where one cannot be supplied."""
+    __tracebackhide__ = True
+    meanings = {name: meaning for meaning, names in _NAMES.items() for name in names}
+    named = _meanings(function, meanings)
+    starts_convention = "last_dones" in named.values()
+    rollout = rollout | {"dones": rollout["episode_starts"] if starts_convention else rollout["ends"]}
+    if backend == "torch":
+        import torch
+
+        rollout = {
+            name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in rollout.items()
+        }
+    if not named:
+        return [rollout[name] for name in _POSITIONAL], {}
+    return [], {name: rollout[meaning] for name, meaning in named.items()}
+
+
+def _meanings(function: Callable[..., Any], meanings: dict[str, str]) -> dict[str, str]:
+    """Return what each parameter of ``function`` means; empty where its signature does not tell."""
+    __tracebackhide__ = True
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}  # a built-in without a signature
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if any(parameter.kind is inspect.Parameter.POSITIONAL_ONLY for parameter in parameters):
+        return {}
+    named = {}
+    for parameter in parameters:
+        meaning = meanings.get(parameter.name.lower())
+        if meaning is not None:
+            named[parameter.name] = meaning
+        elif parameter.default is inspect.Parameter.empty and parameter.kind not in variadic:
+            raise ComponentError(
+                f"rlperf_gae cannot tell what the parameter {parameter.name!r} is; it knows "
+                f"{', '.join(_NAMES)}. Give it a function of these: lambda rewards, values, dones, last_values: …"
+            )
+    return named
+
+
+def _compare(output: Any, advantages: Any) -> None:
+    """Compare the first array of ``output`` with the float64 advantages."""
+    __tracebackhide__ = True
+    found = [array for _, array in leaves(output)]
+    if not found:
+        raise ComponentError(f"the GAE function returned no array but {type(output).__qualname__}")
+    result = to_numpy(found[0]).astype(np.float64)
+    if result.shape != advantages.shape:
+        raise ComponentError(f"advantages have shape {result.shape}, expected {advantages.shape} (n_steps, n_envs)")
+    bad = int(np.count_nonzero(~np.isfinite(result)))
+    if bad:
+        raise ComponentError(f"{bad} of {result.size} advantages are NaN or infinite")
+    error = np.abs(result - advantages)
+    worst = np.unravel_index(int(error.argmax()), error.shape)
+    if error[worst] > _TOLERANCE * np.abs(advantages).max():
+        raise ComponentError(
+            f"advantages differ from the float64 reference: {result[worst]:.6g} at {tuple(map(int, worst))}, expected "
+            f"{advantages[worst]:.6g}. dones[t] = 1 says that the episode ended with step t"
+        )

@@ -1,0 +1,59 @@
+"""Stepping a Stable-Baselines3 VecEnv."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.vec_env import VecEnv
+
+from pytest_rlperf.model import ComponentError
+from pytest_rlperf.timers import hierarchical_timer
+
+_ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
+_ACTION = hierarchical_timer("action")
+_ENV_STEP = hierarchical_timer("env_step")
+
+
+class StableBaselines3Stepper:
+    """Steps ``env`` with actions drawn beforehand; a VecEnv resets within the step, so every call is a step."""
+
+    mode = "SAME_STEP"
+
+    def __init__(self, env: VecEnv, seed: int) -> None:
+        self.env = env
+        self.num_envs: int = env.num_envs
+        self._seed = seed
+        env.action_space.seed(seed)
+        self._actions = cycle(
+            [np.stack([env.action_space.sample() for _ in range(env.num_envs)]) for _ in range(_ACTIONS)]
+        )
+        self._calls = 0
+
+    def check(self) -> None:
+        """Reset, step, and check the shapes; ComponentError says what is wrong."""
+        __tracebackhide__ = True
+        self.env.seed(self._seed)
+        self.env.reset()
+        results: tuple[Any, ...] = self.env.step(next(self._actions))
+        _, rewards, dones, infos = results
+        for name, shape in (("rewards", np.shape(rewards)), ("dones", np.shape(dones)), ("infos", (len(infos),))):
+            if shape != (self.num_envs,):
+                raise ComponentError(
+                    f"step() returned {name} of shape {shape}; a VecEnv of {self.num_envs} envs returns "
+                    f"({self.num_envs},)"
+                )
+
+    def call(self) -> None:
+        """Step every env once."""
+        with _ACTION:
+            actions = next(self._actions)
+        with _ENV_STEP:
+            self.env.step(actions)
+        self._calls += 1
+
+    def count(self) -> float:
+        """Return the env steps since this was last asked."""
+        calls, self._calls = self._calls, 0
+        return float(calls * self.num_envs)

@@ -1,0 +1,95 @@
+"""One PPO rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytest_rlperf.components.arrays import leaves, to_numpy
+from pytest_rlperf.model import ComponentError, Workload
+from pytest_rlperf.timers import hierarchical_timer
+
+_PPO_COLLECT = hierarchical_timer("ppo_collect")
+
+
+def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Workload:
+    """Return the workload of ``agent.collect(n_steps)``, or of a thunk that collects ``items`` env steps.
+
+    The check collects one rollout of an agent's: every array must have ``n_steps`` rows, and every number in it must
+    be finite. Where the rollout has a mask ``valid``, rows that were resets are not counted as env steps.
+    """
+    __tracebackhide__ = True
+    collect = getattr(agent, "collect", None)
+    if callable(collect):
+        if n_steps is None:
+            raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, which agent.collect is called with")
+        return _agent_workload(collect, n_steps)
+    if not callable(agent):
+        raise ComponentError(
+            f"rlperf_ppo_collect needs an agent with collect(n_steps), or a thunk that collects one rollout, "
+            f"not {type(agent).__qualname__}"
+        )
+    if items is None:
+        raise ComponentError("rlperf_ppo_collect(thunk) also needs items=…, the env steps one call collects")
+    return _workload(agent, float(items), agent, None)
+
+
+def _agent_workload(collect: Callable[[int], Any], n_steps: int) -> Workload:
+    counted = 0.0
+
+    def call() -> object:
+        nonlocal counted
+        rollout = collect(n_steps)
+        counted += _env_steps(rollout, n_steps)
+        return rollout
+
+    def check() -> None:
+        __tracebackhide__ = True
+        _check(collect(n_steps), n_steps)
+
+    def count() -> float:
+        nonlocal counted
+        steps, counted = counted, 0.0
+        return steps
+
+    return _workload(call, float(n_steps), check, count)
+
+
+def _workload(
+    collect: Callable[[], object], items: float, check: Callable[[], object], count: Callable[[], float] | None
+) -> Workload:
+    def call() -> object:
+        with _PPO_COLLECT:
+            return collect()
+
+    def run_check() -> None:
+        __tracebackhide__ = True
+        check()
+
+    return Workload(component="ppo_collect", call=call, items=items, unit="env step", check=run_check, count=count)
+
+
+def _env_steps(rollout: Any, n_steps: int) -> float:
+    """Return how many env steps a rollout holds."""
+    valid = getattr(rollout, "valid", None)
+    if valid is not None:
+        return float(valid.sum())
+    rewards = getattr(rollout, "rewards", None)
+    return float(rewards.size if rewards is not None else n_steps)
+
+
+def _check(rollout: Any, n_steps: int) -> None:
+    __tracebackhide__ = True
+    import numpy as np
+
+    found = [(path, to_numpy(array)) for path, array in leaves(rollout)]
+    if not found:
+        raise ComponentError(f"collect({n_steps}) returned no arrays: {type(rollout).__qualname__}")
+    for path, array in found:
+        if not array.shape or array.shape[0] != n_steps:
+            raise ComponentError(
+                f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
+                f"expected {n_steps} rows"
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ComponentError(f"collect({n_steps}) returned NaN or infinity in {path}")

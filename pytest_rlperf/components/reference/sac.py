@@ -1,0 +1,187 @@
+"""Soft actor-critic with twin critics and a learned temperature.
+
+Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications"; equation numbers refer to it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional
+
+from pytest_rlperf.components.reference.networks import mlp
+from pytest_rlperf.components.reference.replay import Batch, ReplayBuffer
+from pytest_rlperf.timers import hierarchical_timer
+
+_SAMPLE = hierarchical_timer("sample")
+_TARGET_Q = hierarchical_timer("target_q")
+_CRITIC = hierarchical_timer("critic")
+_ACTOR = hierarchical_timer("actor")
+_ALPHA = hierarchical_timer("alpha")
+_POLYAK = hierarchical_timer("polyak")
+_FORWARD = hierarchical_timer("forward")
+_BACKWARD = hierarchical_timer("backward")
+_STEP = hierarchical_timer("step")
+
+_LOG_STD_RANGE = (-20.0, 2.0)
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class SACLosses(NamedTuple):
+    """The losses of one update: detached scalar tensors on the agent's device, which nothing has waited for."""
+
+    critic: torch.Tensor
+    actor: torch.Tensor
+    alpha: torch.Tensor
+
+
+class SquashedGaussianActor(nn.Module):
+    """A diagonal Gaussian whose mean and log standard deviation come from one network, squashed by tanh."""
+
+    def __init__(self, obs_dim: int, act_dim: int, hidden: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.net = mlp((obs_dim, hidden, hidden, 2 * act_dim), nn.ReLU, generator, last_gain=0.01)
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean and the log standard deviation before squashing, each (B, act_dim)."""
+        mean, log_std = self.net(obs).chunk(2, dim=-1)
+        return mean, log_std.clamp(*_LOG_STD_RANGE)
+
+    def sample(self, obs: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return reparametrised actions in [-1, 1], (B, act_dim), and their log probabilities, (B,) (appendix C)."""
+        mean, log_std = self(obs)
+        noise = torch.randn(mean.shape, generator=generator, device=mean.device)
+        raw = mean + log_std.exp() * noise
+        # log(1 - tanh(u)^2) in a form that does not run into log(0) for large |u|
+        log_slope = 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))
+        log_probs = (-0.5 * noise.square() - log_std - _HALF_LOG_2PI - log_slope).sum(dim=-1)
+        return raw.tanh(), log_probs
+
+
+class TwinCritic(nn.Module):
+    """Two Q-functions of their own, against the overestimation of one."""
+
+    def __init__(self, obs_dim: int, act_dim: int, hidden: int, generator: torch.Generator) -> None:
+        super().__init__()
+        sizes = (obs_dim + act_dim, hidden, hidden, 1)
+        self.q1 = mlp(sizes, nn.ReLU, generator)
+        self.q2 = mlp(sizes, nn.ReLU, generator)
+
+    def forward(self, obs: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return both estimates, each (B,)."""
+        both = torch.cat((obs, actions), dim=-1)
+        return self.q1(both).squeeze(-1), self.q2(both).squeeze(-1)
+
+
+class SAC:
+    """A SAC agent over ``buffer``: act, and update on samples.
+
+    ``log_alpha`` starts at 0 and is driven to an entropy of -act_dim. Actions are in [-1, 1]; scaling them to an
+    environment's bounds is the caller's. ``buffer`` must give its batches on ``device``.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        act_dim: int,
+        buffer: ReplayBuffer,
+        hidden: int = 256,
+        lr: float = 3e-4,
+        gamma: float = 0.99,
+        tau: float = 0.005,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.device = torch.device(device)
+        self.buffer = buffer
+        self.gamma = gamma
+        self.tau = tau
+        self.target_entropy = -float(act_dim)
+        weights = torch.Generator().manual_seed(seed)
+        self.actor = SquashedGaussianActor(obs_dim, act_dim, hidden, weights).to(self.device)
+        self.critic = TwinCritic(obs_dim, act_dim, hidden, weights).to(self.device)
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.log_alpha = torch.zeros((), device=self.device, requires_grad=True)
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+        # Lists made once: walking a module's parameters is slow.
+        self._actor_parameters: list[torch.Tensor] = list(self.actor.parameters())
+        self._critic_parameters: list[torch.Tensor] = list(self.critic.parameters())
+        self._target_parameters: list[torch.Tensor] = list(self.target_critic.parameters())
+        self._actor_optimizer = torch.optim.Adam(self._actor_parameters, lr=lr, fused=True)
+        self._critic_optimizer = torch.optim.Adam(self._critic_parameters, lr=lr, fused=True)
+        self._alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=lr, fused=True)
+
+    @torch.no_grad()
+    def act(self, obs: NDArray[Any], deterministic: bool = False) -> NDArray[np.float32]:
+        """Return actions in [-1, 1] for ``obs`` of shape (obs_dim,) or (N, obs_dim); the mean's where deterministic."""
+        observed = torch.as_tensor(obs, dtype=torch.float32, device=self.device)
+        if deterministic:
+            actions = self.actor(observed)[0].tanh()
+        else:
+            actions, _ = self.actor.sample(observed, self._generator)
+        result: NDArray[np.float32] = actions.cpu().numpy()
+        return result
+
+    @torch.no_grad()
+    def target_q(self, batch: Batch) -> torch.Tensor:
+        """Return the critics' target for ``batch``, (B,): r + gamma (1 - done) (min Q' - alpha log pi) (eqs. 3, 5)."""
+        next_actions, next_log_probs = self.actor.sample(batch.next_obs, self._generator)
+        next_q = torch.minimum(*self.target_critic(batch.next_obs, next_actions))
+        next_v = next_q - self.log_alpha.exp() * next_log_probs
+        return batch.rewards + self.gamma * (1.0 - batch.dones) * next_v
+
+    def update(self, batch_size: int) -> SACLosses:
+        """Do a gradient step on critics, actor and temperature from one batch, then move the target critics by tau."""
+        with _SAMPLE:
+            batch = self.buffer.sample(batch_size)
+        with _TARGET_Q:
+            target = self.target_q(batch)
+        with _CRITIC:
+            critic_loss = self._update_critic(batch, target)
+        with _ACTOR:
+            actor_loss, log_probs = self._update_actor(batch)
+        with _ALPHA:
+            alpha_loss = self._update_alpha(log_probs)
+        with _POLYAK, torch.no_grad():
+            torch._foreach_lerp_(self._target_parameters, self._critic_parameters, self.tau)
+        return SACLosses(critic_loss, actor_loss, alpha_loss)
+
+    def _update_critic(self, batch: Batch, target: torch.Tensor) -> torch.Tensor:
+        """Lower the squared Bellman error of both critics (eq. 5)."""
+        with _FORWARD:
+            q1, q2 = self.critic(batch.obs, batch.actions)
+            loss = 0.5 * (functional.mse_loss(q1, target) + functional.mse_loss(q2, target))
+        with _BACKWARD:
+            self._critic_optimizer.zero_grad()
+            torch.autograd.backward(loss)
+        with _STEP:
+            self._critic_optimizer.step()
+        return loss.detach()
+
+    def _update_actor(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Raise the entropy-regularised value of the policy's own actions (eq. 9); return also their log pi, (B,)."""
+        with _FORWARD:
+            actions, log_probs = self.actor.sample(batch.obs, self._generator)
+            q = torch.minimum(*self.critic(batch.obs, actions))
+            loss = (self.log_alpha.detach().exp() * log_probs - q).mean()
+        with _BACKWARD:
+            self._actor_optimizer.zero_grad()
+            # The gradient passes through the critics, but theirs is neither computed nor kept.
+            torch.autograd.backward(loss, inputs=self._actor_parameters)
+        with _STEP:
+            self._actor_optimizer.step()
+        return loss.detach(), log_probs.detach()
+
+    def _update_alpha(self, log_probs: torch.Tensor) -> torch.Tensor:
+        """Move the temperature so that the policy's entropy nears its target (eq. 18)."""
+        loss = -self.log_alpha.exp() * (log_probs.mean() + self.target_entropy)
+        self._alpha_optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        self._alpha_optimizer.step()
+        return loss.detach()

@@ -1,0 +1,79 @@
+"""One SAC gradient step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pytest_rlperf.components.arrays import to_numpy
+from pytest_rlperf.model import ComponentError, Workload
+from pytest_rlperf.timers import hierarchical_timer
+
+_SAC_UPDATE = hierarchical_timer("sac_update")
+
+
+def sac_workload(agent: Any, batch_size: int | None) -> Workload:
+    """Return the workload of ``agent.update(batch_size)``, or of a thunk that does one update.
+
+    The check does one update of an agent's: some parameter must change and all must stay finite.
+    """
+    __tracebackhide__ = True
+    update = _update(agent, batch_size)
+
+    def call() -> object:
+        with _SAC_UPDATE:
+            return update()
+
+    def check() -> None:
+        __tracebackhide__ = True
+        before = {name: to_numpy(tensor).copy() for name, tensor in _parameters(agent)}
+        update()
+        after = {name: to_numpy(tensor) for name, tensor in _parameters(agent)}
+        _compare(before, after)
+
+    return Workload(component="sac_update", call=call, items=1.0, unit="update", check=check)
+
+
+def _update(agent: Any, batch_size: int | None) -> Callable[[], object]:
+    __tracebackhide__ = True
+    method = getattr(agent, "update", None)
+    if callable(method):
+        if batch_size is None:
+            raise ComponentError("rlperf_sac_update(agent) also needs batch_size=…, which agent.update is called with")
+        return lambda: method(batch_size)
+    if callable(agent):
+        thunk: Callable[[], object] = agent
+        return thunk
+    raise ComponentError(
+        f"rlperf_sac_update needs an agent with update(batch_size), or a thunk that does one update, "
+        f"not {type(agent).__qualname__}"
+    )
+
+
+def _parameters(agent: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the trainable tensors an agent holds as attributes, or in modules that are attributes."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    for name, value in getattr(agent, "__dict__", {}).items():
+        if isinstance(value, torch.nn.Module):
+            for inner, parameter in value.named_parameters():
+                yield f"{name}.{inner}", parameter
+        elif isinstance(value, torch.Tensor) and value.requires_grad:
+            yield name, value
+
+
+def _compare(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Compare an agent's parameters around one update."""
+    __tracebackhide__ = True
+    import numpy as np
+
+    broken = [name for name, array in after.items() if not np.isfinite(array).all()]
+    if broken:
+        raise ComponentError(f"after one update {broken[0]} holds NaN or infinity")
+    if after and all(np.array_equal(before[name], after[name]) for name in after):
+        raise ComponentError(
+            f"one update changed none of the agent's {len(after)} parameters: is the buffer filled past its "
+            "warm-up, and does update() do a gradient step?"
+        )

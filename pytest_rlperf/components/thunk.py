@@ -1,0 +1,35 @@
+"""Any callable as a workload: the contract everything else is a convenience over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from pytest_rlperf.model import ComponentError, Workload
+
+
+def thunk_workload(
+    fn: Callable[[], Any],
+    *,
+    items: float,
+    unit: str,
+    setup: Callable[[], Any] | None,
+    check: Callable[[Any], Any] | None,
+) -> Workload:
+    """Return ``fn`` as a workload; ComponentError where it cannot be called or counted."""
+    __tracebackhide__ = True
+    if not callable(fn):
+        raise ComponentError(f"rlperf(fn) measures a callable, not {type(fn).__qualname__}: rlperf(lambda: …)")
+    if not 0 < items < math.inf:
+        raise ComponentError(f"items={items!r}: one call processes a positive number of items")
+
+    def run_check() -> None:
+        __tracebackhide__ = True
+        if setup is not None:
+            setup()
+        output = fn()
+        if check is not None:
+            check(output)
+
+    return Workload(component="callable", call=fn, items=float(items), unit=unit, check=run_check, setup=setup)

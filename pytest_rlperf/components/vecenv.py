@@ -1,0 +1,71 @@
+"""A vector env's step."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pytest_rlperf.model import ComponentError, Workload
+
+
+class Stepper(Protocol):
+    """Steps one library's vector env."""
+
+    env: Any
+    num_envs: int
+
+    def check(self) -> None:
+        """Reset and step once, and check what comes back."""
+
+    def call(self) -> None:
+        """Step every env once."""
+
+    def count(self) -> float:
+        """Return the env steps since this was last asked."""
+
+
+def vecenv_workload(env: Any) -> Workload:
+    """Return the workload of stepping ``env``: gymnasium's VectorEnv, Stable-Baselines3's VecEnv, or a thunk for one.
+
+    An env made by the thunk is closed afterwards; one that was given is the giver's to close.
+    """
+    __tracebackhide__ = True
+    close: Callable[[], None] = _keep_open
+    if callable(env) and not hasattr(env, "step"):
+        env = env()
+        close = env.close
+    stepper = _stepper(env, seed=random.getrandbits(31))
+    return Workload(
+        component="vecenv_step",
+        call=stepper.call,
+        items=float(stepper.num_envs),
+        unit="env step",
+        check=stepper.check,
+        count=stepper.count,
+        close=close,
+    )
+
+
+def _keep_open() -> None:
+    """Leave an env open that was open when it came."""
+
+
+def _stepper(env: Any, seed: int) -> Stepper:
+    """Choose by what the env is; only a library that is loaded already can have made it."""
+    __tracebackhide__ = True
+    vector = sys.modules.get("gymnasium.vector")
+    if vector is not None and isinstance(env, vector.VectorEnv):
+        from pytest_rlperf.components.libraries.gymnasium import GymnasiumStepper
+
+        return GymnasiumStepper(env, seed)
+    vec_env = sys.modules.get("stable_baselines3.common.vec_env")
+    if vec_env is not None and isinstance(env, vec_env.VecEnv):
+        from pytest_rlperf.components.libraries.stable_baselines3 import StableBaselines3Stepper
+
+        return StableBaselines3Stepper(env, seed)
+    raise ComponentError(
+        f"rlperf_vecenv_step knows gymnasium's VectorEnv and Stable-Baselines3's VecEnv, not {type(env).__qualname__}; "
+        "for another env measure a thunk that steps it: rlperf(step, items=num_envs, unit='env step')"
+    )

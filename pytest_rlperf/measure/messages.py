@@ -1,0 +1,187 @@
+"""What coordinator and worker say to each other: tagged msgpack records over one connection, never pickle.
+
+One test goes: ``Run`` → reports of its setup → ``Called`` (a fixture was called with a component) → ``Check`` →
+``Checked`` → ``WarmUp`` → ``Warmed`` → any number of ``Take`` → ``Taken`` → ``Conclude`` or ``Unwind`` → the
+remaining reports → ``Done``. At any point ``Done`` may come instead: the test skipped, failed or never called.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias
+
+import msgspec
+
+from pytest_rlperf.model import Result, Shape, SliceKind, SliceRecord, Warm
+
+PROTOCOL = 1
+ENVIRONMENT_KEY = "PYTEST_RLPERF_WORKER"
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of all messages; the tag on the wire is the class's name."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """What a worker is told through its environment, before it can be told anything else."""
+
+    descriptor: int
+    number: int
+    path: list[str]
+    args: list[str]
+    files: list[str]
+    scratch: str
+    markup: bool
+    protocol: int
+
+
+# ------------------------------------------------------------------ worker → coordinator
+
+
+class Ready(Message, frozen=True):
+    """The worker has collected; ``errors`` are its collection errors as text, by file."""
+
+    number: int
+    pid: int
+    protocol: int
+    keys: list[str]
+    errors: dict[str, str]
+
+
+class Reported(Message, frozen=True):
+    """A setup, call or teardown report as pytest serialises it."""
+
+    report: dict[str, Any]
+
+
+class Warned(Message, frozen=True):
+    """A warning pytest recorded while the test ran."""
+
+    text: str
+    category: str
+    filename: str
+    line: int
+    when: str
+    nodeid: str
+    location: tuple[str, int, str] | None
+
+
+class Called(Message, frozen=True):
+    """The test called an rlperf fixture; its component is made ready but has not run."""
+
+    component: str
+    unit: str
+    items: float
+
+
+class Checked(Message, frozen=True):
+    """The component ran once and is right; ``first_call_s`` is how long that took, check included."""
+
+    first_call_s: float
+
+
+class Warmed(Message, frozen=True):
+    """The workload is warm."""
+
+    warm: Warm
+
+
+class Taken(Message, frozen=True):
+    """One slice."""
+
+    record: SliceRecord
+
+
+class Done(Message, frozen=True):
+    """The test is over in this worker. ``modules`` are the top-level modules loaded by then."""
+
+    outcome: str
+    text: str
+    modules: list[str]
+
+
+# ------------------------------------------------------------------ coordinator → worker
+
+
+class Run(Message, frozen=True):
+    """Run one test; ``next_key`` is the test after it, for which its fixtures are kept."""
+
+    key: str
+    next_key: str | None
+    seed: int
+    reporter: bool
+
+
+class Check(Message, frozen=True):
+    """Run the component once and check it."""
+
+
+class WarmUp(Message, frozen=True):
+    """Warm up for at most ``limit_s``; size the slices, or take the given shape."""
+
+    shape: Shape | None
+    limit_s: float
+
+
+class Take(Message, frozen=True):
+    """Take one slice."""
+
+    kind: SliceKind
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a measured call must fail: a regression, or a measurement that broke."""
+
+    message: str
+    regression: bool
+
+
+class Conclude(Message, frozen=True):
+    """The verdict is in: return ``result``, or raise ``failure`` at the user's line."""
+
+    result: Result
+    failure: Failure | None
+
+
+class Unwind(Message, frozen=True):
+    """Leave the test at the call."""
+
+
+class Quit(Message, frozen=True):
+    """End the session."""
+
+
+FromWorker: TypeAlias = Ready | Reported | Warned | Called | Checked | Warmed | Taken | Done
+FromCoordinator: TypeAlias = Run | Check | WarmUp | Take | Conclude | Unwind | Quit
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=reprlib.repr)
+_from_worker = msgspec.msgpack.Decoder(FromWorker)
+_from_coordinator = msgspec.msgpack.Decoder(FromCoordinator)
+
+
+def send(connection: Connection[Any, Any], message: FromWorker | FromCoordinator) -> None:
+    """Send one message; what a report holds beside plain data crosses as its text."""
+    connection.send_bytes(_encoder.encode(message))
+
+
+def receive_from_worker(connection: Connection[Any, Any]) -> FromWorker:
+    """Wait for a worker's next message; EOFError when it is gone."""
+    message: FromWorker = _from_worker.decode(connection.recv_bytes())
+    return message
+
+
+def receive_from_coordinator(connection: Connection[Any, Any]) -> FromCoordinator:
+    """Wait for the coordinator's next message; EOFError when it is gone."""
+    message: FromCoordinator = _from_coordinator.decode(connection.recv_bytes())
+    return message
+
+
+def encode_start(start: Start) -> str:
+    """Write a worker's start-up record as text for an environment variable."""
+    return msgspec.json.encode(start).decode()
+
+
+def decode_start(text: str) -> Start:
+    """Read what :func:`encode_start` wrote."""
+    return msgspec.json.decode(text.encode(), type=Start)

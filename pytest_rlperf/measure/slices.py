@@ -1,0 +1,216 @@
+"""One process's side of measuring: check, warm up, size the rounds, take slices of 10-20 ms."""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import repeat
+
+from pytest_rlperf.measure.kernel import make_kernel
+from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.timers.tree import recording
+
+SLICE_S = 0.015
+LONG_CALL_S = 0.002  # from here on a slice holds too few rounds for a median: its figure is the mean
+WARM_UP_S = 0.25
+WARM_UP_MOST_S = 2.0
+_WARM_BLOCK_S = 0.02
+_ROUND_RESOLUTIONS = 1000  # a round is this many clock resolutions long, so that reading the clock costs 0.1 %
+
+ClockNs = Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Where a meter reads time: wall and CPU nanoseconds, and what reading the former twice costs or resolves."""
+
+    wall_ns: ClockNs
+    cpu_ns: ClockNs
+    floor_ns: float
+
+    @classmethod
+    def host(cls) -> Clocks:
+        """Return this machine's clocks."""
+        wall_ns = time.perf_counter_ns
+        pair_ns = min(_pair_ns(wall_ns) for _ in range(20))
+        resolution_ns = 1e9 * time.get_clock_info("perf_counter").resolution
+        return cls(wall_ns, time.process_time_ns, max(pair_ns, resolution_ns))
+
+
+def _pair_ns(clock: ClockNs) -> float:
+    """Return what two readings cost, over a hundred of them."""
+    start_ns = clock()
+    for _ in repeat(None, 50):
+        clock()
+        clock()
+    return (clock() - start_ns) / 51
+
+
+class Meter:
+    """Takes slices of one workload and of the reference kernel, in this process."""
+
+    def __init__(self, workload: Workload, clocks: Clocks | None = None) -> None:
+        self.workload = workload
+        self.clocks = Clocks.host() if clocks is None else clocks
+        self._kernel = make_kernel()
+        self._shape: Shape | None = None
+        self._kernel_shape: Shape | None = None
+        self._first_call_s = 0.0
+
+    def check(self) -> float:
+        """Run the component once, untimed by any verdict, and check it; return the seconds that took."""
+        __tracebackhide__ = True
+        start_ns = self.clocks.wall_ns()
+        self.workload.check()
+        self._first_call_s = (self.clocks.wall_ns() - start_ns) / 1e9
+        return self._first_call_s
+
+    def warm_up(self, shape: Shape | None, limit_s: float) -> Warm:
+        """Run until calls stop getting faster, for ``limit_s`` at most; size the slices unless ``shape`` is given.
+
+        Without any time the checked call stands for the workload's pace, and nothing more is run.
+        """
+        __tracebackhide__ = True
+        start_ns = self.clocks.wall_ns()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call_s = self._first_call_s
+            if limit_s > 0:
+                call_s = self._settle(self.workload.call, self.workload.setup, limit_s)
+            kernel_s = self._settle(self._kernel, None, WARM_UP_S / 4)
+        single = self.workload.setup is not None
+        self._shape = shape or slice_shape(call_s, self.clocks.floor_ns, single=single)
+        self._kernel_shape = slice_shape(kernel_s, self.clocks.floor_ns, single=False)
+        if self.workload.count is not None:
+            self.workload.count()  # what warming up processed belongs to no slice
+        gc.collect()
+        gc.freeze()  # a later collection need not walk what was there before measuring; thaw() undoes it
+        warm_up_s = (self.clocks.wall_ns() - start_ns) / 1e9
+        return Warm(shape=self._shape, call_s=call_s, warm_up_s=warm_up_s, threads=threading.active_count())
+
+    def take(self, kind: SliceKind) -> SliceRecord:
+        """Take one slice and return its figures."""
+        __tracebackhide__ = True
+        assert self._shape is not None, "take() comes after warm_up()"
+        assert self._kernel_shape is not None
+        wall_ns, cpu_ns = self.clocks.wall_ns, self.clocks.cpu_ns
+        collections = _collections()
+        began_ns = (wall_ns(), cpu_ns())
+        phases: tuple[Phase, ...] = ()
+        with warnings.catch_warnings():
+            # The checked first call ran under the user's filters. Here a repeated warning costs what it costs
+            # anywhere, a look at the filters, and not what pytest's recording of it would.
+            warnings.simplefilter("ignore")
+            if kind is SliceKind.KERNEL:
+                shape = self._kernel_shape
+                rounds_ns = self._rounds(self._kernel, None, shape)
+            elif kind is SliceKind.TRACED:
+                shape = self._shape
+                with recording(wall_ns) as record:
+                    rounds_ns = self._rounds(self.workload.call, self.workload.setup, shape)
+                phases = record.phases(shape.iterations * shape.rounds)
+            else:
+                shape = self._shape
+                rounds_ns = self._rounds(self.workload.call, self.workload.setup, shape)
+        ended_ns = (wall_ns(), cpu_ns())
+        calls = shape.iterations * shape.rounds
+        return SliceRecord(
+            kind=kind,
+            call_s=slice_figure_ns(rounds_ns, shape) / 1e9,
+            rounds_s=sum(rounds_ns) / 1e9,
+            calls=calls,
+            items=self._items(kind, calls),
+            wall_s=(ended_ns[0] - began_ns[0]) / 1e9,
+            cpu_s=(ended_ns[1] - began_ns[1]) / 1e9,
+            collections=_collections() - collections,
+            phases=phases,
+        )
+
+    def thaw(self) -> None:
+        """Give the objects frozen by warming up back to the collector, and release what the fixture made."""
+        gc.unfreeze()
+        self.workload.close()
+
+    def _items(self, kind: SliceKind, calls: int) -> float:
+        if kind is SliceKind.KERNEL:
+            return 0.0
+        return self.workload.items * calls if self.workload.count is None else self.workload.count()
+
+    def _rounds(self, call: Callable[[], object], setup: Callable[[], None] | None, shape: Shape) -> list[int]:
+        """Time each round by itself; ``setup`` runs before the clock is read."""
+        __tracebackhide__ = True
+        rounds_ns = []
+        for _ in range(shape.rounds):
+            if setup is not None:
+                setup()
+            rounds_ns.append(_round_ns(call, shape.iterations, self.clocks.wall_ns))
+        return rounds_ns
+
+    def _settle(self, call: Callable[[], object], setup: Callable[[], None] | None, limit_s: float) -> float:
+        """Run blocks of calls until their median stops falling; return the seconds a call took by then."""
+        __tracebackhide__ = True
+        clock = self.clocks.wall_ns
+        deadline_ns = clock() + int(1e9 * min(limit_s, WARM_UP_MOST_S))
+        enough_ns = clock() + int(1e9 * min(limit_s, WARM_UP_S))
+        iterations = 1
+        medians: list[float] = []
+        while True:
+            block_ns: list[float] = []
+            block_end_ns = clock() + int(1e9 * _WARM_BLOCK_S)
+            while True:
+                if setup is not None:
+                    setup()
+                block_ns.append(_round_ns(call, iterations, clock) / iterations)
+                if setup is None and block_ns[-1] * iterations < 10 * self.clocks.floor_ns:
+                    iterations *= 4  # the clock would be most of so short a round
+                if clock() >= block_end_ns:
+                    break
+            medians.append(statistics.median(block_ns))
+            falling = len(medians) > 1 and medians[-1] < 0.98 * min(medians[-4:-1])
+            now_ns = clock()
+            if now_ns >= deadline_ns or (now_ns >= enough_ns and not falling):
+                return statistics.median(medians[-3:]) / 1e9
+
+
+def slice_shape(call_s: float, floor_ns: float, *, single: bool) -> Shape:
+    """Return the rounds and iterations that fill a slice with calls of ``call_s``.
+
+    A round is at least 1000 times ``floor_ns`` long, unless ``single`` asks for one call a round.
+    """
+    call_ns = max(1.0, 1e9 * call_s)
+    iterations = 1 if single else max(1, math.ceil(_ROUND_RESOLUTIONS * floor_ns / call_ns))
+    rounds = max(1, round(1e9 * SLICE_S / (iterations * call_ns)))
+    return Shape(iterations=iterations, rounds=rounds)
+
+
+def slice_figure_ns(rounds_ns: list[int], shape: Shape) -> float:
+    """Return a slice's nanoseconds per call: the median round for short calls, the mean for long ones."""
+    mean_ns = statistics.fmean(rounds_ns) / shape.iterations
+    if mean_ns >= 1e9 * LONG_CALL_S:
+        return mean_ns
+    return statistics.median(rounds_ns) / shape.iterations
+
+
+def _round_ns(call: Callable[[], object], iterations: int, clock: ClockNs) -> int:
+    """Run ``iterations`` calls back to back under one pair of clock readings."""
+    __tracebackhide__ = True
+    if iterations == 1:
+        start_ns = clock()
+        call()
+        return clock() - start_ns
+    calls = repeat(None, iterations)
+    start_ns = clock()
+    for _ in calls:
+        call()
+    return clock() - start_ns
+
+
+def _collections() -> int:
+    """Return how often the garbage collector has run in this process."""
+    return sum(generation["collections"] for generation in gc.get_stats())

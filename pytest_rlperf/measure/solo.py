@@ -1,0 +1,241 @@
+"""A test by itself: each worker takes its slices in turns with the reference kernel.
+
+One worker after another, so that they do not disturb each other. Contention on a shared machine lasts seconds to
+minutes and slows the kernel's slices as it slows the workload's beside them; what is left differs from process to
+process, so each worker gives one figure, and the workers are the sample.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pytest_rlperf.measure.slices import WARM_UP_MOST_S
+from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
+
+WORKER_S = 1.2  # measuring time of one worker, after warming up
+BLOCKS_LEAST = 3
+TRIM = 0.2
+_TRACED_EVERY = 4  # blocks
+_SINGLE_CALL_S = 1.0  # from here on a block has one call of the workload, not two
+_UNDISTURBED = 0.97  # CPU time over wall time from which on a slice was not held up
+
+
+class Turns(Protocol):
+    """Who takes slices when told: a worker process, or a meter in this one."""
+
+    number: int
+    seed: int
+
+    def start_check(self) -> None:
+        """Begin to run the component once."""
+
+    def wait_checked(self) -> float:
+        """Wait for that; return the seconds it took."""
+
+    def warm_up(self, shape: Shape | None, limit_s: float) -> Warm:
+        """Warm up."""
+
+    def take(self, kind: SliceKind) -> SliceRecord:
+        """Take one slice."""
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds used so far, children included."""
+
+
+@dataclass(frozen=True)
+class Solo:
+    """What the workers of one test found."""
+
+    workers: tuple[WorkerRecord, ...]
+    phases: tuple[Phase, ...]
+    traced_call_s: float
+    notes: tuple[str, ...]
+
+
+def measure_solo(
+    workers: Sequence[Turns],
+    max_time_s: float,
+    progress: Callable[[str, float], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> Solo:
+    """Measure a test that every one of ``workers`` has ready, in about ``max_time_s`` at most.
+
+    ``progress`` is told what goes on and how many seconds are left. Where calls are too long for the time, fewer
+    workers measure, down to the one call that checked the component; ``notes`` say so.
+    """
+    started_s = clock()
+    first = workers[0]
+    progress("checking", max_time_s)
+    first.start_check()
+    call_s = first.wait_checked()
+    left_s = max_time_s - (clock() - started_s)
+    chosen, notes = _affordable(workers, call_s, left_s)
+    if left_s <= 0:
+        return _first_call_only(first, call_s, max_time_s)
+    for worker in chosen[1:]:
+        worker.start_check()
+    for worker in chosen[1:]:
+        worker.wait_checked()
+    turns: list[_Turn] = []
+    idle = _IdleWatch(chosen, clock)
+    for index, worker in enumerate(chosen):
+        left_s = max_time_s - (clock() - started_s)
+        if left_s <= 0 and turns:
+            notes.append(f"only {index} of {len(workers)} workers measured within --rlperf-max-time={max_time_s:g}")
+            break
+        share_s = left_s / (len(chosen) - index)
+        progress(f"worker {index + 1} of {len(chosen)}", left_s)
+        warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if call_s < share_s / 4 else 0.0
+        warm = worker.warm_up(turns[0].warm.shape if turns else None, warm_up_s)
+        with idle.while_measuring(worker):
+            turns.append(_Turn(worker, warm, share_s - warm.warm_up_s, clock))
+    traced = [record for turn in turns for record in turn.traced]
+    records = tuple(turn.record(idle.share(turn.worker)) for turn in turns)
+    return Solo(records, merge_phases(traced), _traced_call_s(traced), tuple(notes))
+
+
+class _IdleWatch:
+    """Tells who burns CPU time while it is another worker's turn."""
+
+    def __init__(self, workers: Sequence[Turns], clock: Callable[[], float]) -> None:
+        self._workers = workers
+        self._clock = clock
+        self._used_s = [0.0] * len(workers)
+        self._watched_s = [0.0] * len(workers)
+
+    @contextmanager
+    def while_measuring(self, measuring: Turns) -> Iterator[None]:
+        """Watch all workers but ``measuring`` during the body."""
+        started_s = self._clock()
+        before_s = [worker.cpu_s() for worker in self._workers]
+        yield
+        watched_s = self._clock() - started_s
+        for index, worker in enumerate(self._workers):
+            if worker is not measuring:
+                self._used_s[index] += worker.cpu_s() - before_s[index]
+                self._watched_s[index] += watched_s
+
+    def share(self, worker: Turns) -> float:
+        """Return the CPU time ``worker`` used while watched, over the time it was watched."""
+        index = next(index for index, other in enumerate(self._workers) if other is worker)
+        return self._used_s[index] / self._watched_s[index] if self._watched_s[index] else 0.0
+
+
+def _affordable(workers: Sequence[Turns], call_s: float, left_s: float) -> tuple[list[Turns], list[str]]:
+    """Return the workers that have time for a check, a warm-up call and two calls each."""
+    each_s = 4 * call_s
+    fit = len(workers) if each_s * len(workers) <= left_s else max(1, int(left_s / each_s))
+    if fit >= len(workers):
+        return list(workers), []
+    note = (
+        f"a call takes {call_s:.3g} s: {fit} of {len(workers)} workers fit --rlperf-max-time; "
+        f"all would need {math.ceil(each_s * (len(workers) + 1))} s"
+    )
+    return list(workers[:fit]), [note]
+
+
+def _first_call_only(first: Turns, call_s: float, max_time_s: float) -> Solo:
+    """Make do with the call that checked the component: it used up all the time."""
+    record = WorkerRecord(
+        call_s=call_s,
+        relative=0.0,
+        items_per_call=0.0,
+        slices=0,
+        calls=1,
+        cpu_share=1.0,
+        idle_cpu_share=0.0,
+        collections=0,
+        threads=0,
+        seed=first.seed,
+    )
+    note = f"the first call took {call_s:.3g} s, all of --rlperf-max-time={max_time_s:g}: it is all there is"
+    return Solo((record,), (), 0.0, (note,))
+
+
+class _Turn:
+    """One worker's slices: blocks of kernel, workload, workload, kernel, now and then a traced slice."""
+
+    def __init__(self, worker: Turns, warm: Warm, share_s: float, clock: Callable[[], float]) -> None:
+        self.worker = worker
+        self.warm = warm
+        self.plain: list[SliceRecord] = []
+        self.traced: list[SliceRecord] = []
+        self._ratios: list[float] = []
+        started_s = clock()
+        longest_s = 0.0
+        while True:
+            block_start_s = clock()
+            self._block()
+            # From the first block on, so that a short measurement has phases too.
+            if len(self._ratios) % _TRACED_EVERY == 1 and clock() - started_s < share_s:
+                self.traced.append(worker.take(SliceKind.TRACED))
+            now_s = clock()
+            longest_s = max(longest_s, now_s - block_start_s)
+            enough = len(self._ratios) >= BLOCKS_LEAST and now_s - started_s >= WORKER_S
+            if enough or now_s - started_s + longest_s > share_s:
+                break
+
+    def _block(self) -> None:
+        before = self.worker.take(SliceKind.KERNEL)
+        pair = [self.worker.take(SliceKind.PLAIN)]
+        if self.warm.call_s < _SINGLE_CALL_S:
+            pair.append(self.worker.take(SliceKind.PLAIN))
+        after = self.worker.take(SliceKind.KERNEL)
+        work = statistics.fmean(math.log(record.call_s) for record in pair)
+        kernel = 0.5 * (math.log(before.call_s) + math.log(after.call_s))
+        self._ratios.append(work - kernel)
+        self.plain += pair
+
+    def record(self, idle_cpu_share: float) -> WorkerRecord:
+        """Return this worker's figure."""
+        undisturbed = [record for record in self.plain if record.cpu_s >= _UNDISTURBED * record.wall_s]
+        steady = undisturbed if len(undisturbed) >= max(3, len(self.plain) // 4) else self.plain
+        calls = sum(record.calls for record in self.plain)
+        return WorkerRecord(
+            call_s=statistics.median(record.call_s for record in steady),
+            relative=math.exp(trimmed_mean(self._ratios)),
+            items_per_call=sum(record.items for record in self.plain) / calls,
+            slices=len(self.plain),
+            calls=calls,
+            cpu_share=sum(record.cpu_s for record in self.plain) / sum(record.wall_s for record in self.plain),
+            idle_cpu_share=idle_cpu_share,
+            collections=sum(record.collections for record in self.plain),
+            threads=self.warm.threads,
+            seed=self.worker.seed,
+        )
+
+
+def trimmed_mean(values: Sequence[float]) -> float:
+    """Return the mean of ``values`` without the lowest and the highest fifth of them."""
+    cut = int(TRIM * len(values))
+    return statistics.fmean(sorted(values)[cut : len(values) - cut])
+
+
+def merge_phases(traced: Sequence[SliceRecord]) -> tuple[Phase, ...]:
+    """Return phases per iteration over all slices, weighted by their calls, so that children still add up."""
+    calls = sum(record.calls for record in traced)
+    merged: dict[str, Phase] = {}
+    for record in traced:
+        weight = record.calls / calls
+        for phase in record.phases:
+            zero = Phase(phase.path, 0.0, 0.0, 0.0, phase.device)
+            so_far = merged.get(phase.path, zero)
+            merged[phase.path] = replace(
+                so_far,
+                count=so_far.count + weight * phase.count,
+                total_s=so_far.total_s + weight * phase.total_s,
+                self_s=so_far.self_s + weight * phase.self_s,
+            )
+    return tuple(merged.values())
+
+
+def _traced_call_s(traced: Sequence[SliceRecord]) -> float:
+    """Return the mean seconds of a call in traced slices, the whole that phases are shares of."""
+    calls = sum(record.calls for record in traced)
+    return sum(record.rounds_s for record in traced) / calls if calls else 0.0

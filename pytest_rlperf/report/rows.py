@@ -1,0 +1,125 @@
+"""The columns of the summary, defined once, and the sentences about one test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_rlperf import units
+from pytest_rlperf.model import Outcome, Phase, Provenance, Status
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its title, how it reads an outcome, and how it is aligned."""
+
+    title: str
+    text: Callable[[Outcome], str]
+    justify: str
+
+
+def _throughput(outcome: Outcome) -> str:
+    return units.quantity(outcome.result.items_per_s)
+
+
+def _baseline(outcome: Outcome) -> str:
+    return "–" if outcome.baseline is None else units.seconds(outcome.baseline.result.call_s)
+
+
+def _change(outcome: Outcome) -> str:
+    estimate = outcome.verdict.estimate
+    return "–" if estimate is None else units.change(estimate.ratio)
+
+
+def _interval(outcome: Outcome) -> str:
+    estimate = outcome.verdict.estimate
+    if estimate is None:
+        return ""
+    low, high = 100 * (estimate.low - 1), 100 * (estimate.high - 1)
+    return f"[{low:+.0f}, {high:+.0f}]" if max(abs(low), abs(high)) >= 10 else f"[{low:+.1f}, {high:+.1f}]"
+
+
+def _status(outcome: Outcome) -> str:
+    accepted = outcome.verdict.accepted and outcome.verdict.status is Status.SLOWER
+    return f"{outcome.verdict.status.value}{' (accepted)' if accepted else ''}{'' if outcome.verdict.gated else ' *'}"
+
+
+def test_name(outcome: Outcome) -> str:
+    """Return a test's name without its file's directories."""
+    path, separator, name = outcome.result.nodeid.partition("::")
+    return name if separator else path
+
+
+COLUMNS = (
+    Column("test", test_name, "left"),
+    Column("median", lambda outcome: units.seconds(outcome.result.call_s), "right"),
+    Column("items/s", _throughput, "right"),
+    Column("baseline", _baseline, "right"),
+    Column("change", _change, "right"),
+    Column("99 % interval", _interval, "right"),
+    Column("verdict", _status, "left"),
+)
+
+
+@dataclass(frozen=True)
+class PhaseRow:
+    """One line of a phase tree: seconds of an iteration, its share of the whole, entries per iteration."""
+
+    name: str
+    depth: int
+    total_s: float
+    share: float
+    count: float | None
+
+
+def phase_rows(phases: tuple[Phase, ...], whole_s: float) -> list[PhaseRow]:
+    """Return a tree's lines, depth first, each level's unaccounted time after its children."""
+    rows: list[PhaseRow] = []
+
+    def add(parent: str, parent_s: float, depth: int) -> None:
+        children = [phase for phase in phases if phase.path.rpartition("/")[0] == parent]
+        for phase in children:
+            rows.append(PhaseRow(phase.name, depth, phase.total_s, phase.total_s / whole_s, phase.count))
+            add(phase.path, phase.total_s, depth + 1)
+        rest_s = parent_s - sum(phase.total_s for phase in children)
+        if children and rest_s > 0:
+            rows.append(PhaseRow("(unaccounted)", depth, rest_s, rest_s / whole_s, None))
+
+    if whole_s > 0:
+        add("", whole_s, 0)
+    return rows
+
+
+def headline(outcome: Outcome) -> str:
+    """Return one sentence about a test that has an estimate: what it takes, what it took, how sure that is."""
+    estimate = outcome.verdict.estimate
+    result = outcome.result
+    if estimate is None or outcome.baseline is None:
+        return f"{result.component}: {units.seconds(result.call_s)} a call"
+    return (
+        f"{result.component}: {units.seconds(result.call_s)} a call, {units.seconds(outcome.baseline.result.call_s)} in "
+        f"the baseline; relative to this machine's pace {units.change(estimate.ratio)}, "
+        f"{100 * estimate.confidence:.0f} % interval {units.change(estimate.low)} to {units.change(estimate.high)}"
+    )
+
+
+def failure_text(outcome: Outcome, origin: str) -> str:
+    """Return what a failing test says at the user's line; ``origin`` names the baseline."""
+    verdict = outcome.verdict
+    lines = [f"{verdict.status.value}: {headline(outcome)}", f"compared with {origin}", verdict.reason.message]
+    if verdict.status is Status.SLOWER:
+        lines.append('meant to be? --rlperf-save-baseline --rlperf-accept="why" stores the new figures')
+    return "\n".join(lines)
+
+
+def origin_text(name: str, provenance: Provenance | None) -> str:
+    """Say which baseline was compared with, and what code it remembers."""
+    if provenance is None:
+        return f"baseline {name!r}, which has no figures for this test"
+    day = provenance.created.partition("T")[0]
+    if provenance.commit is None:
+        return f"baseline {name!r} of {day}, made outside git: it can never be settled live"
+    commit = provenance.commit[:12]
+    if provenance.dirty:
+        return f"baseline {name!r} of {day}, made from uncommitted changes on {commit}: it can never be settled live"
+    return f"baseline {name!r} of {day}, commit {commit}"

@@ -1,0 +1,766 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from pytest_rlperf.components import reference
+from pytest_rlperf.components.reference import compute_gae, gae_float64
+from pytest_rlperf.timers import recording
+
+if TYPE_CHECKING:
+    from pytest_rlperf.components.reference import PPO, SAC, ReplayBuffer
+
+Array = NDArray[Any]
+
+
+@pytest.fixture(autouse=True)
+def torch_with_one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Skip tests marked `torch` where a library is missing, and give the others one thread and the old number back."""
+    if request.node.get_closest_marker("torch") is None:
+        yield
+        return
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("gymnasium")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def phase_paths(call: Any) -> set[str]:
+    """Return the paths of the phases `call` records."""
+    with recording() as recorded:
+        call()
+    return {phase.path for phase in recorded.phases(1)}
+
+
+# --------------------------------------------------------------------------- generalized advantage estimation
+
+
+def trajectories(seed: int, n_steps: int, n_envs: int, done_rate: float) -> tuple[Array, Array, Array, Array]:
+    """Return float64 rewards, values, dones and last values."""
+    rng = np.random.default_rng(seed)
+    rewards, values = rng.normal(size=(2, n_steps, n_envs))
+    return rewards, values, (rng.random((n_steps, n_envs)) < done_rate).astype(np.float64), rng.normal(size=n_envs)
+
+
+def gae_as_a_sum(rewards: Array, values: Array, dones: Array, last_values: Array, gamma: float, lam: float) -> Array:
+    """Return the advantages as eq. 16 states them: the sum of (gamma lam)^l delta_t+l up to the episode's end."""
+    next_values = np.vstack((values[1:], last_values))
+    deltas = rewards + gamma * next_values * (1 - dones) - values
+    advantages = np.zeros_like(rewards)
+    for t, env in np.ndindex(*rewards.shape):
+        for later in range(t, len(rewards)):
+            advantages[t, env] += (gamma * lam) ** (later - t) * deltas[later, env]
+            if dones[later, env]:
+                break
+    return advantages
+
+
+shapes = {
+    "seed": st.integers(0, 2**32 - 1),
+    "n_steps": st.integers(1, 24),
+    "n_envs": st.integers(1, 5),
+    "done_rate": st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    "gamma": st.floats(0.0, 1.0),
+    "lam": st.floats(0.0, 1.0),
+}
+
+
+@settings(deadline=None)
+@given(**shapes)
+def test_gae_is_the_sum_of_the_paper(
+    seed: int, n_steps: int, n_envs: int, done_rate: float, gamma: float, lam: float
+) -> None:
+    """Both versions equal eq. 16 written out as a sum, and their returns are advantage plus value."""
+    arrays = trajectories(seed, n_steps, n_envs, done_rate)
+    expected = gae_as_a_sum(*arrays, gamma, lam)
+    for gae in (compute_gae, gae_float64):
+        advantages, returns = gae(*arrays, gamma, lam)
+        np.testing.assert_allclose(advantages, expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(returns, expected + arrays[1], rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None)
+@given(**shapes)
+def test_gae_in_float32_stays_near_the_float64_standard(
+    seed: int, n_steps: int, n_envs: int, done_rate: float, gamma: float, lam: float
+) -> None:
+    """Float32 in gives float32 out, as near to the standard as float32 allows."""
+    rewards, values, dones, last_values = (a.astype(np.float32) for a in trajectories(seed, n_steps, n_envs, done_rate))
+    advantages, returns = compute_gae(rewards, values, dones, last_values, gamma, lam)
+    standard = gae_float64(rewards, values, dones, last_values, gamma, lam)
+    assert advantages.dtype == returns.dtype == np.float32
+    np.testing.assert_allclose(advantages, standard[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(returns, standard[1], rtol=1e-4, atol=1e-4)
+
+
+def test_gae_with_lambda_one_is_the_discounted_return() -> None:
+    """With lambda 1 the return is the discounted sum of rewards and of the last value, with no value between."""
+    rewards, values, dones, last_values = trajectories(seed=1, n_steps=10, n_envs=3, done_rate=0.0)
+    powers = 0.9 ** np.arange(11)
+    expected = powers @ np.vstack((rewards, last_values))
+    _, returns = compute_gae(rewards, values, dones, last_values, gamma=0.9, lam=1.0)
+    np.testing.assert_allclose(returns[0], expected)
+
+
+def test_gae_with_lambda_zero_is_the_one_step_error() -> None:
+    """With lambda 0 the advantage is the temporal-difference error alone."""
+    rewards, values, dones, last_values = trajectories(seed=2, n_steps=10, n_envs=3, done_rate=0.3)
+    next_values = np.vstack((values[1:], last_values))
+    advantages, _ = compute_gae(rewards, values, dones, last_values, gamma=0.9, lam=0.0)
+    np.testing.assert_allclose(advantages, rewards + 0.9 * (1 - dones) * next_values - values)
+
+
+@pytest.mark.parametrize("kind", [np.bool_, np.int64, np.float32])
+def test_gae_takes_dones_of_any_kind(kind: type) -> None:
+    """Dones may be bool, integer or float, and do not change the result's type."""
+    rewards, values, dones, last_values = (a.astype(np.float32) for a in trajectories(3, 12, 2, 0.3))
+    advantages, _ = compute_gae(rewards, values, dones.astype(kind), last_values)
+    assert advantages.dtype == np.float32
+    np.testing.assert_array_equal(advantages, compute_gae(rewards, values, dones, last_values)[0])
+
+
+def test_gae_leaves_its_arguments_alone() -> None:
+    """No array passed in is written to."""
+    arrays = trajectories(seed=4, n_steps=6, n_envs=2, done_rate=0.3)
+    for array in arrays:
+        array.flags.writeable = False
+    compute_gae(*arrays)
+    gae_float64(*arrays)
+
+
+@pytest.mark.parametrize("gae", [compute_gae, gae_float64])
+def test_gae_refuses_shapes_that_would_broadcast(gae: Any) -> None:
+    """Shapes that do not belong together, no steps, and integer rewards are errors that show what was given."""
+    rewards, values, dones, last_values = trajectories(seed=5, n_steps=6, n_envs=2, done_rate=0.3)
+    with pytest.raises(ValueError, match=r"got \(6, 1\)"):
+        gae(rewards, values[:, :1], dones, last_values)
+    with pytest.raises(ValueError, match=r"\(1, 2\)"):
+        gae(rewards, values, dones, last_values[None])
+    with pytest.raises(ValueError, match=r"float64 \(0, 2\)"):
+        gae(rewards[:0], values[:0], dones[:0], last_values)
+    with pytest.raises(ValueError, match="int64"):
+        gae(rewards.astype(np.int64), values, dones, last_values)
+
+
+def test_gae_phases() -> None:
+    """A recording sees the two parts of the computation."""
+    arrays = trajectories(seed=6, n_steps=6, n_envs=2, done_rate=0.3)
+    assert phase_paths(lambda: compute_gae(*arrays)) == {"deltas", "backward_scan"}
+
+
+def test_the_package_and_gae_need_no_torch() -> None:
+    """Importing the package and computing GAE load neither PyTorch nor gymnasium."""
+    program = (
+        "import sys; sys.modules['torch'] = sys.modules['gymnasium'] = None\n"
+        "import numpy as np\n"
+        "from pytest_rlperf.components import reference\n"
+        "a = np.ones((3, 2)); reference.compute_gae(a, a, a, a[0])\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """The lazy package says which name it does not have."""
+    with pytest.raises(AttributeError, match="DQN"):
+        reference.DQN  # noqa: B018 - the access is what is tested
+
+
+# --------------------------------------------------------------------------- environments
+
+
+@pytest.mark.torch
+def test_vec_env_resets_with_the_next_step() -> None:
+    """`make_vec_env` gives that many environments, and the step after an episode's end is a reset with reward 0."""
+    envs = reference.make_vec_env("CartPole-v1", 3)
+    obs, _ = envs.reset(seed=0)
+    assert obs.shape == (3, 4)
+    ended = np.zeros(3, dtype=bool)
+    resets = 0
+    for _ in range(40):
+        _, rewards, terminated, truncated, _ = envs.step(np.ones(3, dtype=np.int64))
+        np.testing.assert_array_equal(rewards, ~ended)
+        ended = terminated | truncated
+        resets += int(ended.sum())
+    assert resets > 3
+    envs.close()
+    with pytest.raises(ValueError, match="got 0"):
+        reference.make_vec_env("CartPole-v1", 0)
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("error")
+def test_synthetic_env_keeps_gymnasiums_contract() -> None:
+    """Gymnasium's own checker finds nothing to warn of in the environment made by its id."""
+    import gymnasium
+    from gymnasium.utils.env_checker import check_env
+
+    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
+
+    env = gymnasium.make(SYNTHETIC_ID, episode_steps=20)
+    check_env(env.unwrapped, skip_render_check=True)
+
+
+@pytest.mark.torch
+def test_synthetic_env_is_deterministic_and_truncates() -> None:
+    """Equal seeds and actions give equal episodes of exactly the length asked for, with observations of their own."""
+    actions = np.random.default_rng(0).uniform(-1, 1, size=(5, 6)).astype(np.float32)
+
+    def episode() -> tuple[list[Array], list[float], list[bool]]:
+        env = reference.SyntheticEnv(episode_steps=5)
+        observations = [env.reset(seed=7)[0]]
+        rewards, ends = [], []
+        for action in actions:
+            obs, reward, terminated, truncated, _ = env.step(action)
+            assert not terminated
+            observations.append(obs)
+            rewards.append(reward)
+            ends.append(truncated)
+        return observations, rewards, ends
+
+    first, second = episode(), episode()
+    np.testing.assert_array_equal(first[0], second[0])
+    assert first[1] == second[1]
+    assert first[2] == [False] * 4 + [True]
+    assert first[0][0].shape == (17,)
+    assert len(np.unique(np.array(first[0])[:, 0])) == 6
+    with pytest.raises(ValueError, match="act_dim=0"):
+        reference.SyntheticEnv(act_dim=0)
+
+
+# --------------------------------------------------------------------------- replay
+
+
+def add_numbered(buffer: ReplayBuffer, first: int, n: int) -> None:
+    """Add transitions first, first + 1, ... with every column saying which transition it belongs to."""
+    number = np.arange(first, first + n, dtype=np.float32)
+    buffer.add(
+        np.stack((number, -number), axis=1),
+        number[:, None] + 0.25,
+        2 * number,
+        number[:, None] + [1.0, 2.0],
+        number % 2,
+    )
+
+
+def sampled_numbers(buffer: ReplayBuffer, batch_size: int) -> Array:
+    """Return which transitions were sampled, having checked that every row holds one transition whole."""
+    batch = buffer.sample(batch_size)
+    number: Array = batch.obs[:, 0].numpy()
+    assert [tuple(column.shape) for column in batch] == [
+        (batch_size, k) if k else (batch_size,) for k in (2, 1, 0, 2, 0)
+    ]
+    np.testing.assert_array_equal(batch.obs[:, 1], -number)
+    np.testing.assert_array_equal(batch.actions[:, 0], number + 0.25)
+    np.testing.assert_array_equal(batch.rewards, 2 * number)
+    np.testing.assert_array_equal(batch.next_obs, number[:, None] + [1.0, 2.0])
+    np.testing.assert_array_equal(batch.dones, number % 2)
+    return number
+
+
+@pytest.mark.torch
+def test_replay_keeps_the_newest_transitions() -> None:
+    """After any number of batches the buffer holds exactly the last `capacity` transitions, each in one piece."""
+    buffer = reference.ReplayBuffer(capacity=10, obs_dim=2, act_dim=1)
+    added = 0
+    for n in (4, 4, 4, 10, 1, 7, 0, 9):
+        add_numbered(buffer, added, n)
+        added += n
+        assert len(buffer) == min(added, 10)
+        assert set(sampled_numbers(buffer, 400)) == set(range(max(0, added - 10), added))
+
+
+@pytest.mark.torch
+def test_replay_samples_uniformly() -> None:
+    """Each of 20 stored transitions is drawn about equally often: chi-squared under its 99.9 % point at this seed."""
+    buffer = reference.ReplayBuffer(capacity=20, obs_dim=2, act_dim=1, seed=3)
+    add_numbered(buffer, 0, 10)
+    add_numbered(buffer, 10, 20)
+    counts = np.bincount(sampled_numbers(buffer, 20_000).astype(int) - 10, minlength=20)
+    assert len(counts) == 20
+    assert np.sum((counts - 1000) ** 2 / 1000) < 43.8
+
+
+@pytest.mark.torch
+def test_replay_follows_its_seed_and_gives_tensors_of_their_own() -> None:
+    """Equal seeds draw equal batches, and writing to a batch does not change what is stored."""
+    buffers = [reference.ReplayBuffer(capacity=50, obs_dim=2, act_dim=1, seed=5) for _ in range(2)]
+    for buffer in buffers:
+        add_numbered(buffer, 0, 50)
+    buffers[0].sample(16).obs.zero_()
+    buffers[1].sample(16)
+    np.testing.assert_array_equal(sampled_numbers(buffers[0], 16), sampled_numbers(buffers[1], 16))
+
+
+@pytest.mark.torch
+def test_replay_errors() -> None:
+    """An empty buffer, an empty batch, a wrong shape, too many at once and sizes below one each have their message."""
+    buffer = reference.ReplayBuffer(capacity=4, obs_dim=2, act_dim=1)
+    with pytest.raises(ValueError, match="empty"):
+        buffer.sample(1)
+    add_numbered(buffer, 0, 1)
+    with pytest.raises(ValueError, match="got 0"):
+        buffer.sample(0)
+    with pytest.raises(ValueError, match="capacity 4"):
+        add_numbered(buffer, 0, 5)
+    with pytest.raises(ValueError, match=r"rewards must have shape \(1,\): got \(1, 1\)"):
+        buffer.add(np.zeros((1, 2)), np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 2)), np.zeros(1))
+    with pytest.raises(ValueError, match="capacity=0"):
+        reference.ReplayBuffer(capacity=0, obs_dim=2, act_dim=1)
+
+
+@pytest.mark.torch
+def test_replay_phases() -> None:
+    """A recording sees the three parts of sampling."""
+    buffer = reference.ReplayBuffer(capacity=4, obs_dim=2, act_dim=1)
+    add_numbered(buffer, 0, 4)
+    assert phase_paths(lambda: buffer.sample(2)) == {"index", "gather", "convert"}
+
+
+# --------------------------------------------------------------------------- SAC
+
+
+def small_sac(seed: int = 0, **options: Any) -> SAC:
+    """Return a small agent with random transitions in its buffer."""
+    rng = np.random.default_rng(seed)
+    buffer = reference.ReplayBuffer(capacity=64, obs_dim=3, act_dim=2, seed=seed)
+    obs, next_obs = rng.normal(size=(2, 64, 3))
+    buffer.add(obs, rng.uniform(-1, 1, (64, 2)), rng.normal(size=64), next_obs, rng.random(64) < 0.2)
+    return reference.SAC(3, 2, buffer, hidden=16, seed=seed, **options)
+
+
+@pytest.mark.torch
+def test_sac_update_moves_every_parameter() -> None:
+    """One update changes actor, both critics, the temperature and the targets, and returns finite, detached losses."""
+    import torch
+
+    agent = small_sac()
+    modules = {"actor": agent.actor, "critic": agent.critic, "target": agent.target_critic}
+    before = {
+        f"{name}.{key}": value.clone() for name, module in modules.items() for key, value in module.state_dict().items()
+    }
+    log_alpha = agent.log_alpha.detach().clone()
+    losses = agent.update(32)
+    for name, module in modules.items():
+        for key, value in module.state_dict().items():
+            assert not torch.equal(value, before[f"{name}.{key}"]), f"{name}.{key} did not move"
+    assert agent.log_alpha != log_alpha
+    for loss in losses:
+        assert loss.shape == ()
+        assert not loss.requires_grad
+        assert torch.isfinite(loss)
+
+
+@pytest.mark.torch
+def test_sac_target_moves_by_tau() -> None:
+    """After an update a target is (1 - tau) of what it was plus tau of the new critic, and takes no gradient."""
+    import torch
+
+    agent = small_sac(tau=0.1)
+    before = [parameter.clone() for parameter in agent.target_critic.parameters()]
+    agent.update(32)
+    for old, target, critic in zip(before, agent.target_critic.parameters(), agent.critic.parameters(), strict=True):
+        torch.testing.assert_close(target, 0.9 * old + 0.1 * critic.detach())
+        assert not target.requires_grad
+
+
+@pytest.mark.torch
+def test_sac_actor_update_leaves_no_gradient_in_the_critics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What remains in the critics' gradients after an update is that of their own loss alone."""
+    import torch
+
+    agent = small_sac()
+    after_critic: list[torch.Tensor] = []
+    update_actor = agent._update_actor
+
+    def spy(batch: Any) -> Any:
+        after_critic.extend(p.grad.clone() for p in agent.critic.parameters() if p.grad is not None)
+        return update_actor(batch)
+
+    monkeypatch.setattr(agent, "_update_actor", spy)
+    agent.update(32)
+    gradients = [parameter.grad for parameter in agent.critic.parameters()]
+    torch.testing.assert_close(gradients, after_critic, rtol=0, atol=0)
+
+
+@pytest.mark.torch
+def test_sac_target_q_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target is r + gamma (1 - done) (min(q1, q2) - alpha log pi), with every ingredient known."""
+    import torch
+
+    agent = small_sac(gamma=0.5)
+    log_probs = torch.tensor([0.5, -1.0, 2.0])
+    monkeypatch.setattr(agent.actor, "sample", lambda obs, generator: (obs[:, :2], log_probs))
+    monkeypatch.setattr(agent.target_critic, "forward", lambda obs, actions: (actions[:, 0], actions[:, 1]))
+    agent.log_alpha.data.fill_(np.log(2.0))
+    batch = reference.Batch(
+        obs=torch.zeros(3, 3),
+        actions=torch.zeros(3, 2),
+        rewards=torch.tensor([1.0, 10.0, 100.0]),
+        next_obs=torch.tensor([[3.0, 4.0, 0.0], [7.0, 6.0, 0.0], [5.0, 5.0, 0.0]]),
+        dones=torch.tensor([0.0, 0.0, 1.0]),
+    )
+    # 1 + .5 (3 - 2 × .5);  10 + .5 (6 + 2 × 1);  terminated: the reward alone
+    torch.testing.assert_close(agent.target_q(batch), torch.tensor([2.0, 14.0, 100.0]))
+
+
+@pytest.mark.torch
+def test_sac_log_probability_is_that_of_the_squashed_gaussian() -> None:
+    """The log probabilities are those PyTorch's transformed distribution gives the same actions."""
+    import torch
+    from torch.distributions import Independent, Normal, TransformedDistribution
+    from torch.distributions.transforms import TanhTransform
+
+    agent = small_sac()
+    obs = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    actions, log_probs = agent.actor.sample(obs, torch.Generator().manual_seed(1))
+    mean, log_std = agent.actor(obs)
+    gaussian: Any = TransformedDistribution(Independent(Normal(mean, log_std.exp()), 1), [TanhTransform()])
+    torch.testing.assert_close(log_probs, gaussian.log_prob(actions), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.torch
+def test_sac_temperature_falls_while_entropy_is_above_its_target() -> None:
+    """Log alpha goes down where the policy is more random than asked, and up where it is less."""
+    import torch
+
+    for log_prob, sign in ((-3.0, -1), (9.0, 1)):
+        agent = small_sac()
+        agent._update_alpha(torch.full((4,), log_prob))
+        assert np.sign(agent.log_alpha.item()) == sign
+
+
+@pytest.mark.torch
+def test_sac_acts() -> None:
+    """Actions are float32 in [-1, 1] for one observation or many; deterministic ones repeat, sampled ones vary."""
+    agent = small_sac()
+    obs = np.random.default_rng(0).normal(size=(5, 3)) * 10
+    assert agent.act(obs[0]).shape == (2,)
+    actions = agent.act(obs)
+    assert actions.shape == (5, 2)
+    assert actions.dtype == np.float32
+    assert np.abs(actions).max() <= 1
+    assert not np.array_equal(actions, agent.act(obs))
+    np.testing.assert_array_equal(agent.act(obs, deterministic=True), agent.act(obs, deterministic=True))
+
+
+@pytest.mark.torch
+def test_sac_follows_its_seed() -> None:
+    """Equal seeds give equal updates whatever PyTorch's global generator did."""
+    import torch
+
+    losses = []
+    for _ in range(2):
+        torch.rand(1)
+        agent = small_sac(seed=9)
+        losses.append([agent.update(16) for _ in range(3)][-1])
+    assert losses[0] == losses[1]
+    assert losses[0] != small_sac(seed=10).update(16)
+
+
+@pytest.mark.torch
+def test_sac_phases() -> None:
+    """A recording sees the parts of an update, the buffer's inside the sampling."""
+    agent = small_sac()
+    steps = {f"{net}/{step}" for net in ("critic", "actor") for step in ("forward", "backward", "step")}
+    sampling = {f"sample/{part}" for part in ("index", "gather", "convert")}
+    whole = {"sample", "target_q", "critic", "actor", "alpha", "polyak"}
+    assert phase_paths(lambda: agent.update(16)) == whole | steps | sampling
+
+
+def push(state: Array, force: Array) -> tuple[Array, Array]:
+    """Advance unit masses on a line, states (N, 2) of position and speed; the reward is the squared distance lost."""
+    speed = 0.9 * state[:, 1] + 0.3 * force[:, 0]
+    state = np.stack((state[:, 0] + 0.3 * speed, speed), axis=1)
+    return state, -(state[:, 0] ** 2) - 0.1 * speed**2
+
+
+def mean_return(agent: SAC) -> float:
+    """Return the mean return of the deterministic policy over 16 start positions, 25 steps each."""
+    state = np.stack((np.linspace(-1, 1, 16), np.zeros(16)), axis=1)
+    total = 0.0
+    for _ in range(25):
+        state, rewards = push(state, agent.act(state, deterministic=True))
+        total += float(rewards.mean())
+    return total
+
+
+@pytest.mark.torch
+def test_sac_learns_to_hold_a_mass() -> None:
+    """A mass pushed along a line is brought to the middle: at least 60 % of the untrained policy's cost is gone."""
+    rng = np.random.default_rng(0)
+    buffer = reference.ReplayBuffer(capacity=20_000, obs_dim=2, act_dim=1)
+    agent = reference.SAC(2, 1, buffer, hidden=32, lr=3e-3, gamma=0.9, tau=0.02)
+    untrained = mean_return(agent)
+    state = np.zeros((8, 2))
+    for step in range(600):
+        if step % 25 == 0:
+            state = np.stack((rng.uniform(-1, 1, 8), np.zeros(8)), axis=1)
+        force = agent.act(state)
+        following, rewards = push(state, force)
+        buffer.add(state, force, rewards, following, np.zeros(8))
+        state = following
+        if step >= 50:
+            agent.update(64)
+    assert mean_return(agent) > 0.4 * untrained
+
+
+# --------------------------------------------------------------------------- PPO
+
+
+def counting_envs(lengths: list[int], truncates: bool) -> Any:
+    """Return environments whose episodes have these lengths, whose observation counts steps and whose reward is 1."""
+    import gymnasium
+
+    class Counting(gymnasium.Env[Array, Any]):
+        observation_space = gymnasium.spaces.Box(0, np.inf, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def __init__(self, length: int) -> None:
+            self.length = length
+            self.steps = 0
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
+            self.steps = 0
+            return np.array([0], np.float32), {}
+
+        def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+            self.steps += 1
+            ended = self.steps == self.length
+            return np.array([self.steps], np.float32), 1.0, ended and not truncates, ended and truncates, {}
+
+    return gymnasium.vector.SyncVectorEnv([lambda n=n: Counting(n) for n in lengths])  # type: ignore[misc]
+
+
+def cartpole_ppo(n_envs: int = 4, **options: Any) -> PPO:
+    """Return an agent over CartPole."""
+    return reference.PPO(reference.make_vec_env("CartPole-v1", n_envs), **options)
+
+
+@pytest.mark.torch
+def test_ppo_rollout_shapes() -> None:
+    """Every array is (T, N), with the observation's and the action's own dimensions behind."""
+    rollout = cartpole_ppo().collect(10)
+    assert rollout.obs.shape == (10, 4, 4)
+    for name in ("log_probs", "rewards", "values", "advantages", "returns"):
+        assert getattr(rollout, name).shape == (10, 4)
+        assert getattr(rollout, name).dtype == np.float32
+        assert np.isfinite(getattr(rollout, name)).all()
+    for name in ("dones", "terminated", "valid"):
+        assert getattr(rollout, name).shape == (10, 4)
+        assert getattr(rollout, name).dtype == np.bool_
+    assert rollout.actions.shape == (10, 4)
+    assert rollout.actions.dtype == np.int64
+
+    continuous = reference.PPO(reference.make_vec_env("rlperf/Synthetic-v0", 2)).collect(3)
+    assert continuous.obs.shape == (3, 2, 17)
+    assert continuous.actions.shape == (3, 2, 6)
+    assert continuous.actions.dtype == np.float32
+
+
+@pytest.mark.torch
+def test_ppo_rollout_is_what_the_environments_said() -> None:
+    """Stepping fresh environments with the recorded actions gives the recorded observations, rewards and ends."""
+    rollout = cartpole_ppo(seed=3).collect(80)
+    envs = reference.make_vec_env("CartPole-v1", 4)
+    obs, _ = envs.reset(seed=3)
+    for t in range(80):
+        np.testing.assert_array_equal(rollout.obs[t], obs)
+        obs, rewards, terminated, truncated, _ = envs.step(rollout.actions[t])
+        np.testing.assert_array_equal(rollout.rewards[t], rewards)
+        np.testing.assert_array_equal(rollout.terminated[t], terminated)
+        np.testing.assert_array_equal(rollout.dones[t], terminated | truncated)
+
+
+@pytest.mark.torch
+def test_ppo_valid_leaves_out_the_reset_rows() -> None:
+    """On CartPole a row is invalid where, and only where, the reward is 0 and the next observation starts one."""
+    agent = cartpole_ppo()
+    invalid = 0
+    for _ in range(3):  # an episode's end may fall on a rollout's last row
+        rollout = agent.collect(60)
+        # Only a reset gives reward 0, and only a start has all four numbers within 0.05.
+        np.testing.assert_array_equal(rollout.valid, rollout.rewards == 1)
+        starts = np.all(np.abs(rollout.obs[1:]) <= 0.05, axis=2)
+        assert starts[~rollout.valid[:-1]].all()
+        np.testing.assert_array_equal(rollout.valid[1:], ~rollout.dones[:-1])
+        invalid += int((~rollout.valid).sum())
+    assert invalid > 10
+
+
+@pytest.mark.torch
+def test_ppo_continues_where_it_stopped() -> None:
+    """Rollouts join up: split differently, and across an episode's end, the same steps are seen."""
+    whole = reference.PPO(counting_envs([3, 5], truncates=True)).collect(12)
+    agent = reference.PPO(counting_envs([3, 5], truncates=True))
+    parts = []
+    for n_steps in (3, 3, 2, 4):
+        rollout = agent.collect(n_steps)
+        parts.append((rollout.obs.copy(), rollout.valid.copy(), rollout.rewards.copy()))
+    for i, array in enumerate((whole.obs, whole.valid, whole.rewards)):
+        np.testing.assert_array_equal(np.concatenate([part[i] for part in parts]), array)
+    # An episode of 3 is 3 transitions and a reset row, of 5 likewise.
+    np.testing.assert_array_equal(whole.valid[:, 0], [1, 1, 1, 0] * 3)
+    np.testing.assert_array_equal(whole.valid[:, 1], [1, 1, 1, 1, 1, 0] * 2)
+
+
+@pytest.mark.torch
+def test_ppo_advantages_where_no_episode_ends() -> None:
+    """Without an end the advantages are the standard's on the rollout, its last value that of the next observation."""
+    agent = reference.PPO(counting_envs([100, 100], truncates=False), gamma=0.9, lam=0.8)
+    first = agent.collect(7)
+    arrays = (first.rewards.copy(), first.values.copy(), first.dones.copy())
+    advantages, returns = first.advantages.copy(), first.returns.copy()
+    last_values = agent.collect(1).values[0]
+    standard = gae_float64(*arrays, last_values, 0.9, 0.8)
+    np.testing.assert_allclose(advantages, standard[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(returns, standard[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("truncates", [True, False], ids=["truncated", "terminated"])
+def test_ppo_advantages_at_an_episodes_end(truncates: bool) -> None:
+    """A truncated episode is bootstrapped with its final observation's value, a terminated one with 0; none leaks."""
+    agent = reference.PPO(counting_envs([2], truncates), gamma=0.9, lam=0.8)
+    rollout = agent.collect(4)  # two steps, the reset row, and the first step of the next episode
+    np.testing.assert_array_equal(rollout.obs[:, 0, 0], [0, 1, 2, 0])
+    v = rollout.values[:, 0].astype(float)
+    assert v[2] != 0
+    second = 1 + 0.9 * (v[2] if truncates else 0) - v[1]
+    first = 1 + 0.9 * v[1] - v[0] + 0.9 * 0.8 * second
+    advantages = rollout.advantages[:, 0].copy()
+    returns = rollout.returns[:, 0].copy()
+    next_v = float(agent.collect(1).values[0, 0])
+    np.testing.assert_allclose(advantages, [first, second, 0, 1 + 0.9 * next_v - v[3]], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(returns, advantages + v, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("truncates", [True, False], ids=["truncated", "terminated"])
+def test_ppo_advantages_where_the_rollout_ends_with_the_episode(truncates: bool) -> None:
+    """The final observation's value is the last value then, and the next rollout begins with the reset row."""
+    agent = reference.PPO(counting_envs([2], truncates), gamma=0.9, lam=0.8)
+    rollout = agent.collect(2)
+    value, advantage = float(rollout.values[1, 0]), float(rollout.advantages[1, 0])
+    following = agent.collect(2)
+    np.testing.assert_array_equal(following.valid[:, 0], [False, True])
+    final = float(following.values[0, 0]) if truncates else 0.0
+    assert advantage == pytest.approx(1 + 0.9 * final - value, rel=1e-5)
+    assert following.advantages[0, 0] == 0
+
+
+@pytest.mark.torch
+def test_ppo_reuses_its_arrays() -> None:
+    """Equal lengths fill the same arrays again, another length gets new ones."""
+    agent = cartpole_ppo()
+    first = agent.collect(5)
+    obs = first.obs.copy()
+    again = agent.collect(5)
+    for name in ("obs", "actions", "log_probs", "rewards", "values", "advantages", "returns", "valid", "dones"):
+        assert getattr(first, name) is getattr(again, name)
+    assert not np.array_equal(obs, again.obs)
+    assert agent.collect(6).obs.shape[0] == 6
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "rlperf/Synthetic-v0"])
+def test_ppo_log_probabilities_agree(env_id: str) -> None:
+    """What collecting stored is what evaluating, and PyTorch's own distributions, say of the same actions."""
+    import torch
+    from torch.distributions import Categorical, Independent, Normal
+
+    agent = reference.PPO(reference.make_vec_env(env_id, 4))
+    rollout = agent.collect(16)
+    obs, actions = torch.from_numpy(rollout.obs).flatten(0, 1), torch.from_numpy(rollout.actions).flatten(0, 1)
+    head = agent.model.policy(obs)
+    discrete = agent.model.discrete
+    policy: Any = Categorical(logits=head) if discrete else Independent(Normal(head, agent.model.log_std.exp()), 1)
+    log_probs, entropies, values = agent.model.evaluate(obs, actions)
+    torch.testing.assert_close(log_probs, policy.log_prob(actions))
+    torch.testing.assert_close(entropies, policy.entropy())
+    torch.testing.assert_close(log_probs, torch.from_numpy(rollout.log_probs).flatten(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(values, torch.from_numpy(rollout.values).flatten(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.torch
+def test_ppo_update_uses_valid_rows_only() -> None:
+    """Nonsense in the reset rows does not change an update, and every parameter moves."""
+    import torch
+
+    agents = [reference.PPO(counting_envs([2, 3], truncates=False)) for _ in range(2)]
+    rollouts = [agent.collect(24) for agent in agents]
+    before = [parameter.clone() for parameter in agents[0].model.parameters()]
+    rollouts[1].obs[~rollouts[1].valid] = np.nan
+    losses = [agent.update(rollout) for agent, rollout in zip(agents, rollouts, strict=True)]
+    assert losses[0] == losses[1]
+    assert all(torch.isfinite(loss) for loss in losses[0])
+    for parameter, old in zip(agents[0].model.parameters(), before, strict=True):
+        assert not torch.equal(parameter, old)
+
+
+@pytest.mark.torch
+def test_ppo_clips_by_hand() -> None:
+    """Where the policy has become twice as likely, the objective counts gains as 1.2 of it and losses as 2."""
+    import torch
+
+    agent = cartpole_ppo()
+    obs, actions = torch.zeros(4, 4), torch.tensor([0, 1, 0, 1])
+    log_probs, entropies, values = (tensor.detach() for tensor in agent.model.evaluate(obs, actions))
+    advantages = torch.tensor([1.0, 1.0, -1.0, -1.0])  # standardised: times sqrt(3) / 2, the sample's deviation
+    losses = agent._update_minibatch(obs, actions, log_probs - np.log(2.0), advantages, values + 3.0)
+    expected = torch.tensor([(2.0 - 1.2) / 2 * np.sqrt(3) / 2, 0.5 * 9.0, float(entropies.mean())])
+    torch.testing.assert_close(losses, expected, check_dtype=False)
+
+
+@pytest.mark.torch
+def test_ppo_errors() -> None:
+    """No steps, too few rows to split, spaces of another kind and another autoreset mode each have their message."""
+    import gymnasium
+
+    agent = cartpole_ppo(n_envs=1)
+    with pytest.raises(ValueError, match="got 0"):
+        agent.collect(0)
+    with pytest.raises(ValueError, match="5 valid rows"):
+        agent.update(agent.collect(5))
+    box, discrete = gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Discrete(2)
+    with pytest.raises(ValueError, match=r"observations must be .* got Discrete\(2\)"):
+        reference.ActorCritic(discrete, discrete)
+    with pytest.raises(ValueError, match=r"actions must be .* got MultiBinary\(2\)"):
+        reference.ActorCritic(box, gymnasium.spaces.MultiBinary(2))
+    same_step = counting_envs([2], truncates=False)
+    same_step.metadata = {"autoreset_mode": "SameStep"}
+    with pytest.raises(ValueError, match="got SameStep"):
+        reference.PPO(same_step)
+
+
+@pytest.mark.torch
+def test_ppo_phases() -> None:
+    """A recording sees the parts of collecting, the two of GAE inside the last, and those of updating."""
+    agent = cartpole_ppo()
+    collecting = {"policy", "env_step", "store", "gae", "gae/deltas", "gae/backward_scan"}
+    assert phase_paths(lambda: agent.collect(8)) == collecting
+    rollout = agent.collect(8)
+    assert phase_paths(lambda: agent.update(rollout)) == {"gather", "forward", "backward", "step"}
+
+
+@pytest.mark.torch
+def test_ppo_learns_to_balance() -> None:
+    """On CartPole, after 20,000 steps, an episode lasts at least three times as long as at first."""
+    agent = cartpole_ppo(n_envs=8, lr=2e-3)
+
+    def steps_an_episode() -> float:
+        rollout = agent.collect(256)
+        agent.update(rollout)
+        return float(rollout.valid.sum() / max(1, rollout.dones.sum()))
+
+    lengths = [steps_an_episode() for _ in range(10)]
+    assert lengths[-1] > 3 * lengths[0]
