@@ -13,7 +13,7 @@ from pytest_rlperf.model import MeasurementError, Result, Workload
 class Engine(Protocol):
     """What a fixture's call does with its workload: measure it here, for a coordinator, or just run it once."""
 
-    def measure(self, workload: Workload, nodeid: str) -> Result:
+    def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Return the result, or raise what makes the test fail."""
 
 
@@ -23,7 +23,7 @@ ENGINE = pytest.StashKey[Engine]()
 class RunOnce:
     """The engine of a run without ``--rlperf``: the component runs once, unmeasured, and is checked."""
 
-    def measure(self, workload: Workload, nodeid: str) -> Result:
+    def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Check the component and return a result without figures."""
         __tracebackhide__ = True
         try:
@@ -31,7 +31,7 @@ class RunOnce:
         finally:
             workload.close()
         return Result(
-            nodeid=nodeid,
+            nodeid=result_key(item),
             component=workload.component,
             unit=workload.unit,
             items=workload.items,
@@ -72,7 +72,7 @@ class _Measurement:
                 "verdict is the component's: parametrize it, or write two tests"
             )
         self._used = True
-        return self._engine.measure(workload(), result_key(self._item))
+        return self._engine.measure(workload(), self._item)
 
 
 @pytest.fixture

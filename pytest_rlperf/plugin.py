@@ -1,1 +1,30 @@
-"""The plugin's hooks."""
+"""The plugin's hooks; what only measuring needs is imported when measuring starts."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pytest_rlperf import fixtures, options
+
+pytest_plugins = ["pytest_rlperf.fixtures"]
+
+_STARTUP_PATH = list(sys.path)  # before rootdirs and conftests are put on it; workers start with the same
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    options.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options; with --rlperf, take over the run."""
+    options.add_marker(config)
+    if fixtures.ENGINE in config.stash:
+        return  # a worker, which has its orders
+    settings = options.read_config(config)
+    if settings.active and not config.option.collectonly:
+        from pytest_rlperf.run import MeasuredRun
+
+        config.pluginmanager.register(MeasuredRun(config, settings, _STARTUP_PATH), "rlperf-run")

@@ -155,8 +155,10 @@ Figures = TypeVar("Figures", WorkerRecord, Phase)
 
 
 def _rounded_figures(record: Figures) -> Figures:
-    floats: dict[str, Any] = {name: value for name, value in vars(record).items() if isinstance(value, float)}
-    return replace(record, **{name: round_significant(value) for name, value in floats.items()})
+    rounded: dict[str, Any] = {
+        name: round_significant(value) for name, value in vars(record).items() if isinstance(value, float)
+    }
+    return replace(record, **rounded)
 
 
 def _write_atomically(path: Path, data: bytes) -> None:

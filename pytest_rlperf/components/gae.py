@@ -50,7 +50,7 @@ def gae_workload(function: Callable[..., Any], n_steps: int, n_envs: int, backen
     if n_steps < 1 or n_envs < 1:
         raise ComponentError(f"n_steps={n_steps}, n_envs={n_envs}: a rollout has at least one step of one env")
     rollout = _rollout(n_steps, n_envs)
-    advantages = gae_float64(
+    advantages, _ = gae_float64(
         rollout["rewards"], rollout["values"], rollout["ends"], rollout["last_values"], GAMMA, LAMBDA
     )
     args, kwargs = _arguments(function, rollout, backend)

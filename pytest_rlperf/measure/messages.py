@@ -140,7 +140,7 @@ class Failure(msgspec.Struct, frozen=True):
 class Conclude(Message, frozen=True):
     """The verdict is in: return ``result``, or raise ``failure`` at the user's line."""
 
-    result: Result
+    result: Result | None
     failure: Failure | None
 
 

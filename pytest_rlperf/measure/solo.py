@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
-from pytest_rlperf.measure.slices import WARM_UP_MOST_S
+from pytest_rlperf.measure.slices import WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
 
 WORKER_S = 1.2  # measuring time of one worker, after warming up
@@ -71,7 +72,7 @@ def measure_solo(
     """
     started_s = clock()
     first = workers[0]
-    progress("checking", max_time_s)
+    progress("checking", expected_s(len(workers)))
     first.start_check()
     call_s = first.wait_checked()
     left_s = max_time_s - (clock() - started_s)
@@ -90,14 +91,26 @@ def measure_solo(
             notes.append(f"only {index} of {len(workers)} workers measured within --rlperf-max-time={max_time_s:g}")
             break
         share_s = left_s / (len(chosen) - index)
-        progress(f"worker {index + 1} of {len(chosen)}", left_s)
+        step = f"worker {index + 1} of {len(chosen)}"
+        progress(step, expected_s(len(chosen) - index))
         warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if call_s < share_s / 4 else 0.0
         warm = worker.warm_up(turns[0].warm.shape if turns else None, warm_up_s)
         with idle.while_measuring(worker):
-            turns.append(_Turn(worker, warm, share_s - warm.warm_up_s, clock))
+            later_s = expected_s(len(chosen) - index - 1)
+            tick = partial(_tick, progress, step, later_s)
+            turns.append(_Turn(worker, warm, share_s - warm.warm_up_s, clock, tick))
     traced = [record for turn in turns for record in turn.traced]
     records = tuple(turn.record(idle.share(turn.worker)) for turn in turns)
     return Solo(records, merge_phases(traced), _traced_call_s(traced), tuple(notes))
+
+
+def expected_s(workers: int) -> float:
+    """Return about how long ``workers`` take for a test of short calls."""
+    return workers * (WORKER_S + WARM_UP_S + 0.1)
+
+
+def _tick(progress: Callable[[str, float], None], step: str, later_s: float, left_s: float) -> None:
+    progress(step, later_s + left_s)
 
 
 class _IdleWatch:
@@ -161,7 +174,9 @@ def _first_call_only(first: Turns, call_s: float, max_time_s: float) -> Solo:
 class _Turn:
     """One worker's slices: blocks of kernel, workload, workload, kernel, now and then a traced slice."""
 
-    def __init__(self, worker: Turns, warm: Warm, share_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, worker: Turns, warm: Warm, share_s: float, clock: Callable[[], float], tick: Callable[[float], None]
+    ) -> None:
         self.worker = worker
         self.warm = warm
         self.plain: list[SliceRecord] = []
@@ -176,6 +191,7 @@ class _Turn:
             if len(self._ratios) % _TRACED_EVERY == 1 and clock() - started_s < share_s:
                 self.traced.append(worker.take(SliceKind.TRACED))
             now_s = clock()
+            tick(max(0.0, WORKER_S - (now_s - started_s)))
             longest_s = max(longest_s, now_s - block_start_s)
             enough = len(self._ratios) >= BLOCKS_LEAST and now_s - started_s >= WORKER_S
             if enough or now_s - started_s + longest_s > share_s:

@@ -52,7 +52,7 @@ class RemoteEngine:
         random.seed(seed)
         self._seed_loaded()
 
-    def measure(self, workload: Workload, nodeid: str) -> Result:
+    def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Take slices until told how it ended: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
         m.send(self._connection, m.Called(workload.component, workload.unit, workload.items))
@@ -73,7 +73,7 @@ class RemoteEngine:
                     case m.Unwind():
                         raise Unwound
                     case _:
-                        raise MeasurementError(f"unexpected order while measuring {nodeid}: {order!r}")
+                        raise MeasurementError(f"unexpected order while measuring {item.nodeid}: {order!r}")
         finally:
             meter.thaw()
 
@@ -96,8 +96,9 @@ class RemoteEngine:
 
 def _conclude(order: m.Conclude) -> Result:
     __tracebackhide__ = True
-    if order.failure is None:
+    if order.failure is None and order.result is not None:
         return order.result
+    assert order.failure is not None
     raise (PerformanceRegression if order.failure.regression else MeasurementError)(order.failure.message)
 
 

@@ -96,9 +96,10 @@ def headline(outcome: Outcome) -> str:
     result = outcome.result
     if estimate is None or outcome.baseline is None:
         return f"{result.component}: {units.seconds(result.call_s)} a call"
+    was_s = outcome.baseline.result.call_s
     return (
-        f"{result.component}: {units.seconds(result.call_s)} a call, {units.seconds(outcome.baseline.result.call_s)} in "
-        f"the baseline; relative to this machine's pace {units.change(estimate.ratio)}, "
+        f"{result.component}: {units.seconds(result.call_s)} a call, {units.seconds(was_s)} in the baseline; "
+        f"relative to this machine's pace {units.change(estimate.ratio)}, "
         f"{100 * estimate.confidence:.0f} % interval {units.change(estimate.low)} to {units.change(estimate.high)}"
     )
 

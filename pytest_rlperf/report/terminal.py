@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Literal, Protocol, TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -16,6 +15,7 @@ from rich.text import Text
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
 from pytest_rlperf.report.rows import COLUMNS, phase_rows, test_name
+from pytest_rlperf.report.summary import Summary
 
 _STYLES = {
     Status.SAME: "green",
@@ -42,6 +42,16 @@ class Screen(Protocol):
         """The terminal's columns."""
 
 
+class NoLine:
+    """Shows nothing: there is no terminal."""
+
+    def show(self, test: str, step: str, seconds_left: float) -> None:
+        """Show nothing."""
+
+    def clear(self) -> None:
+        """Nothing to wipe."""
+
+
 class LiveLine:
     """One line below pytest's own, rewritten in place; the cursor is always left where pytest had it."""
 
@@ -51,13 +61,14 @@ class LiveLine:
         self._shown = False
         self._last_s = 0.0
 
-    def show(self, text: str) -> None:
-        """Write ``text`` on the line, at most ten times a second."""
+    def show(self, test: str, step: str, seconds_left: float) -> None:
+        """Say on the line what goes on, at most ten times a second."""
         now_s = time.monotonic()
         if self._shown and now_s - self._last_s < _REFRESH_S:
             return
         self._last_s = now_s
         self._shown = True
+        text = f"  rlperf: {test} · {step} · about {seconds_left:.0f} s left"
         self._write(text[: self._screen.fullwidth - 1])
 
     def clear(self) -> None:
@@ -71,16 +82,6 @@ class LiveLine:
         # Down one line (scrolling where it is the last), wipe it, write, and back up to where pytest goes on.
         self._file.write(f"\n\x1b[2K{text}\x1b[1A\x1b[{column}G")
         self._file.flush()
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What the summary shows beside the outcomes: sentences about the machine, the comparison and what to do next."""
-
-    machine: str
-    origins: Sequence[str]
-    notes: Sequence[str]
-    commands: Sequence[str]
 
 
 def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int, color: bool, verbose: bool) -> str:
@@ -158,8 +159,3 @@ def _cost(outcome: Outcome) -> str:
         f"{sum(worker.slices for worker in workers)} slices, cpu/wall {share:.2f}, "
         f"{sum(worker.collections for worker in workers)} collections, {outcome.seconds:.1f} s in all"
     )
-
-
-def progress_text(name: str, seconds_left: Callable[[], float]) -> Callable[[str], str]:
-    """Return how a test's live line reads at each step."""
-    return lambda step: f"  rlperf: {name} · {step} · {max(0.0, seconds_left()):.0f} s left at most"

@@ -1,0 +1,63 @@
+"""The sentences under the table: what was compared and stored, and what to type next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_rlperf.model import Outcome, Status
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the summary shows beside the outcomes."""
+
+    machine: str
+    origins: Sequence[str]
+    notes: Sequence[str]
+    commands: Sequence[str]
+
+
+@dataclass
+class Saved:
+    """What saving did: the file, the keys stored in it, why others were not, and whether their code is on record."""
+
+    path: Path
+    settleable: bool
+    stored: list[str] = field(default_factory=list)
+    kept_back: dict[str, str] = field(default_factory=dict)
+
+
+def saved_notes(saved: Saved | None) -> list[str]:
+    """Say what was stored, and why other results were not."""
+    if saved is None:
+        return []
+    notes = []
+    if saved.stored:
+        notes.append(f"stored {_results(len(saved.stored))} in {saved.path}")
+        if not saved.settleable:
+            notes.append("made from uncommitted changes or outside git, they can never be settled live: commit first")
+    for reason, count in Counter(saved.kept_back.values()).items():
+        notes.append(f"{_results(count)} not stored: {reason}")
+    return notes
+
+
+def next_commands(outcomes: Sequence[Outcome], *, saved: bool) -> list[str]:
+    """Return the commands that would be typed next, each with what it does."""
+    statuses = {outcome.verdict.status for outcome in outcomes}
+    commands = []
+    if not saved and statuses & {Status.NEW, Status.INCOMPARABLE}:
+        commands.append("pytest --rlperf-save-baseline    store these figures to compare with")
+    if not saved and Status.FASTER in statuses:
+        commands.append("pytest --rlperf-save-baseline    hold on to what got faster")
+    if Status.SLOWER in statuses and not any(outcome.verdict.accepted for outcome in outcomes):
+        commands.append('pytest --rlperf-save-baseline --rlperf-accept="why"    if it was meant to get slower')
+    if outcomes and not commands:
+        commands.append("pytest --rlperf -v    show every test's phases and what its figures rest on")
+    return commands
+
+
+def _results(count: int) -> str:
+    return f"{count} result{'s' if count != 1 else ''}"

@@ -1,0 +1,132 @@
+"""The hooks of a measured run: choose the tests, have them measured, store and show what came out."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_rlperf import units
+from pytest_rlperf.baseline.machine import describe
+from pytest_rlperf.baseline.store import BaselineError
+from pytest_rlperf.coordinator import Coordinator, InlineEngine, time_limit_s
+from pytest_rlperf.fixtures import ENGINE, is_measured, result_key
+from pytest_rlperf.judge.verdict import WORKERS
+from pytest_rlperf.ledger import Ledger
+from pytest_rlperf.measure.solo import expected_s
+from pytest_rlperf.options import Config
+from pytest_rlperf.report.summary import Summary, next_commands, saved_notes
+from pytest_rlperf.report.terminal import LiveLine, NoLine, render_summary
+
+
+class MeasuredRun:
+    """Registered in place of an ordinary run's silence when --rlperf is given."""
+
+    def __init__(self, config: pytest.Config, settings: Config, path: list[str]) -> None:
+        self._config = config
+        self._settings = settings
+        self._path = path
+        self._notes: list[str] = []
+        self._failed: set[str] = set()
+        if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
+            self._notes.append("pytest-xdist's distribution is off: measured tests run one at a time")
+            config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
+        try:
+            self._ledger = Ledger(settings, config.rootpath)
+        except BaselineError as error:
+            raise pytest.UsageError(str(error)) from None
+        names = self._ledger.store.names()
+        if not settings.save and settings.baseline not in {"default", *names}:
+            raise pytest.UsageError(
+                f"--rlperf-baseline={settings.baseline}: no such baseline in {settings.baseline_dir}; there is: "
+                f"{', '.join(names) or 'none yet'}. --rlperf-save-baseline makes one"
+            )
+
+    def pytest_report_header(self) -> list[str]:
+        """Say what the run compares with, and what it changed about the user's options."""
+        store = self._ledger.store
+        found = "" if self._ledger.baseline is not None else ", none yet for this machine class"
+        return [f"rlperf: baseline {store.name!r} in {self._settings.baseline_dir}{found}", *self._notes]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Keep the measured tests only, and read their markers before any time is spent."""
+        dropped = [item for item in items if not is_measured(item)]
+        items[:] = [item for item in items if is_measured(item)]
+        if dropped:
+            config.hook.pytest_deselected(items=dropped)
+        for item in items:
+            self._settings.for_test(item)
+
+    def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
+        """Say how long it will take."""
+        if self._settings.inline:
+            return f"rlperf: measuring {len(items)} tests in this process, which never convicts"
+        each_s = min(expected_s(WORKERS), time_limit_s(self._ledger, items))
+        return (
+            f"rlperf: measuring {len(items)} tests in {WORKERS} processes each, "
+            f"about {units.seconds(each_s * len(items))} beside imports and fixtures"
+        )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """Measure every test; in this process only where that was asked for."""
+        if session.testsfailed and not session.config.option.continue_on_collection_errors:
+            raise session.Interrupted(f"{session.testsfailed} errors during collection")
+        line = self._live_line()
+        if self._settings.inline:
+            session.config.stash[ENGINE] = InlineEngine(self._ledger, line, time_limit_s(self._ledger, session.items))
+            return None
+        if session.items:
+            Coordinator(session.config, self._ledger, self._path, line).run(session)
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Remember which tests failed."""
+        if report.failed:
+            self._failed.add(report.nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Store what may be stored; a run that measured nothing is no success."""
+        finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if exitstatus == pytest.ExitCode.OK and not self._ledger.outcomes:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+            self._notes.append("nothing was measured: no test called an rlperf fixture")
+        if not self._settings.save or not self._ledger.outcomes:
+            return
+        if not finished:
+            self._notes.append("nothing was stored: the run was interrupted")
+            return
+        failed = {result_key(item) for item in session.items if item.nodeid in self._failed}
+        try:
+            self._ledger.save(failed, run_failed=bool(session.testsfailed))
+        except BaselineError as error:
+            self._notes.append(str(error))
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Show the table, the phases, and what to do next."""
+        ledger = self._ledger
+        outcomes = list(ledger.outcomes.values())
+        summary = Summary(
+            machine=describe(ledger.machine),
+            origins=ledger.origins(),
+            notes=[*self._notes, *saved_notes(ledger.saved)],
+            commands=next_commands(outcomes, saved=ledger.saved is not None),
+        )
+        terminalreporter.section("rlperf")
+        terminalreporter.write(
+            render_summary(
+                outcomes,
+                summary,
+                width=terminalreporter._tw.fullwidth,
+                color=terminalreporter.hasmarkup,
+                verbose=self._config.get_verbosity() > 0,
+            )
+        )
+
+    def _live_line(self) -> LiveLine | NoLine:
+        """Return a line to show progress on, where there is a terminal to show it and nothing else writes there."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or not reporter.isatty or not reporter.hasmarkup or self._config.option.capture == "no":
+            return NoLine()
+        return LiveLine(reporter._tw, reporter._tw._file)
