@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from pytest_rlperf.model import MeasurementError, Result, Workload
+from pytest_rlperf.model import Measure, MeasurementError, Result, Workload
 
 
 class Engine(Protocol):
@@ -81,7 +81,7 @@ def _rlperf_measurement(request: pytest.FixtureRequest) -> _Measurement:
 
 
 @pytest.fixture
-def rlperf(_rlperf_measurement: _Measurement) -> Callable[..., Result]:
+def rlperf(_rlperf_measurement: _Measurement) -> Measure:
     """Measure any callable: ``rlperf(fn, items=1024, unit="transition", setup=…, check=…)``.
 
     ``items`` is how many things of ``unit`` one call processes. ``setup`` runs untimed before each call. ``check`` is
@@ -109,7 +109,7 @@ def rlperf(_rlperf_measurement: _Measurement) -> Callable[..., Result]:
 
 
 @pytest.fixture
-def rlperf_vecenv_step(_rlperf_measurement: _Measurement) -> Callable[[Any], Result]:
+def rlperf_vecenv_step(_rlperf_measurement: _Measurement) -> Measure:
     """Measure a vector env's step: ``rlperf_vecenv_step(env)``, or a thunk that makes the env."""
 
     def measure(env: Any) -> Result:
@@ -127,7 +127,7 @@ def rlperf_vecenv_step(_rlperf_measurement: _Measurement) -> Callable[[Any], Res
 
 
 @pytest.fixture
-def rlperf_replay_sample(_rlperf_measurement: _Measurement) -> Callable[..., Result]:
+def rlperf_replay_sample(_rlperf_measurement: _Measurement) -> Measure:
     """Measure a replay buffer's sample: ``rlperf_replay_sample(buffer, batch_size=256)``."""
 
     def measure(buffer: Any, batch_size: int) -> Result:
@@ -145,7 +145,7 @@ def rlperf_replay_sample(_rlperf_measurement: _Measurement) -> Callable[..., Res
 
 
 @pytest.fixture
-def rlperf_gae(_rlperf_measurement: _Measurement) -> Callable[..., Result]:
+def rlperf_gae(_rlperf_measurement: _Measurement) -> Measure:
     """Measure a GAE function: ``rlperf_gae(compute_gae, n_steps=128, n_envs=8, backend="numpy")``."""
 
     def measure(function: Callable[..., Any], n_steps: int, n_envs: int, backend: str = "numpy") -> Result:
@@ -163,7 +163,7 @@ def rlperf_gae(_rlperf_measurement: _Measurement) -> Callable[..., Result]:
 
 
 @pytest.fixture
-def rlperf_sac_update(_rlperf_measurement: _Measurement) -> Callable[..., Result]:
+def rlperf_sac_update(_rlperf_measurement: _Measurement) -> Measure:
     """Measure one SAC gradient step: ``rlperf_sac_update(agent, batch_size=256)``, or a thunk doing one."""
 
     def measure(agent: Any, batch_size: int | None = None) -> Result:
@@ -181,7 +181,7 @@ def rlperf_sac_update(_rlperf_measurement: _Measurement) -> Callable[..., Result
 
 
 @pytest.fixture
-def rlperf_ppo_collect(_rlperf_measurement: _Measurement) -> Callable[..., Result]:
+def rlperf_ppo_collect(_rlperf_measurement: _Measurement) -> Measure:
     """Measure one PPO rollout: ``rlperf_ppo_collect(agent, n_steps=128)``, or a thunk with ``items=``."""
 
     def measure(agent: Any, n_steps: int | None = None, items: float | None = None) -> Result:

@@ -9,18 +9,25 @@ import enum
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 
 class ComponentError(Exception):
     """A component does not compute what its fixture promises; it must not be timed."""
 
+    __module__ = "pytest_rlperf"
+
 
 class PerformanceRegression(AssertionError):  # noqa: N818 - reads as the finding it is in a report
     """A measured test is slower than its baseline by more than it may be."""
 
+    __module__ = "pytest_rlperf"
+
 
 class MeasurementError(RuntimeError):
     """A test could not be measured, through no finding about its speed."""
+
+    __module__ = "pytest_rlperf"
 
 
 class NotMeasuredError(RuntimeError):
@@ -188,6 +195,9 @@ class Result:
         known = ", ".join(phase.path for phase in self.phases) or "none"
         raise KeyError(f"no phase {path!r} in {self.nodeid}; phases recorded: {known}")
 
+
+Measure: TypeAlias = Callable[..., Result]
+"""What an rlperf fixture gives a test: call it with the component, get the result."""
 
 # --------------------------------------------------------------------------- record
 

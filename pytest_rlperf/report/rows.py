@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
@@ -23,12 +23,12 @@ def _throughput(outcome: Outcome) -> str:
 
 
 def _baseline(outcome: Outcome) -> str:
-    return "–" if outcome.baseline is None else units.seconds(outcome.baseline.result.call_s)
+    return "" if outcome.baseline is None else units.seconds(outcome.baseline.result.call_s)
 
 
 def _change(outcome: Outcome) -> str:
     estimate = outcome.verdict.estimate
-    return "–" if estimate is None else units.change(estimate.ratio)
+    return "" if estimate is None else units.change(estimate.ratio)
 
 
 def _interval(outcome: Outcome) -> str:
@@ -36,12 +36,18 @@ def _interval(outcome: Outcome) -> str:
     if estimate is None:
         return ""
     low, high = 100 * (estimate.low - 1), 100 * (estimate.high - 1)
-    return f"[{low:+.0f}, {high:+.0f}]" if max(abs(low), abs(high)) >= 10 else f"[{low:+.1f}, {high:+.1f}]"
+    digits = 0 if max(abs(low), abs(high)) >= 10 else 1
+    return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
 def _status(outcome: Outcome) -> str:
     accepted = outcome.verdict.accepted and outcome.verdict.status is Status.SLOWER
     return f"{outcome.verdict.status.value}{' (accepted)' if accepted else ''}{'' if outcome.verdict.gated else ' *'}"
+
+
+def columns(outcomes: Sequence[Outcome]) -> list[Column]:
+    """Return the columns that say something about at least one outcome."""
+    return [column for column in COLUMNS if any(column.text(outcome) for outcome in outcomes)]
 
 
 def test_name(outcome: Outcome) -> str:
@@ -56,34 +62,40 @@ COLUMNS = (
     Column("items/s", _throughput, "right"),
     Column("baseline", _baseline, "right"),
     Column("change", _change, "right"),
-    Column("99 % interval", _interval, "right"),
+    Column("99 % CI", _interval, "right"),
     Column("verdict", _status, "left"),
 )
 
 
 @dataclass(frozen=True)
 class PhaseRow:
-    """One line of a phase tree: seconds of an iteration, its share of the whole, entries per iteration."""
+    """One line of a phase tree: seconds of an iteration, its share of the whole, entries per iteration.
+
+    ``was_s`` is the baseline's figure; it and ``count`` are None where there is none.
+    """
 
     name: str
     depth: int
     total_s: float
     share: float
     count: float | None
+    was_s: float | None
 
 
-def phase_rows(phases: tuple[Phase, ...], whole_s: float) -> list[PhaseRow]:
+def phase_rows(phases: Sequence[Phase], whole_s: float, before: Sequence[Phase]) -> list[PhaseRow]:
     """Return a tree's lines, depth first, each level's unaccounted time after its children."""
     rows: list[PhaseRow] = []
+    was_s = {phase.path: phase.total_s for phase in before}
 
     def add(parent: str, parent_s: float, depth: int) -> None:
         children = [phase for phase in phases if phase.path.rpartition("/")[0] == parent]
         for phase in children:
-            rows.append(PhaseRow(phase.name, depth, phase.total_s, phase.total_s / whole_s, phase.count))
+            share = phase.total_s / whole_s
+            rows.append(PhaseRow(phase.name, depth, phase.total_s, share, phase.count, was_s.get(phase.path)))
             add(phase.path, phase.total_s, depth + 1)
         rest_s = parent_s - sum(phase.total_s for phase in children)
         if children and rest_s > 0:
-            rows.append(PhaseRow("(unaccounted)", depth, rest_s, rest_s / whole_s, None))
+            rows.append(PhaseRow("(unaccounted)", depth, rest_s, rest_s / whole_s, None, None))
 
     if whole_s > 0:
         add("", whole_s, 0)
@@ -99,15 +111,16 @@ def headline(outcome: Outcome) -> str:
     was_s = outcome.baseline.result.call_s
     return (
         f"{result.component}: {units.seconds(result.call_s)} a call, {units.seconds(was_s)} in the baseline; "
-        f"relative to this machine's pace {units.change(estimate.ratio)}, "
-        f"{100 * estimate.confidence:.0f} % interval {units.change(estimate.low)} to {units.change(estimate.high)}"
+        f"relative to the machine's pace {units.change(estimate.low)} to {units.change(estimate.high)} "
+        f"({100 * estimate.confidence:.0f} % interval)"
     )
 
 
 def failure_text(outcome: Outcome, origin: str) -> str:
     """Return what a failing test says at the user's line; ``origin`` names the baseline."""
     verdict = outcome.verdict
-    lines = [f"{verdict.status.value}: {headline(outcome)}", f"compared with {origin}", verdict.reason.message]
+    amount = "" if verdict.estimate is None else f" {units.change(verdict.estimate.ratio)}"
+    lines = [f"{verdict.status.value}{amount}: {headline(outcome)}", f"compared with {origin}", verdict.reason.message]
     if verdict.status is Status.SLOWER:
         lines.append('meant to be? --rlperf-save-baseline --rlperf-accept="why" stores the new figures')
     return "\n".join(lines)

@@ -36,7 +36,7 @@ def saved_notes(saved: Saved | None) -> list[str]:
         return []
     notes = []
     if saved.stored:
-        notes.append(f"stored {_results(len(saved.stored))} in {saved.path}")
+        notes.append(f"stored {_results(len(saved.stored))} in\n{_relative(saved.path)}")
         if not saved.settleable:
             notes.append("made from uncommitted changes or outside git, they can never be settled live: commit first")
     for reason, count in Counter(saved.kept_back.values()).items():
@@ -49,14 +49,19 @@ def next_commands(outcomes: Sequence[Outcome], *, saved: bool) -> list[str]:
     statuses = {outcome.verdict.status for outcome in outcomes}
     commands = []
     if not saved and statuses & {Status.NEW, Status.INCOMPARABLE}:
-        commands.append("pytest --rlperf-save-baseline    store these figures to compare with")
+        commands.append("store these figures to compare with:\n  pytest --rlperf-save-baseline")
     if not saved and Status.FASTER in statuses:
-        commands.append("pytest --rlperf-save-baseline    hold on to what got faster")
+        commands.append("hold on to what got faster:\n  pytest --rlperf-save-baseline")
     if Status.SLOWER in statuses and not any(outcome.verdict.accepted for outcome in outcomes):
-        commands.append('pytest --rlperf-save-baseline --rlperf-accept="why"    if it was meant to get slower')
+        commands.append('if it was meant to get slower:\n  pytest --rlperf-save-baseline --rlperf-accept="why"')
     if outcomes and not commands:
-        commands.append("pytest --rlperf -v    show every test's phases and what its figures rest on")
+        commands.append("show every test's phases and what its figures rest on:\n  pytest --rlperf -v")
     return commands
+
+
+def _relative(path: Path) -> str:
+    """Return ``path`` as seen from the current directory, where it lies below it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _results(count: int) -> str:

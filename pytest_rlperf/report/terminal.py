@@ -9,12 +9,13 @@ from typing import Literal, Protocol, TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
-from pytest_rlperf.report.rows import COLUMNS, phase_rows, test_name
+from pytest_rlperf.report.rows import columns, phase_rows, test_name
 from pytest_rlperf.report.summary import Summary
 
 _STYLES = {
@@ -94,30 +95,35 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
         console.print(_table(outcomes, width))
         if not all(outcome.verdict.gated for outcome in outcomes):
             console.print("* shown, not gated")
+        console.print()
         for outcome in outcomes:
             _print_details(console, outcome, verbose=verbose)
-    console.print(Text(f"machine   {summary.machine}"))
-    for origin in summary.origins:
-        console.print(Text(f"compared  {origin}"))
-    for note in summary.notes:
-        console.print(Text(f"note      {note}"))
-    for command in summary.commands:
-        console.print(Text(f"next      {command}"))
-    return buffer.getvalue()
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines.add_column(no_wrap=True)
+    lines.add_column(overflow="fold")
+    lines.add_row("machine", Text(summary.machine))
+    for title, texts in (("compared", summary.origins), ("note", summary.notes), ("next", summary.commands)):
+        for text in texts:
+            lines.add_row(title, Text(text))
+    console.print(lines)
+    # Rich fills lines up with blanks; a terminal needs none, and a log file is better off without.
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
 def _table(outcomes: Sequence[Outcome], width: int) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-    fixed = [column for column in COLUMNS if column.title != "test"]
-    taken = sum(max(len(column.title), *(len(column.text(outcome)) for outcome in outcomes)) + 2 for column in fixed)
-    for column in COLUMNS:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    shown = columns(outcomes)
+    taken = sum(
+        max(len(column.title), *(len(column.text(outcome)) for outcome in outcomes)) + 2 for column in shown[1:]
+    )
+    for column in shown:
         justify: Literal["left", "right"] = "left" if column.justify == "left" else "right"
         if column.title == "test":
             table.add_column(column.title, justify=justify, overflow="fold", max_width=max(16, width - taken))
         else:
             table.add_column(column.title, justify=justify, no_wrap=True)
     for outcome in outcomes:
-        cells = [Text(column.text(outcome)) for column in COLUMNS]
+        cells = [Text(column.text(outcome)) for column in shown]
         cells[-1].stylize(_STYLES[outcome.verdict.status])
         table.add_row(*cells)
     return table
@@ -126,28 +132,31 @@ def _table(outcomes: Sequence[Outcome], width: int) -> Table:
 def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     """Print a test's reason and its phase tree, where it is not simply the same."""
     verdict = outcome.verdict
-    if verdict.status is Status.SAME and not verbose and not outcome.result.notes:
+    same = verdict.status is Status.SAME and not verbose
+    if same and not outcome.result.notes:
         return
     title = Text(f"{test_name(outcome)}  ")
     title.append(verdict.status.value, _STYLES[verdict.status])
-    title.append(f": {verdict.reason.message}")
     console.print(title)
-    for note in outcome.result.notes:
-        console.print(Text(f"  note: {note}"))
-    if verdict.status is Status.SAME and not verbose:
-        return
-    rows = phase_rows(outcome.result.phases, outcome.result.traced_call_s)
-    for row in rows:
+    sentences = [verdict.reason.message, *(f"note: {note}" for note in outcome.result.notes)]
+    console.print(Padding(Text("\n".join(sentences)), (0, 0, 0, 2)))
+    if not same:
+        _print_phases(console, outcome, verbose=verbose)
+    if verbose:
+        console.print(Padding(Text(_cost(outcome)), (0, 0, 0, 2)))
+    console.print()
+
+
+def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
+    before = () if outcome.baseline is None else outcome.baseline.result.phases
+    for row in phase_rows(outcome.result.phases, outcome.result.traced_call_s, before):
         if row.depth >= _DEEPEST and not verbose:
             continue
         name = f"{'  ' * (row.depth + 1)}{row.name}"
         count = "" if row.count is None else f"×{row.count:.3g}"
-        console.print(
-            Text(f"{name:<34}{units.seconds(row.total_s):>10}{units.percent(row.share, signed=False):>9}{count:>9}")
-        )
-    if verbose:
-        console.print(Text(f"  {_cost(outcome)}"))
-    console.print()
+        was = "" if row.was_s is None else f"  was {units.seconds(row.was_s)}"
+        figures = f"{units.seconds(row.total_s):>10}{units.percent(row.share, signed=False):>9}{count:>9}{was}"
+        console.print(Text(f"{name:<34}{figures}"))
 
 
 def _cost(outcome: Outcome) -> str:
@@ -155,7 +164,6 @@ def _cost(outcome: Outcome) -> str:
     workers = outcome.result.workers
     share = sum(worker.cpu_share for worker in workers) / len(workers)
     return (
-        f"{len(workers)} workers, {sum(worker.calls for worker in workers)} calls in "
-        f"{sum(worker.slices for worker in workers)} slices, cpu/wall {share:.2f}, "
-        f"{sum(worker.collections for worker in workers)} collections, {outcome.seconds:.1f} s in all"
+        f"{len(workers)} workers, {sum(worker.calls for worker in workers)} calls, cpu/wall {share:.2f}, "
+        f"{sum(worker.collections for worker in workers)} collections, {outcome.seconds:.1f} s"
     )

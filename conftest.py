@@ -1,0 +1,15 @@
+"""Settings of this repository's own test runs."""
+
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the tests of the plugin out of a measured run: none of them is measured, and they need the extra `test`."""
+    active = config.getoption("rlperf_active") or config.getoption("rlperf_save")
+    if active and collection_path.is_relative_to(config.rootpath / "tests"):
+        return True
+    return None
