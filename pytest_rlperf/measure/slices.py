@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 import math
 import statistics
-import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 
+import psutil
+
 from pytest_rlperf.measure.kernel import make_kernel
 from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm, Workload
-from pytest_rlperf.timers.tree import recording
+from pytest_rlperf.timers.tree import Recording
 
 SLICE_S = 0.015
 LONG_CALL_S = 0.002  # from here on a slice holds too few rounds for a median: its figure is the mean
@@ -55,10 +57,12 @@ def _pair_ns(clock: ClockNs) -> float:
 class Meter:
     """Takes slices of one workload and of the reference kernel, in this process."""
 
-    def __init__(self, workload: Workload, clocks: Clocks | None = None) -> None:
+    def __init__(
+        self, workload: Workload, clocks: Clocks | None = None, kernel: Callable[[], object] | None = None
+    ) -> None:
         self.workload = workload
-        self.clocks = Clocks.host() if clocks is None else clocks
-        self._kernel = make_kernel()
+        self.clocks = clocks or Clocks.host()
+        self._kernel = kernel or make_kernel()
         self._shape: Shape | None = None
         self._kernel_shape: Shape | None = None
         self._first_call_s = 0.0
@@ -92,7 +96,7 @@ class Meter:
         gc.collect()
         gc.freeze()  # a later collection need not walk what was there before measuring; thaw() undoes it
         warm_up_s = (self.clocks.wall_ns() - start_ns) / 1e9
-        return Warm(shape=self._shape, call_s=call_s, warm_up_s=warm_up_s, threads=threading.active_count())
+        return Warm(shape=self._shape, call_s=call_s, warm_up_s=warm_up_s, threads=psutil.Process().num_threads())
 
     def take(self, kind: SliceKind) -> SliceRecord:
         """Take one slice and return its figures."""
@@ -109,15 +113,13 @@ class Meter:
             warnings.simplefilter("ignore")
             if kind is SliceKind.KERNEL:
                 shape = self._kernel_shape
-                rounds_ns = self._rounds(self._kernel, None, shape)
-            elif kind is SliceKind.TRACED:
-                shape = self._shape
-                with recording(wall_ns) as record:
-                    rounds_ns = self._rounds(self.workload.call, self.workload.setup, shape)
-                phases = record.phases(shape.iterations * shape.rounds)
+                rounds_ns = self._rounds(self._kernel, None, shape, None)
             else:
                 shape = self._shape
-                rounds_ns = self._rounds(self.workload.call, self.workload.setup, shape)
+                record = Recording(wall_ns) if kind is SliceKind.TRACED else None
+                rounds_ns = self._rounds(self.workload.call, self.workload.setup, shape, record)
+                if record is not None:
+                    phases = record.phases(shape.iterations * shape.rounds)
         ended_ns = (wall_ns(), cpu_ns())
         calls = shape.iterations * shape.rounds
         return SliceRecord(
@@ -142,14 +144,21 @@ class Meter:
             return 0.0
         return self.workload.items * calls if self.workload.count is None else self.workload.count()
 
-    def _rounds(self, call: Callable[[], object], setup: Callable[[], None] | None, shape: Shape) -> list[int]:
-        """Time each round by itself; ``setup`` runs before the clock is read."""
+    def _rounds(
+        self,
+        call: Callable[[], object],
+        setup: Callable[[], None] | None,
+        shape: Shape,
+        record: Recording | None,
+    ) -> list[int]:
+        """Time each round by itself; ``setup`` runs before the clock is read, and unrecorded."""
         __tracebackhide__ = True
         rounds_ns = []
         for _ in range(shape.rounds):
             if setup is not None:
                 setup()
-            rounds_ns.append(_round_ns(call, shape.iterations, self.clocks.wall_ns))
+            with nullcontext() if record is None else record.armed():
+                rounds_ns.append(_round_ns(call, shape.iterations, self.clocks.wall_ns))
         return rounds_ns
 
     def _settle(self, call: Callable[[], object], setup: Callable[[], None] | None, limit_s: float) -> float:

@@ -141,14 +141,14 @@ class _IdleWatch:
 
 
 def _affordable(workers: Sequence[Turns], call_s: float, left_s: float) -> tuple[list[Turns], list[str]]:
-    """Return the workers that have time for a check, a warm-up call and two calls each."""
-    each_s = 4 * call_s
+    """Return the workers that have time for a check and a measured call each."""
+    each_s = 2 * call_s
     fit = len(workers) if each_s * len(workers) <= left_s else max(1, int(left_s / each_s))
     if fit >= len(workers):
         return list(workers), []
     note = (
         f"a call takes {call_s:.3g} s: {fit} of {len(workers)} workers fit --rlperf-max-time; "
-        f"all would need {math.ceil(each_s * (len(workers) + 1))} s"
+        f"all would need about {math.ceil(each_s * len(workers) + call_s)}"
     )
     return list(workers[:fit]), [note]
 

@@ -87,6 +87,20 @@ class Recording:
         stack = self.local.stack = _Stack(root)
         return stack
 
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        """Have every scope in the process record here while the body runs; recordings do not nest."""
+        global _active, _clock, _local
+        if _active is not None:
+            raise RuntimeError("a recording is running already; recordings do not nest")
+        _clock = self.clock
+        _active = self
+        _local = self.local
+        try:
+            yield
+        finally:
+            _active = _local = None
+
     def phases(self, iterations: int) -> tuple[Phase, ...]:
         """Return the recording thread's paths, per iteration; what ran beside it is in the other roots."""
         return tuple(
@@ -182,13 +196,6 @@ def timed(function: Callable[P, R]) -> Callable[P, R]:
 @contextmanager
 def recording(clock: ClockNs = time.perf_counter_ns) -> Iterator[Recording]:
     """Arm every scope in the process while the body runs; what they saw is in the yielded recording."""
-    global _active, _clock, _local
-    if _active is not None:
-        raise RuntimeError("a recording is running already; recordings do not nest")
-    _clock = clock
-    _active = Recording(clock)
-    _local = _active.local
-    try:
-        yield _active
-    finally:
-        _active = _local = None
+    record = Recording(clock)
+    with record.armed():
+        yield record

@@ -1,0 +1,201 @@
+"""One process's slices, by a clock that stands still."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_rlperf.measure.slices import SLICE_S, Clocks, Meter, slice_figure_ns, slice_shape
+from pytest_rlperf.model import Shape, SliceKind, Workload
+from pytest_rlperf.testing import FakeClock
+from pytest_rlperf.timers import hierarchical_timer
+
+
+def workload(call: Callable[[], object], **changes: object) -> Workload:
+    """Return a workload of ``call``, with whatever else a test sets."""
+    settings: dict[str, object] = {
+        "component": "callable",
+        "items": 4.0,
+        "unit": "thing",
+        "check": lambda: None,
+    }
+    return Workload(call=call, **(settings | changes))  # type: ignore[arg-type]
+
+
+def meter(work: Workload, clock: FakeClock) -> Meter:
+    """Return a meter whose clocks are ``clock``; its resolution is 76 ns, and its kernel takes 50 µs."""
+    return Meter(work, Clocks(clock, clock, 76.0), lambda: clock.advance(50e-6))
+
+
+@given(call_s=st.floats(1e-9, 100))
+def test_a_slice_is_10_to_20_ms_or_one_round(call_s: float) -> None:
+    """Rounds are long enough for the clock, and slices as long as a turn, where calls allow."""
+    shape = slice_shape(call_s, 76.0, single=False)
+    round_s = shape.iterations * call_s
+    assert round_s >= 1000 * 76e-9 * 0.999 or call_s < 1e-9
+    assert 0.01 <= shape.rounds * round_s <= 0.02 or shape.rounds == 1
+    assert shape.iterations == 1 or (shape.iterations - 1) * call_s < 1000 * 76e-9
+
+
+def test_a_round_with_a_setup_is_one_call() -> None:
+    """An untimed setup before each call leaves no back-to-back calls."""
+    assert slice_shape(1e-6, 76.0, single=True) == Shape(iterations=1, rounds=15000)
+
+
+def test_short_calls_are_told_by_the_median_and_long_ones_by_the_mean() -> None:
+    """A stall in a slice of many rounds does not move its figure; a slice of few long calls has no median."""
+    assert slice_figure_ns([100_000, 100_000, 2_000_000], Shape(10, 3)) == 10_000
+    assert slice_figure_ns([10_000_000, 14_000_000], Shape(1, 2)) == 12_000_000
+
+
+def test_a_slice_reports_what_its_calls_took() -> None:
+    """A workload of 50 µs a call is told to take 50 µs, in a slice of its size, with its items."""
+    clock = FakeClock()
+    subject = meter(workload(lambda: clock.advance(50e-6)), clock)
+    warm = subject.warm_up(None, 10.0)
+    record = subject.take(SliceKind.PLAIN)
+    assert warm.call_s == pytest.approx(50e-6)
+    assert record.call_s == pytest.approx(50e-6)
+    assert record.rounds_s == pytest.approx(SLICE_S, rel=0.1)
+    assert record.items == 4 * record.calls
+    assert record.phases == ()
+
+
+def test_both_sides_take_the_given_shape() -> None:
+    """A worker that is told another's shape takes slices of that shape, whatever its own pace."""
+    clock = FakeClock()
+    subject = meter(workload(lambda: clock.advance(1e-3)), clock)
+    assert subject.warm_up(Shape(7, 3), 10.0).shape == Shape(7, 3)
+    assert subject.take(SliceKind.PLAIN).calls == 21
+
+
+def test_warming_up_ends_when_calls_stop_getting_faster() -> None:
+    """Calls that get faster for half a second are not measured before they are at their pace."""
+    clock = FakeClock()
+
+    def call() -> None:
+        clock.advance(1e-3 if clock.now_ns > 5e8 else 3e-3 - 4e-12 * clock.now_ns)
+
+    warm = meter(workload(call), clock).warm_up(None, 10.0)
+    assert warm.call_s == pytest.approx(1e-3, rel=0.05)
+    assert 0.5 <= warm.warm_up_s < 1.0
+
+
+def test_warming_up_keeps_to_its_limit() -> None:
+    """A workload that never settles is cut off."""
+    clock = FakeClock()
+    calls = [0]
+
+    def call() -> None:
+        calls[0] += 1
+        clock.advance(1.0 / calls[0])
+
+    assert meter(workload(call), clock).warm_up(None, 1.0).warm_up_s < 2.5
+
+
+def test_without_time_the_checked_call_tells_the_pace() -> None:
+    """Nothing more than the check is run before slices when there is no time to warm up."""
+    clock = FakeClock()
+    calls = []
+
+    def call() -> None:
+        calls.append(1)
+        clock.advance(30)
+
+    subject = meter(workload(call, check=call), clock)
+    assert subject.check() == 30
+    assert subject.warm_up(None, 0.0).call_s == 30
+    assert len(calls) == 1
+
+
+def test_traced_slices_have_phases_per_call() -> None:
+    """A traced slice tells each scope's time in one call; setups are neither timed nor traced."""
+    clock = FakeClock()
+
+    def call() -> None:
+        with hierarchical_timer("work"):
+            clock.advance(2e-3)
+        clock.advance(1e-3)
+
+    def setup() -> None:
+        with hierarchical_timer("setup"):
+            clock.advance(5e-3)
+
+    subject = meter(workload(call, setup=setup), clock)
+    subject.warm_up(None, 1.0)
+    record = subject.take(SliceKind.TRACED)
+    assert [(phase.path, phase.count) for phase in record.phases] == [("work", 1.0)]
+    assert record.phases[0].total_s == pytest.approx(2e-3)
+    assert record.rounds_s / record.calls == pytest.approx(3e-3)
+    assert subject.take(SliceKind.PLAIN).phases == ()
+
+
+def test_items_may_be_counted() -> None:
+    """A workload that counts is asked after each slice, and not for what warming up processed."""
+    clock = FakeClock()
+    counted = [0]
+
+    def call() -> None:
+        counted[0] += 3
+        clock.advance(1e-3)
+
+    def count() -> float:
+        counted[0], items = 0, counted[0]
+        return float(items)
+
+    subject = meter(workload(call, count=count), clock)
+    subject.warm_up(None, 1.0)
+    record = subject.take(SliceKind.PLAIN)
+    assert record.items == 3 * record.calls
+
+
+def test_the_collector_runs_and_is_counted() -> None:
+    """Garbage made by the workload is collected within its slices, and the collections are reported."""
+    clock = FakeClock()
+
+    def call() -> None:
+        for _ in range(400):
+            cycle: list[object] = []
+            cycle.append(cycle)
+        clock.advance(1e-3)
+
+    subject = meter(workload(call), clock)
+    try:
+        subject.warm_up(None, 0.5)
+        assert gc.get_freeze_count() > 0
+        assert subject.take(SliceKind.PLAIN).collections > 0
+    finally:
+        subject.thaw()
+    assert gc.get_freeze_count() == 0
+
+
+def test_warnings_in_slices_are_not_kept() -> None:
+    """A component that warns at every call costs a look at the filters, not a record each."""
+    clock = FakeClock()
+
+    def call() -> None:
+        warnings.warn("again", stacklevel=1)
+        clock.advance(1e-3)
+
+    subject = meter(workload(call), clock)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        subject.warm_up(None, 0.5)
+        subject.take(SliceKind.PLAIN)
+    assert caught == []
+
+
+def test_kernel_slices_run_the_kernel_only() -> None:
+    """The reference kernel's slice neither calls the workload nor counts items."""
+    calls = []
+    subject = Meter(workload(lambda: calls.append(1)))
+    subject.warm_up(None, 0.01)
+    calls.clear()
+    record = subject.take(SliceKind.KERNEL)
+    assert (calls, record.items, record.kind) == ([], 0.0, SliceKind.KERNEL)
+    assert record.call_s > 0

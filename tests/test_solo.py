@@ -1,0 +1,153 @@
+"""A test's workers taking turns with the kernel, with simulated workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from pytest_rlperf.measure.slices import slice_shape
+from pytest_rlperf.measure.solo import Solo, measure_solo, trimmed_mean
+from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.testing import FakeClock
+
+KERNEL_S = 50e-6
+
+
+class Simulated:
+    """A worker whose calls take ``call_s`` times what ``pace`` says of the time they begin at."""
+
+    def __init__(
+        self, clock: FakeClock, call_s: float, pace: Callable[[float], float] = lambda _: 1.0, idle: float = 0.0
+    ) -> None:
+        self.number = 0
+        self.seed = 7
+        self.shapes: list[Shape | None] = []
+        self.kinds: list[SliceKind] = []
+        self._clock = clock
+        self._call_s = call_s
+        self._pace = pace
+        self._idle = idle
+        self._shape = Shape(1, 1)
+
+    def _run(self, call_s: float, calls: int) -> float:
+        taken_s = calls * call_s * self._pace(self._clock.now_ns / 1e9)
+        self._clock.advance(taken_s)
+        return taken_s
+
+    def start_check(self) -> None:
+        """Run one call."""
+        self._checked_s = self._run(self._call_s, 1)
+
+    def wait_checked(self) -> float:
+        """Return what it took."""
+        return self._checked_s
+
+    def warm_up(self, shape: Shape | None, limit_s: float) -> Warm:
+        """Spend up to a quarter of a second."""
+        self.shapes.append(shape)
+        self._shape = shape or slice_shape(self._call_s, 76.0, single=False)
+        warm_up_s = min(0.25, limit_s)
+        self._clock.advance(warm_up_s)
+        return Warm(self._shape, self._call_s, warm_up_s, 1)
+
+    def take(self, kind: SliceKind) -> SliceRecord:
+        """Run a slice of the workload or the kernel."""
+        self.kinds.append(kind)
+        call_s = KERNEL_S if kind is SliceKind.KERNEL else self._call_s
+        calls = 300 if kind is SliceKind.KERNEL else self._shape.iterations * self._shape.rounds
+        taken_s = self._run(call_s, calls)
+        phases = (Phase("work", 1.0, taken_s / calls, taken_s / calls, "host"),) if kind is SliceKind.TRACED else ()
+        return SliceRecord(kind, taken_s / calls, taken_s, calls, 2.0 * calls, taken_s, taken_s, 0, phases)
+
+    def cpu_s(self) -> float:
+        """Burn a share of all time, at work or not."""
+        return self._idle * self._clock.now_ns / 1e9
+
+
+def measure(workers: list[Simulated], clock: FakeClock, max_time_s: float = 60.0) -> Solo:
+    """Measure simulated workers on their own clock."""
+    return measure_solo(workers, max_time_s, lambda step, left: None, lambda: clock.now_ns / 1e9)
+
+
+def test_a_constant_pace_gives_exact_figures() -> None:
+    """Seconds per call, the ratio to the kernel, items and phases are what was simulated."""
+    clock = FakeClock()
+    solo = measure([Simulated(clock, 2e-3) for _ in range(5)], clock)
+    assert len(solo.workers) == 5
+    for worker in solo.workers:
+        assert worker.call_s == pytest.approx(2e-3)
+        assert worker.relative == pytest.approx(2e-3 / KERNEL_S)
+        assert worker.items_per_call == 2.0
+    assert solo.phases[0].total_s == pytest.approx(solo.traced_call_s)
+    assert solo.notes == ()
+
+
+def test_a_pace_that_drifts_cancels_in_the_ratio() -> None:
+    """A machine that gets slower by half a minute long moves the times, and not the ratios to the kernel."""
+    clock = FakeClock()
+    solo = measure([Simulated(clock, 2e-3, pace=lambda now: 1 + 0.05 * now) for _ in range(5)], clock)
+    times = [worker.call_s for worker in solo.workers]
+    assert max(times) > 1.2 * min(times)
+    for worker in solo.workers:
+        assert worker.relative == pytest.approx(2e-3 / KERNEL_S, rel=0.002)
+
+
+def test_all_workers_take_the_first_ones_shape() -> None:
+    """Rounds and iterations are the same in every worker."""
+    clock = FakeClock()
+    workers = [Simulated(clock, 2e-3) for _ in range(3)]
+    measure(workers, clock)
+    assert workers[0].shapes == [None]
+    assert workers[1].shapes == workers[2].shapes == [slice_shape(2e-3, 76.0, single=False)]
+
+
+def test_blocks_are_kernel_workload_workload_kernel() -> None:
+    """Within a block a drift in time weighs on both alike; phases come from slices of their own."""
+    clock = FakeClock()
+    worker = Simulated(clock, 2e-3)
+    measure([worker], clock)
+    plain, kernel, traced = SliceKind.PLAIN, SliceKind.KERNEL, SliceKind.TRACED
+    assert worker.kinds[:9] == [kernel, plain, plain, kernel, traced, kernel, plain, plain, kernel]
+
+
+def test_short_calls_take_about_as_long_as_planned() -> None:
+    """Five workers of a short call are done in about eight seconds, however much time there would be."""
+    clock = FakeClock()
+    measure([Simulated(clock, 50e-6) for _ in range(5)], clock, max_time_s=600)
+    assert 6 < clock.now_ns / 1e9 < 9
+
+
+@pytest.mark.parametrize("call_s", [1e-6, 0.01, 0.2, 1.0, 3.0, 7.0, 20.0])
+@pytest.mark.parametrize("max_time_s", [2.0, 10.0, 60.0])
+def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s: float) -> None:
+    """No test takes more than its time and what one call, begun in time, takes; and there is always a figure."""
+    clock = FakeClock()
+    solo = measure([Simulated(clock, call_s) for _ in range(5)], clock, max_time_s)
+    assert clock.now_ns / 1e9 <= max_time_s + 2 * call_s + 0.1
+    assert solo.workers[0].call_s == pytest.approx(call_s)
+    if len(solo.workers) < 5:
+        assert "--rlperf-max-time" in solo.notes[0]
+
+
+def test_a_call_that_uses_up_all_the_time_is_the_figure() -> None:
+    """A workload of a minute a call is measured by the call that checked it, and the notes say so."""
+    clock = FakeClock()
+    solo = measure([Simulated(clock, 61.0) for _ in range(5)], clock)
+    assert [worker.call_s for worker in solo.workers] == [61.0]
+    assert "first call took 61 s" in solo.notes[0]
+
+
+def test_work_done_out_of_turn_is_told() -> None:
+    """A worker that burns CPU time while another is measured is found, and only that one."""
+    clock = FakeClock()
+    solo = measure([Simulated(clock, 1e-3), Simulated(clock, 1e-3, idle=0.4), Simulated(clock, 1e-3)], clock)
+    assert [round(worker.idle_cpu_share, 3) for worker in solo.workers] == [0.0, 0.4, 0.0]
+
+
+def test_the_trimmed_mean_drops_a_fifth_at_each_end() -> None:
+    """A stall of a hundred times the usual does not move a worker's figure."""
+    assert trimmed_mean([1.0, 2.0, 3.0, 4.0, 100.0]) == 3.0
+    assert trimmed_mean([1.0, 5.0]) == 3.0
+    assert math.isclose(trimmed_mean([7.0]), 7.0)
