@@ -1,0 +1,263 @@
+"""Statistics as statistics, and what verdicts make of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from pytest_rlperf.judge.stats import welch
+from pytest_rlperf.judge.verdict import judge_stored, stored_policy
+from pytest_rlperf.model import Machine, Phase, Policy, Result, Status, StoredResult, Verdict, WorkerRecord
+
+figures = st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=8)
+ELSEWHERE = Machine("Linux", "arm64", "Neoverse", 64, "CPython 3.13", 1)
+
+
+def policy(**changes: object) -> Policy:
+    """Return the default rules of a single gated test, with changes."""
+    settings: dict[str, object] = {
+        "tolerance": None,
+        "alpha": 0.01,
+        "tests": 1,
+        "min_change_s": 0.0,
+        "gated": True,
+        "accept": False,
+    }
+    return stored_policy(**(settings | changes))  # type: ignore[arg-type]
+
+
+def result(*relative: float, idle: float = 0.0, items: float = 8.0, unit: str = "env step") -> Result:
+    """Return a result of workers with these figures relative to a kernel of 1 ms."""
+    workers = tuple(
+        WorkerRecord(value * 1e-3, value, items, 40, 1000, 1.0, idle, 0, 1, index)
+        for index, value in enumerate(relative)
+    )
+    phases = (Phase("work", 1.0, 0.9e-3, 0.9e-3, "host"),)
+    return Result("test_it.py::test_it", "vecenv_step", unit, items, workers, phases, 1e-3, ())
+
+
+def judge(base: Result, head: Result, rules: Policy | None = None) -> Verdict:
+    """Judge ``head`` against a stored ``base``."""
+    return judge_stored(head, StoredResult(base, "then", None), [], rules or policy())
+
+
+BASE = result(1.00, 1.01, 0.99, 1.02, 0.98)
+
+
+# ----------------------------------------------------------------------- the estimate
+
+
+def test_welch_agrees_with_scipy() -> None:
+    """The interval is scipy's for unequal variances, on logarithms."""
+    generator = np.random.default_rng(3)
+    base, head = generator.lognormal(0, 0.05, 5), generator.lognormal(0.1, 0.2, 6)
+    estimate = welch(list(base), list(head), confidence=0.99, alpha=0.002)
+    reference = stats.ttest_ind(np.log(head), np.log(base), equal_var=False)
+    interval = reference.confidence_interval(0.99)
+    assert math.log(estimate.low) == pytest.approx(interval.low)
+    assert math.log(estimate.high) == pytest.approx(interval.high)
+    one_sided = stats.ttest_ind(np.log(head), np.log(base), equal_var=False, alternative="greater")
+    assert math.log(estimate.floor) == pytest.approx(one_sided.confidence_interval(0.998).low)
+
+
+@given(base=figures, head=figures)
+def test_swapping_sides_mirrors_the_estimate(base: list[float], head: list[float]) -> None:
+    """Head over base is the inverse of base over head, bounds and all."""
+    one = welch(base, head, confidence=0.99, alpha=0.01)
+    other = welch(head, base, confidence=0.99, alpha=0.01)
+    assert one.ratio == pytest.approx(1 / other.ratio, rel=1e-6)
+    # Bounds may lie beyond what a float holds where two figures differ by decades.
+    if one.low > 1e-250 and one.high < 1e250:
+        assert one.low == pytest.approx(1 / other.high, rel=1e-6)
+        assert one.floor == pytest.approx(1 / other.ceiling, rel=1e-6)
+
+
+@given(base=figures, head=figures, factor=st.floats(1e-3, 1e3))
+def test_scaling_both_sides_changes_nothing(base: list[float], head: list[float], factor: float) -> None:
+    """The estimate is free of units."""
+    one = welch(base, head, confidence=0.99, alpha=0.01)
+    other = welch([factor * value for value in base], [factor * value for value in head], confidence=0.99, alpha=0.01)
+    assert one.ratio == pytest.approx(other.ratio, rel=1e-6)
+
+
+@given(base=figures, factor=st.floats(0.1, 10))
+def test_a_constant_factor_is_found_exactly(base: list[float], factor: float) -> None:
+    """Head as a multiple of base gives that multiple."""
+    estimate = welch(base, [factor * value for value in base], confidence=0.99, alpha=0.01)
+    assert estimate.ratio == pytest.approx(factor, rel=1e-6)
+    assert estimate.low <= estimate.ratio <= estimate.high
+
+
+def test_figures_without_spread_have_an_interval_of_no_width() -> None:
+    """Equal figures on each side are no error."""
+    estimate = welch([1.0] * 5, [1.5] * 5, confidence=0.99, alpha=0.01)
+    assert (estimate.low, estimate.ratio, estimate.high) == pytest.approx((1.5, 1.5, 1.5))
+
+
+def test_one_figure_is_no_sample() -> None:
+    """A single worker has no spread to judge by."""
+    with pytest.raises(ValueError, match="two figures a side"):
+        welch([1.0], [1.0, 1.0], confidence=0.99, alpha=0.01)
+
+
+@pytest.mark.parametrize(("base_sd", "head_sd"), [(0.03, 0.03), (0.01, 0.10), (0.2, 0.2)])
+def test_the_interval_covers_what_it_claims(base_sd: float, head_sd: float) -> None:
+    """Of 4000 simulated comparisons the 99 % interval misses the true ratio in 1 %, give or take chance."""
+    generator = np.random.default_rng(11)
+    runs, truth = 4000, 1.1
+    missed = 0
+    for _ in range(runs):
+        base = generator.lognormal(0, base_sd, 5)
+        head = generator.lognormal(math.log(truth), head_sd, 5)
+        estimate = welch(list(base), list(head), confidence=0.99, alpha=0.01)
+        missed += not estimate.low < truth < estimate.high
+    # 1 % of 4000 is 40 with a standard error of 6.3; Welch's approximation may lie a little beside its nominal level.
+    assert 15 <= missed <= 65
+
+
+def noisy_session(generator: np.random.Generator, sd: float, factor: float = 1.0) -> Result:
+    """Return a session of five workers with a spread of their own, a tenth of them in a slow mode, and heavy tails."""
+    spread = sd * generator.standard_t(4, 5) / math.sqrt(2)
+    slow = np.where(generator.random(5) < 0.1, 1 + 2 * sd, 1.0)
+    return result(*(factor * slow * np.exp(spread)))
+
+
+@pytest.mark.parametrize("sd", [0.01, 0.04, 0.17])
+def test_runs_of_five_unchanged_tests_do_not_fail(sd: float) -> None:
+    """In runs of five unchanged tests at the spreads seen on a shared machine, under 1 % of runs say SLOWER."""
+    generator = np.random.default_rng(5)
+    rules = policy(tests=5)
+    false_alarms = sum(
+        any(
+            judge(noisy_session(generator, sd), noisy_session(generator, sd), rules).status is Status.SLOWER
+            for _ in range(5)
+        )
+        for _ in range(400)
+    )
+    assert false_alarms <= 4
+
+
+def test_a_doubled_time_is_found_where_the_machine_allows() -> None:
+    """At a spread of 4 % a doubled time is SLOWER in at least 95 of 100 runs; the reason names the smallest seen."""
+    generator = np.random.default_rng(6)
+    rules = policy(tests=5)
+    verdicts = [judge(noisy_session(generator, 0.04), noisy_session(generator, 0.04, 2.0), rules) for _ in range(200)]
+    assert sum(verdict.status is Status.SLOWER for verdict in verdicts) >= 190
+
+
+# ----------------------------------------------------------------------- the verdict
+
+
+def test_unchanged_is_same() -> None:
+    """Equal figures are SAME, with the bound they certify."""
+    verdict = judge(BASE, BASE)
+    assert verdict.status is Status.SAME
+    assert "±20 %" in verdict.reason.message
+    assert not verdict.fails(strict=True)
+
+
+def test_slower_needs_the_estimate_over_the_tolerance_and_its_bound_over_half() -> None:
+    """19 % is not SLOWER however sure, 30 % is, and 30 % is not when it is not sure."""
+    assert judge(BASE, result(*(1.19 * w.relative for w in BASE.workers))).status is Status.UNDECIDED
+    slower = judge(BASE, result(*(1.30 * w.relative for w in BASE.workers)))
+    assert slower.status is Status.SLOWER
+    assert slower.fails(strict=False)
+    assert "stored numbers only" in slower.reason.message
+    unsure = judge(BASE, result(0.9, 1.1, 1.3, 1.6, 1.9))
+    assert unsure.status is Status.UNDECIDED
+    assert not unsure.fails(strict=False)
+    assert unsure.fails(strict=True)
+
+
+def test_faster_is_the_mirror_of_slower() -> None:
+    """What is SLOWER one way round is FASTER the other, and never fails."""
+    head = result(*(1.30 * w.relative for w in BASE.workers))
+    verdict = judge(head, BASE)
+    assert verdict.status is Status.FASTER
+    assert not verdict.fails(strict=True)
+
+
+def test_undecided_names_the_smallest_slowdown_it_could_have_seen() -> None:
+    """A slowdown a little over the named one is SLOWER with the same spread, one a little under is not."""
+    spread = (0.80, 0.90, 1.0, 1.11, 1.25)
+    undecided = judge(result(*spread), result(*spread))
+    assert undecided.status is Status.UNDECIDED
+    smallest = undecided.smallest_seen
+    assert smallest is not None
+    assert smallest > 0.2
+    over = judge(result(*spread), result(*((1 + smallest) * 1.01 * value for value in spread)))
+    under = judge(result(*spread), result(*((1 + smallest) * 0.99 * value for value in spread)))
+    assert (over.status, under.status) == (Status.SLOWER, Status.UNDECIDED)
+
+
+def test_more_tests_in_a_run_ask_more_of_each() -> None:
+    """The error rate is the run's: what convicts one test of one may not convict one of a thousand."""
+    head = result(1.20, 1.25, 1.30, 1.35, 1.40)
+    assert judge(BASE, head, policy(tests=1)).status is Status.SLOWER
+    assert judge(BASE, head, policy(tests=1000)).status is Status.UNDECIDED
+
+
+def test_a_tolerance_that_was_asked_for_binds_and_never_convicts_under_20_percent() -> None:
+    """A tolerance of 1 % makes SAME harder to say and SLOWER no easier; one of 50 % lets 30 % pass."""
+    nearly = result(*(1.05 * w.relative for w in BASE.workers))
+    assert judge(BASE, nearly, policy(tolerance=0.01)).status is Status.UNDECIDED
+    much = result(*(1.30 * w.relative for w in BASE.workers))
+    assert judge(BASE, much, policy(tolerance=0.5)).status is Status.SAME
+
+
+def test_a_change_under_the_minimum_does_not_fail() -> None:
+    """A test may say from how many seconds a call on a slowdown matters."""
+    head = result(*(1.5 * w.relative for w in BASE.workers))
+    assert judge(BASE, head, policy(min_change_s=0.4e-3)).status is Status.SLOWER
+    verdict = judge(BASE, head, policy(min_change_s=0.6e-3))
+    assert (verdict.status, verdict.reason.code) == (Status.SAME, "min_change")
+
+
+def test_what_is_not_gated_or_was_accepted_does_not_fail() -> None:
+    """The verdict is told all the same."""
+    head = result(*(2 * w.relative for w in BASE.workers))
+    for rules in (policy(gated=False), policy(accept=True)):
+        verdict = judge(BASE, head, rules)
+        assert verdict.status is Status.SLOWER
+        assert not verdict.fails(strict=False)
+
+
+def test_no_baseline_is_new_and_another_machine_is_incomparable() -> None:
+    """Both pass, unless a strict run asked for a comparison."""
+    new = judge_stored(BASE, None, [], policy())
+    other = judge_stored(BASE, None, [ELSEWHERE], policy())
+    assert (new.status, other.status) == (Status.NEW, Status.INCOMPARABLE)
+    assert "Neoverse" in other.reason.message
+    assert [verdict.fails(strict) for verdict in (new, other) for strict in (False, True)] == [False, True] * 2
+
+
+@pytest.mark.parametrize("head", [result(1.0, 1.0, items=64.0), result(1.0, 1.0, unit="transition")])
+def test_another_workload_is_incomparable(head: Result) -> None:
+    """A test that now processes other items is not slower or faster."""
+    assert judge(BASE, head).status is Status.INCOMPARABLE
+
+
+def test_background_work_is_invalid() -> None:
+    """A worker that is busy while it is not its turn spoils the others' figures."""
+    verdict = judge(BASE, result(1.0, 1.0, idle=0.05))
+    assert (verdict.status, verdict.reason.code) == (Status.INVALID, "background")
+    assert judge(BASE, result(1.0, 1.0, 1.0, idle=0.019)).status is not Status.INVALID
+
+
+def test_phases_over_the_whole_are_invalid() -> None:
+    """Phases that add up to more than the call were not timed within it."""
+    head = replace(BASE, phases=(Phase("a", 1, 0.8e-3, 0.8e-3, "host"), Phase("b", 1, 0.4e-3, 0.4e-3, "host")))
+    verdict = judge(BASE, head)
+    assert (verdict.status, verdict.reason.code) == (Status.INVALID, "phases")
+
+
+def test_one_worker_is_too_few() -> None:
+    """A run cut short says so instead of guessing."""
+    verdict = judge(BASE, result(3.0))
+    assert (verdict.status, verdict.reason.code) == (Status.UNDECIDED, "workers")

@@ -1,0 +1,207 @@
+"""What the summary looks like, to the letter, and how the live line moves."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+
+from pytest_rlperf.model import (
+    Estimate,
+    Outcome,
+    Phase,
+    Provenance,
+    Reason,
+    Result,
+    Status,
+    StoredResult,
+    Verdict,
+    WorkerRecord,
+)
+from pytest_rlperf.report.rows import failure_text, origin_text, phase_rows
+from pytest_rlperf.report.summary import Summary, next_commands
+from pytest_rlperf.report.terminal import LiveLine, render_summary
+
+
+def outcome(name: str, status: Status, call_s: float, ratio: float | None = None, message: str = "why") -> Outcome:
+    """Return an outcome of a SAC update with a small tree."""
+    worker = WorkerRecord(call_s, call_s / 1e-3, 256.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+    phases = (
+        Phase("sac_update", 1.0, 0.98 * call_s, 0.08 * call_s, "host"),
+        Phase("sac_update/critic", 1.0, 0.5 * call_s, 0.2 * call_s, "host"),
+        Phase("sac_update/critic/backward", 2.0, 0.3 * call_s, 0.3 * call_s, "host"),
+        Phase("sac_update/actor", 1.0, 0.4 * call_s, 0.4 * call_s, "host"),
+    )
+    result = Result(
+        f"tests/perf/test_sac.py::{name}", "sac_update", "transition", 256.0, (worker,) * 5, phases, call_s, ()
+    )
+    stored, estimate = None, None
+    if ratio is not None:
+        before = replace(result, workers=(replace(worker, call_s=call_s / ratio),) * 5, phases=())
+        stored = StoredResult(before, "then", None)
+        estimate = Estimate(ratio, ratio * 0.96, ratio * 1.04, 0.99, ratio * 0.97, ratio * 1.03, 5)
+    verdict = Verdict(status, Reason("code", message), estimate, 0.2, gated=True, accepted=False)
+    return Outcome(result, stored, verdict, 8.25)
+
+
+SUMMARY = Summary(
+    machine="Some CPU, 2 cores, Linux x86_64, CPython 3.11",
+    origins=["baseline 'default' of 2026-11-21, commit 0123456789ab"],
+    notes=["stored 1 result in\nbaselines/default/linux.json"],
+    commands=['if it was meant to get slower:\n  pytest --rlperf-save-baseline --rlperf-accept="why"'],
+)
+
+
+def test_the_summary_to_the_letter() -> None:
+    """The table, the tree of what is not SAME, and the lines under it, at 80 columns without colour."""
+    outcomes = [
+        outcome("test_update[256]", Status.SLOWER, 21.4e-3, 2.1, "stored numbers only: over 20 %"),
+        outcome("test_sample", Status.SAME, 12.9e-6, 1.004),
+        outcome("test_new", Status.NEW, 1.5, message="no baseline yet"),
+    ]
+    text = render_summary(outcomes, SUMMARY, width=80, color=False, verbose=False)
+    assert text == (
+        "test               median  items/s  baseline  change       99 % CI  verdict\n"
+        "───────────────────────────────────────────────────────────────────────────\n"
+        "test_update[256]  21.4 ms    12.0k   10.2 ms    ×2.1  [+102, +118]  SLOWER\n"
+        "test_sample       12.9 µs    19.8M   12.8 µs  +0.4 %  [-3.6, +4.4]  SAME\n"
+        "test_new           1.50 s      171                                  NEW\n"
+        "\n"
+        "test_update[256]  SLOWER\n"
+        "  stored numbers only: over 20 %\n"
+        "  sac_update                         21.0 ms   98.0 %       ×1\n"
+        "    critic                           10.7 ms   50.0 %       ×1\n"
+        "      backward                       6.42 ms   30.0 %       ×2\n"
+        "      (unaccounted)                  4.28 ms   20.0 %\n"
+        "    actor                            8.56 ms   40.0 %       ×1\n"
+        "    (unaccounted)                    1.71 ms    8.0 %\n"
+        "  (unaccounted)                       428 µs    2.0 %\n"
+        "\n"
+        "test_new  NEW\n"
+        "  no baseline yet\n"
+        "  sac_update                          1.47 s   98.0 %       ×1\n"
+        "    critic                            750 ms   50.0 %       ×1\n"
+        "      backward                        450 ms   30.0 %       ×2\n"
+        "      (unaccounted)                   300 ms   20.0 %\n"
+        "    actor                             600 ms   40.0 %       ×1\n"
+        "    (unaccounted)                     120 ms    8.0 %\n"
+        "  (unaccounted)                      30.0 ms    2.0 %\n"
+        "\n"
+        "machine   Some CPU, 2 cores, Linux x86_64, CPython 3.11\n"
+        "compared  baseline 'default' of 2026-11-21, commit 0123456789ab\n"
+        "note      stored 1 result in\n"
+        "          baselines/default/linux.json\n"
+        "next      if it was meant to get slower:\n"
+        '            pytest --rlperf-save-baseline --rlperf-accept="why"\n'
+    )
+
+
+def test_verbose_shows_every_tree_and_what_figures_rest_on() -> None:
+    """With -v a test that is SAME has its tree too, and its cost."""
+    text = render_summary([outcome("test_a", Status.SAME, 1e-3, 1.0)], SUMMARY, width=80, color=False, verbose=True)
+    assert "      backward " in text
+    assert "5 workers, 2000 calls, cpu/wall 1.00, 0 collections, 8.2 s" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_every_line_fits_the_terminal(width: int) -> None:
+    """Long names fold, and nothing is cut off."""
+    name = "test_" + "very_" * 12 + "long[param-0]"
+    text = render_summary(
+        [outcome(name, Status.SLOWER, 1e-3, 1.5)], SUMMARY, width=max(width, 70), color=False, verbose=False
+    )
+    assert all(len(line) <= max(width, 70) for line in text.splitlines() if "very" not in line or "  " in line)
+    table = text.partition("\n\n")[0]
+    folded = "".join(re.split(r"\s{2,}", line)[0].strip() for line in table.splitlines()[2:])
+    assert folded == name
+
+
+def test_colour_says_nothing_that_words_do_not() -> None:
+    """With colour the text is the same text."""
+    outcomes = [outcome("test_a", Status.SLOWER, 1e-3, 1.5), outcome("test_b", Status.SAME, 1e-3, 1.0)]
+    plain = render_summary(outcomes, SUMMARY, width=80, color=False, verbose=False)
+    colored = render_summary(outcomes, SUMMARY, width=80, color=True, verbose=False)
+    assert "\x1b[" in colored
+    assert "\x1b" not in plain
+    stripped = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", colored).splitlines()]
+    assert stripped == plain.splitlines()
+
+
+def test_an_ungated_test_is_marked() -> None:
+    """A verdict that fails nothing has a mark, and the mark is explained."""
+    base = outcome("test_a", Status.SLOWER, 1e-3, 1.5)
+    shown = replace(base, verdict=replace(base.verdict, gated=False))
+    text = render_summary([shown], SUMMARY, width=80, color=False, verbose=False)
+    assert "SLOWER *" in text
+    assert "* shown, not gated" in text
+
+
+def test_a_hostile_name_is_only_text() -> None:
+    """Markup in a test's id is shown, not obeyed."""
+    name = "test_x[[red]a[/red]]"
+    text = render_summary([outcome(name, Status.NEW, 1e-3)], SUMMARY, width=80, color=False, verbose=False)
+    assert name in text
+
+
+def test_the_parts_of_a_tree_add_up() -> None:
+    """At each level, children and what is unaccounted make the parent."""
+    rows = phase_rows(outcome("t", Status.NEW, 1.0).result.phases, 1.0, ())
+    tops = [row.total_s for row in rows if row.depth == 0]
+    assert sum(tops) == pytest.approx(1.0)
+    assert [row.name for row in rows if row.depth == 1] == ["critic", "actor", "(unaccounted)"]
+
+
+def test_a_failure_says_what_how_much_against_what_and_what_to_do() -> None:
+    """The four lines at the user's line."""
+    lines = failure_text(outcome("t", Status.SLOWER, 2e-3, 2.0, "because"), "baseline 'x'").splitlines()
+    assert lines == [
+        "SLOWER ×2.0: sac_update: 2.00 ms a call, 1.00 ms in the baseline; relative to the machine's pace "
+        "+92.0 % to ×2.1 (99 % interval)",
+        "compared with baseline 'x'",
+        "because",
+        'meant to be? --rlperf-save-baseline --rlperf-accept="why" stores the new figures',
+    ]
+
+
+def test_an_origin_says_whether_its_code_can_be_had() -> None:
+    """A baseline from a clean commit names it; others say that they can never be settled live."""
+    clean = Provenance("0123456789abcdef", "t", dirty=False, created="2026-11-21T10:00:00+00:00", packages={})
+    assert origin_text("default", clean) == "baseline 'default' of 2026-11-21, commit 0123456789ab"
+    assert "never be settled live" in origin_text("default", replace(clean, dirty=True))
+    assert "outside git" in origin_text("default", replace(clean, commit=None))
+
+
+def test_what_to_type_next_follows_from_the_verdicts() -> None:
+    """Each situation names its command, once."""
+    new, slower = outcome("a", Status.NEW, 1.0), outcome("b", Status.SLOWER, 1.0, 1.5)
+    assert ["--rlperf-accept" in command for command in next_commands([new, slower, slower], saved=False)] == [
+        False,
+        True,
+    ]
+    assert next_commands([new], saved=True) == [
+        "show every test's phases and what its figures rest on:\n  pytest --rlperf -v"
+    ]
+    assert next_commands([], saved=False) == []
+
+
+class Screen:
+    """A terminal 40 columns wide, with 11 of them written."""
+
+    width_of_current_line = 11
+    fullwidth = 40
+
+
+def test_the_live_line_leaves_the_cursor_where_it_was() -> None:
+    """It is written one line down and the cursor goes back up to the column after what pytest wrote."""
+    file = io.StringIO()
+    line = LiveLine(Screen(), file)
+    line.show("test_step", "worker 2 of 5", 6.4)
+    assert file.getvalue() == "\n\x1b[2K  rlperf: test_step · worker 2 of 5 · a\x1b[1A\x1b[12G"
+    line.show("test_step", "worker 3 of 5", 4.0)
+    assert file.getvalue().count("rlperf") == 1, "ten times a second at most"
+    line.clear()
+    line.clear()
+    assert file.getvalue().endswith("\n\x1b[2K\x1b[1A\x1b[12G")
+    assert file.getvalue().count("\n") == 2
