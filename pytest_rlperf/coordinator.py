@@ -8,25 +8,17 @@ from typing import Protocol
 
 import pytest
 
+from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.verdict import WORKERS
 from pytest_rlperf.ledger import Ledger
 from pytest_rlperf.measure import messages as m
-from pytest_rlperf.measure.pool import Launch, LeftEarlyError, Pool, Worker, WorkerLostError
+from pytest_rlperf.measure.kernel import make_kernels
+from pytest_rlperf.measure.pool import Pool
+from pytest_rlperf.measure.process import Launch, LeftEarlyError, Worker, WorkerLostError
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.measure.solo import Solo, expected_s, measure_solo
-from pytest_rlperf.model import (
-    MeasurementError,
-    Outcome,
-    PerformanceRegression,
-    Result,
-    Shape,
-    SliceKind,
-    SliceRecord,
-    Status,
-    Warm,
-    Workload,
-)
+from pytest_rlperf.model import Outcome, Result, Shape, SliceKind, SliceRecord, Status, Warm, Workload
 from pytest_rlperf.relay import Relay
 from pytest_rlperf.report.rows import failure_text
 
@@ -159,7 +151,7 @@ class InlineEngine:
         __tracebackhide__ = True
         key, settings = result_key(item), self.ledger.settings.for_test(item)
         started_s = time.monotonic()
-        turns = _InlineTurns(Meter(workload))
+        turns = _InlineTurns(Meter(workload, make_kernels()))
         try:
             solo = measure_solo(
                 [turns],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from pytest_rlperf.model import Measure, MeasurementError, Result, Workload
+if TYPE_CHECKING:
+    from pytest_rlperf.model import Measure, Result, Workload
 
 
 class Engine(Protocol):
@@ -26,6 +27,8 @@ class RunOnce:
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Check the component and return a result without figures."""
         __tracebackhide__ = True
+        from pytest_rlperf.model import Result
+
         try:
             workload.check()
         finally:
@@ -67,6 +70,8 @@ class _Measurement:
     def __call__(self, workload: Callable[[], Workload]) -> Result:
         __tracebackhide__ = True
         if self._used:
+            from pytest_rlperf.errors import MeasurementError
+
             raise MeasurementError(
                 f"{self._item.name} calls an rlperf fixture a second time; a test measures one component, so that its "
                 "verdict is the component's: parametrize it, or write two tests"

@@ -11,28 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-
-class ComponentError(Exception):
-    """A component does not compute what its fixture promises; it must not be timed."""
-
-    __module__ = "pytest_rlperf"
-
-
-class PerformanceRegression(AssertionError):  # noqa: N818 - reads as the finding it is in a report
-    """A measured test is slower than its baseline by more than it may be."""
-
-    __module__ = "pytest_rlperf"
-
-
-class MeasurementError(RuntimeError):
-    """A test could not be measured, through no finding about its speed."""
-
-    __module__ = "pytest_rlperf"
-
-
-class NotMeasuredError(RuntimeError):
-    """A figure was asked of a result that holds none."""
-
+from pytest_rlperf.errors import NotMeasuredError
 
 # --------------------------------------------------------------------------- declare
 
@@ -46,7 +25,7 @@ class Workload:
     """A component made ready to be measured.
 
     ``call`` takes nothing and processes ``items`` things of ``unit``. ``check`` runs the component once, untimed,
-    and raises :class:`ComponentError` where it is wrong. ``setup`` runs untimed before each round, which then holds
+    and raises ComponentError where it is wrong. ``setup`` runs untimed before each round, which then holds
     one call. ``count`` returns how many items were processed since it was last asked, for components where a call
     does not always process the same number; it runs outside the timed region. ``close`` releases what the fixture
     itself made.
@@ -70,7 +49,8 @@ class SliceKind(str, enum.Enum):
 
     PLAIN = "plain"
     TRACED = "traced"
-    KERNEL = "kernel"
+    INTERPRETER = "interpreter"
+    MEMORY = "memory"
 
 
 @dataclass(frozen=True)
@@ -120,7 +100,9 @@ class SliceRecord:
     """One turn of one worker.
 
     ``call_s`` is the slice's figure: the median round for short calls, the mean for long ones, per call.
-    ``rounds_s`` is the time within rounds; ``wall_s`` and ``cpu_s`` also cover untimed setups between them.
+    ``rounds_s`` is the time within rounds. ``wall_s`` and ``cpu_s`` cover the rounds of long calls; of short ones the
+    whole slice, as reading the CPU's clock costs too much to do it every round.
+    ``waits`` counts how often the process gave up its CPU by itself, as it does to sleep or to wait for others.
     """
 
     kind: SliceKind
@@ -130,6 +112,7 @@ class SliceRecord:
     items: float
     wall_s: float
     cpu_s: float
+    waits: int
     collections: int
     phases: tuple[Phase, ...]
 
@@ -138,13 +121,17 @@ class SliceRecord:
 class WorkerRecord:
     """One worker's figure for one test, the statistical unit of a stored comparison.
 
-    ``call_s`` is seconds per call; ``relative`` is the same as a multiple of the reference kernel's call, taken in
-    turns with it. ``cpu_share`` is CPU time over wall time of the plain slices, below one where the process was held
-    up. ``idle_cpu_share`` is the CPU time it and its children burnt while others had their turn.
+    ``call_s`` is seconds per call; ``relative`` and ``relative_memory`` are the same as multiples of a call of the
+    reference kernels, the interpreter's and the memory's, taken in turns with them. ``clock`` is ``"wall"``, or
+    ``"cpu"`` for long calls of a process that never waits: what held it up then was others. ``cpu_share`` is CPU time
+    over wall time of the plain slices. ``idle_cpu_share`` is the CPU time it and its children burnt while others had
+    their turn.
     """
 
     call_s: float
     relative: float
+    relative_memory: float
+    clock: str
     items_per_call: float
     slices: int
     calls: int
@@ -204,7 +191,7 @@ Measure: TypeAlias = Callable[..., Result]
 
 @dataclass(frozen=True)
 class Machine:
-    """What must be equal for stored times to be comparable; ``kernel`` is the reference kernel's version."""
+    """What must be equal for stored times to be comparable; ``kernel`` is the reference kernels' version."""
 
     system: str
     arch: str

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -98,8 +98,7 @@ def parse_path(value: object) -> Path:
     return Path(str(value))
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One row of the table: how a setting is spelled in each place, and how it is read."""
 
     name: str

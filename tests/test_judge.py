@@ -32,10 +32,25 @@ def policy(**changes: object) -> Policy:
     return stored_policy(**(settings | changes))  # type: ignore[arg-type]
 
 
-def result(*relative: float, idle: float = 0.0, items: float = 8.0, unit: str = "env step") -> Result:
-    """Return a result of workers with these figures relative to a kernel of 1 ms."""
+def result(
+    *relative: float, idle: float = 0.0, items: float = 8.0, unit: str = "env step", memory: float = 1.0
+) -> Result:
+    """Return a result of workers with these figures relative to kernels of 1 ms, the memory's ``memory`` ms."""
     workers = tuple(
-        WorkerRecord(value * 1e-3, value, items, 40, 1000, 1.0, idle, 0, 1, index)
+        WorkerRecord(
+            call_s=value * 1e-3,
+            relative=value,
+            relative_memory=value / memory,
+            clock="wall",
+            items_per_call=items,
+            slices=40,
+            calls=1000,
+            cpu_share=1.0,
+            idle_cpu_share=idle,
+            collections=0,
+            threads=1,
+            seed=index,
+        )
         for index, value in enumerate(relative)
     )
     phases = (Phase("work", 1.0, 0.9e-3, 0.9e-3, "host"),)
@@ -194,6 +209,31 @@ def test_undecided_names_the_smallest_slowdown_it_could_have_seen() -> None:
     over = judge(result(*spread), result(*((1 + smallest) * 1.01 * value for value in spread)))
     under = judge(result(*spread), result(*((1 + smallest) * 0.99 * value for value in spread)))
     assert (over.status, under.status) == (Status.SLOWER, Status.UNDECIDED)
+
+
+def test_a_slowdown_that_the_memory_shares_convicts_nobody() -> None:
+    """Where the memory kernel has slowed down with the workload, stored numbers cannot tell which is to blame."""
+    slower = [1.4 * worker.relative for worker in BASE.workers]
+    assert judge(BASE, result(*slower)).status is Status.SLOWER
+    verdict = judge(BASE, result(*slower, memory=1.4))
+    assert (verdict.status, verdict.reason.code) == (Status.UNDECIDED, "machine")
+    assert "+40.0 %" in verdict.reason.message
+    assert not verdict.fails(strict=False)
+
+
+def test_a_slowdown_beyond_what_the_memory_shares_is_slower() -> None:
+    """Three times the time is too much for a memory that takes half as long again; the lesser figure is told."""
+    verdict = judge(BASE, result(*(3 * worker.relative for worker in BASE.workers), memory=1.5))
+    assert verdict.status is Status.SLOWER
+    assert verdict.estimate is not None
+    assert verdict.estimate.ratio == pytest.approx(2.0)
+
+
+def test_a_faster_memory_makes_nothing_faster() -> None:
+    """FASTER needs both paces too."""
+    faster = [worker.relative / 1.4 for worker in BASE.workers]
+    assert judge(BASE, result(*faster)).status is Status.FASTER
+    assert judge(BASE, result(*faster, memory=1 / 1.4)).status is Status.UNDECIDED
 
 
 def test_more_tests_in_a_run_ask_more_of_each() -> None:

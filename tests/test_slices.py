@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import select
 import warnings
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_rlperf.measure.kernel import make_kernels
 from pytest_rlperf.measure.slices import SLICE_S, Clocks, Meter, slice_figure_ns, slice_shape
 from pytest_rlperf.model import Shape, SliceKind, Workload
 from pytest_rlperf.testing import FakeClock
@@ -29,7 +31,8 @@ def workload(call: Callable[[], object], **changes: object) -> Workload:
 
 def meter(work: Workload, clock: FakeClock) -> Meter:
     """Return a meter whose clocks are ``clock``; its resolution is 76 ns, and its kernel takes 50 µs."""
-    return Meter(work, Clocks(clock, clock, 76.0), lambda: clock.advance(50e-6))
+    kernel = {SliceKind.INTERPRETER: lambda: clock.advance(50e-6)}
+    return Meter(work, kernel, Clocks(clock, clock, 76.0))
 
 
 @given(call_s=st.floats(1e-9, 100))
@@ -113,6 +116,28 @@ def test_without_time_the_checked_call_tells_the_pace() -> None:
     assert len(calls) == 1
 
 
+def test_cpu_time_of_long_calls_leaves_setups_out() -> None:
+    """What an untimed setup burns is not the workload's, on either clock."""
+    clock = FakeClock()
+    setup = lambda: clock.advance(1e-3)  # noqa: E731
+    subject = meter(workload(lambda: clock.advance(4e-3), setup=setup), clock)
+    subject.warm_up(None, 1.0)
+    record = subject.take(SliceKind.PLAIN)
+    assert record.wall_s == pytest.approx(4e-3 * record.calls)
+    assert record.cpu_s == pytest.approx(4e-3 * record.calls)
+
+
+def test_waiting_is_told_from_working() -> None:
+    """A process that gives up its CPU by itself is seen to; one that computes is not."""
+    working = Meter(workload(lambda: sum(range(1000))), make_kernels())
+    working.warm_up(None, 0.05)
+    waiting = Meter(workload(lambda: select.select([], [], [], 0.001)), make_kernels())
+    waiting.warm_up(None, 0.05)
+    assert min(working.take(SliceKind.PLAIN).waits for _ in range(5)) == 0
+    record = waiting.take(SliceKind.PLAIN)
+    assert record.waits >= record.calls
+
+
 def test_traced_slices_have_phases_per_call() -> None:
     """A traced slice tells each scope's time in one call; setups are neither timed nor traced."""
     clock = FakeClock()
@@ -192,10 +217,18 @@ def test_warnings_in_slices_are_not_kept() -> None:
 
 def test_kernel_slices_run_the_kernel_only() -> None:
     """The reference kernel's slice neither calls the workload nor counts items."""
-    calls = []
-    subject = Meter(workload(lambda: calls.append(1)))
+    calls: list[int] = []
+    subject = Meter(workload(lambda: calls.append(1)), make_kernels())
     subject.warm_up(None, 0.01)
     calls.clear()
-    record = subject.take(SliceKind.KERNEL)
-    assert (calls, record.items, record.kind) == ([], 0.0, SliceKind.KERNEL)
-    assert record.call_s > 0
+    for kind in (SliceKind.INTERPRETER, SliceKind.MEMORY):
+        record = subject.take(kind)
+        assert (calls, record.items, record.kind) == ([], 0.0, kind)
+        assert record.call_s > 0
+
+
+def test_the_kernels_do_the_same_work_in_every_process() -> None:
+    """What they compute does not depend on when or where they were made."""
+    one, other = make_kernels(), make_kernels()
+    for kind, kernel in one.items():
+        assert [kernel() for _ in range(40)] == [other[kind]() for _ in range(40)]

@@ -12,7 +12,7 @@ from pytest_rlperf.measure.solo import Solo, measure_solo, trimmed_mean
 from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.testing import FakeClock
 
-KERNEL_S = 50e-6
+KERNELS_S = {SliceKind.INTERPRETER: 50e-6, SliceKind.MEMORY: 80e-6}
 
 
 class Simulated:
@@ -23,6 +23,8 @@ class Simulated:
     ) -> None:
         self.number = 0
         self.seed = 7
+        self.waits = 0
+        self.held_up = 1.0
         self.shapes: list[Shape | None] = []
         self.kinds: list[SliceKind] = []
         self._clock = clock
@@ -55,11 +57,23 @@ class Simulated:
     def take(self, kind: SliceKind) -> SliceRecord:
         """Run a slice of the workload or the kernel."""
         self.kinds.append(kind)
-        call_s = KERNEL_S if kind is SliceKind.KERNEL else self._call_s
-        calls = 300 if kind is SliceKind.KERNEL else self._shape.iterations * self._shape.rounds
+        call_s = KERNELS_S.get(kind, self._call_s)
+        calls = 300 if kind in KERNELS_S else self._shape.iterations * self._shape.rounds
         taken_s = self._run(call_s, calls)
+        cpu_s = taken_s / (1.0 if kind in KERNELS_S else self.held_up)
         phases = (Phase("work", 1.0, taken_s / calls, taken_s / calls, "host"),) if kind is SliceKind.TRACED else ()
-        return SliceRecord(kind, taken_s / calls, taken_s, calls, 2.0 * calls, taken_s, taken_s, 0, phases)
+        return SliceRecord(
+            kind=kind,
+            call_s=taken_s / calls,
+            rounds_s=taken_s,
+            calls=calls,
+            items=2.0 * calls,
+            wall_s=taken_s,
+            cpu_s=cpu_s,
+            waits=self.waits,
+            collections=0,
+            phases=phases,
+        )
 
     def cpu_s(self) -> float:
         """Burn a share of all time, at work or not."""
@@ -78,7 +92,8 @@ def test_a_constant_pace_gives_exact_figures() -> None:
     assert len(solo.workers) == 5
     for worker in solo.workers:
         assert worker.call_s == pytest.approx(2e-3)
-        assert worker.relative == pytest.approx(2e-3 / KERNEL_S)
+        assert worker.relative == pytest.approx(2e-3 / 50e-6)
+        assert worker.relative_memory == pytest.approx(2e-3 / 80e-6)
         assert worker.items_per_call == 2.0
     assert solo.phases[0].total_s == pytest.approx(solo.traced_call_s)
     assert solo.notes == ()
@@ -91,7 +106,7 @@ def test_a_pace_that_drifts_cancels_in_the_ratio() -> None:
     times = [worker.call_s for worker in solo.workers]
     assert max(times) > 1.2 * min(times)
     for worker in solo.workers:
-        assert worker.relative == pytest.approx(2e-3 / KERNEL_S, rel=0.002)
+        assert worker.relative == pytest.approx(2e-3 / 50e-6, rel=0.002)
 
 
 def test_all_workers_take_the_first_ones_shape() -> None:
@@ -103,20 +118,44 @@ def test_all_workers_take_the_first_ones_shape() -> None:
     assert workers[1].shapes == workers[2].shapes == [slice_shape(2e-3, 76.0, single=False)]
 
 
-def test_blocks_are_kernel_workload_workload_kernel() -> None:
-    """Within a block a drift in time weighs on both alike; phases come from slices of their own."""
+def test_blocks_have_both_kernels_before_and_after_the_workload() -> None:
+    """Within a block a drift in time weighs on all alike; phases come from slices of their own."""
     clock = FakeClock()
     worker = Simulated(clock, 2e-3)
     measure([worker], clock)
-    plain, kernel, traced = SliceKind.PLAIN, SliceKind.KERNEL, SliceKind.TRACED
-    assert worker.kinds[:9] == [kernel, plain, plain, kernel, traced, kernel, plain, plain, kernel]
+    plain, interpreter, memory = SliceKind.PLAIN, SliceKind.INTERPRETER, SliceKind.MEMORY
+    block = [interpreter, memory, plain, plain, memory, interpreter]
+    assert worker.kinds[:13] == [*block, SliceKind.TRACED, *block]
+
+
+def test_long_calls_that_are_held_up_are_told_by_cpu_time() -> None:
+    """Where a process never waits, the time it does not get is others' doing: half the CPU is not twice the work."""
+    clock = FakeClock()
+    workers = [Simulated(clock, 20e-3), Simulated(clock, 20e-3)]
+    workers[1].held_up = 2.0
+    solo = measure(workers, clock)
+    assert [worker.clock for worker in solo.workers] == ["cpu", "cpu"]
+    assert solo.workers[0].call_s == pytest.approx(20e-3)
+    assert solo.workers[1].call_s == pytest.approx(10e-3)
+    assert solo.workers[1].cpu_share == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("call_s", "waits", "held_up"), [(20e-3, 1, 2.0), (1e-3, 0, 2.0), (20e-3, 0, 0.5)])
+def test_wall_time_decides_otherwise(call_s: float, waits: int, held_up: float) -> None:
+    """A process that waits, short calls, and several busy threads are told by the wall's clock, in every worker."""
+    clock = FakeClock()
+    workers = [Simulated(clock, call_s), Simulated(clock, call_s)]
+    workers[1].waits, workers[1].held_up = waits, held_up
+    solo = measure(workers, clock)
+    assert [worker.clock for worker in solo.workers] == ["wall", "wall"]
+    assert solo.workers[1].call_s == pytest.approx(call_s)
 
 
 def test_short_calls_take_about_as_long_as_planned() -> None:
-    """Five workers of a short call are done in about eight seconds, however much time there would be."""
+    """Five workers of a short call are done in about nine seconds, however much time there would be."""
     clock = FakeClock()
     measure([Simulated(clock, 50e-6) for _ in range(5)], clock, max_time_s=600)
-    assert 6 < clock.now_ns / 1e9 < 9
+    assert 7 < clock.now_ns / 1e9 < 11
 
 
 @pytest.mark.parametrize("call_s", [1e-6, 0.01, 0.2, 1.0, 3.0, 7.0, 20.0])

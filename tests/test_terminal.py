@@ -27,7 +27,7 @@ from pytest_rlperf.report.terminal import LiveLine, render_summary
 
 def outcome(name: str, status: Status, call_s: float, ratio: float | None = None, message: str = "why") -> Outcome:
     """Return an outcome of a SAC update with a small tree."""
-    worker = WorkerRecord(call_s, call_s / 1e-3, 256.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+    worker = WorkerRecord(call_s, call_s / 1e-3, call_s / 1e-3, "wall", 256.0, 40, 400, 1.0, 0.0, 0, 1, 0)
     phases = (
         Phase("sac_update", 1.0, 0.98 * call_s, 0.08 * call_s, "host"),
         Phase("sac_update/critic", 1.0, 0.5 * call_s, 0.2 * call_s, "host"),

@@ -126,7 +126,7 @@ def _senseless(baseline: Baseline) -> str | None:
         if not stored.result.workers:
             return f"{place}.result.workers is empty"
         for index, worker in enumerate(stored.result.workers):
-            for name in ("call_s", "relative", "items_per_call"):
+            for name in ("call_s", "relative", "relative_memory", "items_per_call"):
                 if not getattr(worker, name) > 0:
                     return (
                         f"{place}.result.workers[{index}].{name} is {getattr(worker, name)}, expected a positive number"

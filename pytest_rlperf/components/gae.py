@@ -11,7 +11,8 @@ import numpy as np
 
 from pytest_rlperf.components.arrays import leaves, to_numpy
 from pytest_rlperf.components.reference.gae import gae_float64
-from pytest_rlperf.model import ComponentError, Workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
 
 _GAE = hierarchical_timer("gae")

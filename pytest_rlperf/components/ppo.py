@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_rlperf.components.arrays import leaves, to_numpy
-from pytest_rlperf.model import ComponentError, Workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
 
 _PPO_COLLECT = hierarchical_timer("ppo_collect")

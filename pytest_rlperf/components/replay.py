@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_rlperf.components.arrays import leaves
-from pytest_rlperf.model import ComponentError, Workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
 
 _SAMPLE = hierarchical_timer("sample")

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_rlperf.components.arrays import to_numpy
-from pytest_rlperf.model import ComponentError, Workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
 
 _SAC_UPDATE = hierarchical_timer("sac_update")

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from pytest_rlperf.model import ComponentError, Workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Workload
 
 
 def thunk_workload(

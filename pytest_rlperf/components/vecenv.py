@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pytest_rlperf.model import ComponentError, Workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Workload
 
 
 class Stepper(Protocol):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from typing import NamedTuple
 
 from pytest_rlperf import units
 from pytest_rlperf.judge.stats import welch
@@ -11,6 +13,7 @@ from pytest_rlperf.model import Estimate, Machine, Policy, Reason, Result, Statu
 STORED_CONVICTION = 0.20  # below this, stored numbers tell days apart, not versions
 CONFIDENCE = 0.99
 WORKERS = 5
+_FIGURES = ("relative", "relative_memory")
 _IDLE_CPU_SHARE = 0.02
 _PHASES_OVER = 1.02  # phases may not add up to more than the whole, reading errors aside
 
@@ -51,13 +54,33 @@ def judge_stored(result: Result, stored: StoredResult | None, others: list[Machi
             "workers",
             f"{len(result.workers)} worker(s) against {len(base.workers)} stored: too few to tell a change from noise",
         )
-    estimate = welch(
-        [worker.relative for worker in base.workers],
-        [worker.relative for worker in result.workers],
+    return verdict.weigh(_Paces(*(_estimate(base, result, figure, policy) for figure in _FIGURES)), base, result)
+
+
+def _estimate(base: Result, head: Result, figure: str, policy: Policy) -> Estimate:
+    """Compare the workers' figures relative to one of the kernels."""
+    return welch(
+        [getattr(worker, figure) for worker in base.workers],
+        [getattr(worker, figure) for worker in head.workers],
         confidence=policy.confidence,
         alpha=policy.alpha / policy.tests,
     )
-    return verdict.weigh(estimate, base.call_s * (estimate.ratio - 1))
+
+
+class _Paces(NamedTuple):
+    """The same comparison at the interpreter's pace and at the memory's.
+
+    They differ where the machine has changed in one and not in the other, and which of them the workload goes by is
+    not known. So stored numbers say what both say.
+    """
+
+    interpreter: Estimate
+    memory: Estimate
+
+    @property
+    def nearest(self) -> Estimate:
+        """The one that says less of a change."""
+        return min(self, key=lambda estimate: abs(math.log(estimate.ratio)))
 
 
 class _Judge:
@@ -83,33 +106,54 @@ class _Judge:
             accepted=self._policy.accept,
         )
 
-    def weigh(self, estimate: Estimate, change_s: float) -> Verdict:
-        """Return what ``estimate`` is taken to mean; ``change_s`` is the change of a call in seconds."""
-        policy = self._policy
+    def weigh(self, paces: _Paces, base: Result, head: Result) -> Verdict:
+        """Return what the estimates are taken to mean."""
+        policy, nearest = self._policy, paces.nearest
         conviction, half = 1 + policy.conviction, 1 + policy.conviction / 2
-        tolerance = 1 + policy.tolerance
-        smallest = max(conviction, half * estimate.ratio / estimate.floor) - 1
-        if estimate.ratio > conviction and estimate.floor > half:
+        smallest = max(conviction, *(half * estimate.ratio / estimate.floor for estimate in paces)) - 1
+        if all(estimate.ratio > conviction and estimate.floor > half for estimate in paces):
+            change_s = base.call_s * (nearest.ratio - 1)
             if change_s < policy.min_change_s:
-                message = (
-                    f"{units.seconds(change_s)} more a call, under min_change={units.seconds(policy.min_change_s)}"
+                change, least = units.seconds(change_s), units.seconds(policy.min_change_s)
+                return self.say(
+                    Status.SAME, "min_change", f"{change} more a call, under min_change={least}", nearest, smallest
                 )
-                return self.say(Status.SAME, "min_change", message, estimate, smallest)
-            message = (
-                f"stored numbers only: over {_bound(policy.conviction)} by the estimate and surely over half of it"
-            )
-            return self.say(Status.SLOWER, "stored", message, estimate, smallest)
-        if estimate.ratio < 1 / conviction and estimate.ceiling < 1 / half:
-            message = "stored numbers only: store a new baseline to hold on to it, with --rlperf-save-baseline"
-            return self.say(Status.FASTER, "stored", message, estimate, smallest)
-        if 1 / tolerance < estimate.low and estimate.high < tolerance:
+            message = f"stored numbers only: over {_bound(policy.conviction)}, and surely over half of it"
+            return self.say(Status.SLOWER, "stored", message, nearest, smallest)
+        if all(estimate.ratio < 1 / conviction and estimate.ceiling < 1 / half for estimate in paces):
+            message = "stored numbers only: a new baseline holds on to it, with --rlperf-save-baseline"
+            return self.say(Status.FASTER, "stored", message, nearest, smallest)
+        tolerance = 1 + policy.tolerance
+        agree = all(1 / tolerance < estimate.ratio < tolerance for estimate in paces)
+        if agree and 1 / tolerance < nearest.low and nearest.high < tolerance:
             message = f"stored numbers certify less than ±{_bound(policy.tolerance)}"
-            return self.say(Status.SAME, "stored", message, estimate, smallest)
-        message = (
-            f"stored numbers cannot certify ±{_bound(policy.tolerance)}; the smallest slowdown they could have called "
-            f"SLOWER here is {units.change(1 + smallest)}"
+            return self.say(Status.SAME, "stored", message, nearest, smallest)
+        return self.say(Status.UNDECIDED, *self._undecided(paces, base, head, smallest), nearest, smallest)
+
+    def _undecided(self, paces: _Paces, base: Result, head: Result, smallest: float) -> tuple[str, str]:
+        """Say what stood in the way: a machine that has changed, or figures that differ too much among workers."""
+        interpreter, memory = paces
+        if abs(math.log(interpreter.ratio / memory.ratio)) > math.log1p(self._policy.tolerance):
+            return (
+                "machine",
+                f"at the interpreter's pace {units.change(interpreter.ratio)}, at the memory's "
+                f"{units.change(memory.ratio)}: the machine's memory takes {units.change(_memory_pace(base, head))} "
+                "against the baseline's day, and stored numbers cannot tell slower code from that",
+            )
+        return (
+            "spread",
+            f"stored numbers cannot certify ±{_bound(self._policy.tolerance)}; the smallest slowdown they could have "
+            f"called SLOWER here is {units.change(1 + smallest)}",
         )
-        return self.say(Status.UNDECIDED, "stored", message, estimate, smallest)
+
+
+def _memory_pace(base: Result, head: Result) -> float:
+    """Return how long the memory kernel takes now, over what it took in the baseline."""
+    then, now = (
+        statistics.median(worker.call_s / worker.relative_memory for worker in result.workers)
+        for result in (base, head)
+    )
+    return now / then
 
 
 def _bound(fraction: float) -> str:

@@ -1,21 +1,37 @@
-"""The reference kernel: a fixed piece of work that stored times are told relative to.
+"""The reference kernels: two fixed pieces of work that stored times are told relative to.
 
-What slows a machine down for a while slows the kernel down too, so the ratio of a workload's time to the kernel's,
-taken in turns within tens of milliseconds, holds still where the times do not. It uses nothing but the interpreter,
-so that no package upgrade moves it; the interpreter's minor version is part of the machine class.
+What slows a machine down for a while slows a kernel down too, so the ratio of a workload's time to the kernel's,
+taken in turns within tens of milliseconds, holds still where the times do not. One kernel moves with the pace of
+the processor alone. The other also reads memory at random, in about the proportion that a replay buffer's sample
+does: a neighbour that fills the shared cache slows both of these by about as much, and leaves a loop of Python as it
+is (``benchmarks/kernels.py`` shows it). They use nothing but the interpreter and its standard library, so that no
+package upgrade moves them; the interpreter's minor version is part of the machine class.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from itertools import cycle
+from operator import itemgetter
+
+from pytest_rlperf.model import SliceKind
 
 VERSION = 1  # raise it with any change to the work below: figures relative to another kernel are not comparable
 
-_ROUNDS = 400
+_STEPS = 400
+_MEMORY_BYTES = 16 << 20  # about as much as a replay buffer of 100k small transitions; larger than a core's own caches
+_GATHERS = 32
+_GATHERED = 2000
 
 
-def make_kernel() -> Callable[[], object]:
-    """Return the kernel: interpreter work (arithmetic, dict and list traffic, calls) of a fixed amount."""
+def make_kernels() -> dict[SliceKind, Callable[[], object]]:
+    """Return both kernels by the kind of slice that runs them; made once a process, for the memory's takes room."""
+    return {SliceKind.INTERPRETER: interpreter_kernel(), SliceKind.MEMORY: memory_kernel()}
+
+
+def interpreter_kernel() -> Callable[[], object]:
+    """Return a fixed amount of interpreter work: arithmetic, dict and list traffic, calls."""
     table = {index: float(index) for index in range(64)}
     cells = list(range(256))
 
@@ -25,10 +41,24 @@ def make_kernel() -> Callable[[], object]:
     def kernel() -> float:
         total = 0.0
         state = 1
-        for index in range(_ROUNDS):
+        for index in range(_STEPS):
             state = (1103515245 * state + 12345) & 0x7FFFFFFF
             cells[index & 255] = state & 63
             total = mix(total, table[cells[(index * 7) & 255] & 63])
         return total
+
+    return kernel
+
+
+def memory_kernel() -> Callable[[], object]:
+    """Return the interpreter's work, and reads at random places of a buffer that a core's own caches do not hold."""
+    places = random.Random(0)
+    buffer = bytearray(b"\x01") * _MEMORY_BYTES  # written, so that every page of it is its own
+    gathers = cycle([itemgetter(*(places.randrange(_MEMORY_BYTES) for _ in range(_GATHERED))) for _ in range(_GATHERS)])
+
+    work = interpreter_kernel()
+
+    def kernel() -> object:
+        return work(), next(gathers)(buffer)
 
     return kernel

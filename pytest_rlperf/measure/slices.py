@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import gc
 import math
+import resource
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import repeat
+from typing import NamedTuple
 
 import psutil
 
-from pytest_rlperf.measure.kernel import make_kernel
-from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.timers.tree import Recording
 
 SLICE_S = 0.015
 LONG_CALL_S = 0.002  # from here on a slice holds too few rounds for a median: its figure is the mean
 WARM_UP_S = 0.25
 WARM_UP_MOST_S = 2.0
+_KERNEL_WARM_UP_S = 0.05
 _WARM_BLOCK_S = 0.02
 _ROUND_RESOLUTIONS = 1000  # a round is this many clock resolutions long, so that reading the clock costs 0.1 %
 
@@ -54,26 +56,35 @@ def _pair_ns(clock: ClockNs) -> float:
     return (clock() - start_ns) / 51
 
 
+class _Round(NamedTuple):
+    """One round's time; its CPU time is read for long calls only."""
+
+    wall_ns: int
+    cpu_ns: int
+
+
 class Meter:
-    """Takes slices of one workload and of the reference kernel, in this process."""
+    """Takes slices of one workload and of the reference kernels, in this process."""
 
     def __init__(
-        self, workload: Workload, clocks: Clocks | None = None, kernel: Callable[[], object] | None = None
+        self,
+        workload: Workload,
+        kernels: Mapping[SliceKind, Callable[[], object]],
+        clocks: Clocks | None = None,
     ) -> None:
         self.workload = workload
         self.clocks = clocks or Clocks.host()
-        self._kernel = kernel or make_kernel()
-        self._shape: Shape | None = None
-        self._kernel_shape: Shape | None = None
-        self._first_call_s = 0.0
+        self._kernels = kernels
+        self._shapes: dict[SliceKind, Shape] = {}
+        self._call_s = 0.0
 
     def check(self) -> float:
         """Run the component once, untimed by any verdict, and check it; return the seconds that took."""
         __tracebackhide__ = True
         start_ns = self.clocks.wall_ns()
         self.workload.check()
-        self._first_call_s = (self.clocks.wall_ns() - start_ns) / 1e9
-        return self._first_call_s
+        self._call_s = (self.clocks.wall_ns() - start_ns) / 1e9
+        return self._call_s
 
     def warm_up(self, shape: Shape | None, limit_s: float) -> Warm:
         """Run until calls stop getting faster, for ``limit_s`` at most; size the slices unless ``shape`` is given.
@@ -84,54 +95,51 @@ class Meter:
         start_ns = self.clocks.wall_ns()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            call_s = self._first_call_s
             if limit_s > 0:
-                call_s = self._settle(self.workload.call, self.workload.setup, limit_s)
-            kernel_s = self._settle(self._kernel, None, WARM_UP_S / 4)
+                self._call_s = self._settle(self.workload.call, self.workload.setup, limit_s)
+            for kind, kernel in self._kernels.items():
+                kernel_s = self._settle(kernel, None, _KERNEL_WARM_UP_S)
+                self._shapes[kind] = slice_shape(kernel_s, self.clocks.floor_ns, single=False)
         single = self.workload.setup is not None
-        self._shape = shape or slice_shape(call_s, self.clocks.floor_ns, single=single)
-        self._kernel_shape = slice_shape(kernel_s, self.clocks.floor_ns, single=False)
+        shape = shape or slice_shape(self._call_s, self.clocks.floor_ns, single=single)
+        self._shapes |= {SliceKind.PLAIN: shape, SliceKind.TRACED: shape}
         if self.workload.count is not None:
             self.workload.count()  # what warming up processed belongs to no slice
         gc.collect()
         gc.freeze()  # a later collection need not walk what was there before measuring; thaw() undoes it
         warm_up_s = (self.clocks.wall_ns() - start_ns) / 1e9
-        return Warm(shape=self._shape, call_s=call_s, warm_up_s=warm_up_s, threads=psutil.Process().num_threads())
+        return Warm(shape=shape, call_s=self._call_s, warm_up_s=warm_up_s, threads=psutil.Process().num_threads())
 
     def take(self, kind: SliceKind) -> SliceRecord:
-        """Take one slice and return its figures."""
+        """Take one slice and return its figures; it comes after :meth:`warm_up`."""
         __tracebackhide__ = True
-        assert self._shape is not None, "take() comes after warm_up()"
-        assert self._kernel_shape is not None
-        wall_ns, cpu_ns = self.clocks.wall_ns, self.clocks.cpu_ns
-        collections = _collections()
-        began_ns = (wall_ns(), cpu_ns())
-        phases: tuple[Phase, ...] = ()
+        shape = self._shapes[kind]
+        kernel = self._kernels.get(kind)
+        call, setup = (self.workload.call, self.workload.setup) if kernel is None else (kernel, None)
+        trace = Recording(self.clocks.wall_ns) if kind is SliceKind.TRACED else None
+        collections, waits = _collections(), _waits()
+        start_ns, start_cpu_ns = self.clocks.wall_ns(), self.clocks.cpu_ns()
         with warnings.catch_warnings():
             # The checked first call ran under the user's filters. Here a repeated warning costs what it costs
             # anywhere, a look at the filters, and not what pytest's recording of it would.
             warnings.simplefilter("ignore")
-            if kind is SliceKind.KERNEL:
-                shape = self._kernel_shape
-                rounds_ns = self._rounds(self._kernel, None, shape, None)
-            else:
-                shape = self._shape
-                record = Recording(wall_ns) if kind is SliceKind.TRACED else None
-                rounds_ns = self._rounds(self.workload.call, self.workload.setup, shape, record)
-                if record is not None:
-                    phases = record.phases(shape.iterations * shape.rounds)
-        ended_ns = (wall_ns(), cpu_ns())
+            rounds = self._rounds(call, setup, shape, trace)
+        wall_ns, cpu_ns = self.clocks.wall_ns() - start_ns, self.clocks.cpu_ns() - start_cpu_ns
+        rounds_ns = [round_.wall_ns for round_ in rounds]
         calls = shape.iterations * shape.rounds
+        call_ns = slice_figure_ns(rounds_ns, shape)
+        long = call_ns >= 1e9 * LONG_CALL_S
         return SliceRecord(
             kind=kind,
-            call_s=slice_figure_ns(rounds_ns, shape) / 1e9,
+            call_s=call_ns / 1e9,
             rounds_s=sum(rounds_ns) / 1e9,
             calls=calls,
-            items=self._items(kind, calls),
-            wall_s=(ended_ns[0] - began_ns[0]) / 1e9,
-            cpu_s=(ended_ns[1] - began_ns[1]) / 1e9,
+            items=0.0 if kernel is not None else self._items(calls),
+            wall_s=(sum(rounds_ns) if long else wall_ns) / 1e9,
+            cpu_s=(sum(round_.cpu_ns for round_ in rounds) if long else cpu_ns) / 1e9,
+            waits=_waits() - waits,
             collections=_collections() - collections,
-            phases=phases,
+            phases=() if trace is None else trace.phases(calls),
         )
 
     def thaw(self) -> None:
@@ -139,9 +147,7 @@ class Meter:
         gc.unfreeze()
         self.workload.close()
 
-    def _items(self, kind: SliceKind, calls: int) -> float:
-        if kind is SliceKind.KERNEL:
-            return 0.0
+    def _items(self, calls: int) -> float:
         return self.workload.items * calls if self.workload.count is None else self.workload.count()
 
     def _rounds(
@@ -149,17 +155,21 @@ class Meter:
         call: Callable[[], object],
         setup: Callable[[], None] | None,
         shape: Shape,
-        record: Recording | None,
-    ) -> list[int]:
+        trace: Recording | None,
+    ) -> list[_Round]:
         """Time each round by itself; ``setup`` runs before the clock is read, and unrecorded."""
         __tracebackhide__ = True
-        rounds_ns = []
+        wall_ns, cpu_ns = self.clocks.wall_ns, self.clocks.cpu_ns
+        long = self._call_s >= LONG_CALL_S
+        rounds = []
         for _ in range(shape.rounds):
             if setup is not None:
                 setup()
-            with nullcontext() if record is None else record.armed():
-                rounds_ns.append(_round_ns(call, shape.iterations, self.clocks.wall_ns))
-        return rounds_ns
+            with nullcontext() if trace is None else trace.armed():
+                start_cpu_ns = cpu_ns() if long else 0
+                round_ns = _round_ns(call, shape.iterations, wall_ns)
+                rounds.append(_Round(round_ns, cpu_ns() - start_cpu_ns if long else 0))
+        return rounds
 
     def _settle(self, call: Callable[[], object], setup: Callable[[], None] | None, limit_s: float) -> float:
         """Run blocks of calls until their median stops falling; return the seconds a call took by then."""
@@ -223,3 +233,8 @@ def _round_ns(call: Callable[[], object], iterations: int, clock: ClockNs) -> in
 def _collections() -> int:
     """Return how often the garbage collector has run in this process."""
     return sum(generation["collections"] for generation in gc.get_stats())
+
+
+def _waits() -> int:
+    """Return how often this process has given up its CPU by itself."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw

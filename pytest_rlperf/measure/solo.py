@@ -1,8 +1,11 @@
-"""A test by itself: each worker takes its slices in turns with the reference kernel.
+"""A test by itself: each worker takes its slices in turns with the reference kernels.
 
 One worker after another, so that they do not disturb each other. Contention on a shared machine lasts seconds to
-minutes and slows the kernel's slices as it slows the workload's beside them; what is left differs from process to
+minutes and slows the kernels' slices as it slows the workload's beside them; what is left differs from process to
 process, so each worker gives one figure, and the workers are the sample.
+
+Long calls have no median that would leave out being preempted. Where a process never waits, its wall time beyond its
+CPU time is others' doing, and CPU time stands in for it, in all of a test's workers or in none.
 """
 
 from __future__ import annotations
@@ -16,14 +19,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from pytest_rlperf.measure.slices import WARM_UP_MOST_S, WARM_UP_S
+from pytest_rlperf.measure.slices import LONG_CALL_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
 
-WORKER_S = 1.2  # measuring time of one worker, after warming up
+WORKER_S = 1.5  # measuring time of one worker, after warming up
+KERNELS = (SliceKind.INTERPRETER, SliceKind.MEMORY)
 BLOCKS_LEAST = 3
 TRIM = 0.2
 _TRACED_EVERY = 4  # blocks
 _SINGLE_CALL_S = 1.0  # from here on a block has one call of the workload, not two
+_ONE_THREAD = 1.02  # CPU time over wall time up to which one thread can have used it
 _UNDISTURBED = 0.97  # CPU time over wall time from which on a slice was not held up
 
 
@@ -100,7 +105,8 @@ def measure_solo(
             tick = partial(_tick, progress, step, later_s)
             turns.append(_Turn(worker, warm, share_s - warm.warm_up_s, clock, tick))
     traced = [record for turn in turns for record in turn.traced]
-    records = tuple(turn.record(idle.share(turn.worker)) for turn in turns)
+    clock_name = "cpu" if all(turn.is_alone() for turn in turns) else "wall"
+    records = tuple(turn.record(clock_name, idle.share(turn.worker)) for turn in turns)
     return Solo(records, merge_phases(traced), _traced_call_s(traced), tuple(notes))
 
 
@@ -158,6 +164,8 @@ def _first_call_only(first: Turns, call_s: float, max_time_s: float) -> Solo:
     record = WorkerRecord(
         call_s=call_s,
         relative=0.0,
+        relative_memory=0.0,
+        clock="wall",
         items_per_call=0.0,
         slices=0,
         calls=1,
@@ -171,60 +179,92 @@ def _first_call_only(first: Turns, call_s: float, max_time_s: float) -> Solo:
     return Solo((record,), (), 0.0, (note,))
 
 
+@dataclass(frozen=True)
+class _Block:
+    """Both kernels, the workload twice, both kernels: too short for the machine to change much in between."""
+
+    before: dict[SliceKind, SliceRecord]
+    plain: tuple[SliceRecord, ...]
+    after: dict[SliceKind, SliceRecord]
+
+    def log_ratio(self, kernel: SliceKind, clock: str) -> float:
+        """Return the logarithm of the workload's time over a kernel's."""
+        work = statistics.fmean(math.log(_call_s(record, clock)) for record in self.plain)
+        return work - 0.5 * (math.log(self.before[kernel].call_s) + math.log(self.after[kernel].call_s))
+
+
 class _Turn:
-    """One worker's slices: blocks of kernel, workload, workload, kernel, now and then a traced slice."""
+    """One worker's slices: blocks, and now and then a traced slice."""
 
     def __init__(
         self, worker: Turns, warm: Warm, share_s: float, clock: Callable[[], float], tick: Callable[[float], None]
     ) -> None:
         self.worker = worker
         self.warm = warm
-        self.plain: list[SliceRecord] = []
         self.traced: list[SliceRecord] = []
-        self._ratios: list[float] = []
+        self._blocks: list[_Block] = []
         started_s = clock()
         longest_s = 0.0
         while True:
             block_start_s = clock()
-            self._block()
+            self._blocks.append(self._take_block())
             # From the first block on, so that a short measurement has phases too.
-            if len(self._ratios) % _TRACED_EVERY == 1 and clock() - started_s < share_s:
+            if len(self._blocks) % _TRACED_EVERY == 1 and clock() - started_s < share_s:
                 self.traced.append(worker.take(SliceKind.TRACED))
             now_s = clock()
             tick(max(0.0, WORKER_S - (now_s - started_s)))
             longest_s = max(longest_s, now_s - block_start_s)
-            enough = len(self._ratios) >= BLOCKS_LEAST and now_s - started_s >= WORKER_S
+            enough = len(self._blocks) >= BLOCKS_LEAST and now_s - started_s >= WORKER_S
             if enough or now_s - started_s + longest_s > share_s:
                 break
 
-    def _block(self) -> None:
-        before = self.worker.take(SliceKind.KERNEL)
-        pair = [self.worker.take(SliceKind.PLAIN)]
+    def _take_block(self) -> _Block:
+        before = {kernel: self.worker.take(kernel) for kernel in KERNELS}
+        plain = [self.worker.take(SliceKind.PLAIN)]
         if self.warm.call_s < _SINGLE_CALL_S:
-            pair.append(self.worker.take(SliceKind.PLAIN))
-        after = self.worker.take(SliceKind.KERNEL)
-        work = statistics.fmean(math.log(record.call_s) for record in pair)
-        kernel = 0.5 * (math.log(before.call_s) + math.log(after.call_s))
-        self._ratios.append(work - kernel)
-        self.plain += pair
+            plain.append(self.worker.take(SliceKind.PLAIN))
+        return _Block(before, tuple(plain), {kernel: self.worker.take(kernel) for kernel in reversed(KERNELS)})
 
-    def record(self, idle_cpu_share: float) -> WorkerRecord:
+    @property
+    def _plain(self) -> list[SliceRecord]:
+        return [record for block in self._blocks for record in block.plain]
+
+    def is_alone(self) -> bool:
+        """Whether the calls are long, and their process neither waited nor had a second busy thread."""
+        return all(
+            record.call_s >= LONG_CALL_S and record.waits == 0 and record.cpu_s <= _ONE_THREAD * record.wall_s
+            for record in self._plain
+        )
+
+    def record(self, clock: str, idle_cpu_share: float) -> WorkerRecord:
         """Return this worker's figure."""
-        undisturbed = [record for record in self.plain if record.cpu_s >= _UNDISTURBED * record.wall_s]
-        steady = undisturbed if len(undisturbed) >= max(3, len(self.plain) // 4) else self.plain
-        calls = sum(record.calls for record in self.plain)
+        plain = self._plain
+        undisturbed = [record for record in plain if record.cpu_s >= _UNDISTURBED * record.wall_s]
+        steady = undisturbed if len(undisturbed) >= max(3, len(plain) // 4) else plain
+        calls = sum(record.calls for record in plain)
+        relative = {
+            kernel: math.exp(trimmed_mean([block.log_ratio(kernel, clock) for block in self._blocks]))
+            for kernel in KERNELS
+        }
         return WorkerRecord(
-            call_s=statistics.median(record.call_s for record in steady),
-            relative=math.exp(trimmed_mean(self._ratios)),
-            items_per_call=sum(record.items for record in self.plain) / calls,
-            slices=len(self.plain),
+            call_s=statistics.median(_call_s(record, clock) for record in steady),
+            relative=relative[SliceKind.INTERPRETER],
+            relative_memory=relative[SliceKind.MEMORY],
+            clock=clock,
+            items_per_call=sum(record.items for record in plain) / calls,
+            slices=len(plain),
             calls=calls,
-            cpu_share=sum(record.cpu_s for record in self.plain) / sum(record.wall_s for record in self.plain),
+            cpu_share=sum(record.cpu_s for record in plain) / sum(record.wall_s for record in plain),
             idle_cpu_share=idle_cpu_share,
-            collections=sum(record.collections for record in self.plain),
+            collections=sum(record.collections for record in plain),
             threads=self.warm.threads,
             seed=self.worker.seed,
         )
+
+
+def _call_s(record: SliceRecord, clock: str) -> float:
+    """Return a slice's seconds per call by the chosen clock; never more than by the wall's."""
+    return min(record.call_s, record.cpu_s / record.calls) if clock == "cpu" else record.call_s
 
 
 def trimmed_mean(values: Sequence[float]) -> float:

@@ -21,10 +21,12 @@ import pytest
 from _pytest import capture
 from _pytest.config import _prepareconfig
 
+from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import ENGINE, result_key
 from pytest_rlperf.measure import messages as m
+from pytest_rlperf.measure.kernel import make_kernels
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model import MeasurementError, PerformanceRegression, Result, Workload
+from pytest_rlperf.model import Result, Workload
 
 # Plugins that would run a test again, reseed it, or talk to a controller that is not there. They are dropped before
 # they configure themselves, with what they would have declared: a marker that --strict-markers would miss.
@@ -42,6 +44,7 @@ class RemoteEngine:
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
+        self._kernels = make_kernels()
         self._seed = 0
         self._seeded: set[str] = set()
 
@@ -56,7 +59,7 @@ class RemoteEngine:
         """Take slices until told how it ended: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
         m.send(self._connection, m.Called(workload.component, workload.unit, workload.items))
-        meter = Meter(workload)
+        meter = Meter(workload, self._kernels)
         try:
             while True:
                 order = self.receive()

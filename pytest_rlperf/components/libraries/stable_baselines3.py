@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
-from pytest_rlperf.model import ComponentError
+from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import hierarchical_timer
 
 _ACTIONS = 64  # distinct batches of actions, drawn before anything is timed

@@ -1,0 +1,27 @@
+"""What can go wrong with a measured test, for its author to catch."""
+
+from __future__ import annotations
+
+
+class ComponentError(Exception):
+    """A component does not compute what its fixture promises; it must not be timed."""
+
+    __module__ = "pytest_rlperf"
+
+
+class PerformanceRegression(AssertionError):  # noqa: N818 - reads as the finding it is in a report
+    """A measured test is slower than its baseline by more than it may be."""
+
+    __module__ = "pytest_rlperf"
+
+
+class MeasurementError(RuntimeError):
+    """A test could not be measured, through no finding about its speed."""
+
+    __module__ = "pytest_rlperf"
+
+
+class NotMeasuredError(RuntimeError):
+    """A figure was asked of a result that holds none."""
+
+    __module__ = "pytest_rlperf"

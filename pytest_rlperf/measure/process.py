@@ -1,0 +1,292 @@
+"""The coordinator's end of one worker: starting it, talking to it, and telling how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from pytest_rlperf.measure import messages as m
+from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm
+
+START_LIMIT_S = 300.0  # importing and collecting, several workers at once
+SETUP_LIMIT_S = 300.0  # a test's own fixtures
+_POLL_S = 0.2
+_LAST_WORDS = 30  # lines
+
+# Takes the current directory off the path, where a file may bear the name of a module; the coordinator's path follows.
+_BOOT = "import sys; del sys.path[0]; from pytest_rlperf.measure.worker import main; main()"
+
+Reply = TypeVar("Reply", m.Called, m.Checked, m.Warmed, m.Taken, m.Done)
+
+
+class WorkerLostError(Exception):
+    """A worker died, or did not answer in time and was ended; the text says how, with its last output."""
+
+    def __init__(self, worker: Worker, text: str) -> None:
+        super().__init__(text)
+        self.worker = worker
+
+
+class LeftEarlyError(Exception):
+    """A test ended in a worker before its measurement did: it was skipped, failed, or called nothing."""
+
+    def __init__(self, worker: Worker, done: m.Done) -> None:
+        super().__init__(done.text)
+        self.worker = worker
+        self.done = done
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What every worker of a session is started with."""
+
+    args: list[str]
+    files: list[str]
+    path: list[str]
+    directory: Path
+    markup: bool
+    share_terminal: bool
+
+
+class Worker:
+    """One worker process, and the conversation with it about one test at a time.
+
+    ``relay`` gets the reports and warnings that come between answers.
+    """
+
+    def __init__(
+        self, number: int, launch: Launch, scratch: Path, relay: Callable[[m.Reported | m.Warned], None]
+    ) -> None:
+        self.number = number
+        self.seed = 1000 + number
+        self.running = False
+        self.called: m.Called | None = None
+        self.patience_s = SETUP_LIMIT_S
+        self._relay = relay
+        self._scratch = scratch
+        scratch.mkdir(parents=True)
+        here, there = Pipe()
+        start = m.Start(
+            descriptor=there.fileno(),
+            number=number,
+            path=launch.path,
+            args=launch.args,
+            files=launch.files,
+            scratch=str(scratch),
+            markup=launch.markup,
+            protocol=m.PROTOCOL,
+        )
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("COV_CORE_", "COVERAGE_PROCESS_")) and name != "PYTEST_CURRENT_TEST"
+        }
+        environment[m.ENVIRONMENT_KEY] = m.encode_start(start)
+        # With -s the user sees what the reporting worker prints, as it prints it.
+        output = None if launch.share_terminal and number == 0 else self._log.open("wb")
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=launch.directory,
+                env=environment,
+                pass_fds=[there.fileno()],
+                start_new_session=True,  # a Ctrl-C at the terminal is the coordinator's to handle
+            )
+        finally:
+            there.close()
+            if output is not None:
+                output.close()
+        self._connection: Connection[Any, Any] = here
+
+    @property
+    def _log(self) -> Path:
+        return self._scratch / "output"
+
+    def wait_ready(self) -> None:
+        """Wait until the worker has collected."""
+        ready = self._receive(START_LIMIT_S)
+        if not isinstance(ready, m.Ready) or ready.protocol != m.PROTOCOL:
+            self.end(0)
+            raise WorkerLostError(
+                self, f"worker {self.number} speaks another protocol than this coordinator: {ready!r}"
+            )
+
+    def start_run(self, key: str, next_key: str | None, *, reporter: bool, patience_s: float) -> None:
+        """Have the worker begin a test, in which it may take ``patience_s`` for any answer once it was called."""
+        self.patience_s = patience_s
+        self.running = True
+        self.called = None
+        self._send(m.Run(key, next_key, self.seed, reporter))
+
+    def wait_called(self) -> m.Called:
+        """Wait until the test calls an rlperf fixture."""
+        self.called = self._expect(m.Called, SETUP_LIMIT_S)
+        return self.called
+
+    def start_check(self) -> None:
+        """Have the worker run the component once."""
+        self._send(m.Check())
+
+    def wait_checked(self) -> float:
+        """Wait for that; return the seconds it took."""
+        return self._expect(m.Checked, self.patience_s).first_call_s
+
+    def warm_up(self, shape: Shape | None, limit_s: float) -> Warm:
+        """Have the worker warm up, and wait for it."""
+        self._send(m.WarmUp(shape, limit_s))
+        return self._expect(m.Warmed, self.patience_s).warm
+
+    def take(self, kind: SliceKind) -> SliceRecord:
+        """Have the worker take one slice, and wait for it."""
+        self._send(m.Take(kind))
+        return self._expect(m.Taken, self.patience_s).record
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds the process and its children have used."""
+        total_s = 0.0
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self._process.pid)
+            for member in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    times = member.cpu_times()
+                    total_s += times.user + times.system
+        return total_s
+
+    def conclude(self, order: m.Conclude) -> m.Done:
+        """Give the reporter its result, and wait for the end of its test."""
+        self.called = None
+        self._send(order)
+        return self._wait_done()
+
+    def start_unwinding(self) -> None:
+        """Have the worker leave its test, if it is at the call."""
+        if self.running and self.called is not None:
+            self.called = None
+            self._send(m.Unwind())
+
+    def unwind(self) -> m.Done | None:
+        """Have the worker leave its test at the call, wherever it has got to, and wait until it has."""
+        if not self.running:
+            return None
+        self.start_unwinding()
+        return self._wait_done()
+
+    def start_quitting(self) -> None:
+        """Ask the worker to leave its test and end its session, with all teardowns."""
+        with contextlib.suppress(WorkerLostError):
+            self.start_unwinding()
+            self._send(m.Quit())
+
+    def end(self, limit_s: float) -> None:
+        """End the process and its children: wait ``limit_s`` for it to end by itself, then use force."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(limit_s)
+        # Even after a clean exit: what the worker started in its session and left running ends with it.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._connection.close()
+        self.running = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process can be talked to."""
+        return self._process.poll() is None and not self._connection.closed
+
+    def _wait_done(self) -> m.Done:
+        """Wait for the end of the test; a call made meanwhile is unwound."""
+        while True:
+            message = self._receive(SETUP_LIMIT_S)
+            if isinstance(message, m.Done):
+                self.running = False
+                self.called = None
+                return message
+            if isinstance(message, m.Called):
+                self._send(m.Unwind())
+
+    def _expect(self, kind: type[Reply], limit_s: float) -> Reply:
+        message = self._receive(limit_s)
+        if isinstance(message, kind):
+            return message
+        if isinstance(message, m.Done):
+            self.running = False
+            self.called = None
+            raise LeftEarlyError(self, message)
+        self.end(0)
+        raise WorkerLostError(self, f"worker {self.number} answered {message!r} where {kind.__name__} was due")
+
+    def _send(self, message: m.FromCoordinator) -> None:
+        try:
+            m.send(self._connection, message)
+        except OSError:
+            raise WorkerLostError(self, self._epitaph()) from None
+
+    def _receive(self, limit_s: float) -> m.FromWorker:
+        """Return the next message that is an answer; relay what comes before it."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                if self._connection.poll(_POLL_S):
+                    message = m.receive_from_worker(self._connection)
+                    if not isinstance(message, m.Reported | m.Warned):
+                        return message
+                    self._relay(message)
+                    continue
+            except (EOFError, OSError):
+                raise WorkerLostError(self, self._epitaph()) from None
+            # A process the worker forked may hold the connection open after the worker's death.
+            if self._process.poll() is not None and not self._connection.poll(0):
+                raise WorkerLostError(self, self._epitaph())
+            if time.monotonic() > deadline:
+                raise WorkerLostError(self, self._abort(limit_s))
+
+    def _abort(self, limit_s: float) -> str:
+        """End a worker that does not answer; SIGABRT has faulthandler write where it hangs."""
+        captured = self._last_words()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGABRT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2)
+        stack = self._last_words()
+        self.end(0)
+        return f"worker {self.number} did not answer within {limit_s:.0f} s and was ended.\n{stack or captured}"
+
+    def _epitaph(self) -> str:
+        """Say how a dead worker ended, with its last output."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        code = self._process.poll()
+        self.end(0)
+        if code is None:
+            how = "closed its connection and was ended"
+        elif code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        else:
+            how = f"exited with code {code}"
+        return f"worker {self.number} {how}.\n{self._last_words()}"
+
+    def _last_words(self) -> str:
+        """Return the end of what the worker wrote: to its standard streams, and what pytest had captured of them."""
+        parts = []
+        for name, title in (("captured0", "stdout"), ("captured1", "stderr"), ("output", "process output")):
+            with contextlib.suppress(OSError):
+                text = (self._scratch / name).read_text(encoding="utf-8", errors="replace").strip()
+                if text:
+                    lines = text.splitlines()[-_LAST_WORDS:]
+                    parts.append(f"--- last {title} ---\n" + "\n".join(lines))
+        return "\n".join(parts)
