@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "pytest_rlperf"
+LONGEST_MODULE = 330
+
+# The way of the data: a module imports its own stage and earlier ones.
+STAGES = (
+    {"model", "units"},
+    {"timers"},
+    {"components", "compat"},
+    {"measure"},
+    {"baseline"},
+    {"judge"},
+    {"report"},
+)
+# What pytest drives, outside the stages. `relay` and `run` are rooms of the coordinator.
+HOSTS = {"options", "fixtures", "coordinator", "relay", "run", "plugin", "measure.worker"}
+TORCH_PLACES = ("components", "timers.clocks", "timers.probes", "compat", "suite.conftest")
+TORCH_AT_THE_TOP = ("components.reference", "components.libraries")
+VERDICT_TYPES = {"Verdict", "Estimate", "Policy", "Reason"}
+VERDICT_FIGURES = {"ratio", "low", "high", "floor", "ceiling", "smallest_seen", "tolerance", "conviction", "alpha"}
+HEAVY = {"torch", "scipy", "numpy", "gymnasium", "plotly", "msgspec", "psutil", "rich"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One name a module imports, at its top or within a function, or for the type checker alone."""
+
+    target: str
+    line: int
+    in_function: bool
+    typing_only: bool
+
+    @property
+    def library(self) -> str:
+        """The top-level package."""
+        return self.target.partition(".")[0]
+
+    @property
+    def inside(self) -> str | None:
+        """The imported module's name within the package, "" for the package itself, None outside it."""
+        return self.target[len(PACKAGE) + 1 :] if self.library == PACKAGE else None
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module of the package; ``name`` is the dotted name below the package."""
+
+    name: str
+    path: str
+    source: str
+    tree: ast.Module
+    imports: tuple[Import, ...]
+
+    def within(self, *places: str) -> bool:
+        """Whether the module is one of ``places``, or lies in one."""
+        return any(self.name == place or self.name.startswith(f"{place}.") for place in places)
+
+    def at(self, line: int, finding: str) -> str:
+        """Return a finding with the place it was made at."""
+        return f"{self.path}:{line}: {finding}"
+
+
+class _ImportFinder(ast.NodeVisitor):
+    """Collects the imports of a module of the package."""
+
+    def __init__(self, package: str, known: set[str]) -> None:
+        self.found: list[Import] = []
+        self._package = package
+        self._known = known
+        self._in_function = False
+        self._typing_only = False
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        outside, self._in_function = self._in_function, True
+        self.generic_visit(node)
+        self._in_function = outside
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - ast's name
+
+    def visit_If(self, node: ast.If) -> None:
+        if ast.unparse(node.test) not in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            self.generic_visit(node)
+            return
+        outside, self._typing_only = self._typing_only, True
+        for child in node.body:
+            self.visit(child)
+        self._typing_only = outside
+        for child in node.orelse:
+            self.visit(child)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._add(alias.name, node.lineno)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        base = node.module or ""
+        if node.level:
+            parents = self._package.split(".")[: -(node.level - 1) or None]
+            base = ".".join([*parents, base] if base else parents)
+        for alias in node.names:
+            # What is imported from a package may be a module of it.
+            deeper = f"{base}.{alias.name}"
+            self._add(deeper if deeper in self._known else base, node.lineno)
+
+    def _add(self, target: str, line: int) -> None:
+        self.found.append(Import(target, line, self._in_function, self._typing_only))
+
+
+def read_modules(root: Path) -> list[Module]:
+    """Parse every module below the package's directory."""
+    paths = {path: path.relative_to(root).with_suffix("").parts for path in sorted(root.rglob("*.py"))}
+    names = {path: ".".join(part for part in parts if part != "__init__") for path, parts in paths.items()}
+    known = {f"{PACKAGE}.{name}".removesuffix(".") for name in names.values()}
+    modules = []
+    for path, name in names.items():
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+        full = f"{PACKAGE}.{name}".removesuffix(".")
+        finder = _ImportFinder(full if path.stem == "__init__" else full.rpartition(".")[0], known)
+        finder.visit(tree)
+        where = f"{PACKAGE}/{path.relative_to(root).as_posix()}"
+        modules.append(Module(name, where, source, tree, tuple(finder.found)))
+    return modules
+
+
+def stage(name: str) -> int | None:
+    """Return which stage a module belongs to, None outside the stages."""
+    top = name.partition(".")[0]
+    return next((number for number, names in enumerate(STAGES) if top in names), None)
+
+
+def imports_of(modules: Iterable[Module], libraries: set[str]) -> Iterator[tuple[Module, Import]]:
+    """Yield the imports of ``libraries`` that happen when the code runs."""
+    for module in modules:
+        for found in module.imports:
+            if found.library in libraries and not found.typing_only:
+                yield module, found
+
+
+# --------------------------------------------------------------------------- the rules: findings, none where kept
+
+Rule = Callable[[list[Module]], list[str]]
+
+
+def model_and_units_stand_alone(modules: list[Module]) -> list[str]:
+    """Rule 1: `model` and `units` import the standard library only, and each other."""
+    return [
+        module.at(found.line, f"imports {found.target}")
+        for module in modules
+        if module.within("model", "units")
+        for found in module.imports
+        if found.library not in sys.stdlib_module_names and found.inside not in {"model", "units"}
+    ]
+
+
+def msgspec_reads_and_writes(modules: list[Module]) -> list[str]:
+    """Rule 1: msgspec is imported only where stored data and messages are read and written."""
+    return [
+        module.at(found.line, "imports msgspec")
+        for module, found in imports_of(modules, {"msgspec"})
+        if not module.within("baseline.store", "measure.messages")
+    ]
+
+
+def stages_look_back(modules: list[Module]) -> list[str]:
+    """Rule 1: a stage imports its own modules and those of earlier stages, types included."""
+    findings = []
+    for module in modules:
+        own = stage(module.name)
+        for found in module.imports:
+            if own is None or not found.inside:
+                continue
+            theirs = stage(found.inside)
+            if theirs is None:
+                # A worker is a pytest session with the plugin in it, so it knows the options and fixtures.
+                allowed = module.name == "measure.worker" and found.inside in {"options", "fixtures"}
+            else:
+                same = module.name.partition(".")[0] == found.inside.partition(".")[0] or own == 0
+                allowed = theirs < own or (theirs == own and same)
+            if not allowed:
+                findings.append(module.at(found.line, f"imports {found.target}, which is not of an earlier stage"))
+    return findings
+
+
+def pytest_stays_with_its_hosts(modules: list[Module]) -> list[str]:
+    """Rule 2: pytest is imported only by what it drives, and by the shipped suite's tests."""
+    return [
+        module.at(found.line, f"imports {found.target}")
+        for module, found in imports_of(modules, {"pytest", "_pytest"})
+        if module.name not in HOSTS and not module.within("suite")
+    ]
+
+
+def nothing_imports_plugin(modules: list[Module]) -> list[str]:
+    """Rule 2: `plugin` is the top."""
+    return [
+        module.at(found.line, "imports plugin")
+        for module in modules
+        for found in module.imports
+        if found.inside == "plugin"
+    ]
+
+
+def torch_stays_in_its_places(modules: list[Module]) -> list[str]:
+    """Rule 3: torch and gymnasium are imported only in their places, at the top only where nothing loads without."""
+    return [
+        module.at(found.line, f"imports {found.target}")
+        for module, found in imports_of(modules, {"torch", "gymnasium"})
+        if not module.within(*TORCH_PLACES) or not (found.in_function or module.within(*TORCH_AT_THE_TOP))
+    ]
+
+
+def scipy_stays_in_stats(modules: list[Module]) -> list[str]:
+    """Rule 3: scipy is imported by `judge.stats` alone."""
+    return [
+        module.at(found.line, f"imports {found.target}")
+        for module, found in imports_of(modules, {"scipy"})
+        if not module.within("judge.stats")
+    ]
+
+
+def records_and_reports_do_not_judge(modules: list[Module]) -> list[str]:
+    """Rules 4 and 5: `baseline` and `report` never import `judge`."""
+    return [
+        module.at(found.line, f"imports {found.target}")
+        for module in modules
+        if module.within("baseline", "report")
+        for found in module.imports
+        if found.inside is not None and found.inside.partition(".")[0] == "judge"
+    ]
+
+
+def reports_compute_no_verdict(modules: list[Module]) -> list[str]:
+    """Rule 5: `report` makes no verdict or part of one, and compares none of the figures a verdict rests on."""
+    findings = []
+    for module in modules:
+        if not module.within("report"):
+            continue
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in VERDICT_TYPES:
+                findings.append(module.at(node.lineno, f"makes a {ast.unparse(node.func)}"))
+            if isinstance(node, ast.Compare):
+                figures = {sub.attr for sub in ast.walk(node) if isinstance(sub, ast.Attribute)} & VERDICT_FIGURES
+                if figures and not any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops):
+                    findings.append(module.at(node.lineno, f"compares {', '.join(sorted(figures))}"))
+    return findings
+
+
+def adapters_are_thin(modules: list[Module]) -> list[str]:
+    """Rule 6: an adapter imports its own library, NumPy, `model` and `timers`, and no other adapter."""
+    findings = []
+    for module in modules:
+        own = module.name.removeprefix("components.libraries.")
+        if own == module.name:
+            continue
+        for found in module.imports:
+            foreign = found.library not in {own, "numpy"} and found.library not in sys.stdlib_module_names
+            if found.inside is None and foreign:
+                findings.append(module.at(found.line, f"imports {found.target}"))
+            if found.inside is not None and found.inside.partition(".")[0] not in {"model", "timers"}:
+                findings.append(module.at(found.line, f"imports {found.target}"))
+    return findings
+
+
+def no_utils(modules: list[Module]) -> list[str]:
+    """Rule 7: no module is a drawer."""
+    return [module.at(1, "is called utils") for module in modules if module.name.rpartition(".")[2] == "utils"]
+
+
+def state_lives_in_timers(modules: list[Module]) -> list[str]:
+    """Rule 7: outside `timers` no function rebinds a global, and no container is made empty at a module's top."""
+    findings = []
+    for module in modules:
+        if module.within("timers"):
+            continue
+        findings += [
+            module.at(node.lineno, f"rebinds {', '.join(node.names)}")
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Global)
+        ]
+        findings += [
+            module.at(node.lineno, f"holds {ast.unparse(node)}")
+            for node in module.tree.body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            and node.value is not None
+            and ast.unparse(node.value) in {"[]", "{}", "list()", "dict()", "set()"}
+        ]
+    return findings
+
+
+def modules_are_short(modules: list[Module]) -> list[str]:
+    """Size: a module much over 300 lines is asking to be two."""
+    lengths = [(module, module.source.count("\n")) for module in modules]
+    return [module.at(lines, "is too long") for module, lines in lengths if lines > LONGEST_MODULE]
+
+
+RULES: tuple[Rule, ...] = (
+    model_and_units_stand_alone,
+    msgspec_reads_and_writes,
+    stages_look_back,
+    pytest_stays_with_its_hosts,
+    nothing_imports_plugin,
+    torch_stays_in_its_places,
+    scipy_stays_in_stats,
+    records_and_reports_do_not_judge,
+    reports_compute_no_verdict,
+    adapters_are_thin,
+    no_utils,
+    state_lives_in_timers,
+    modules_are_short,
+)
+
+
+@pytest.fixture(scope="module")
+def modules() -> list[Module]:
+    """Return the package, parsed."""
+    found = read_modules(ROOT / PACKAGE)
+    assert {"", "model", "timers.tree", "judge.stats", "plugin"} <= {module.name for module in found}
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_package_keeps(modules: list[Module], rule: Rule) -> None:
+    """Every module of the package keeps the rule."""
+    findings = rule(modules)
+    assert not findings, f"{rule.__doc__}\n" + "\n".join(findings)
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"),
+    [
+        (model_and_units_stand_alone, "units.py", "import numpy"),
+        (model_and_units_stand_alone, "model.py", "from pytest_rlperf import timers"),
+        (msgspec_reads_and_writes, "model.py", "def read():\n    import msgspec"),
+        (stages_look_back, "timers/tree.py", "from pytest_rlperf.measure import slices"),
+        (stages_look_back, "measure/slices.py", "from pytest_rlperf.fixtures import ENGINE"),
+        (stages_look_back, "report/rows.py", "from pytest_rlperf.options import Config"),
+        (stages_look_back, "components/gae.py", "from pytest_rlperf.compat import rlox"),
+        (stages_look_back, "judge/verdict.py", "from ..report import rows"),
+        (pytest_stays_with_its_hosts, "ledger.py", "from _pytest.config import Config"),
+        (pytest_stays_with_its_hosts, "cli.py", "def main():\n    import pytest"),
+        (nothing_imports_plugin, "coordinator.py", "from pytest_rlperf import plugin"),
+        (torch_stays_in_its_places, "measure/worker.py", "def seed():\n    import torch.random"),
+        (torch_stays_in_its_places, "timers/clocks.py", "import torch"),
+        (torch_stays_in_its_places, "fixtures.py", "from gymnasium.vector import VectorEnv"),
+        (scipy_stays_in_stats, "judge/verdict.py", "from scipy.stats import t"),
+        (records_and_reports_do_not_judge, "baseline/store.py", "from pytest_rlperf.judge import verdict"),
+        (records_and_reports_do_not_judge, "report/rows.py", "from pytest_rlperf.judge.verdict import WORKERS"),
+        (reports_compute_no_verdict, "report/rows.py", "verdict = model.Verdict(status)"),
+        (reports_compute_no_verdict, "report/html.py", "slower = outcome.verdict.estimate.ratio > 1.03"),
+        (adapters_are_thin, "components/libraries/rlox.py", "from pytest_rlperf.components import arrays"),
+        (adapters_are_thin, "components/libraries/rlox.py", "import gymnasium"),
+        (no_utils, "measure/utils.py", ""),
+        (state_lives_in_timers, "run.py", "def start():\n    global running"),
+        (state_lives_in_timers, "options.py", "_seen: dict[str, int] = {}"),
+        (modules_are_short, "run.py", "pass\n" * (LONGEST_MODULE + 1)),
+    ],
+)
+def test_rule_finds_a_breach(tmp_path: Path, rule: Rule, path: str, source: str) -> None:
+    """Every rule finds what it forbids, in the package as it is otherwise laid out."""
+    for module in (ROOT / PACKAGE).rglob("*.py"):
+        empty = tmp_path / module.relative_to(ROOT / PACKAGE)
+        empty.parent.mkdir(parents=True, exist_ok=True)
+        empty.touch()
+    (tmp_path / "compat").mkdir(exist_ok=True)
+    (tmp_path / "compat" / "rlox.py").touch()
+    (tmp_path / path).write_text(source, encoding="utf-8")
+    findings = rule(read_modules(tmp_path))
+    assert len(findings) == 1
+    assert findings[0].startswith(f"{PACKAGE}/{path}:")
+
+
+def test_imports_for_the_type_checker_are_told_apart(tmp_path: Path) -> None:
+    """An import under TYPE_CHECKING loads nothing, one beside it or in a function does."""
+    (tmp_path / "cli.py").write_text(
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import pytest\n"
+        "else:\n    import torch\n"
+        "def main():\n    import rich.table\n",
+        encoding="utf-8",
+    )
+    (module,) = read_modules(tmp_path)
+    assert module.imports == (
+        Import("typing", 1, in_function=False, typing_only=False),
+        Import("pytest", 3, in_function=False, typing_only=True),
+        Import("torch", 5, in_function=False, typing_only=False),
+        Import("rich.table", 7, in_function=True, typing_only=False),
+    )
+    assert not pytest_stays_with_its_hosts([module])
+
+
+# --------------------------------------------------------------------------- what importing loads
+
+
+def loaded_by(statements: str) -> set[str]:
+    """Return the top-level modules in a fresh interpreter after ``statements``."""
+    code = f"{statements}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return set(result.stdout.split())
+
+
+def test_importing_the_plugin_loads_nothing_heavy() -> None:
+    """A run without --rlperf pays for none of the libraries that measuring needs."""
+    assert not loaded_by("import pytest, pytest_rlperf, pytest_rlperf.plugin") & (HEAVY - loaded_by("import pytest"))
+
+
+def test_importing_the_package_loads_no_pytest() -> None:
+    """Timers can live in production code, where pytest is not installed."""
+    loaded = loaded_by("from pytest_rlperf import *")
+    assert PACKAGE in loaded
+    assert not loaded & (HEAVY | {"pytest", "_pytest"})
