@@ -63,11 +63,11 @@ def test_the_summary_to_the_letter() -> None:
     ]
     text = render_summary(outcomes, SUMMARY, width=80, color=False, verbose=False)
     assert text == (
-        "test               median  items/s  baseline  change       99 % CI  verdict\n"
-        "───────────────────────────────────────────────────────────────────────────\n"
-        "test_update[256]  21.4 ms    12.0k   10.2 ms    ×2.1  [+102, +118]  SLOWER\n"
-        "test_sample       12.9 µs    19.8M   12.8 µs  +0.4 %  [-3.6, +4.4]  SAME\n"
-        "test_new           1.50 s      171                                  NEW\n"
+        "test               median  items/s  baseline  change      99 % CI  verdict\n"
+        "──────────────────────────────────────────────────────────────────────────\n"
+        "test_update[256]  21.4 ms    12.0k   10.2 ms    ×2.1 [+102, +118]  SLOWER\n"
+        "test_sample       12.9 µs    19.8M   12.8 µs  +0.4 % [-3.6, +4.4]  SAME\n"
+        "test_new           1.50 s      171                                 NEW\n"
         "\n"
         "test_update[256]  SLOWER\n"
         "  stored numbers only: over 20 %\n"

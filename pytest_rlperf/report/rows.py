@@ -28,16 +28,12 @@ def _baseline(outcome: Outcome) -> str:
 
 def _change(outcome: Outcome) -> str:
     estimate = outcome.verdict.estimate
-    return "" if estimate is None else units.change(estimate.ratio)
-
-
-def _interval(outcome: Outcome) -> str:
-    estimate = outcome.verdict.estimate
     if estimate is None:
         return ""
     low, high = 100 * (estimate.low - 1), 100 * (estimate.high - 1)
     digits = 0 if max(abs(low), abs(high)) >= 10 else 1
-    return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+    interval = f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+    return f"{units.change(estimate.ratio)} {interval:>12}"
 
 
 def _status(outcome: Outcome) -> str:
@@ -61,8 +57,7 @@ COLUMNS = (
     Column("median", lambda outcome: units.seconds(outcome.result.call_s), "right"),
     Column("items/s", _throughput, "right"),
     Column("baseline", _baseline, "right"),
-    Column("change", _change, "right"),
-    Column("99 % CI", _interval, "right"),
+    Column("change      99 % CI", _change, "right"),
     Column("verdict", _status, "left"),
 )
 
