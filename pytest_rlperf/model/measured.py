@@ -1,7 +1,4 @@
-"""Every frozen type and enum that crosses a wall between two stages.
-
-Quantities are in base units: seconds as ``float``, integer nanoseconds where a name ends in ``_ns``.
-"""
+"""What is measured, and what measuring it gives."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pytest_rlperf.errors import NotMeasuredError
-
-# --------------------------------------------------------------------------- declare
 
 
 def _nothing() -> None:
@@ -39,9 +34,6 @@ class Workload:
     setup: Callable[[], None] | None = None
     count: Callable[[], float] | None = None
     close: Callable[[], None] = _nothing
-
-
-# --------------------------------------------------------------------------- measure
 
 
 class SliceKind(str, enum.Enum):
@@ -185,152 +177,3 @@ class Result:
 
 Measure: TypeAlias = Callable[..., Result]
 """What an rlperf fixture gives a test: call it with the component, get the result."""
-
-# --------------------------------------------------------------------------- record
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What must be equal for stored times to be comparable; ``kernel`` is the reference kernels' version."""
-
-    system: str
-    arch: str
-    cpu: str
-    cores: int
-    python: str
-    kernel: int
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where figures come from. ``commit`` and ``tree`` are full SHAs, None outside git."""
-
-    commit: str | None
-    tree: str | None
-    dirty: bool
-    created: str
-    packages: dict[str, str]
-
-    @property
-    def settleable(self) -> bool:
-        """Whether the code behind the figures can be had again, so that a suspicion can be settled live."""
-        return self.commit is not None and not self.dirty
-
-
-@dataclass(frozen=True)
-class Acceptance:
-    """Why figures were replaced although something was slower."""
-
-    reason: str
-    created: str
-    previous_call_s: float
-
-
-@dataclass(frozen=True)
-class StoredResult:
-    """One test's entry in a baseline: its figures, the session they come from, and why they were accepted."""
-
-    result: Result
-    session: str
-    accepted: Acceptance | None
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """A named set of stored results for one machine class; ``sessions`` holds the provenance of each entry."""
-
-    schema: int
-    machine: Machine
-    sessions: dict[str, Provenance]
-    results: dict[str, StoredResult]
-
-
-# --------------------------------------------------------------------------- judge
-
-
-class Status(str, enum.Enum):
-    """What a comparison says."""
-
-    SAME = "SAME"
-    SLOWER = "SLOWER"
-    FASTER = "FASTER"
-    UNDECIDED = "UNDECIDED"
-    NEW = "NEW"
-    INCOMPARABLE = "INCOMPARABLE"
-    INVALID = "INVALID"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A ratio head/base with its two-sided confidence interval; ``units`` is the smaller side's sample size.
-
-    ``floor`` is the ratio's one-sided lower bound at the run's error rate, ``ceiling`` its upper one.
-    """
-
-    ratio: float
-    low: float
-    high: float
-    confidence: float
-    floor: float
-    ceiling: float
-    units: int
-
-
-@dataclass(frozen=True)
-class Reason:
-    """Why a verdict is what it is: a stable code, and a sentence a person can act on."""
-
-    code: str
-    message: str
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A status, why, and the estimate behind it, where there is one.
-
-    ``smallest_seen`` is the smallest slowdown (0.2 is 20 %) this comparison could have called SLOWER.
-    """
-
-    status: Status
-    reason: Reason
-    estimate: Estimate | None
-    smallest_seen: float | None
-    gated: bool
-    accepted: bool
-
-    def fails(self, strict: bool) -> bool:
-        """Whether this verdict fails its test."""
-        if not self.gated:
-            return False
-        if self.status is Status.SLOWER:
-            return not self.accepted
-        return strict and self.status not in (Status.SAME, Status.FASTER)
-
-
-@dataclass(frozen=True)
-class Policy:
-    """The rules one test is judged by. Ratios minus one: a tolerance of 0.03 is 3 %.
-
-    ``tolerance`` is what a comparison may move and still be SAME; ``conviction`` is the slowdown an estimate must
-    pass to be SLOWER, its lower bound half of it. ``alpha`` is the chance of any false alarm in the run,
-    ``tests`` how many share it.
-    """
-
-    tolerance: float
-    conviction: float
-    confidence: float
-    alpha: float
-    tests: int
-    min_change_s: float
-    gated: bool
-    accept: bool
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A test's whole story, as the reports read it."""
-
-    result: Result
-    baseline: StoredResult | None
-    verdict: Verdict
-    seconds: float

@@ -1,0 +1,41 @@
+"""Every frozen type and enum that crosses a wall between two stages.
+
+Quantities are in base units: seconds as ``float``, integer nanoseconds where a name ends in ``_ns``.
+"""
+
+from pytest_rlperf.model.judged import Estimate, Outcome, Policy, Reason, Status, Verdict
+from pytest_rlperf.model.measured import (
+    Measure,
+    Phase,
+    Result,
+    Shape,
+    SliceKind,
+    SliceRecord,
+    Warm,
+    WorkerRecord,
+    Workload,
+)
+from pytest_rlperf.model.stored import Acceptance, Baseline, Machine, Provenance, StoredResult
+
+__all__ = [
+    "Acceptance",
+    "Baseline",
+    "Estimate",
+    "Machine",
+    "Measure",
+    "Outcome",
+    "Phase",
+    "Policy",
+    "Provenance",
+    "Reason",
+    "Result",
+    "Shape",
+    "SliceKind",
+    "SliceRecord",
+    "Status",
+    "StoredResult",
+    "Verdict",
+    "Warm",
+    "WorkerRecord",
+    "Workload",
+]

@@ -1,0 +1,97 @@
+"""What a comparison says, by which rules, and why."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.stored import StoredResult
+
+
+class Status(str, enum.Enum):
+    """What a comparison says."""
+
+    SAME = "SAME"
+    SLOWER = "SLOWER"
+    FASTER = "FASTER"
+    UNDECIDED = "UNDECIDED"
+    NEW = "NEW"
+    INCOMPARABLE = "INCOMPARABLE"
+    INVALID = "INVALID"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A ratio head/base with its two-sided confidence interval; ``units`` is the smaller side's sample size.
+
+    ``floor`` is the ratio's one-sided lower bound at the run's error rate, ``ceiling`` its upper one.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    confidence: float
+    floor: float
+    ceiling: float
+    units: int
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a verdict is what it is: a stable code, and a sentence a person can act on."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A status, why, and the estimate behind it, where there is one.
+
+    ``smallest_seen`` is the smallest slowdown (0.2 is 20 %) this comparison could have called SLOWER.
+    """
+
+    status: Status
+    reason: Reason
+    estimate: Estimate | None
+    smallest_seen: float | None
+    gated: bool
+    accepted: bool
+
+    def fails(self, strict: bool) -> bool:
+        """Whether this verdict fails its test."""
+        if not self.gated:
+            return False
+        if self.status is Status.SLOWER:
+            return not self.accepted
+        return strict and self.status not in (Status.SAME, Status.FASTER)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The rules one test is judged by. Ratios minus one: a tolerance of 0.03 is 3 %.
+
+    ``tolerance`` is what a comparison may move and still be SAME; ``conviction`` is the slowdown an estimate must
+    pass to be SLOWER, its lower bound half of it. ``alpha`` is the chance of any false alarm in the run,
+    ``tests`` how many share it.
+    """
+
+    tolerance: float
+    conviction: float
+    confidence: float
+    alpha: float
+    tests: int
+    min_change_s: float
+    gated: bool
+    accept: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A test's whole story, as the reports read it."""
+
+    result: Result
+    baseline: StoredResult | None
+    verdict: Verdict
+    seconds: float

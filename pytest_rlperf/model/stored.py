@@ -1,0 +1,63 @@
+"""What is kept of a run, and where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_rlperf.model.measured import Result
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What must be equal for stored times to be comparable; ``kernel`` is the reference kernels' version."""
+
+    system: str
+    arch: str
+    cpu: str
+    cores: int
+    python: str
+    kernel: int
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where figures come from. ``commit`` and ``tree`` are full SHAs, None outside git."""
+
+    commit: str | None
+    tree: str | None
+    dirty: bool
+    created: str
+    packages: dict[str, str]
+
+    @property
+    def settleable(self) -> bool:
+        """Whether the code behind the figures can be had again, so that a suspicion can be settled live."""
+        return self.commit is not None and not self.dirty
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Why figures were replaced although something was slower."""
+
+    reason: str
+    created: str
+    previous_call_s: float
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """One test's entry in a baseline: its figures, the session they come from, and why they were accepted."""
+
+    result: Result
+    session: str
+    accepted: Acceptance | None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A named set of stored results for one machine class; ``sessions`` holds the provenance of each entry."""
+
+    schema: int
+    machine: Machine
+    sessions: dict[str, Provenance]
+    results: dict[str, StoredResult]
