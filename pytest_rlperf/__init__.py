@@ -1,4 +1,7 @@
-"""Performance regression tests for reinforcement-learning components, as ordinary pytest tests."""
+"""Performance regression tests for reinforcement-learning components, as ordinary pytest tests.
+
+PYTEST_DONT_REWRITE: a worker has it loaded before pytest is.
+"""
 
 from __future__ import annotations
 

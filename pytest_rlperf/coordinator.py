@@ -78,7 +78,7 @@ class Coordinator:
             path=self._path,
             directory=invocation.dir,
             markup=bool(reporter is not None and reporter.hasmarkup),
-            share_terminal=self._config.option.capture == "no",
+            share_terminal=self._config.option.capture in ("no", "tee-sys"),
         )
 
     def _run_item(self, pool: Pool, item: pytest.Item, following: pytest.Item | None, limit_s: float) -> None:
@@ -106,7 +106,10 @@ class Coordinator:
             self._finish(workers, m.Conclude(result, _failure(self._ledger, outcome)))
         except LeftEarlyError as early:
             text = f"worker {early.worker.number} {early.done.outcome} where worker 0 went on.\n{early.done.text}"
-            self._give_up(workers, early.worker, text)
+            missing = early.worker is workers[0] and early.done.outcome == "missing"
+            if missing:
+                text = f"collected here, but not in the process that measures it: {early.done.text}"
+            self._give_up(workers, early.worker, text, missing=missing)
         except WorkerLostError as lost:
             self._give_up(workers, lost.worker, str(lost))
 
@@ -119,7 +122,7 @@ class Coordinator:
         done = workers[0].conclude(order)
         self._ledger.modules.update(done.modules)
 
-    def _give_up(self, workers: list[Worker], culprit: Worker, text: str) -> None:
+    def _give_up(self, workers: list[Worker], culprit: Worker, text: str, *, missing: bool = False) -> None:
         """End a test that ``culprit`` made impossible to measure, as an error of that test."""
         for worker in workers[1:]:
             try:
@@ -135,6 +138,8 @@ class Coordinator:
                 reporter.conclude(m.Conclude(None, m.Failure(text, regression=False)))
             except WorkerLostError as lost:
                 self.relay.fabricate(f"{text}\n{lost}")
+        elif missing:
+            self.relay.fabricate(text)
         # Otherwise the reporter has left by itself, and reported why.
 
 

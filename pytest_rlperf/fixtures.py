@@ -1,4 +1,7 @@
-"""The fixtures: each turns what a test points at into a workload and hands it to the engine of this process."""
+"""The fixtures: each turns what a test points at into a workload and hands it to the engine of this process.
+
+PYTEST_DONT_REWRITE: a worker has it loaded before pytest is.
+"""
 
 from __future__ import annotations
 
@@ -104,6 +107,7 @@ def rlperf(_rlperf_measurement: _Measurement) -> Measure:
         __tracebackhide__ = True
 
         def make() -> Workload:
+            __tracebackhide__ = True
             from pytest_rlperf.components.thunk import thunk_workload
 
             return thunk_workload(fn, items=items, unit=unit, setup=setup, check=check)

@@ -206,7 +206,11 @@ def read_config(config: pytest.Config) -> Config:
             "--rlperf-inline measures in one process, too little for a baseline: leave out one of --rlperf-inline "
             "and --rlperf-save-baseline"
         )
-    if settings.active and not settings.inline and (config.option.usepdb or config.option.trace):
+    if (
+        settings.active
+        and not settings.inline
+        and (getattr(config.option, "usepdb", False) or getattr(config.option, "trace", False))
+    ):
         raise pytest.UsageError(
             "--rlperf measures in processes of their own, where a debugger has no terminal: add --rlperf-inline to "
             "use --pdb or --trace"

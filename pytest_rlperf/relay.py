@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Callable
@@ -50,7 +51,7 @@ class Relay:
         if isinstance(message, m.Warned):
             self._warn(message)
             return
-        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=message.report)
+        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=json.loads(message.report))
         if self._item is not None:
             report.nodeid = self._item.nodeid
             report.location = self._item.location
@@ -67,11 +68,15 @@ class Relay:
     def fabricate(self, text: str) -> None:
         """Report the phase a lost worker was in as failed."""
         assert self._item is not None
-        when = "call" if "setup" in self._phases else "setup"
+        when = next((phase for phase in ("setup", "call") if phase not in self._phases), "teardown")
         path, line, _ = self._item.location
         longrepr = PlainRepr(text, str(path), (line or 0) + 1)
-        self._log(self._report(when, "failed", longrepr))
-        self._teardown = None
+        report = self._report(when, "failed", longrepr)
+        if when == "teardown":
+            self._teardown = report
+        else:
+            self._teardown = None
+            self._log(report)
 
     def finish(self, properties: list[tuple[str, object]]) -> None:
         """End with a test: its teardown's report carries the properties that JUnit XML reads there."""
@@ -93,15 +98,16 @@ class Relay:
 
     def _log(self, report: pytest.TestReport) -> None:
         assert self._item is not None
-        self._phases.append(str(report.when))
+        if type(report) is pytest.TestReport:
+            self._phases += ["setup", "call"] if report.when == "setup" and not report.passed else [str(report.when)]
         self._before_writing()
         self._item.ihook.pytest_runtest_logreport(report=report)
 
     def _warn(self, message: m.Warned) -> None:
         module, _, name = message.category.rpartition(".")
-        category = getattr(sys.modules.get(module), name.rpartition(".")[2], UserWarning)
+        category = getattr(sys.modules.get(module), name, None)
         if not (isinstance(category, type) and issubclass(category, Warning)):
-            category = UserWarning
+            category = type(name, (UserWarning,), {"__module__": module})
         try:
             warning: Warning = category(message.text)
         except TypeError:  # a category that takes more than a text

@@ -23,8 +23,9 @@ STAGES = (
     {"judge"},
     {"report"},
 )
-# What pytest drives, outside the stages. `relay` and `run` are rooms of the coordinator.
-HOSTS = {"options", "fixtures", "coordinator", "relay", "run", "plugin", "measure.worker"}
+# What pytest drives, outside the stages. `relay` and `run` are rooms of the coordinator,
+# `worker_session` is one of the worker.
+HOSTS = {"options", "fixtures", "coordinator", "relay", "run", "plugin", "measure.worker", "measure.worker_session"}
 TORCH_PLACES = ("components", "timers.clocks", "timers.probes", "compat", "suite.conftest")
 TORCH_AT_THE_TOP = ("components.reference", "components.libraries")
 VERDICT_TYPES = {"Verdict", "Estimate", "Policy", "Reason"}

@@ -7,7 +7,6 @@ remaining reports → ``Done``. At any point ``Done`` may come instead: the test
 
 from __future__ import annotations
 
-import reprlib
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
@@ -52,7 +51,7 @@ class Ready(Message, frozen=True):
 class Reported(Message, frozen=True):
     """A setup, call or teardown report as pytest serialises it."""
 
-    report: dict[str, Any]
+    report: str  # JSON, which unlike msgpack holds integers of any size and lone surrogates
 
 
 class Warned(Message, frozen=True):
@@ -155,7 +154,7 @@ class Quit(Message, frozen=True):
 FromWorker: TypeAlias = Ready | Reported | Warned | Called | Checked | Warmed | Taken | Done
 FromCoordinator: TypeAlias = Run | Check | WarmUp | Take | Conclude | Unwind | Quit
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=reprlib.repr)
+_encoder = msgspec.msgpack.Encoder(enc_hook=str)
 _from_worker = msgspec.msgpack.Decoder(FromWorker)
 _from_coordinator = msgspec.msgpack.Decoder(FromCoordinator)
 

@@ -31,8 +31,9 @@ class Pool:
         for number in missing:
             scratch = self._scratch / f"worker{number}-{next(self._births)}"
             self._workers[number] = Worker(number, self._launch, scratch, self._relay)
-        for number in missing:
-            self._workers[number].wait_ready()
+        for number in range(count):
+            if not self._workers[number].ready:
+                self._workers[number].wait_ready()
         return [self._workers[number] for number in range(count)]
 
     def _is_usable(self, number: int) -> bool:

@@ -26,7 +26,7 @@ _POLL_S = 0.2
 _LAST_WORDS = 30  # lines
 
 # Takes the current directory off the path, where a file may bear the name of a module; the coordinator's path follows.
-_BOOT = "import sys; del sys.path[0]; from pytest_rlperf.measure.worker import main; main()"
+_BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.measure.worker import main; main()"
 
 Reply = TypeVar("Reply", m.Called, m.Checked, m.Warmed, m.Taken, m.Done)
 
@@ -72,6 +72,7 @@ class Worker:
         self.number = number
         self.seed = 1000 + number
         self.running = False
+        self.ready = False
         self.called: m.Called | None = None
         self.patience_s = SETUP_LIMIT_S
         self._relay = relay
@@ -95,12 +96,13 @@ class Worker:
         }
         environment[m.ENVIRONMENT_KEY] = m.encode_start(start)
         # With -s the user sees what the reporting worker prints, as it prints it.
-        output = None if launch.share_terminal and number == 0 else self._log.open("wb")
+        reporter = number == 0
+        output = None if launch.share_terminal and reporter else self._log.open("ab")
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT],
+                [sys.executable, *_interpreter_flags(), "-c", _BOOT],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=None if reporter else output,  # what a test writes past the capture is for the user to see
                 stderr=output,
                 cwd=launch.directory,
                 env=environment,
@@ -125,6 +127,7 @@ class Worker:
             raise WorkerLostError(
                 self, f"worker {self.number} speaks another protocol than this coordinator: {ready!r}"
             )
+        self.ready = True
 
     def start_run(self, key: str, next_key: str | None, *, reporter: bool, patience_s: float) -> None:
         """Have the worker begin a test, in which it may take ``patience_s`` for any answer once it was called."""
@@ -189,7 +192,8 @@ class Worker:
     def start_quitting(self) -> None:
         """Ask the worker to leave its test and end its session, with all teardowns."""
         with contextlib.suppress(WorkerLostError):
-            self.start_unwinding()
+            if self.running:
+                self._send(m.Unwind())  # though it has not called yet: it will read this when it does
             self._send(m.Quit())
 
     def end(self, limit_s: float) -> None:
@@ -283,10 +287,23 @@ class Worker:
     def _last_words(self) -> str:
         """Return the end of what the worker wrote: to its standard streams, and what pytest had captured of them."""
         parts = []
-        for name, title in (("captured0", "stdout"), ("captured1", "stderr"), ("output", "process output")):
+        titles = {"captured0": "stdout", "captured1": "stderr", "output": "process output"}
+        for path in [*sorted(self._scratch.glob("captured*")), self._log]:
             with contextlib.suppress(OSError):
-                text = (self._scratch / name).read_text(encoding="utf-8", errors="replace").strip()
+                text = path.read_text(encoding="utf-8", errors="replace").strip()
                 if text:
-                    lines = text.splitlines()[-_LAST_WORDS:]
-                    parts.append(f"--- last {title} ---\n" + "\n".join(lines))
+                    title = titles.get(path.name, "output captured by a fixture")
+                    parts.append(f"--- last {title} ---\n" + "\n".join(_telling(text.splitlines())))
         return "\n".join(parts)
+
+
+def _telling(lines: list[str]) -> list[str]:
+    """Return the lines that tell the most: the last, or of a crash the first, for faulthandler begins innermost."""
+    crashes = [index for index, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    return lines[crashes[-1] :][:_LAST_WORDS] if crashes else lines[-_LAST_WORDS:]
+
+
+def _interpreter_flags() -> list[str]:
+    """Return the flags this interpreter was started with, as multiprocessing passes them on."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return flags

@@ -75,6 +75,7 @@ def measure_solo(
     ``progress`` is told what goes on and how many seconds are left. Where calls are too long for the time, fewer
     workers measure, down to the one call that checked the component; ``notes`` say so.
     """
+    __tracebackhide__ = True
     started_s = clock()
     first = workers[0]
     progress("checking", expected_s(len(workers)))
@@ -199,6 +200,7 @@ class _Turn:
     def __init__(
         self, worker: Turns, warm: Warm, share_s: float, clock: Callable[[], float], tick: Callable[[float], None]
     ) -> None:
+        __tracebackhide__ = True
         self.worker = worker
         self.warm = warm
         self.traced: list[SliceRecord] = []
@@ -219,6 +221,7 @@ class _Turn:
                 break
 
     def _take_block(self) -> _Block:
+        __tracebackhide__ = True
         before = {kernel: self.worker.take(kernel) for kernel in KERNELS}
         plain = [self.worker.take(SliceKind.PLAIN)]
         if self.warm.call_s < _SINGLE_CALL_S:

@@ -1,0 +1,637 @@
+"""Worker processes: how they die, hang, disagree and end, beside other plugins and options of pytest's."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+MEASURE = ("--rlperf", "--rlperf-max-time=0.05")
+ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which saves each of six processes much of its start
+
+CONFTEST = """
+    import os
+
+    import pytest
+
+
+    def worker_of(config):
+        return getattr(config, "workerinput", {}).get("workerid")
+
+
+    @pytest.fixture(scope="session")
+    def worker(request):
+        return worker_of(request.config)
+"""
+
+
+def run(directory: Path, *args: str, tests: str = "", conftest: str = CONFTEST, **env: str) -> Run:
+    """Write a conftest and a test file and run pytest on them, as a user would."""
+    write(directory, tests, conftest)
+    process = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "rlperf", *args],
+        cwd=directory,
+        env=environment(directory, **env),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+        check=False,
+    )
+    return Run(process.returncode, process.stdout, process.stderr)
+
+
+class Run:
+    """How a pytest process ended, and what it wrote."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.text = f"{out}\n--- stderr ---\n{err}"
+        pattern = re.compile(r"^\S+?\.py::(\S+) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b", re.MULTILINE)
+        self.lines = [(match[1], match[2]) for match in pattern.finditer(out)]
+        self.outcomes = dict(self.lines)
+
+    def failure(self, test: str) -> str:
+        """Return what is said about one test that failed."""
+        parts = re.split(
+            r"^_{2,} (?:ERROR at \w+ of )?(\S+) _{2,}$", self.out.partition("short test summary")[0], flags=re.M
+        )
+        return "\n".join(text for name, text in zip(parts[1::2], parts[2::2], strict=True) if name == test)
+
+
+def write(directory: Path, tests: str, conftest: str = CONFTEST) -> None:
+    """Write a project of one test file."""
+    (directory / "tmp").mkdir(exist_ok=True)
+    (directory / "pytest.ini").write_text("[pytest]\n")
+    (directory / "conftest.py").write_text(textwrap.dedent(conftest))
+    (directory / "test_it.py").write_text(textwrap.dedent(tests))
+
+
+def environment(directory: Path, **env: str) -> dict[str, str]:
+    """Return the environment for a run, whose temporary files go below `directory`."""
+    removed = ("PYTEST_ADDOPTS", "PYTEST_XDIST", "PYTEST_CURRENT_TEST", "COV_CORE_", "COVERAGE_PROCESS_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
+    return {**kept, "COLUMNS": "100", "TMPDIR": str(directory / "tmp"), **env}
+
+
+def left_over(directory: Path) -> list[str]:
+    """Return the workers' temporary directories that are still there."""
+    return [path.name for path in (directory / "tmp").iterdir() if path.name.startswith("rlperf-")]
+
+
+# ------------------------------------------------------------------ a worker dies
+
+DEATHS = """
+    import ctypes
+    import os
+    import signal
+    import sys
+
+    import pytest
+
+
+    def work():
+        return sum(range(1000))
+
+
+    calls = 0
+
+
+    def after(count, fatal):
+        def call():
+            global calls
+            calls += 1
+            if calls == count:
+                fatal()
+            return work()
+
+        return call
+
+
+    @pytest.fixture
+    def dies_in_setup():
+        print("last words in setup")
+        os._exit(3)
+
+
+    @pytest.fixture
+    def dies_in_teardown(worker):
+        yield
+        print("last words in teardown")
+        if worker == "rlperf0":
+            os._exit(9)
+
+
+    @pytest.fixture(scope="session")
+    def precious():
+        return object()
+
+
+    def test_setup(rlperf, dies_in_setup):
+        rlperf(work)
+
+
+    def test_after_setup(rlperf, precious):
+        rlperf(work)
+
+
+    def test_call(rlperf):
+        print("last words in the call")
+        print("last error words", file=sys.stderr)
+        os._exit(4)
+
+
+    def test_measured(rlperf, worker):
+        print("last words of", worker)
+        rlperf(after(1, lambda: os._exit(5)) if worker == "rlperf3" else work)
+
+
+    def test_after_measured(rlperf, precious):
+        rlperf(work)
+
+
+    def test_killed(rlperf, worker):
+        if worker == "rlperf0":
+            print("last words before the kill")
+            rlperf(after(50, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+        rlperf(work)
+
+
+    def test_segfault(rlperf, worker):
+        if worker == "rlperf1":
+            print("last words before the fault")
+            ctypes.string_at(0)
+        rlperf(work)
+
+
+    def test_capfd(rlperf, capfd, worker):
+        print("last words under capfd", flush=True)
+        if worker == "rlperf0":
+            os._exit(6)
+        rlperf(work)
+
+
+    def test_teardown(rlperf, dies_in_teardown):
+        rlperf(work)
+
+
+    def test_last(rlperf, precious):
+        rlperf(work)
+"""
+
+
+@pytest.fixture(scope="module")
+def deaths(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Measure tests in which workers die, and between them tests in which they do not."""
+    return run(tmp_path_factory.mktemp("deaths"), *MEASURE, "-v", tests=DEATHS, **ALONE)
+
+
+@pytest.mark.parametrize(
+    ("test", "outcome", "reason", "words"),
+    [
+        ("test_setup", "ERROR", "worker 0 exited with code 3", ["last words in setup"]),
+        ("test_call", "FAILED", "worker 0 exited with code 4", ["last words in the call", "last error words"]),
+        ("test_measured", "FAILED", "worker 3 exited with code 5", ["last words of rlperf3", ">       rlperf("]),
+        ("test_killed", "FAILED", "worker 0 was killed by SIGKILL", ["last words before the kill"]),
+        (
+            "test_segfault",
+            "FAILED",
+            "worker 1 was killed by SIGSEGV",
+            ["last words before the fault", "test_segfault", "Segmentation fault"],
+        ),
+        ("test_capfd", "FAILED", "worker 0 exited with code 6", ["last words under capfd"]),
+        ("test_teardown", "ERROR", "worker 0 exited with code 9", ["last words in teardown"]),
+    ],
+)
+def test_death_is_an_error_of_its_test(deaths: Run, test: str, outcome: str, reason: str, words: list[str]) -> None:
+    """The test in which a worker dies fails with how it ended and what it said last."""
+    assert deaths.outcomes[test] == outcome, deaths.text
+    assert reason in deaths.failure(test)
+    assert [word for word in words if word not in deaths.failure(test)] == []
+
+
+def test_death_in_teardown_is_reported_once(deaths: Run) -> None:
+    """A test that passed before its worker died in teardown is an error of teardown, not a second call."""
+    assert [outcome for test, outcome in deaths.lines if test == "test_teardown"] == ["PASSED", "ERROR"]
+
+
+def test_other_tests_are_measured_after_a_death(deaths: Run) -> None:
+    """The tests after one that killed its workers run in fresh ones."""
+    passed = {test for test, outcome in deaths.outcomes.items() if outcome == "PASSED"}
+    assert passed == {"test_after_setup", "test_after_measured", "test_last"}, deaths.text
+    table = deaths.out.partition("== rlperf ==")[2]
+    assert all(re.search(rf"^{test} +\d", table, re.MULTILINE) for test in passed)
+    assert deaths.code == pytest.ExitCode.TESTS_FAILED
+
+
+def test_death_at_the_start_is_an_error_of_one_test(tmp_path: Path) -> None:
+    """A worker that dies before it has collected costs the test that waited for it, and no other."""
+    conftest = """
+        import os
+
+        def pytest_configure(config):
+            if getattr(config, "workerinput", {}).get("workerid") == "rlperf0" and not os.path.exists("died"):
+                open("died", "w").close()
+                print("last words at the start", flush=True)
+                os._exit(7)
+    """
+    tests = """
+        def work(): return sum(range(1000))
+        def test_one(rlperf): rlperf(work)
+        def test_two(rlperf): rlperf(work)
+    """
+    result = run(tmp_path, *MEASURE, tests=tests, conftest=conftest, **ALONE)
+    assert "1 passed, 1 error" in result.out, result.text
+    assert "worker 0 exited with code 7" in result.failure("test_one")
+    assert "last words at the start" in result.out
+
+
+# ------------------------------------------------------------------ a worker hangs, disagrees, or gives up
+
+HANGS = """
+    import pytest
+
+
+    def work():
+        return sum(range(1000))
+
+
+    def spin_for_ever():
+        while True:
+            pass
+
+
+    def test_hangs(rlperf, worker):
+        print("before hanging")
+        rlperf(spin_for_ever if worker == "rlperf2" else work)
+
+
+    def test_after(rlperf):
+        rlperf(work)
+
+
+    def test_other_raises(rlperf, worker):
+        if worker == "rlperf4":
+            raise ValueError("only there")
+        rlperf(work)
+
+
+    def test_other_skips(rlperf, worker):
+        if worker == "rlperf1":
+            pytest.skip("skipped there")
+        rlperf(work)
+
+
+    def test_other_calls_nothing(rlperf, worker):
+        if worker != "rlperf1":
+            rlperf(work)
+
+
+    def test_other_component_raises(rlperf, worker):
+        def broken():
+            raise KeyError("component broke there")
+
+        rlperf(broken if worker == "rlperf3" else work)
+
+
+    def test_reporter_raises(rlperf, worker):
+        if worker == "rlperf0":
+            raise ValueError("only here")
+        rlperf(work)
+
+
+    def test_reporter_skips(rlperf, worker):
+        if worker == "rlperf0":
+            pytest.skip("skipped here")
+        rlperf(work)
+
+
+    def test_broad_except(rlperf):
+        try:
+            rlperf(work)
+        except Exception:
+            pytest.fail("caught what is not the test's")
+
+
+    def test_last(rlperf):
+        rlperf(work)
+
+
+    def test_exits(rlperf):
+        pytest.exit("enough of this", returncode=9)
+"""
+
+
+@pytest.fixture(scope="module")
+def hangs(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Measure tests in which one worker hangs, or does other than the rest."""
+    return run(tmp_path_factory.mktemp("hangs"), *MEASURE, "-v", "-rs", tests=HANGS, **ALONE)
+
+
+def test_hanging_worker_is_ended_and_named(hangs: Run) -> None:
+    """A worker that does not answer is ended: its test fails and says which hung where, and the run goes on."""
+    assert hangs.outcomes["test_hangs"] == "FAILED", hangs.text
+    said = hangs.failure("test_hangs")
+    assert "worker 2 did not answer within 10 s" in said
+    assert re.search(r'test_it\.py", line \d+ in spin_for_ever', said)
+    assert hangs.outcomes["test_after"] == hangs.outcomes["test_last"] == "PASSED"
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        ("test_other_raises", ["worker 4 failed where worker 0 went on", "ValueError: only there"]),
+        ("test_other_skips", ["worker 1 skipped where worker 0 went on", "skipped there"]),
+        ("test_other_calls_nothing", ["worker 1 passed where worker 0 went on"]),
+        ("test_other_component_raises", ["worker 3 failed where worker 0 went on", "component broke there"]),
+    ],
+)
+def test_disagreeing_worker_fails_the_test(hangs: Run, test: str, words: list[str]) -> None:
+    """A worker that raises, skips or calls nothing where the reporter goes on is named, with its reason."""
+    assert hangs.outcomes[test] == "FAILED", hangs.text
+    assert [word for word in words if word not in hangs.failure(test)] == []
+
+
+def test_reporter_decides_before_the_call(hangs: Run) -> None:
+    """What the reporter raises before its call is what is reported, whatever the others do."""
+    assert hangs.outcomes["test_reporter_raises"] == "FAILED"
+    assert "ValueError: only here" in hangs.failure("test_reporter_raises")
+    assert "went on" not in hangs.failure("test_reporter_raises")
+    assert hangs.outcomes["test_reporter_skips"] == "SKIPPED"
+    assert "skipped here" in hangs.out
+    assert hangs.outcomes["test_broad_except"] == "PASSED"
+
+
+def test_exit_asked_for_by_a_test_says_why(hangs: Run) -> None:
+    """`pytest.exit` in a test shows its reason."""
+    assert "enough of this" in hangs.out
+
+
+# ------------------------------------------------------------------ nothing is left behind
+
+LONG = """
+    import os
+    import subprocess
+    import sys
+    import time
+    from pathlib import Path
+
+    import pytest
+
+    HERE = Path(__file__).parent
+
+
+    def say(text):
+        with (HERE / "events").open("a") as file:
+            file.write(f"{text} {os.getpid()}\\n")
+
+
+    @pytest.fixture(scope="session")
+    def lives():
+        say("up")
+        yield
+        say("down")
+
+
+    @pytest.fixture(scope="session")
+    def child():
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+        with (HERE / "events").open("a") as file:
+            file.write(f"child {process.pid}\\n")
+
+
+    @pytest.fixture
+    def slow():
+        say("setting up")
+        time.sleep(2)
+
+
+    def work():
+        return sum(range(1000))
+
+
+    def test_quick(rlperf, lives, child):
+        rlperf(work)
+
+
+    def test_long(rlperf, lives):
+        calls = 0
+
+        def call():
+            nonlocal calls
+            calls += 1
+            if calls == 100:
+                say("measuring")
+            return work()
+
+        rlperf(call)
+
+
+    def test_slow_setup(rlperf, lives, slow):
+        rlperf(work)
+
+
+    def test_after_slow_setup(rlperf, lives):
+        rlperf(work)
+"""
+
+
+def start(directory: Path, *args: str) -> subprocess.Popen[bytes]:
+    """Start a run of LONG in the background."""
+    write(directory, LONG)
+    with (directory / "out").open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-p", "rlperf", "--rlperf", *args],
+            cwd=directory,
+            env=environment(directory, **ALONE),
+            stdout=out,
+            stderr=out,
+        )
+
+
+def pids(directory: Path, what: str) -> set[int]:
+    """Return the processes that have said `what`."""
+    try:
+        lines = (directory / "events").read_text().splitlines()
+    except FileNotFoundError:
+        return set()
+    return {int(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == what}
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
+    """Return whether `condition` came true in time."""
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return condition()
+
+
+def running(processes: set[int]) -> set[int]:
+    """Return those that still run."""
+    alive = set()
+    for pid in processes:
+        try:
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                alive.add(pid)
+        except psutil.NoSuchProcess:
+            continue
+    return alive
+
+
+def test_nothing_is_left_after_a_run(tmp_path: Path) -> None:
+    """After a run its workers, what they started and their temporary directories are gone, and fixtures torn down."""
+    process = start(tmp_path, "--rlperf-max-time=0.1", "-k", "quick")
+    assert process.wait(60) == 0, (tmp_path / "out").read_text()
+    assert len(pids(tmp_path, "up")) == 5
+    assert pids(tmp_path, "down") == pids(tmp_path, "up")
+    assert not running(pids(tmp_path, "up") | pids(tmp_path, "child"))
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize(("test", "stage"), [("long", "measuring"), ("slow_setup", "setting up")])
+def test_nothing_is_left_after_an_interrupt(tmp_path: Path, test: str, stage: str) -> None:
+    """After Ctrl-C workers tear down their fixtures and are gone, and the run ends as interrupted."""
+    process = start(tmp_path, "--rlperf-max-time=60", "-k", test)
+    assert wait_until(lambda: bool(pids(tmp_path, stage)), 30), (tmp_path / "out").read_text()
+    if stage == "setting up":
+        assert wait_until(lambda: len(pids(tmp_path, stage)) == 5, 30)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == pytest.ExitCode.INTERRUPTED, (tmp_path / "out").read_text()
+    assert "KeyboardInterrupt" in (tmp_path / "out").read_text()
+    assert not running(pids(tmp_path, "up"))
+    assert pids(tmp_path, "down") == pids(tmp_path, "up")
+    assert left_over(tmp_path) == []
+
+
+def test_workers_end_with_a_killed_coordinator(tmp_path: Path) -> None:
+    """When the coordinator is killed while measuring, its workers end by themselves, with their teardowns."""
+    process = start(tmp_path, "--rlperf-max-time=60", "-k", "long")
+    assert wait_until(lambda: bool(pids(tmp_path, "measuring")), 30), (tmp_path / "out").read_text()
+    workers = pids(tmp_path, "up")
+    assert len(workers) == 5
+    process.kill()
+    process.wait()
+    assert wait_until(lambda: not running(workers), 15)
+    assert pids(tmp_path, "down") == workers
+
+
+# ------------------------------------------------------------------ other plugins and options
+
+NEIGHBOURS = """
+    import os
+    import sys
+    import time
+    import warnings
+    from pathlib import Path
+
+    import pytest
+
+    HERE = Path(__file__).parent
+
+
+    def say(text):
+        with (HERE / "events").open("a") as file:
+            file.write(f"{text} {os.getpid()}\\n")
+
+
+    def work():
+        return sum(range(1000))
+
+
+    def for_a_second():
+        deadline = time.perf_counter() + 0.3
+        while time.perf_counter() < deadline:
+            work()
+
+
+    @pytest.mark.timeout(0.5)
+    def test_longer_than_its_timeout(rlperf):
+        for_a_second()
+        for_a_second()
+        rlperf(work)
+
+
+    @pytest.mark.flaky(reruns=2)
+    def test_fails(rlperf):
+        say("ran")
+        rlperf(work)
+        raise ValueError("once")
+
+
+    def test_traced_by_nobody(rlperf):
+        assert sys.gettrace() is None
+        monitoring = getattr(sys, "monitoring", None)
+        assert monitoring is None or monitoring.get_tool(monitoring.COVERAGE_ID) is None
+        rlperf(work)
+
+
+    def test_warns(rlperf):
+        rlperf(lambda: warnings.warn("from the component", FutureWarning))
+"""
+
+
+def have(*modules: str) -> None:
+    """Skip where a plugin is not installed."""
+    for module in modules:
+        pytest.importorskip(module)
+
+
+def test_beside_other_plugins(tmp_path: Path) -> None:
+    """Distribution is off and said so; timeouts, reruns and coverage leave measured tests alone; -W error counts."""
+    have("xdist", "pytest_timeout", "pytest_rerunfailures", "pytest_cov")
+    result = run(
+        tmp_path, "-n", "2", "--timeout=1", "--reruns", "2", "--cov=.", "--strict-markers", "-W", "error", "-v",
+        tests=NEIGHBOURS, PYTEST_ADDOPTS="--rlperf --rlperf-max-time=1",
+    )  # fmt: skip
+    assert result.outcomes == {
+        "test_longer_than_its_timeout": "PASSED",
+        "test_fails": "FAILED",
+        "test_traced_by_nobody": "PASSED",
+        "test_warns": "FAILED",
+    }, result.text
+    assert "pytest-xdist's distribution is off" in result.out.partition("test_it.py")[0]
+    assert "RERUN" not in result.out
+    assert (tmp_path / "events").read_text().count("ran") == 5
+    assert "FutureWarning: from the component" in result.failure("test_warns")
+    assert "pytest_rlperf/" not in result.failure("test_warns")
+    assert result.code == pytest.ExitCode.TESTS_FAILED
+
+
+SIMPLE = """
+    def test_simple(rlperf):
+        print("printed")
+        rlperf(lambda: sum(range(1000)))
+"""
+
+
+def test_without_other_plugins(tmp_path: Path) -> None:
+    """Measuring needs no plugin that can be switched off, under --strict-config too."""
+    names = (
+        "benchmark", "cacheprovider", "debugging", "faulthandler", "hypothesispytest", "junitxml", "logging",
+        "pytest_cov", "rerunfailures", "stepwise", "threadexception", "timeout", "tmpdir", "unraisableexception",
+        "warnings", "xdist",
+    )  # fmt: skip
+    switched_off = [argument for name in names for argument in ("-p", f"no:{name}")]
+    result = run(tmp_path, *MEASURE, "--strict-config", "-v", *switched_off, tests=SIMPLE)
+    assert result.code == 0, result.text
+    assert result.outcomes == {"test_simple": "PASSED"}
+
+
+def test_without_a_terminal_reporter(tmp_path: Path) -> None:
+    """A run without terminal output measures all the same, and tells by its exit code."""
+    result = run(tmp_path, *MEASURE, "-p", "no:terminal", "--junitxml=out.xml", tests=SIMPLE, **ALONE)
+    assert result.code == 0, result.text
+    assert 'name="rlperf_verdict" value="NEW"' in (tmp_path / "out.xml").read_text()
+    assert left_over(tmp_path) == []
