@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -224,13 +225,15 @@ def time_limit_s(ledger: Ledger, items: list[pytest.Item]) -> float:
     settings = ledger.settings
     ledger.expect(sum(settings.for_test(item).gate for item in items))
     if settings.budget_s is None or not items:
-        return settings.max_time_s
-    return min(settings.max_time_s, settings.budget_s / len(items))
+        return math.inf
+    return settings.budget_s / len(items)
 
 
 def _failure(ledger: Ledger, outcome: Outcome) -> m.Failure | None:
     """Return why a test must fail, if it must."""
-    if not outcome.verdict.fails(ledger.settings.strict):
+    # Storing is what NEW and INCOMPARABLE ask for; a strict run must be able to store its first baseline.
+    cured = ledger.settings.save and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE)
+    if cured or not outcome.verdict.fails(ledger.settings.strict):
         return None
     return m.Failure(failure_text(outcome, ledger.origin(outcome)), outcome.verdict.status is Status.SLOWER)
 

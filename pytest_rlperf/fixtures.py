@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from pytest_rlperf.options import check_markers
+
 if TYPE_CHECKING:
     from pytest_rlperf.model import Measure, Result, Workload
 
@@ -68,6 +70,7 @@ class _Measurement:
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._engine = request.config.stash.get(ENGINE, None) or RunOnce()
         self._item: pytest.Item = request.node
+        check_markers(self._item)  # a typo in a marker is told in every run, not only where it would count
         self._used = False
 
     def __call__(self, workload: Callable[[], Workload]) -> Result:
@@ -119,16 +122,16 @@ def rlperf(_rlperf_measurement: _Measurement) -> Measure:
 
 @pytest.fixture
 def rlperf_vecenv_step(_rlperf_measurement: _Measurement) -> Measure:
-    """Measure a vector env's step: ``rlperf_vecenv_step(env)``, or a thunk that makes the env."""
+    """Measure a vector env's step: ``rlperf_vecenv_step(env)``, or a thunk making one, or stepping ``num_envs``."""
 
-    def measure(env: Any) -> Result:
+    def measure(env: Any, num_envs: int | None = None) -> Result:
         __tracebackhide__ = True
 
         def make() -> Workload:
             __tracebackhide__ = True
             from pytest_rlperf.components.vecenv import vecenv_workload
 
-            return vecenv_workload(env)
+            return vecenv_workload(env, num_envs)
 
         return _rlperf_measurement(make)
 
@@ -137,7 +140,7 @@ def rlperf_vecenv_step(_rlperf_measurement: _Measurement) -> Measure:
 
 @pytest.fixture
 def rlperf_replay_sample(_rlperf_measurement: _Measurement) -> Measure:
-    """Measure a replay buffer's sample: ``rlperf_replay_sample(buffer, batch_size=256)``."""
+    """Measure a replay buffer's sample: ``rlperf_replay_sample(buffer, batch_size=256)``, or a thunk's batch."""
 
     def measure(buffer: Any, batch_size: int) -> Result:
         __tracebackhide__ = True

@@ -93,7 +93,7 @@ class Ledger:
         if len(outcome.result.workers) < WORKERS:
             return f"{len(outcome.result.workers)} of {WORKERS} workers measured it; raise --rlperf-max-time"
         if locked and outcome.baseline is not None:
-            return 'the run had failures, and old figures are kept then; --rlperf-accept="why" replaces them'
+            return 'a run with failures or something SLOWER keeps old figures; --rlperf-accept="why" replaces them'
         return None
 
     def _acceptance(self, outcome: Outcome, created: str) -> Acceptance | None:

@@ -29,7 +29,7 @@ def parse_tolerance(value: object) -> float:
         match = _PERCENT.fullmatch(value)
         fraction = float(match[1]) / 100 if match else math.nan
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        fraction = float(value)
+        fraction = float(value) if value < 1 else math.nan  # 3 is not 300 %, but a forgotten percent sign
     else:
         fraction = math.nan
     if not 0 < fraction <= 10:
@@ -75,7 +75,7 @@ def parse_flag(value: object) -> bool:
 
 def parse_name(value: object) -> str:
     """Read a baseline's name, which becomes the name of a directory."""
-    if not isinstance(value, str) or not _BASELINE_NAME.fullmatch(value):
+    if not isinstance(value, str) or not _BASELINE_NAME.fullmatch(value) or len(value) > 100:
         raise ValueError(
             "a baseline's name holds letters, digits, '.', '_', '+' and '-' and starts with a letter or digit; "
             "where baselines are kept is set by --rlperf-baseline-dir"
@@ -189,6 +189,12 @@ def add_marker(config: pytest.Config) -> None:
     """Register the marker, so that --strict-markers knows it."""
     keywords = ", ".join(f"{name}=…" for name in _MARKER_NAMES)
     config.addinivalue_line("markers", f"{MARKER}({keywords}): how one test is measured and judged; see the README")
+
+
+def check_markers(item: pytest.Item) -> None:
+    """Raise UsageError where one of the test's markers cannot be read."""
+    for marker in item.iter_markers(MARKER):
+        _marker_settings(marker, item.nodeid)
 
 
 def read_config(config: pytest.Config) -> Config:

@@ -60,7 +60,7 @@ class MeasuredRun:
         """Say how long it will take."""
         if self._settings.inline:
             return f"rlperf: measuring {len(items)} tests in this process, which never convicts"
-        each_s = min(expected_s(WORKERS), time_limit_s(self._ledger, items))
+        each_s = min(expected_s(WORKERS), self._settings.max_time_s, time_limit_s(self._ledger, items))
         return (
             f"rlperf: measuring {len(items)} tests in {WORKERS} processes each, "
             f"about {units.seconds(each_s * len(items))} beside imports and fixtures"

@@ -12,7 +12,8 @@ def _significant(value: float, digits: int) -> str:
     """Write ``value`` with ``digits`` significant digits and no exponent."""
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded figure: 9.996 is 10.0
+    decimals = max(0, digits - 1 - exponent)
     return f"{value:.{decimals}f}"
 
 
@@ -38,7 +39,7 @@ def quantity(value: float) -> str:
 
 def rate(value: float, unit: str) -> str:
     """Write a throughput given in items per second: ``166k step/s``."""
-    return f"{_scaled(value, _COUNT_STEPS, ' ' if value < 1e3 else '')} {unit}/s".replace("  ", " ")
+    return f"{_scaled(value, _COUNT_STEPS, '')} {unit}/s"
 
 
 def percent(fraction: float, *, signed: bool = True) -> str:

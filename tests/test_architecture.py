@@ -186,7 +186,7 @@ def stages_look_back(modules: list[Module]) -> list[str]:
             theirs = stage(found.inside)
             if theirs is None:
                 # A worker is a pytest session with the plugin in it, so it knows the options and fixtures.
-                allowed = module.name == "measure.worker" and found.inside in {"options", "fixtures"}
+                allowed = module.name in HOSTS and found.inside in {"options", "fixtures"}
             else:
                 same = module.name.partition(".")[0] == found.inside.partition(".")[0] or own == 0
                 allowed = theirs < own or (theirs == own and same)

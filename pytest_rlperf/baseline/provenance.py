@@ -22,7 +22,8 @@ def provenance(root: Path, baseline_dir: Path, modules: Iterable[str]) -> Proven
     if commit is not None:
         ignored = [":(exclude,glob,top)**/__pycache__/**"]
         if baseline_dir.resolve().is_relative_to(root.resolve()):
-            ignored.append(f":(exclude){baseline_dir.resolve().relative_to(root.resolve())}")
+            files = baseline_dir.resolve().relative_to(root.resolve()) / "*" / "*.json"
+            ignored.append(f":(exclude,glob){files.as_posix()}")
         status = _git(root, "status", "--porcelain", "--", ":(top)", *ignored)
     return Provenance(
         commit=commit,

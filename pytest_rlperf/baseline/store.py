@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,8 +60,8 @@ class Store:
                 pass
         except OSError as error:
             raise BaselineError(
-                f"cannot write baselines to {self.directory}: {error.strerror}. Make it writable, or choose another "
-                "with --rlperf-baseline-dir=DIR"
+                f"cannot write baselines to {self.directory}: {error.strerror}; choose another place with "
+                "--rlperf-baseline-dir=DIR"
             ) from None
 
     def write(self, session: str, provenance: Provenance, results: dict[str, StoredResult]) -> None:
@@ -76,6 +78,9 @@ class Store:
             sessions={name: kept for name, kept in sessions.items() if name in used},
             results=merged,
         )
+        senseless = _senseless(baseline)
+        if senseless is not None:
+            raise BaselineError(f"not written to {self.path}, as it could not be read back: {senseless}")
         text = msgspec.json.format(msgspec.json.encode(baseline, order="sorted"), indent=1) + b"\n"
         try:
             _write_atomically(self.path, text)
@@ -95,13 +100,18 @@ class Store:
         try:
             raw = path.read_bytes()
         except OSError as error:
-            raise BaselineError(f"cannot read {path}: {error.strerror}") from None
+            raise BaselineError(
+                f"cannot read {path}: {error.strerror}; make it readable, or choose another place with "
+                "--rlperf-baseline-dir=DIR"
+            ) from None
         if not raw.strip():
             raise BaselineError(f"{path} is empty; {way_out}")
         try:
             version = msgspec.json.decode(raw, type=_Versioned).schema
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BaselineError(f"{path} is not a baseline: {error}; {way_out}") from None
+        if version < 1:
+            raise BaselineError(f"{path} is not a baseline: $.schema is {version}, the first was 1; {way_out}")
         if version > SCHEMA:
             raise BaselineError(
                 f"{path} has schema version {version}, this pytest-rlperf reads up to {SCHEMA}: upgrade pytest-rlperf, "
@@ -109,29 +119,46 @@ class Store:
             )
         try:
             baseline = msgspec.json.decode(raw, type=Baseline)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BaselineError(f"{path} is not a baseline: {error}; {way_out}") from None
         senseless = _senseless(baseline)
         if senseless is not None:
             raise BaselineError(f"{path} is not a baseline: {senseless}; {way_out}")
+        if path == self.path and baseline.machine != self._machine:
+            raise BaselineError(f"{path} is of another machine class; {way_out}")
         return baseline
 
 
 def _senseless(baseline: Baseline) -> str | None:
-    """Return the first thing that no measurement can have written, by its place."""
+    """Return the first thing that no measurement can have given, by its place."""
     for key, stored in baseline.results.items():
         place = f"$.results[{key!r}]"
         if stored.session not in baseline.sessions:
             return f"{place}.session is {stored.session!r}, which is not in $.sessions"
         if not stored.result.workers:
             return f"{place}.result.workers is empty"
-        for index, worker in enumerate(stored.result.workers):
-            for name in ("call_s", "relative", "relative_memory", "items_per_call"):
-                if not getattr(worker, name) > 0:
-                    return (
-                        f"{place}.result.workers[{index}].{name} is {getattr(worker, name)}, expected a positive number"
-                    )
+        for where, value in _positive_figures(stored.result):
+            if not 0 < value < math.inf:
+                return f"{place}.result.{where} is {value}, expected a positive number"
+        for where, value in _times(stored.result):
+            if not 0 <= value < math.inf:
+                return f"{place}.result.{where} is {value}, expected no negative number"
     return None
+
+
+def _positive_figures(result: Result) -> Iterator[tuple[str, float]]:
+    """Yield the figures that are logarithms' arguments or divisors, with their places."""
+    yield "items", result.items
+    for index, worker in enumerate(result.workers):
+        for name in ("call_s", "relative", "relative_memory", "items_per_call"):
+            yield f"workers[{index}].{name}", getattr(worker, name)
+
+
+def _times(result: Result) -> Iterator[tuple[str, float]]:
+    """Yield the times that may be zero, with their places."""
+    yield "traced_call_s", result.traced_call_s
+    for index, phase in enumerate(result.phases):
+        yield f"phases[{index}].total_s", phase.total_s
 
 
 class _Versioned(msgspec.Struct):

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_rlperf.components.arrays import leaves, to_numpy
+from pytest_rlperf.components.sizes import check_count, check_items
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
 
+_AFTER_THE_LAST = ("last_", "next_", "final_", "['last_", "['next_", "['final_")  # fields without a row a step
 _PPO_COLLECT = hierarchical_timer("ppo_collect")
 
 
 def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Workload:
     """Return the workload of ``agent.collect(n_steps)``, or of a thunk that collects ``items`` env steps.
 
-    The check collects one rollout of an agent's: every array must have ``n_steps`` rows, and every number in it must
-    be finite. Where the rollout has a mask ``valid``, rows that were resets are not counted as env steps.
+    The check collects one rollout of an agent's: its arrays must have ``n_steps`` rows, or one more for what also
+    has a value after the last step, and every number in them must be finite. Where the rollout has a mask ``valid``,
+    rows that were resets are not counted as env steps.
     """
     __tracebackhide__ = True
     collect = getattr(agent, "collect", None)
     if callable(collect):
         if n_steps is None:
             raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, which agent.collect is called with")
+        check_count("n_steps", n_steps)
         return _agent_workload(collect, n_steps)
     if not callable(agent):
         raise ComponentError(
@@ -32,6 +37,7 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
         )
     if items is None:
         raise ComponentError("rlperf_ppo_collect(thunk) also needs items=…, the env steps one call collects")
+    check_items(items)
     return _workload(agent, float(items), agent, None)
 
 
@@ -72,11 +78,18 @@ def _workload(
 
 def _env_steps(rollout: Any, n_steps: int) -> float:
     """Return how many env steps a rollout holds."""
-    valid = getattr(rollout, "valid", None)
+    valid = _field(rollout, "valid")
     if valid is not None:
         return float(valid.sum())
-    rewards = getattr(rollout, "rewards", None)
-    return float(rewards.size if rewards is not None else n_steps)
+    rewards = _field(rollout, "rewards")
+    return float(math.prod(rewards.shape) if rewards is not None else n_steps)
+
+
+def _field(rollout: Any, name: str) -> Any:
+    """Return a rollout's array by its name, an attribute or a key; None where it has none."""
+    if isinstance(rollout, Mapping):
+        return rollout.get(name)
+    return getattr(rollout, name, None)
 
 
 def _check(rollout: Any, n_steps: int) -> None:
@@ -87,7 +100,9 @@ def _check(rollout: Any, n_steps: int) -> None:
     if not found:
         raise ComponentError(f"collect({n_steps}) returned no arrays: {type(rollout).__qualname__}")
     for path, array in found:
-        if not array.shape or array.shape[0] != n_steps:
+        if path.startswith(_AFTER_THE_LAST):
+            continue
+        if not array.shape or array.shape[0] not in (n_steps, n_steps + 1):
             raise ComponentError(
                 f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
                 f"expected {n_steps} rows"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pytest_rlperf.components.arrays import leaves
+from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
@@ -13,25 +15,21 @@ _SAMPLE = hierarchical_timer("sample")
 
 
 def replay_workload(buffer: Any, batch_size: int) -> Workload:
-    """Return the workload of ``buffer.sample(batch_size)``.
+    """Return the workload of ``buffer.sample(batch_size)``, or of a thunk that draws such a batch.
 
     The check draws one batch: every array in it must have ``batch_size`` rows.
     """
     __tracebackhide__ = True
-    sample = getattr(buffer, "sample", None)
-    if not callable(sample):
-        raise ComponentError(
-            f"rlperf_replay_sample needs an object with sample(batch_size), not {type(buffer).__qualname__}; "
-            "for another way to sample measure a thunk: rlperf(draw, items=batch_size, unit='transition')"
-        )
+    check_count("batch_size", batch_size)
+    draw = _draw(buffer, batch_size)
 
     def call() -> object:
         with _SAMPLE:
-            return sample(batch_size)
+            return draw()
 
     def check() -> None:
         __tracebackhide__ = True
-        batch = sample(batch_size)
+        batch = draw()
         found = list(leaves(batch))
         if not found:
             raise ComponentError(f"sample({batch_size}) returned no arrays: {type(batch).__qualname__}")
@@ -44,3 +42,17 @@ def replay_workload(buffer: Any, batch_size: int) -> Workload:
                 )
 
     return Workload(component="replay_sample", call=call, items=float(batch_size), unit="transition", check=check)
+
+
+def _draw(buffer: Any, batch_size: int) -> Callable[[], Any]:
+    __tracebackhide__ = True
+    sample = getattr(buffer, "sample", None)
+    if callable(sample):
+        return lambda: sample(batch_size)
+    if callable(buffer):
+        thunk: Callable[[], Any] = buffer
+        return thunk
+    raise ComponentError(
+        f"rlperf_replay_sample needs an object with sample(batch_size), or a thunk that draws a batch, not "
+        f"{type(buffer).__qualname__}"
+    )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_rlperf.components.arrays import to_numpy
+from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
@@ -42,6 +43,7 @@ def _update(agent: Any, batch_size: int | None) -> Callable[[], object]:
     if callable(method):
         if batch_size is None:
             raise ComponentError("rlperf_sac_update(agent) also needs batch_size=…, which agent.update is called with")
+        check_count("batch_size", batch_size)
         return lambda: method(batch_size)
     if callable(agent):
         thunk: Callable[[], object] = agent
@@ -73,7 +75,7 @@ def _compare(before: dict[str, Any], after: dict[str, Any]) -> None:
     broken = [name for name, array in after.items() if not np.isfinite(array).all()]
     if broken:
         raise ComponentError(f"after one update {broken[0]} holds NaN or infinity")
-    if after and all(np.array_equal(before[name], after[name]) for name in after):
+    if after and all(name in before and np.array_equal(before[name], after[name]) for name in after):
         raise ComponentError(
             f"one update changed none of the agent's {len(after)} parameters: is the buffer filled past its "
             "warm-up, and does update() do a gradient step?"

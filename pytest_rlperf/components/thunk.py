@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
+from pytest_rlperf.components.sizes import check_items
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 
@@ -22,8 +22,12 @@ def thunk_workload(
     __tracebackhide__ = True
     if not callable(fn):
         raise ComponentError(f"rlperf(fn) measures a callable, not {type(fn).__qualname__}: rlperf(lambda: …)")
-    if not 0 < items < math.inf:
-        raise ComponentError(f"items={items!r}: one call processes a positive number of items")
+    for name, function in (("setup", setup), ("check", check)):
+        if function is not None and not callable(function):
+            raise ComponentError(f"{name}={function!r}: a callable, not {type(function).__qualname__}")
+    if not isinstance(unit, str):
+        raise ComponentError(f"unit={unit!r}: what is counted, as text")
+    check_items(items)
 
     def run_check() -> None:
         __tracebackhide__ = True

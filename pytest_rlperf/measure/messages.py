@@ -18,6 +18,10 @@ PROTOCOL = 1
 ENVIRONMENT_KEY = "PYTEST_RLPERF_WORKER"
 
 
+class UnreadableError(Exception):
+    """What was sent is no message of this protocol."""
+
+
 class Message(msgspec.Struct, frozen=True, tag=True):
     """Base of all messages; the tag on the wire is the class's name."""
 
@@ -165,8 +169,11 @@ def send(connection: Connection[Any, Any], message: FromWorker | FromCoordinator
 
 
 def receive_from_worker(connection: Connection[Any, Any]) -> FromWorker:
-    """Wait for a worker's next message; EOFError when it is gone."""
-    message: FromWorker = _from_worker.decode(connection.recv_bytes())
+    """Wait for a worker's next message; EOFError when it is gone, UnreadableError when it sent something else."""
+    try:
+        message: FromWorker = _from_worker.decode(connection.recv_bytes())
+    except msgspec.ValidationError as error:
+        raise UnreadableError(str(error)) from None
     return message
 
 

@@ -24,6 +24,7 @@ START_LIMIT_S = 300.0  # importing and collecting, several workers at once
 SETUP_LIMIT_S = 300.0  # a test's own fixtures
 _POLL_S = 0.2
 _LAST_WORDS = 30  # lines
+_HINT = "; work that long needs a longer --rlperf-max-time, of which an answer may take four times"
 
 # Takes the current directory off the path, where a file may bear the name of a module; the coordinator's path follows.
 _BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.measure.worker import main; main()"
@@ -253,6 +254,9 @@ class Worker:
                     continue
             except (EOFError, OSError):
                 raise WorkerLostError(self, self._epitaph()) from None
+            except m.UnreadableError as error:
+                self.end(0)
+                raise WorkerLostError(self, f"worker {self.number} sent what cannot be read: {error}") from None
             # A process the worker forked may hold the connection open after the worker's death.
             if self._process.poll() is not None and not self._connection.poll(0):
                 raise WorkerLostError(self, self._epitaph())
@@ -268,7 +272,7 @@ class Worker:
             self._process.wait(2)
         stack = self._last_words()
         self.end(0)
-        return f"worker {self.number} did not answer within {limit_s:.0f} s and was ended.\n{stack or captured}"
+        return f"worker {self.number} did not answer within {limit_s:.0f} s and was ended{_HINT}.\n{stack or captured}"
 
     def _epitaph(self) -> str:
         """Say how a dead worker ended, with its last output."""

@@ -31,8 +31,8 @@ class GymnasiumStepper:
         env.action_space.seed(seed)
         self._actions = cycle([env.action_space.sample() for _ in range(_ACTIONS)])
         mode = env.metadata.get("autoreset_mode") if env.metadata else None
-        # gymnasium 1.0 knows one mode, NEXT_STEP, and does not name it.
-        self.mode = "NEXT_STEP" if mode is None else getattr(mode, "name", str(mode))
+        # An enum of "NextStep" and the like, or its value. gymnasium 1.0 knows one mode only, and does not name it.
+        self.mode = "NextStep" if mode is None else str(getattr(mode, "value", mode))
         self._ended: list[Any] = []
         self._calls = 0
         self._resets_due = 0
@@ -67,21 +67,23 @@ class GymnasiumStepper:
     def count(self) -> float:
         """Return the env steps since this was last asked, resets left out."""
         calls, self._calls = self._calls, 0
-        if self.mode != "NEXT_STEP":
+        if self.mode != "NextStep":
             return float(calls * self.num_envs)
         ended = [int(np.count_nonzero(np.logical_or(*pair))) for pair in self._ended]
         self._ended.clear()
+        if not ended:
+            return 0.0
         resets = self._resets_due + sum(ended[:-1])
-        self._resets_due = ended[-1] if ended else self._resets_due
+        self._resets_due = ended[-1]
         return float(calls * self.num_envs - resets)
 
     def _finish_step(self, terminated: Any, truncated: Any) -> None:
         """Keep what counting needs, and reset where the env does not do so itself."""
         self._calls += 1
-        if self.mode == "NEXT_STEP":
+        if self.mode == "NextStep":
             pair = (terminated.copy(), truncated.copy()) if self._copies else (terminated, truncated)
             self._ended.append(pair)
-        elif self.mode == "DISABLED":
+        elif self.mode == "Disabled":
             ended = np.logical_or(terminated, truncated)
             if ended.any():
                 with _RESET:

@@ -19,8 +19,6 @@ _ENV_STEP = hierarchical_timer("env_step")
 class StableBaselines3Stepper:
     """Steps ``env`` with actions drawn beforehand; a VecEnv resets within the step, so every call is a step."""
 
-    mode = "SAME_STEP"
-
     def __init__(self, env: VecEnv, seed: int) -> None:
         self.env = env
         self.num_envs: int = env.num_envs

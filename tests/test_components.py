@@ -1,0 +1,958 @@
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pytest_rlperf.components.gae import GAMMA, LAMBDA, gae_workload
+from pytest_rlperf.components.ppo import ppo_workload
+from pytest_rlperf.components.reference import compute_gae, gae_float64
+from pytest_rlperf.components.replay import replay_workload
+from pytest_rlperf.components.sac import sac_workload
+from pytest_rlperf.components.thunk import thunk_workload
+from pytest_rlperf.components.vecenv import vecenv_workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Workload
+from pytest_rlperf.timers.tree import recording
+
+Array = NDArray[Any]
+
+
+def phase_paths(workload: Workload, calls: int = 1) -> list[str]:
+    """Return the paths of the phases that ``calls`` of a checked workload record."""
+    with recording() as recorded:
+        for _ in range(calls):
+            workload.call()
+    return [phase.path for phase in recorded.phases(calls)]
+
+
+# --------------------------------------------------------------------------- any callable
+
+
+def test_a_thunk_is_called_as_it_is() -> None:
+    """The callable is the call itself, counted as it was told; the check sets up first and looks at the output."""
+    happened: list[str] = []
+
+    def fn() -> str:
+        happened.append("call")
+        return "output"
+
+    workload = thunk_workload(
+        fn, items=3, unit="row", setup=lambda: happened.append("setup"), check=lambda output: happened.append(output)
+    )
+    assert (workload.call, workload.items, workload.unit, workload.component) == (fn, 3.0, "row", "callable")
+    workload.check()
+    assert happened == ["setup", "call", "output"]
+    workload.close()
+
+
+@pytest.mark.parametrize("items", [0, -1, math.nan, math.inf, "many", None])
+def test_items_that_cannot_be_counted(items: Any) -> None:
+    """A call processes some positive number of items."""
+    with pytest.raises(ComponentError, match="items="):
+        thunk_workload(int, items=items, unit="call", setup=None, check=None)
+
+
+@pytest.mark.parametrize("unit", [5, None])
+def test_a_unit_that_is_no_word(unit: Any) -> None:
+    """A unit is written behind figures and stored, so it is text."""
+    with pytest.raises(ComponentError, match="unit="):
+        thunk_workload(int, items=1, unit=unit, setup=None, check=None)
+
+
+@pytest.mark.parametrize("changes", [{"fn": 3}, {"setup": 3}, {"check": 3}])
+def test_what_cannot_be_called(changes: dict[str, Any]) -> None:
+    """What should be a callable and is not is told before anything runs."""
+    arguments: dict[str, Any] = {"fn": int, "setup": None, "check": None} | changes
+    with pytest.raises(ComponentError, match="int"):
+        thunk_workload(arguments.pop("fn"), items=1, unit="call", **arguments)
+
+
+# --------------------------------------------------------------------------- vector envs
+
+
+@functools.cache
+def blinking_env() -> type[Any]:
+    """Return a gymnasium env whose episodes are one to five steps long, and which counts its steps and resets."""
+    gymnasium = pytest.importorskip("gymnasium")
+
+    env: Any = gymnasium.Env
+
+    class BlinkingEnv(env):  # type: ignore[misc]
+        """Ends by termination and by truncation in turns."""
+
+        def __init__(self) -> None:
+            self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+            self.action_space = gymnasium.spaces.Discrete(3)
+            self.n_steps = 0
+            self.n_resets = 0
+            self.closed = False
+            self.left = 0
+
+        def reset(
+            self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        ) -> tuple[Array, dict[str, Any]]:
+            super().reset(seed=seed)
+            self.n_resets += 1
+            self.left = int(self.np_random.integers(1, 6))
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+            assert self.action_space.contains(action)
+            assert self.left > 0, "stepped after its end"
+            self.n_steps += 1
+            self.left -= 1
+            ended = self.left == 0
+            return np.zeros(2, np.float32), 1.0, ended and self.n_resets % 2 == 0, ended and self.n_resets % 2 == 1, {}
+
+        def close(self) -> None:
+            self.closed = True
+
+    return BlinkingEnv
+
+
+def assert_counts(workload: Workload, real_steps: Callable[[], int], num_envs: int) -> None:
+    """Compare what the workload counts with the steps the envs took, over slices of several lengths."""
+    workload.check()
+    assert workload.count is not None
+    workload.count()
+    for calls in (1, 1, 1, 2, 7, 1, 40, 3, 1):
+        before = real_steps()
+        for _ in range(calls):
+            workload.call()
+        steps = real_steps() - before
+        assert workload.count() == steps
+        assert steps <= calls * num_envs
+    assert workload.items == num_envs
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_real_steps_of_a_sync_vector_env(mode: str, seed: int) -> None:
+    """Resets are no steps, in whichever call they happen, and a slice may end between an end and its reset."""
+    gymnasium = pytest.importorskip("gymnasium")
+    env = gymnasium.vector.SyncVectorEnv([blinking_env()] * 4, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
+    env.reset(seed=seed)
+    workload = vecenv_workload(env)
+    assert_counts(workload, lambda: sum(one.n_steps for one in env.envs), 4)
+    assert sum(one.n_resets for one in env.envs) > 20
+    env.close()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_real_steps_of_an_async_vector_env(mode: str) -> None:
+    """Likewise with envs in processes of their own, which lets go of them when it is closed."""
+    gymnasium = pytest.importorskip("gymnasium")
+    made: list[Any] = []
+
+    def make() -> Any:
+        made.append(
+            gymnasium.vector.AsyncVectorEnv([blinking_env()] * 2, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
+        )
+        return made[0]
+
+    workload = vecenv_workload(make)
+    assert_counts(workload, lambda: sum(made[0].get_attr("n_steps")), 2)
+    workload.close()
+    assert not any(process.is_alive() for process in made[0].processes)
+
+
+@functools.cache
+def step_counter() -> type[Any]:
+    """Return a wrapper that counts the steps of a vector env that pays 1 for a step and 0 for a reset."""
+    vector = pytest.importorskip("gymnasium.vector")
+
+    wrapper: Any = vector.VectorWrapper
+
+    class StepCounter(wrapper):  # type: ignore[misc]
+        """Adds up rewards; with ``reuse``, it hands out the same arrays every time."""
+
+        def __init__(self, env: Any, *, reuse: bool) -> None:
+            super().__init__(env)
+            self.n_steps = 0
+            self.reuse = reuse
+            self.ends = (np.zeros(env.num_envs, np.bool_), np.zeros(env.num_envs, np.bool_))
+
+        def step(self, actions: Any) -> Any:
+            obs, rewards, terminated, truncated, info = self.env.step(actions)
+            self.n_steps += int(rewards.sum())
+            if not self.reuse:
+                return obs, rewards, terminated, truncated, info
+            self.ends[0][:], self.ends[1][:] = terminated, truncated
+            return obs, rewards, *self.ends, info
+
+    return StepCounter
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("reuse", [False, True])
+def test_real_steps_of_a_native_vector_env(reuse: bool) -> None:
+    """CartPole's own vector env is counted through its rewards, and so is an env that reuses its arrays."""
+    gymnasium = pytest.importorskip("gymnasium")
+    env = gymnasium.make_vec("CartPole-v1", num_envs=16, vectorization_mode="vector_entry_point", max_episode_steps=9)
+    counter = step_counter()(env, reuse=reuse)
+    workload = vecenv_workload(counter)
+    assert_counts(workload, lambda: counter.n_steps, 16)
+    counter.close()
+
+
+@pytest.mark.torch
+def test_real_steps_of_a_stable_baselines3_env() -> None:
+    """A VecEnv resets within the step, so that every call steps every env."""
+    vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
+    env = vec_env.DummyVecEnv([blinking_env()] * 3)
+    workload = vecenv_workload(env)
+    assert_counts(workload, lambda: sum(env.get_attr("n_steps")), 3)
+    assert phase_paths(workload) == ["action", "env_step"]
+    workload.close()
+    assert env.get_attr("closed") == [False] * 3
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_nothing_stepped_is_nothing_counted(mode: str) -> None:
+    """Asked twice in a row, the second time there is nothing new, and what is due stays due."""
+    gymnasium = pytest.importorskip("gymnasium")
+    env = gymnasium.vector.SyncVectorEnv([blinking_env()] * 8, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
+    workload = vecenv_workload(env)
+    workload.check()
+    assert workload.count is not None
+    for _ in range(10):
+        workload.call()
+        workload.count()
+        assert workload.count() == 0
+    assert_counts(workload, lambda: sum(one.n_steps for one in env.envs), 8)
+
+
+@pytest.mark.torch
+def test_phases_of_a_vector_env() -> None:
+    """Drawing actions, stepping, and where the env leaves it to its user, resetting."""
+    gymnasium = pytest.importorskip("gymnasium")
+    modes = gymnasium.vector.AutoresetMode
+    for mode, phases in ((modes.NEXT_STEP, []), (modes.SAME_STEP, []), (modes.DISABLED, ["reset"])):
+        workload = vecenv_workload(gymnasium.vector.SyncVectorEnv([blinking_env()] * 4, autoreset_mode=mode))
+        workload.check()
+        assert phase_paths(workload, 20) == ["action", "env_step", *phases]
+
+
+@pytest.mark.torch
+def test_an_env_is_closed_by_who_made_it() -> None:
+    """The env of a thunk is the fixture's to close, one that was given is not."""
+    gymnasium = pytest.importorskip("gymnasium")
+    env = gymnasium.vector.SyncVectorEnv([blinking_env()])
+    given, made = vecenv_workload(env), vecenv_workload(lambda: env)
+    given.check()
+    given.close()
+    assert not env.closed
+    made.close()
+    assert env.closed
+
+
+@pytest.mark.torch
+def test_seeds_decide_actions() -> None:
+    """With Python's generator seeded alike, two workloads do the same."""
+    import random
+
+    gymnasium = pytest.importorskip("gymnasium")
+    counts = []
+    for _ in range(2):
+        random.seed(7)
+        env = gymnasium.make_vec("CartPole-v1", num_envs=4, vectorization_mode="sync")
+        workload = vecenv_workload(env)
+        workload.check()
+        assert workload.count is not None
+        for _ in range(100):
+            workload.call()
+        counts.append((workload.count(), env.unwrapped._observations.tolist()))
+        env.close()
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("env", [None, 3, "CartPole-v1", object()])
+def test_an_env_of_an_unknown_type(env: Any) -> None:
+    """What is no vector env, given or made by a thunk, is told by its type and with another way to measure it."""
+    for given in (env, lambda: env):
+        with pytest.raises(ComponentError, match=rf"not {type(env).__name__}; .*rlperf_vecenv_step\(step, num_envs"):
+            vecenv_workload(given)
+
+
+@pytest.mark.torch
+def test_a_single_env_is_no_vector_env() -> None:
+    """An env made by a thunk that cannot be stepped as a vector is closed again."""
+    env = blinking_env()()
+    with pytest.raises(ComponentError, match="BlinkingEnv; for another"):
+        vecenv_workload(env)
+    assert not env.closed
+    with pytest.raises(ComponentError, match="BlinkingEnv; for another"):
+        vecenv_workload(lambda: env)
+    assert env.closed
+
+
+@pytest.mark.torch
+def test_a_vector_env_that_returns_the_wrong_shape() -> None:
+    """Rewards of another number of envs are no env steps."""
+    vector = pytest.importorskip("gymnasium.vector")
+
+    wrapper: Any = vector.VectorWrapper
+
+    class Narrow(wrapper):  # type: ignore[misc]
+        """Loses an env's reward."""
+
+        def step(self, actions: Any) -> Any:
+            obs, rewards, *rest = self.env.step(actions)
+            return obs, rewards[1:], *rest
+
+    workload = vecenv_workload(Narrow(vector.SyncVectorEnv([blinking_env()] * 3)))
+    with pytest.raises(ComponentError, match=r"reward of shape \(2,\).*3 envs returns \(3,\)"):
+        workload.check()
+
+
+def test_the_engine_closes_what_the_fixture_made(pytester: pytest.Pytester) -> None:
+    """Whether a test is measured or just run, passes or fails its check, a thunk's env is closed at the end."""
+    pytest.importorskip("gymnasium")
+    pytester.makepyfile(
+        """
+        import gymnasium
+        import pytest
+
+        class Closing(gymnasium.vector.VectorWrapper):
+            def close(self, **kwargs):
+                print("closed", self.env.num_envs)
+                super().close(**kwargs)
+
+        class Broken(Closing):
+            def step(self, actions):
+                raise ValueError("a pole fell")
+
+        @pytest.mark.parametrize(("kind", "num_envs"), [(Closing, 2), (Broken, 3)])
+        def test_it(rlperf_vecenv_step, kind, num_envs):
+            rlperf_vecenv_step(lambda: kind(gymnasium.make_vec("CartPole-v1", num_envs=num_envs)))
+        """
+    )
+    for args in ([], ["--rlperf-inline", "--rlperf-max-time=0.3"]):
+        result = pytester.runpytest_subprocess("-rA", *args)
+        result.assert_outcomes(passed=1, failed=1)
+        result.stdout.fnmatch_lines_random(["closed 2", "closed 3", "E * ValueError: a pole fell"])
+
+
+# --------------------------------------------------------------------------- replay buffers
+
+
+class Pair(NamedTuple):
+    """A batch as a named tuple."""
+
+    obs: Array
+    rewards: Array
+
+
+@dataclasses.dataclass
+class Record:
+    """A batch as a dataclass, one field of which holds no array."""
+
+    obs: Any
+    rewards: Array
+    weights: None = None
+
+
+class KeysOnly:
+    """A batch that is no Mapping but has keys, as TensorDict."""
+
+    def __init__(self, **arrays: Array) -> None:
+        self._arrays = arrays
+
+    def keys(self) -> Any:
+        """Return the names."""
+        return self._arrays.keys()
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name]
+
+
+class Buffer:
+    """Samples whatever ``make`` makes of rows."""
+
+    def __init__(self, make: Callable[[Array], Any]) -> None:
+        self.make = make
+
+    def sample(self, batch_size: int) -> Any:
+        """Return a batch."""
+        return self.make(np.zeros((batch_size, 3)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rows: rows,
+        lambda rows: (rows, rows[:, 0]),
+        lambda rows: [rows, (rows,)],
+        lambda rows: {"obs": rows, "info": {"done": rows[:, 0], "text": "none"}},
+        lambda rows: Pair(rows, rows[:, 0]),
+        lambda rows: Record({"image": rows}, rows[:, 0]),
+        lambda rows: KeysOnly(obs=rows, rewards=rows[:, 0]),
+    ],
+    ids=["array", "tuple", "nested", "dict", "namedtuple", "dataclass", "keys"],
+)
+def test_batches_of_any_shape(make: Callable[[Array], Any]) -> None:
+    """Arrays are found within the usual containers, and all must have as many rows as were asked for."""
+    workload = replay_workload(Buffer(make), 16)
+    workload.check()
+    assert (workload.items, workload.unit, workload.component) == (16.0, "transition", "replay_sample")
+    assert phase_paths(workload) == ["sample"]
+    with pytest.raises(ComponentError, match=r"sample\(16\).*wrong size.*\(15.*expected 16 rows"):
+        replay_workload(Buffer(lambda rows: make(rows[1:])), 16).check()
+
+
+@pytest.mark.parametrize(
+    ("make", "place"),
+    [
+        (lambda rows: (rows, rows[1:]), r"\[1\] has shape \(7, 3\)"),
+        (lambda rows: {"a": rows, "b": {"c": rows[:2]}}, r"\['b'\]\['c'\] has shape \(2, 3\)"),
+        (lambda rows: Pair(rows, rows[0]), r"rewards has shape \(3,\)"),
+        (lambda rows: Record({"image": rows[:1]}, rows), r"obs\['image'\] has shape \(1, 3\)"),
+        (lambda rows: (rows, rows.sum()), r"\[1\] has shape \(\)"),
+    ],
+)
+def test_a_batch_of_the_wrong_size(make: Callable[[Array], Any], place: str) -> None:
+    """The array of the wrong size is named by its place in the batch."""
+    with pytest.raises(ComponentError, match=place):
+        replay_workload(Buffer(make), 8).check()
+
+
+@pytest.mark.parametrize("batch", [None, (), {}, "rows", [1.0, 2.0]])
+def test_a_batch_without_arrays(batch: Any) -> None:
+    """A batch in which no array is found cannot be checked, so it is refused."""
+    with pytest.raises(ComponentError, match=r"sample\(8\) returned no arrays"):
+        replay_workload(Buffer(lambda rows: batch), 8).check()
+
+
+def test_what_does_not_sample() -> None:
+    """An object without sample() says how else to measure it."""
+    with pytest.raises(ComponentError, match=r"sample\(batch_size\), or a thunk that draws a batch, not list"):
+        replay_workload([], 8)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.5, "many", None])
+def test_a_batch_size_that_is_none(batch_size: Any) -> None:
+    """No batch has less than one row; what is stored of it could not be read back."""
+    with pytest.raises(ComponentError, match="batch_size="):
+        replay_workload(Buffer(lambda rows: rows), batch_size)
+
+
+@pytest.mark.torch
+def test_the_reference_buffer() -> None:
+    """The embedded buffer passes, records its phases, and when empty says so itself."""
+    pytest.importorskip("torch")
+    from pytest_rlperf.components.reference import ReplayBuffer
+
+    buffer = ReplayBuffer(64, 3, 2)
+    workload = replay_workload(buffer, 16)
+    with pytest.raises(ValueError, match="empty"):
+        workload.check()
+    rows = np.zeros((8, 3), np.float32)
+    buffer.add(rows, rows[:, :2], rows[:, 0], rows, rows[:, 0])
+    workload.check()
+    assert phase_paths(workload) == ["sample", "sample/index", "sample/gather", "sample/convert"]
+
+
+@pytest.mark.torch
+def test_the_buffer_of_stable_baselines3() -> None:
+    """Stable-Baselines3's batches, named tuples of tensors, pass."""
+    buffers = pytest.importorskip("stable_baselines3.common.buffers")
+    spaces = pytest.importorskip("gymnasium.spaces")
+    box = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    buffer = buffers.ReplayBuffer(32, box, box, device="cpu")
+    obs = np.zeros((1, 3), np.float32)
+    for _ in range(10):
+        buffer.add(obs, obs, obs, np.zeros(1), np.zeros(1), [{}])
+    workload = replay_workload(buffer, 16)
+    workload.check()
+    assert phase_paths(workload) == ["sample"]
+
+
+# --------------------------------------------------------------------------- generalized advantage estimation
+
+
+def advantages_of(rewards: Any, values: Any, dones: Any, last_values: Any) -> Array:
+    """Return advantages by the reference; ``dones[t]`` says that the episode ended with step t."""
+    return compute_gae(rewards, values, dones, last_values, GAMMA, LAMBDA)[0]
+
+
+def of_cleanrl(
+    rewards: Array, values: Array, dones: Array, next_value: Array, next_done: Array, gamma: float, gae_lambda: float
+) -> tuple[Array, Array]:
+    """Compute as CleanRL does, where ``dones[t]`` says that step t is an episode's first."""
+    advantages = np.zeros_like(rewards)
+    following = np.zeros_like(next_value)
+    for t in reversed(range(len(rewards))):
+        last = t == len(rewards) - 1
+        going_on = 1.0 - (next_done if last else dones[t + 1])
+        next_values = next_value if last else values[t + 1]
+        delta = rewards[t] + gamma * next_values * going_on - values[t]
+        advantages[t] = following = delta + gamma * gae_lambda * going_on * following
+    return advantages, advantages + values
+
+
+def of_stable_baselines3(
+    rewards: Array, values: Array, episode_starts: Array, last_values: Array, last_dones: Array
+) -> Array:
+    """Compute as Stable-Baselines3's rollout buffer does, with CleanRL's convention under other names."""
+    return of_cleanrl(rewards, values, episode_starts, last_values, last_dones, GAMMA, LAMBDA)[0]
+
+
+def of_torchrl(
+    gamma: float, lmbda: float, state_value: Array, next_state_value: Array, reward: Array, done: Array
+) -> tuple[Array, Array]:
+    """Compute with the values of all next states given, under TorchRL's names."""
+    advantages, following = np.zeros_like(reward), np.zeros_like(reward[0])
+    for t in reversed(range(len(reward))):
+        delta = reward[t] + gamma * next_state_value[t] * (1 - done[t]) - state_value[t]
+        advantages[t] = following = delta + gamma * lmbda * (1 - done[t]) * following
+    return advantages, advantages + state_value
+
+
+def with_options(rewards: Array, values: Array, dones: Array, last_value: Array, *, normalize: bool = False) -> Array:
+    """Compute with a parameter nobody needs to know."""
+    assert normalize is False
+    return advantages_of(rewards, values, dones, last_value)
+
+
+def with_positions(r: Array, v: Array, d: Array, last: Array, discount: float, trace: float, /) -> Array:
+    """Compute with parameters that have a place but no name."""
+    return compute_gae(r, v, d, last, discount, trace)[0]
+
+
+def with_anything(*args: Any) -> Array:
+    """Compute with whatever comes."""
+    return compute_gae(*args)[0]
+
+
+class WithoutSignature:
+    """A callable that does not tell its parameters, as some built-ins."""
+
+    __signature__ = "lost"
+
+    def __call__(self, *args: Any) -> Array:
+        """Compute."""
+        return compute_gae(*args)[0]
+
+
+class Method:
+    """Holds a function as a method."""
+
+    def gae(self, Rewards: Array, Values: Array, Dones: Array, Last_Values: Array) -> Array:  # noqa: N803
+        """Compute with capital names."""
+        return advantages_of(Rewards, Values, Dones, Last_Values)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        compute_gae,
+        gae_float64,
+        advantages_of,
+        of_cleanrl,
+        of_stable_baselines3,
+        of_torchrl,
+        with_options,
+        with_positions,
+        with_anything,
+        WithoutSignature(),
+        Method().gae,
+        functools.partial(compute_gae, gamma=0.5, lam=0.5),
+        lambda rewards, values, dones, last_values: {"advantages": advantages_of(rewards, values, dones, last_values)},
+    ],
+)
+@pytest.mark.parametrize(("n_steps", "n_envs"), [(1, 1), (128, 8)])
+def test_conventions_of_gae_functions(function: Callable[..., Any], n_steps: int, n_envs: int) -> None:
+    """Arguments reach a function by what its parameters are called, or by their place where names do not tell."""
+    workload = gae_workload(function, n_steps, n_envs, "numpy")
+    workload.check()
+    assert (workload.items, workload.unit, workload.component) == (float(n_steps * n_envs), "transition", "gae")
+    assert phase_paths(workload)[0] == "gae"
+
+
+ALIASES = {
+    "rewards": "rewards reward rews r",
+    "values": "values value vals state_values state_value v",
+    "dones": "dones done terminated terminations terminals",
+    "last_values": "last_values last_value next_value last_val bootstrap_value bootstrap v_last",
+    "gamma": "gamma discount discount_factor",
+    "lam": "lam lambda_ lmbda gae_lambda lambd lamda",
+}
+
+
+@pytest.mark.parametrize(
+    ("meaning", "alias"), [(meaning, alias) for meaning, aliases in ALIASES.items() for alias in aliases.split()]
+)
+def test_names_of_gae_parameters(meaning: str, alias: str) -> None:
+    """What libraries call the arguments is known, whatever their order."""
+
+    def function(**kwargs: Any) -> Any:
+        return compute_gae(**{meaning if name == alias else name: value for name, value in kwargs.items()})
+
+    names = [alias if name == meaning else name for name in reversed(ALIASES)]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    function.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    gae_workload(function, 20, 4, "numpy").check()
+
+
+@pytest.mark.torch
+def test_gae_on_tensors() -> None:
+    """With backend="torch" a function gets float32 tensors and may return some."""
+    torch = pytest.importorskip("torch")
+    seen: list[Any] = []
+
+    def function(rewards: Any, values: Any, dones: Any, last_values: Any) -> Any:
+        seen.extend((rewards, values, dones, last_values))
+        arrays = [tensor.numpy() for tensor in (rewards, values, dones, last_values)]
+        return torch.from_numpy(advantages_of(*arrays)).requires_grad_()
+
+    gae_workload(function, 30, 4, "torch").check()
+    assert all(isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float32 for tensor in seen)
+    assert [tuple(tensor.shape) for tensor in seen] == [(30, 4)] * 3 + [(4,)]
+
+
+def test_phases_of_gae() -> None:
+    """The embedded function's backward scan is a phase of its own."""
+    workload = gae_workload(compute_gae, 16, 2, "numpy")
+    assert phase_paths(workload) == ["gae", "gae/deltas", "gae/backward_scan"]
+
+
+def ignores_ends(rewards: Array, values: Array, dones: Array, last_values: Array) -> Array:
+    """Compute as if no episode ended."""
+    return advantages_of(rewards, values, 0 * dones, last_values)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda rewards, values: np.full_like(rewards, np.nan), "1024 of 1024 advantages are NaN or infinite"),
+        (lambda rewards, values: rewards / 0 * np.eye(128, 8), "advantages are NaN or infinite"),
+        (lambda rewards, values: rewards.T, r"shape \(8, 128\), expected \(128, 8\)"),
+        (lambda rewards, values: rewards[0], r"shape \(8,\), expected \(128, 8\)"),
+        (lambda rewards, values: None, "returned no array but NoneType"),
+        (lambda rewards, values: rewards, r"differ from the float64 reference: .* at \(\d+, \d\), expected"),
+        (ignores_ends, r"differ from the float64 reference.*dones\[t\] = 1 says"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_a_gae_function_that_is_wrong(function: Callable[..., Any], says: str) -> None:
+    """A wrong result is an error that says what is wrong with it, and never a time."""
+    with pytest.raises(ComponentError, match=says):
+        gae_workload(function, 128, 8, "numpy").check()
+
+
+def with_unknown_names(rew: Array, v_s: Array, end_flag: Array) -> Array:
+    """Compute nothing."""
+    raise AssertionError
+
+
+def test_a_gae_function_with_unknown_parameters() -> None:
+    """A parameter that means nothing known is named, with what is known and the way out."""
+    with pytest.raises(ComponentError, match=r"parameter 'rew' .*it knows rewards, values, dones.*lambda rewards"):
+        gae_workload(with_unknown_names, 8, 2, "numpy")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((compute_gae, 0, 8, "numpy"), "n_steps=0"),
+        ((compute_gae, 8, -1, "numpy"), "n_envs=-1"),
+        ((compute_gae, 8, 2.5, "numpy"), r"n_envs=2\.5"),
+        ((compute_gae, "many", 8, "numpy"), "n_steps='many'"),
+        ((compute_gae, 8, 2, "jax"), "backend='jax'.*'numpy' or 'torch'"),
+        ((np.zeros(3), 8, 2, "numpy"), "ndarray"),
+    ],
+)
+def test_gae_arguments_that_make_no_sense(arguments: tuple[Any, ...], says: str) -> None:
+    """Sizes, backend and function are checked before anything runs."""
+    with pytest.raises(ComponentError, match=says):
+        gae_workload(*arguments)
+
+
+def test_a_gae_function_that_raises() -> None:
+    """What a function raises is the user's to see as it is."""
+
+    def function(rewards: Array, values: Array) -> Array:
+        raise ZeroDivisionError("in the scan")
+
+    with pytest.raises(ZeroDivisionError, match="in the scan"):
+        gae_workload(function, 8, 2, "numpy").check()
+
+
+def test_gae_gets_the_same_rollout_every_time() -> None:
+    """Every call works on the rollout the check was done on, so that calls are alike."""
+    seen: list[int] = []
+
+    def function(rewards: Array, values: Array, dones: Array, last_values: Array) -> Array:
+        seen.append(id(rewards))
+        return advantages_of(rewards, values, dones, last_values)
+
+    workload = gae_workload(function, 8, 2, "numpy")
+    workload.check()
+    workload.call()
+    assert len(set(seen)) == 1
+
+
+# --------------------------------------------------------------------------- SAC updates
+
+
+def sac_agent() -> Any:
+    """Return a small reference agent with a filled buffer."""
+    pytest.importorskip("torch")
+    from pytest_rlperf.components.reference import SAC, ReplayBuffer
+
+    rows = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    buffer = ReplayBuffer(64, 3, 2)
+    buffer.add(rows, np.tanh(rows[:, :2]), rows[:, 0], rows, np.zeros(64))
+    return SAC(3, 2, buffer, hidden=8)
+
+
+@pytest.mark.torch
+def test_a_sac_agent_and_a_thunk() -> None:
+    """An agent's update is checked and measured phase by phase; a thunk is one update of whatever it likes."""
+    agent = sac_agent()
+    workload = sac_workload(agent, 16)
+    workload.check()
+    assert (workload.items, workload.unit, workload.component) == (1.0, "update", "sac_update")
+    paths = phase_paths(workload)
+    steps = ("sample", "target_q", "critic", "actor", "alpha", "polyak")
+    assert [path for path in paths if path.count("/") == 1] == [f"sac_update/{step}" for step in steps]
+    assert "sac_update/critic/backward" in paths
+    thunk = sac_workload(lambda: agent.update(16), None)
+    thunk.check()
+    assert phase_paths(thunk) == paths
+
+
+def torch_agent(update: Callable[[Any], None]) -> Any:
+    """Return an agent of one linear layer whose update is ``update``."""
+    torch = pytest.importorskip("torch")
+
+    class Agent:
+        """Holds a layer and a temperature."""
+
+        def __init__(self) -> None:
+            self.net = torch.nn.Linear(2, 2)
+            self.log_alpha = torch.zeros((), requires_grad=True)
+
+        def update(self, batch_size: int) -> None:
+            """Update."""
+            assert batch_size == 4
+            with torch.no_grad():
+                update(self)
+
+    return Agent()
+
+
+@pytest.mark.torch
+def test_a_sac_update_that_does_nothing() -> None:
+    """An update that leaves every parameter as it was is no update."""
+    with pytest.raises(ComponentError, match="changed none of the agent's 3 parameters"):
+        sac_workload(torch_agent(lambda agent: None), 4).check()
+    sac_workload(torch_agent(lambda agent: agent.log_alpha.add_(1)), 4).check()
+
+
+@pytest.mark.torch
+def test_a_sac_update_that_diverges() -> None:
+    """An update that leaves NaN or infinity names where."""
+    with pytest.raises(ComponentError, match=r"net\.bias holds NaN or infinity"):
+        sac_workload(torch_agent(lambda agent: agent.net.bias.fill_(math.nan)), 4).check()
+    with pytest.raises(ComponentError, match="log_alpha holds NaN or infinity"):
+        sac_workload(torch_agent(lambda agent: agent.log_alpha.fill_(math.inf)), 4).check()
+
+
+@pytest.mark.torch
+def test_a_sac_agent_that_makes_its_networks_late() -> None:
+    """Parameters that the first update makes count as changed."""
+    torch = pytest.importorskip("torch")
+    sac_workload(torch_agent(lambda agent: setattr(agent, "late", torch.nn.Linear(2, 2))), 4).check()
+
+
+@pytest.mark.parametrize(
+    ("agent", "batch_size", "says"),
+    [
+        (3, 4, "not int"),
+        (object(), None, "not object"),
+        (Buffer(lambda rows: rows), 4, r"update\(batch_size\), or a thunk"),
+    ],
+)
+def test_what_does_not_update(agent: Any, batch_size: int | None, says: str) -> None:
+    """What is neither an agent nor a thunk says what would do."""
+    with pytest.raises(ComponentError, match=says):
+        sac_workload(agent, batch_size)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("batch_size", [None, 0, -1, "many"])
+def test_a_sac_batch_size_that_is_none(batch_size: Any) -> None:
+    """An agent's update needs a batch size of at least one."""
+    with pytest.raises(ComponentError, match="batch_size="):
+        sac_workload(torch_agent(lambda agent: None), batch_size)
+
+
+# --------------------------------------------------------------------------- PPO rollouts
+
+
+@pytest.mark.torch
+def test_a_ppo_agent() -> None:
+    """Env steps are counted without the rows that were resets, and the phases are those of a rollout."""
+    pytest.importorskip("torch")
+    gymnasium = pytest.importorskip("gymnasium")
+    from pytest_rlperf.components.reference import PPO
+
+    envs = gymnasium.vector.SyncVectorEnv([blinking_env()] * 3)
+    workload = ppo_workload(PPO(envs, hidden=8), 16, None)
+    workload.check()
+    assert workload.count is not None
+    workload.count()
+    for calls in (1, 3):
+        before = sum(env.n_steps for env in envs.envs)
+        for _ in range(calls):
+            workload.call()
+        assert workload.count() == sum(env.n_steps for env in envs.envs) - before
+    assert workload.count() == 0
+    paths = phase_paths(workload)
+    assert [path for path in paths if path.count("/") < 2] == [
+        "ppo_collect",
+        *(f"ppo_collect/{step}" for step in ("policy", "env_step", "store", "gae")),
+    ]
+    envs.close()
+
+
+class Collector:
+    """Collects whatever ``make`` makes of (n_steps, 4) rewards."""
+
+    def __init__(self, make: Callable[[Array], Any]) -> None:
+        self.make = make
+
+    def collect(self, n_steps: int) -> Any:
+        """Return a rollout."""
+        return self.make(np.zeros((n_steps, 4), np.float32))
+
+
+class Rewarded(NamedTuple):
+    """A rollout of tensors or arrays."""
+
+    rewards: Any
+
+
+@pytest.mark.parametrize(
+    "make", [Rewarded, lambda rewards: {"rewards": rewards}, lambda rewards: Record(rewards, rewards)]
+)
+def test_env_steps_of_a_rollout(make: Callable[[Array], Any]) -> None:
+    """A rollout of n_steps rows and 4 envs is 4 n_steps env steps, in whatever container."""
+    workload = ppo_workload(Collector(make), 8, None)
+    workload.check()
+    workload.call()
+    assert workload.count is not None
+    assert workload.count() == 32.0
+
+
+@pytest.mark.torch
+def test_env_steps_of_a_rollout_of_tensors() -> None:
+    """Likewise where the arrays are tensors, whose size is a method, with and without a mask."""
+    torch = pytest.importorskip("torch")
+
+    class Masked(NamedTuple):
+        """A rollout in which rows may be resets."""
+
+        rewards: Any
+        valid: Any
+
+    for make, steps in (
+        (lambda rewards: Rewarded(torch.from_numpy(rewards)), 32.0),
+        (lambda rewards: Masked(torch.from_numpy(rewards), torch.ones(8, 4, dtype=torch.bool).triu()), 10.0),
+    ):
+        workload = ppo_workload(Collector(make), 8, None)
+        workload.check()
+        workload.call()
+        assert workload.count is not None
+        assert workload.count() == steps
+
+
+def test_a_ppo_thunk() -> None:
+    """A thunk says itself how many env steps a call collects."""
+    happened: list[int] = []
+    workload = ppo_workload(lambda: happened.append(1), None, 256)
+    workload.check()
+    assert (workload.items, workload.unit, workload.component) == (256.0, "env step", "ppo_collect")
+    assert workload.count is None
+    assert phase_paths(workload) == ["ppo_collect"]
+    assert happened == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda rewards: Rewarded(rewards[1:]), r"not full: rewards has shape \(7, 4\), expected 8 rows"),
+        (lambda rewards: Rewarded(rewards.T), r"not full: rewards has shape \(4, 8\)"),
+        (lambda rewards: Rewarded(rewards / 0), "NaN or infinity in rewards"),
+        (lambda rewards: {"rewards": rewards, "info": {"logp": rewards + np.inf}}, r"infinity in \['info'\]\['logp'\]"),
+        (lambda rewards: None, r"collect\(8\) returned no arrays: NoneType"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_rollout_that_is_wrong(make: Callable[[Array], Any], says: str) -> None:
+    """A rollout that is not full, or holds no numbers, is an error that names the array."""
+    with pytest.raises(ComponentError, match=says):
+        ppo_workload(Collector(make), 8, None).check()
+
+
+@pytest.mark.parametrize(
+    ("agent", "n_steps", "items", "says"),
+    [
+        (3, 8, None, "not int"),
+        (Collector(Rewarded), None, None, "needs n_steps="),
+        (Collector(Rewarded), 0, None, "n_steps="),
+        (Collector(Rewarded), "many", None, "n_steps="),
+        (int, None, None, "needs items="),
+        (int, None, 0, "items="),
+        (int, None, math.nan, "items="),
+        (int, None, "many", "items="),
+    ],
+)
+def test_ppo_arguments_that_make_no_sense(agent: Any, n_steps: Any, items: Any, says: str) -> None:
+    """What cannot be collected or counted is told before anything runs."""
+    with pytest.raises(ComponentError, match=says):
+        ppo_workload(agent, n_steps, items)
+
+
+# --------------------------------------------------------------------------- thunks
+
+
+def test_a_thunk_may_step_any_env() -> None:
+    """With the number of envs given, a callable is one step of all of them."""
+    steps: list[int] = []
+    work = vecenv_workload(lambda: steps.append(1), num_envs=3)
+    work.check()
+    with recording() as record:
+        work.call()
+    assert (len(steps), work.items, work.unit) == (2, 3.0, "env step")
+    assert [phase.path for phase in record.phases(1)] == ["env_step"]
+    with pytest.raises(ComponentError, match="thunk that steps every env once, not int"):
+        vecenv_workload(3, num_envs=3)
+
+
+def test_a_thunk_may_draw_a_batch() -> None:
+    """A callable without sample() draws the batch itself, and is held to its size."""
+    replay_workload(lambda: np.zeros((4, 2)), 4).check()
+    with pytest.raises(ComponentError, match="wrong size"):
+        replay_workload(lambda: np.zeros((3, 2)), 4).check()
+
+
+def test_a_thunk_may_compute_gae_of_its_own_data() -> None:
+    """A function without parameters is held to shape and finiteness alone."""
+    gae_workload(lambda: np.zeros((8, 2)), 8, 2, "numpy").check()
+    with pytest.raises(ComponentError, match="shape"):
+        gae_workload(lambda: np.zeros((2, 8)), 8, 2, "numpy").check()
+    with pytest.raises(ComponentError, match="NaN"):
+        gae_workload(lambda: np.full((8, 2), np.nan), 8, 2, "numpy").check()

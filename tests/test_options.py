@@ -1,0 +1,416 @@
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_rlperf.options import (
+    MARKER,
+    OPTIONS,
+    Config,
+    Option,
+    parse_alpha,
+    parse_duration,
+    parse_flag,
+    parse_name,
+    parse_path,
+    parse_reason,
+    parse_tolerance,
+    read_config,
+)
+
+# --------------------------------------------------------------------------- one value at a time
+
+
+@pytest.mark.parametrize(
+    ("value", "fraction"),
+    [("3%", 0.03), (" 3 % ", 0.03), ("0.5%", 0.005), (".5%", 0.005), ("250%", 2.5), ("1000%", 10.0), (0.03, 0.03)],
+)
+def test_tolerances(value: object, fraction: float) -> None:
+    """A percentage as text, or a fraction from Python code."""
+    assert parse_tolerance(value) == pytest.approx(fraction)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("0", "0%", "-3%", "+3%", "abc", "3", "0.03", "", "%", "3%%", "3 percent", "1e2%", "1001%", "nan", "inf"),
+        *(0, 0.0, -0.03, 11.0, math.nan, math.inf, True, None, [3]),
+    ],
+)
+def test_what_is_no_tolerance(value: object) -> None:
+    """Anything else says what a tolerance looks like."""
+    with pytest.raises(ValueError, match="3%"):
+        parse_tolerance(value)
+
+
+@pytest.mark.parametrize("value", [3, 3.0, 5, 1])
+def test_a_bare_number_of_percent_is_no_fraction(value: float) -> None:
+    """``tolerance=3`` in Python code means 3 % to who wrote it: as 300 % it would silently fail for nothing."""
+    with pytest.raises(ValueError, match="3%"):
+        parse_tolerance(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "duration"),
+    [
+        *(("60", 60.0), ("1.5s", 1.5), (" 2 min ", 120.0), ("50us", 5e-5), ("50µs", 5e-5), ("3ms", 3e-3)),
+        *(("1ns", 1e-9), (60, 60.0), (0.5, 0.5)),
+    ],
+)
+def test_durations(value: object, duration: float) -> None:
+    """Seconds, or a number and its unit."""
+    assert parse_duration(value) == pytest.approx(duration)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["0", "0s", "-1", "abc", "", "s", "1h", "1e3", "nan", "inf", "9" * 400, 0, -1, math.nan, math.inf, True, None],
+)
+def test_what_is_no_duration(value: object) -> None:
+    """Anything else says what a time looks like."""
+    with pytest.raises(ValueError, match="seconds"):
+        parse_duration(value)
+
+
+@pytest.mark.parametrize("value", ["0.01", "1e-6", 0.25, "0.499"])
+def test_alphas(value: object) -> None:
+    """A probability below one half."""
+    assert parse_alpha(value) == float(str(value))
+
+
+@pytest.mark.parametrize("value", ["0", "0.5", "1", "-0.1", "1%", "abc", "", "nan", "inf", True, None])
+def test_what_is_no_alpha(value: object) -> None:
+    """Anything else says what an alpha looks like."""
+    with pytest.raises(ValueError, match=r"0\.01"):
+        parse_alpha(value)
+
+
+@pytest.mark.parametrize("value", ["1", "true", "YES", " on ", True])
+def test_words_for_true(value: object) -> None:
+    """Ini files and markers say yes in several ways."""
+    assert parse_flag(value) is True
+
+
+@pytest.mark.parametrize("value", ["0", "False", "no", "off", False])
+def test_words_for_false(value: object) -> None:
+    """And no."""
+    assert parse_flag(value) is False
+
+
+@pytest.mark.parametrize("value", ["", "maybe", "2", None, 7])
+def test_what_is_neither(value: object) -> None:
+    """Anything else says what is expected."""
+    with pytest.raises(ValueError, match="true or false"):
+        parse_flag(value)
+
+
+@pytest.mark.parametrize("value", ["default", "v1.2", "linux_ci", "2026-01", "a+b"])
+def test_names(value: str) -> None:
+    """A name is a plain word."""
+    assert parse_name(value) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", " ", "a/b", "/a", "a\\b", "..", ".", ".hidden", "../up", "-a", "a b", "a\n", "a\0", "ü", "C:", "~", None, 3],
+)
+def test_what_is_no_name(value: object) -> None:
+    """A name never leads anywhere else; the message says where baselines are kept."""
+    with pytest.raises(ValueError, match="--rlperf-baseline-dir"):
+        parse_name(value)
+
+
+@pytest.mark.parametrize("length", [256, 5000])
+def test_a_name_longer_than_a_file_may_have(length: int) -> None:
+    """A directory cannot have such a name, and the operating system's error would come too late."""
+    with pytest.raises(ValueError, match="--rlperf-baseline-dir"):
+        parse_name("a" * length)
+
+
+def test_reasons() -> None:
+    """A reason says something."""
+    assert parse_reason(" bigger net ") == "bigger net"
+    for empty in ("", "  ", "\n"):
+        with pytest.raises(ValueError, match="must say something"):
+            parse_reason(empty)
+
+
+def test_paths() -> None:
+    """A path is taken as it is, unless it is none."""
+    assert parse_path("a/b") == Path("a/b")
+    for empty in ("", "  "):
+        with pytest.raises(ValueError, match="directory"):
+            parse_path(empty)
+
+
+@given(st.floats(min_value=0.01, max_value=1000))
+def test_any_percentage_reads_back(percent: float) -> None:
+    """A percentage written without an exponent means a hundredth of its number."""
+    assert math.isclose(parse_tolerance(f"{percent:.9f}%"), percent / 100, rel_tol=1e-6)
+
+
+@given(st.text() | st.floats() | st.integers() | st.none() | st.booleans())
+def test_a_value_is_read_or_refused(value: object) -> None:
+    """Whatever is given, each reader returns something sensible or raises ValueError."""
+    readers: list[tuple[Callable[[object], object], Callable[[object], bool]]] = [
+        (parse_tolerance, lambda read: isinstance(read, float) and 0 < read <= 10),
+        (parse_duration, lambda read: isinstance(read, float) and 0 < read < math.inf),
+        (parse_alpha, lambda read: isinstance(read, float) and 0 < read < 0.5),
+        (parse_flag, lambda read: isinstance(read, bool)),
+        (parse_name, lambda read: isinstance(read, str) and Path(read).name == read and read not in ("", ".", "..")),
+        (parse_reason, lambda read: isinstance(read, str) and bool(read)),
+        (parse_path, lambda read: isinstance(read, Path)),
+    ]
+    for parse, is_sensible in readers:
+        try:
+            read = parse(value)
+        except ValueError:
+            continue
+        assert is_sensible(read), (parse, read)
+
+
+# --------------------------------------------------------------------------- the table
+
+
+def test_help_shows_every_flag_and_ini_option(pytester: pytest.Pytester) -> None:
+    """``pytest --help`` tells what each is for, and ``--markers`` what the marker takes."""
+    shown = " ".join(pytester.runpytest_subprocess("--help").stdout.str().split())
+    for option in OPTIONS:
+        text = option.help.replace("%%", "%")
+        if option.flag is not None:
+            start = option.flag if option.metavar is None else f"{option.flag}={option.metavar}"
+            assert f"{start} {text}" in shown
+        if option.ini:
+            assert f"rlperf_{option.name.removesuffix('_s')} (string): {text}" in shown
+    markers = pytester.runpytest_subprocess("--markers").stdout.str()
+    for option in OPTIONS:
+        if option.marker:
+            assert re.search(rf"@pytest\.mark\.rlperf\(.*\b{option.name.removesuffix('_s')}=", markers)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_rows_are_consistent(option: Option) -> None:
+    """Every setting can be set somewhere, is a field of Config, and explains itself."""
+    assert option.flag or option.ini or option.marker
+    assert option.name in Config.__dataclass_fields__
+    assert len(option.help) > 10
+    assert option.flag is None or option.flag == "--rlperf" or option.flag.startswith("--rlperf-")
+    if option.flag is not None and option.parse is not parse_flag:
+        assert option.metavar
+
+
+# --------------------------------------------------------------------------- where a value comes from
+
+
+def settings_of(pytester: pytest.Pytester, *args: str, ini: str = "", marker: str = "") -> Config:
+    """Return the settings of a test in a run with these arguments, ini lines and marker keywords."""
+    pytester.makeini(f"[pytest]\n{ini}")
+    decorator = f"@pytest.mark.{MARKER}({marker})" if marker else ""
+    item = pytester.getitem(f"import pytest\n{decorator}\ndef test_it(rlperf): pass\n", "test_it")
+    config = pytester.parseconfig(*args)
+    return read_config(config).for_test(item)
+
+
+def test_defaults(pytester: pytest.Pytester) -> None:
+    """With nothing given every setting is its default, the directory below the rootdir."""
+    found = settings_of(pytester)
+    for option in OPTIONS:
+        if option.name != "baseline_dir":
+            assert getattr(found, option.name) == option.default
+    assert found.baseline_dir == pytester.path / "baselines"
+
+
+def test_ini_beats_default(pytester: pytest.Pytester) -> None:
+    """Each ini option is read."""
+    ini = """
+        rlperf_baseline = night
+        rlperf_baseline_dir = elsewhere
+        rlperf_tolerance = 4%
+        rlperf_alpha = 0.02
+        rlperf_max_time = 2min
+        rlperf_budget = 300
+        rlperf_strict = true
+    """
+    ini = "\n".join(line.strip() for line in ini.strip().splitlines())
+    found = settings_of(pytester, ini=ini)
+    assert not found.active
+    assert found.baseline == "night"
+    assert found.baseline_dir == pytester.path / "elsewhere"
+    assert (found.tolerance, found.alpha, found.max_time_s, found.budget_s) == (0.04, 0.02, 120.0, 300.0)
+    assert found.strict
+
+
+def test_flag_beats_ini(pytester: pytest.Pytester) -> None:
+    """A flag wins over the ini file, and implies what it needs."""
+    found = settings_of(
+        pytester,
+        "--rlperf-tolerance=5%",
+        "--rlperf-max-time=7",
+        "--rlperf-save-baseline",
+        ini="rlperf_tolerance = 4%\nrlperf_max_time = 6\nrlperf_alpha = 0.02\nrlperf_strict = no",
+    )
+    assert (found.tolerance, found.max_time_s, found.alpha) == (0.05, 7.0, 0.02)
+    assert found.active
+    assert found.save
+    assert not found.strict
+
+
+def test_marker_beats_flag(pytester: pytest.Pytester) -> None:
+    """A marker wins over both."""
+    found = settings_of(
+        pytester,
+        "--rlperf-tolerance=5%",
+        "--rlperf-max-time=7",
+        ini="rlperf_tolerance = 4%",
+        marker="tolerance='6%', max_time='90s', min_change='50us', gate=False",
+    )
+    assert (found.tolerance, found.max_time_s) == (0.06, 90.0)
+    assert found.min_change_s == pytest.approx(5e-5)
+    assert not found.gate
+
+
+def test_the_closest_marker_wins(pytester: pytest.Pytester) -> None:
+    """A test's own marker beats its class's, which beats its module's, keyword by keyword."""
+    module = pytester.getmodulecol(
+        """
+        import pytest
+        pytestmark = pytest.mark.rlperf(tolerance=0.1, max_time=1, gate=False)
+
+        @pytest.mark.rlperf(tolerance=0.2, max_time=2)
+        class TestIt:
+            @pytest.mark.rlperf(tolerance=0.3)
+            def test_it(self, rlperf): pass
+        """
+    )
+    (item,) = pytester.genitems([module])
+    found = read_config(pytester.parseconfig()).for_test(item)
+    assert (found.tolerance, found.max_time_s, found.gate) == (0.3, 2.0, False)
+
+
+# --------------------------------------------------------------------------- as a user meets it
+
+MEASURED = "def test_it(rlperf):\n    rlperf(int)\n"
+
+
+def usage_error(pytester: pytest.Pytester, *args: str) -> str:
+    """Return what a run with ``args`` says on standard error; it must be a usage error that measured nothing."""
+    result = pytester.runpytest_subprocess(*args)
+    output = result.stdout.str() + result.stderr.str()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR, output
+    assert "Traceback" not in output
+    assert "INTERNALERROR" not in output
+    assert not (pytester.path / "baselines").exists()
+    return output
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--rlperf-tolerance=0"], "--rlperf-tolerance=0: a tolerance is a percentage"),
+        (["--rlperf-tolerance=-3%"], "--rlperf-tolerance=-3%: a tolerance is a percentage"),
+        (["--rlperf-tolerance=abc"], "--rlperf-tolerance=abc: a tolerance is a percentage"),
+        (["--rlperf-tolerance=3"], "--rlperf-tolerance=3: a tolerance is a percentage"),
+        (["--rlperf-tolerance=nan"], "--rlperf-tolerance=nan: a tolerance is a percentage"),
+        (["--rlperf-alpha=0.7"], "--rlperf-alpha=0.7: a chance of a false alarm"),
+        (["--rlperf-max-time=0"], "--rlperf-max-time=0: a time is a positive number"),
+        (["--rlperf-budget=much"], "--rlperf-budget=much: a time is a positive number"),
+        (["--rlperf-baseline=a/b"], "--rlperf-baseline=a/b: a baseline's name holds letters"),
+        (["--rlperf-baseline=.."], "--rlperf-baseline=..: a baseline's name holds letters"),
+        (["--rlperf-baseline="], "--rlperf-baseline=: a baseline's name holds letters"),
+        (["--rlperf-baseline-dir="], "--rlperf-baseline-dir=: expected a directory"),
+        (["--rlperf-save-baseline", "--rlperf-accept="], "--rlperf-accept=: it is kept in the baseline file"),
+        (["--rlperf", "--rlperf-accept=x"], "goes with --rlperf-save-baseline"),
+        (["--rlperf-inline", "--rlperf-save-baseline"], "leave out one of"),
+        (["--rlperf", "--pdb"], "add --rlperf-inline"),
+        (["--rlperf", "--trace"], "add --rlperf-inline"),
+    ],
+)
+def test_a_flag_that_makes_no_sense(pytester: pytest.Pytester, args: list[str], says: str) -> None:
+    """A bad flag, or a bad combination, is a usage error that says which and what is allowed."""
+    with pytest.raises(pytest.UsageError, match=re.escape(says)):
+        pytester.parseconfigure(*args)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--rlperf", "--rlperf-tolerance=3"], "--rlperf-tolerance=3: a tolerance is a percentage"),
+        (["--rlperf", "--rlperf-baseline=../up"], "--rlperf-baseline=../up: a baseline's name holds letters"),
+        (["--rlperf", f"--rlperf-baseline={'a' * 300}"], "a baseline's name holds letters"),
+        (["--rlperf-inline", "--rlperf-save-baseline"], "leave out one of"),
+        (["--rlperf-save-baseline", "--rlperf-baseline-dir=test_it.py"], "is a file"),
+        (["--rlperf-save-baseline", "--rlperf-baseline-dir=/proc/rlperf"], "cannot write baselines to /proc/rlperf"),
+    ],
+)
+def test_a_run_that_cannot_start(pytester: pytest.Pytester, args: list[str], says: str) -> None:
+    """To the user it is exit code 4 and one sentence, with nothing measured."""
+    pytester.makepyfile(test_it=MEASURED)
+    assert says in usage_error(pytester, *args)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["rlperf_tolerance = 3", "rlperf_alpha = 1", "rlperf_max_time = -1", "rlperf_baseline = a/b", "rlperf_strict = 7"],
+)
+def test_an_ini_value_that_makes_no_sense(pytester: pytest.Pytester, line: str) -> None:
+    """A bad value in the ini file is named as such."""
+    pytester.makeini(f"[pytest]\n{line}")
+    with pytest.raises(pytest.UsageError, match=re.escape(f"ini option {line.replace(' ', '')}: ")):
+        pytester.parseconfigure("--rlperf")
+
+
+@pytest.mark.parametrize(
+    ("marker", "says"),
+    [
+        ("tolerence=0.1", "has no keyword 'tolerence'; it has: tolerance, max_time, min_change, gate"),
+        ("0.1", "takes keywords only (tolerance, max_time, min_change, gate), not 0.1"),
+        ("tolerance='abc'", "(tolerance='abc'): a tolerance is a percentage"),
+        ("tolerance=0", "(tolerance=0): a tolerance is a percentage"),
+        ("tolerance=-0.03", "(tolerance=-0.03): a tolerance is a percentage"),
+        ("tolerance=3", "(tolerance=3): a tolerance is"),
+        ("tolerance=float('nan')", "(tolerance=nan): a tolerance is a percentage"),
+        ("tolerance=float('inf')", "(tolerance=inf): a tolerance is a percentage"),
+        ("max_time=0", "(max_time=0): a time is a positive number"),
+        ("min_change='-1us'", "(min_change='-1us'): a time is a positive number"),
+        ("gate='perhaps'", "(gate='perhaps'): expected true or false"),
+    ],
+)
+def test_a_marker_that_makes_no_sense(pytester: pytest.Pytester, marker: str, says: str) -> None:
+    """A bad marker is named with its test and what is allowed."""
+    with pytest.raises(pytest.UsageError) as caught:
+        settings_of(pytester, marker=marker)
+    assert "::test_it: @pytest.mark.rlperf" in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_a_bad_marker_is_found_before_measuring(pytester: pytest.Pytester) -> None:
+    """To the user it is exit code 4 right after collection, whichever test it is on."""
+    pytester.makepyfile(test_it=f"import pytest\n\n{MEASURED}\n@pytest.mark.rlperf(tolerence=0.1)\n{MEASURED}")
+    assert "test_it.py::test_it: @pytest.mark.rlperf has no keyword" in usage_error(pytester, "--rlperf")
+
+
+def test_an_unknown_baseline(pytester: pytest.Pytester) -> None:
+    """A name nothing is stored under says which names there are."""
+    pytester.makepyfile(test_it=MEASURED)
+    output = usage_error(pytester, "--rlperf", "--rlperf-baseline=nigth")
+    assert "no such baseline" in output
+    assert "none yet" in output
+    for name in ("night", "day"):
+        (pytester.path / "kept" / name).mkdir(parents=True)
+        (pytester.path / "kept" / name / "some-machine.json").write_text("{}", encoding="utf-8")
+    output = usage_error(pytester, "--rlperf", "--rlperf-baseline=nigth", "--rlperf-baseline-dir=kept")
+    assert "--rlperf-baseline=nigth" in output
+    assert "there is: day, night" in output
+
+
+def test_bad_values_are_told_without_rlperf_too(pytester: pytest.Pytester) -> None:
+    """A typo in the ini file is found by the first run that reads it."""
+    pytester.makeini("[pytest]\nrlperf_tolerance = 3\n")
+    pytester.makepyfile(test_it=MEASURED)
+    assert "ini option rlperf_tolerance=3" in usage_error(pytester)
