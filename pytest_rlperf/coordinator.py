@@ -14,7 +14,7 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.verdict import WORKERS
 from pytest_rlperf.ledger import Ledger
 from pytest_rlperf.measure import messages as m
-from pytest_rlperf.measure.kernel import make_kernels
+from pytest_rlperf.measure.kernel import Kernels
 from pytest_rlperf.measure.pool import Pool
 from pytest_rlperf.measure.process import Launch, LeftEarlyError, Worker, WorkerLostError
 from pytest_rlperf.measure.slices import Meter
@@ -157,7 +157,7 @@ class InlineEngine:
         __tracebackhide__ = True
         key, settings = result_key(item), self.ledger.settings.for_test(item)
         started_s = time.monotonic()
-        turns = _InlineTurns(Meter(workload, make_kernels()))
+        turns = _InlineTurns(Meter(workload, Kernels.make()))
         try:
             solo = measure_solo(
                 [turns],

@@ -196,7 +196,7 @@ def test_a_run_with_every_verdict(pytester: pytest.Pytester, measured: Path) -> 
     write_tests(
         pytester,
         """
-        pytestmark = pytest.mark.rlperf(max_time=0.8)
+        pytestmark = pytest.mark.rlperf(max_time=1.5)
 
         def test_slower(rlperf):
             rlperf(work)
@@ -237,20 +237,20 @@ def test_a_run_with_every_verdict(pytester: pytest.Pytester, measured: Path) -> 
             assert not result.measured, "after"
         """,
     )
-    half, twice = [0.5] * 5, [2.0] * 5
+    fifth, five_times = [0.2] * 5, [5.0] * 5
     path = write_baseline(
         pytester.path,
         measured,
         {
-            "test_slower": half,
-            "test_min_change": half,
-            "test_ungated": half,
-            "test_tolerant": half,
-            "test_faster": twice,
+            "test_slower": fifth,
+            "test_min_change": fifth,
+            "test_ungated": fifth,
+            "test_tolerant": fifth,
+            "test_faster": five_times,
             "test_scattered": [0.2, 0.5, 1.0, 2.0, 5.0],
-            "test_other_items": half,
-            "test_other_unit": half,
-            "test_fails_before": half,
+            "test_other_items": fifth,
+            "test_other_unit": fifth,
+            "test_fails_before": fifth,
         },
     )
     before = json.loads(path.read_bytes())

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_rlperf.measure.kernel import make_kernels
+from pytest_rlperf.measure.kernel import Kernels
 from pytest_rlperf.measure.slices import SLICE_S, Clocks, Meter, slice_figure_ns, slice_shape
 from pytest_rlperf.model import Shape, SliceKind, Workload
 from pytest_rlperf.testing import FakeClock
@@ -31,8 +31,8 @@ def workload(call: Callable[[], object], **changes: object) -> Workload:
 
 def meter(work: Workload, clock: FakeClock) -> Meter:
     """Return a meter whose clocks are ``clock``; its resolution is 76 ns, and its kernel takes 50 µs."""
-    kernel = {SliceKind.INTERPRETER: lambda: clock.advance(50e-6)}
-    return Meter(work, kernel, Clocks(clock, clock, 76.0))
+    kernels = Kernels({SliceKind.INTERPRETER: lambda: clock.advance(50e-6)})
+    return Meter(work, kernels, Clocks(clock, clock, 76.0))
 
 
 @given(call_s=st.floats(1e-9, 100))
@@ -129,9 +129,9 @@ def test_cpu_time_of_long_calls_leaves_setups_out() -> None:
 
 def test_waiting_is_told_from_working() -> None:
     """A process that gives up its CPU by itself is seen to; one that computes is not."""
-    working = Meter(workload(lambda: sum(range(1000))), make_kernels())
+    working = Meter(workload(lambda: sum(range(1000))), Kernels.make())
     working.warm_up(None, 0.05)
-    waiting = Meter(workload(lambda: select.select([], [], [], 0.001)), make_kernels())
+    waiting = Meter(workload(lambda: select.select([], [], [], 0.001)), Kernels.make())
     waiting.warm_up(None, 0.05)
     assert min(working.take(SliceKind.PLAIN).waits for _ in range(5)) == 0
     record = waiting.take(SliceKind.PLAIN)
@@ -218,7 +218,7 @@ def test_warnings_in_slices_are_not_kept() -> None:
 def test_kernel_slices_run_the_kernel_only() -> None:
     """The reference kernel's slice neither calls the workload nor counts items."""
     calls: list[int] = []
-    subject = Meter(workload(lambda: calls.append(1)), make_kernels())
+    subject = Meter(workload(lambda: calls.append(1)), Kernels.make())
     subject.warm_up(None, 0.01)
     calls.clear()
     for kind in (SliceKind.INTERPRETER, SliceKind.MEMORY):
@@ -229,6 +229,6 @@ def test_kernel_slices_run_the_kernel_only() -> None:
 
 def test_the_kernels_do_the_same_work_in_every_process() -> None:
     """What they compute does not depend on when or where they were made."""
-    one, other = make_kernels(), make_kernels()
+    one, other = Kernels.make().calls, Kernels.make().calls
     for kind, kernel in one.items():
         assert [kernel() for _ in range(40)] == [other[kind]() for _ in range(40)]

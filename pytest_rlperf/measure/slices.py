@@ -8,7 +8,7 @@ import resource
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import repeat
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import psutil
 
+from pytest_rlperf.measure.kernel import Kernels
 from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.timers.tree import Recording
 
@@ -69,7 +70,7 @@ class Meter:
     def __init__(
         self,
         workload: Workload,
-        kernels: Mapping[SliceKind, Callable[[], object]],
+        kernels: Kernels,
         clocks: Clocks | None = None,
     ) -> None:
         self.workload = workload
@@ -97,12 +98,12 @@ class Meter:
             warnings.simplefilter("ignore")
             if limit_s > 0:
                 self._call_s = self._settle(self.workload.call, self.workload.setup, limit_s)
-            for kind, kernel in self._kernels.items():
-                kernel_s = self._settle(kernel, None, _KERNEL_WARM_UP_S)
-                self._shapes[kind] = slice_shape(kernel_s, self.clocks.floor_ns, single=False)
+            for kind in self._kernels.calls.keys() - self._kernels.shapes.keys():
+                kernel_s = self._settle(self._kernels.calls[kind], None, _KERNEL_WARM_UP_S)
+                self._kernels.shapes[kind] = slice_shape(kernel_s, self.clocks.floor_ns, single=False)
         single = self.workload.setup is not None
         shape = shape or slice_shape(self._call_s, self.clocks.floor_ns, single=single)
-        self._shapes |= {SliceKind.PLAIN: shape, SliceKind.TRACED: shape}
+        self._shapes = {**self._kernels.shapes, SliceKind.PLAIN: shape, SliceKind.TRACED: shape}
         if self.workload.count is not None:
             self.workload.count()  # what warming up processed belongs to no slice
         gc.collect()
@@ -114,7 +115,7 @@ class Meter:
         """Take one slice and return its figures; it comes after :meth:`warm_up`."""
         __tracebackhide__ = True
         shape = self._shapes[kind]
-        kernel = self._kernels.get(kind)
+        kernel = self._kernels.calls.get(kind)
         call, setup = (self.workload.call, self.workload.setup) if kernel is None else (kernel, None)
         trace = Recording(self.clocks.wall_ns) if kind is SliceKind.TRACED else None
         collections, waits = _collections(), _waits()

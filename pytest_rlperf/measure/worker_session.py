@@ -17,7 +17,7 @@ from _pytest.terminal import TerminalReporter
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.measure import messages as m
-from pytest_rlperf.measure.kernel import make_kernels
+from pytest_rlperf.measure.kernel import Kernels
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Result, Workload
 
@@ -34,7 +34,7 @@ class RemoteEngine:
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
-        self._kernels = make_kernels()
+        self._kernels = Kernels.make()
         self._seed = 0
         self._seeded: set[str] = set()
 
