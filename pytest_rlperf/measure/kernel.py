@@ -4,7 +4,7 @@ What slows a machine down for a while slows a kernel down too, so the ratio of a
 taken in turns within tens of milliseconds, holds still where the times do not. One kernel moves with the pace of
 the processor alone. The other also reads memory at random, in about the proportion that a replay buffer's sample
 does: a neighbour that fills the shared cache slows both of these by about as much, and leaves a loop of Python as it
-is (``benchmarks/kernels.py`` shows it). They use nothing but the interpreter and its standard library, so that no
+is (``docs/kernels.md``). They use nothing but the interpreter and its standard library, so that no
 package upgrade moves them; the interpreter's minor version is part of the machine class.
 """
 
