@@ -230,10 +230,22 @@ def test_a_slowdown_beyond_what_the_memory_shares_is_slower() -> None:
 
 
 def test_a_faster_memory_makes_nothing_faster() -> None:
-    """FASTER needs both paces too."""
+    """FASTER needs both paces too; what one calls faster and the other the same is certainly no slowdown."""
     faster = [worker.relative / 1.4 for worker in BASE.workers]
     assert judge(BASE, result(*faster)).status is Status.FASTER
-    assert judge(BASE, result(*faster, memory=1 / 1.4)).status is Status.UNDECIDED
+    assert judge(BASE, result(*faster, memory=1 / 1.4)).status is Status.SAME
+
+
+def test_one_restless_pace_does_not_hide_what_the_other_certifies() -> None:
+    """Where the memory's figures scatter and the interpreter's do not, the latter certify SAME, and are shown."""
+    restless = tuple(
+        replace(worker, relative_memory=worker.relative * factor)
+        for worker, factor in zip(BASE.workers, (0.8, 1.25, 1.0, 0.9, 1.1), strict=True)
+    )
+    verdict = judge(BASE, replace(BASE, workers=restless))
+    assert verdict.status is Status.SAME
+    assert verdict.estimate is not None
+    assert verdict.estimate.high < 1.05
 
 
 def test_more_tests_in_a_run_ask_more_of_each() -> None:

@@ -154,11 +154,11 @@ def test_the_parts_of_a_tree_add_up() -> None:
 
 
 def test_a_failure_says_what_how_much_against_what_and_what_to_do() -> None:
-    """The four lines at the user's line."""
+    """The lines at the user's line."""
     lines = failure_text(outcome("t", Status.SLOWER, 2e-3, 2.0, "because"), "baseline 'x'").splitlines()
     assert lines == [
-        "SLOWER ×2.0: sac_update: 2.00 ms a call, 1.00 ms in the baseline; relative to the machine's pace "
-        "+92.0 % to ×2.1 (99 % interval)",
+        "SLOWER ×2.0: sac_update takes 2.00 ms a call, 1.00 ms in the baseline",
+        "99 % interval +92.0 % to ×2.1, relative to the machine's pace",
         "compared with baseline 'x'",
         "because",
         'meant to be? --rlperf-save-baseline --rlperf-accept="why" stores the new figures',

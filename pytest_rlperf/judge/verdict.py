@@ -71,7 +71,7 @@ class _Paces(NamedTuple):
     """The same comparison at the interpreter's pace and at the memory's.
 
     They differ where the machine has changed in one and not in the other, and which of them the workload goes by is
-    not known. So stored numbers say what both say.
+    not known. So stored numbers convict of what both say.
     """
 
     interpreter: Estimate
@@ -81,6 +81,11 @@ class _Paces(NamedTuple):
     def nearest(self) -> Estimate:
         """The one that says less of a change."""
         return min(self, key=lambda estimate: abs(math.log(estimate.ratio)))
+
+    @property
+    def sharpest(self) -> Estimate:
+        """The one with the narrower interval, which goes better with the workload."""
+        return min(self, key=lambda estimate: math.log(estimate.high / estimate.low))
 
 
 class _Judge:
@@ -124,11 +129,13 @@ class _Judge:
             message = "stored numbers only: a new baseline holds on to it, with --rlperf-save-baseline"
             return self.say(Status.FASTER, "stored", message, nearest, smallest)
         tolerance = 1 + policy.tolerance
-        agree = all(1 / tolerance < estimate.ratio < tolerance for estimate in paces)
-        if agree and 1 / tolerance < nearest.low and nearest.high < tolerance:
+        # What one pace calls faster and the other the same is no slowdown; what one calls slower may be one.
+        not_slower = all(estimate.ratio < tolerance for estimate in paces)
+        sharpest = paces.sharpest
+        if not_slower and 1 / tolerance < sharpest.low and sharpest.high < tolerance:
             message = f"stored numbers certify less than ±{_bound(policy.tolerance)}"
-            return self.say(Status.SAME, "stored", message, nearest, smallest)
-        return self.say(Status.UNDECIDED, *self._undecided(paces, base, head, smallest), nearest, smallest)
+            return self.say(Status.SAME, "stored", message, sharpest, smallest)
+        return self.say(Status.UNDECIDED, *self._undecided(paces, base, head, smallest), sharpest, smallest)
 
     def _undecided(self, paces: _Paces, base: Result, head: Result, smallest: float) -> tuple[str, str]:
         """Say what stood in the way: a machine that has changed, or figures that differ too much among workers."""
@@ -137,8 +144,9 @@ class _Judge:
             return (
                 "machine",
                 f"at the interpreter's pace {units.change(interpreter.ratio)}, at the memory's "
-                f"{units.change(memory.ratio)}: the machine's memory takes {units.change(_memory_pace(base, head))} "
-                "against the baseline's day, and stored numbers cannot tell slower code from that",
+                f"{units.change(memory.ratio)}: reading memory takes this machine "
+                f"{units.change(_memory_pace(base, head))} against the baseline's day, and stored numbers cannot tell "
+                "slower code from that",
             )
         return (
             "spread",

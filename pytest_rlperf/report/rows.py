@@ -97,25 +97,21 @@ def phase_rows(phases: Sequence[Phase], whole_s: float, before: Sequence[Phase])
     return rows
 
 
-def headline(outcome: Outcome) -> str:
-    """Return one sentence about a test that has an estimate: what it takes, what it took, how sure that is."""
-    estimate = outcome.verdict.estimate
-    result = outcome.result
-    if estimate is None or outcome.baseline is None:
-        return f"{result.component}: {units.seconds(result.call_s)} a call"
-    was_s = outcome.baseline.result.call_s
-    return (
-        f"{result.component}: {units.seconds(result.call_s)} a call, {units.seconds(was_s)} in the baseline; "
-        f"relative to the machine's pace {units.change(estimate.low)} to {units.change(estimate.high)} "
-        f"({100 * estimate.confidence:.0f} % interval)"
-    )
-
-
 def failure_text(outcome: Outcome, origin: str) -> str:
     """Return what a failing test says at the user's line; ``origin`` names the baseline."""
-    verdict = outcome.verdict
-    amount = "" if verdict.estimate is None else f" {units.change(verdict.estimate.ratio)}"
-    lines = [f"{verdict.status.value}{amount}: {headline(outcome)}", f"compared with {origin}", verdict.reason.message]
+    verdict, result = outcome.verdict, outcome.result
+    estimate = verdict.estimate
+    takes = f"{result.component} takes {units.seconds(result.call_s)} a call"
+    if estimate is None or outcome.baseline is None:
+        lines = [f"{verdict.status.value}: {takes}"]
+    else:
+        was = units.seconds(outcome.baseline.result.call_s)
+        interval = f"{units.change(estimate.low)} to {units.change(estimate.high)}"
+        lines = [
+            f"{verdict.status.value} {units.change(estimate.ratio)}: {takes}, {was} in the baseline",
+            f"{100 * estimate.confidence:.0f} % interval {interval}, relative to the machine's pace",
+        ]
+    lines += [f"compared with {origin}", verdict.reason.message]
     if verdict.status is Status.SLOWER:
         lines.append('meant to be? --rlperf-save-baseline --rlperf-accept="why" stores the new figures')
     return "\n".join(lines)
