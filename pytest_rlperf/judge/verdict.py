@@ -82,10 +82,10 @@ class _Paces(NamedTuple):
         """The one that says less of a change."""
         return min(self, key=lambda estimate: abs(math.log(estimate.ratio)))
 
-    @property
-    def sharpest(self) -> Estimate:
-        """The one with the narrower interval, which goes better with the workload."""
-        return min(self, key=lambda estimate: math.log(estimate.high / estimate.low))
+
+def _width(estimate: Estimate) -> float:
+    """Return the width of an interval, in logarithms: the pace that goes better with the workload has less."""
+    return math.log(estimate.high / estimate.low)
 
 
 class _Judge:
@@ -131,11 +131,12 @@ class _Judge:
         tolerance = 1 + policy.tolerance
         # What one pace calls faster and the other the same is no slowdown; what one calls slower may be one.
         not_slower = all(estimate.ratio < tolerance for estimate in paces)
-        sharpest = paces.sharpest
-        if not_slower and 1 / tolerance < sharpest.low and sharpest.high < tolerance:
+        certain = [estimate for estimate in paces if 1 / tolerance < estimate.low and estimate.high < tolerance]
+        if not_slower and certain:
             message = f"stored numbers certify less than ±{_bound(policy.tolerance)}"
-            return self.say(Status.SAME, "stored", message, sharpest, smallest)
-        return self.say(Status.UNDECIDED, *self._undecided(paces, base, head, smallest), sharpest, smallest)
+            return self.say(Status.SAME, "stored", message, min(certain, key=_width), smallest)
+        reason = self._undecided(paces, base, head, smallest)
+        return self.say(Status.UNDECIDED, *reason, min(paces, key=_width), smallest)
 
     def _undecided(self, paces: _Paces, base: Result, head: Result, smallest: float) -> tuple[str, str]:
         """Say what stood in the way: a machine that has changed, or figures that differ too much among workers."""
