@@ -117,6 +117,27 @@ def write_baseline(directory: Path, measured: Path, factors: dict[str, Sequence[
     return path
 
 
+def scale(path: Path, factor: float) -> bytes:
+    """Multiply the times in a baseline file, so that what comes next is far beyond any machine's noise."""
+    data = json.loads(path.read_bytes())
+    for entry in data["results"].values():
+        for worker in entry["result"]["workers"]:
+            for key in ("call_s", "relative", "relative_memory"):
+                worker[key] *= factor
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(data, order="sorted"), indent=1) + b"\n")
+    return path.read_bytes()
+
+
+def run_until_decided(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
+    """Run a measured test whose time has doubled; a restless machine may leave it UNDECIDED, but never acquit it."""
+    for _ in range(5):
+        result = pytester.runpytest_subprocess(*args)
+        if result.ret != OK:
+            break
+        result.stdout.fnmatch_lines(["test_gae * UNDECIDED"])
+    return result
+
+
 # --------------------------------------------------------------------------- the story
 
 
@@ -138,7 +159,7 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
     unchanged.stdout.no_fnmatch_line("*SLOWER")
 
     write_learner(pytester, doubled=True)
-    slower = pytester.runpytest_subprocess("--rlperf", LONG_ENOUGH, "--junitxml=junit.xml")
+    slower = run_until_decided(pytester, "--rlperf", LONG_ENOUGH, "--junitxml=junit.xml")
     assert slower.ret == FAILED
     slower.assert_outcomes(failed=1)
     slower.stdout.fnmatch_lines(
@@ -164,6 +185,7 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
     assert "SLOWER" in str(failure.get("message"))
     assert path.read_bytes() == before
 
+    before = scale(path, 0.2)
     refused = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-max-time=2")
     assert refused.ret == FAILED
     refused.stdout.fnmatch_lines(["*1 result not stored: *"])
@@ -183,6 +205,7 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
     assert again.ret == OK
     again.assert_outcomes(passed=1)
 
+    scale(path, 3.0)
     write_learner(pytester, doubled=False)
     faster = pytester.runpytest_subprocess("--rlperf", LONG_ENOUGH)
     assert faster.ret == OK
@@ -210,7 +233,7 @@ def test_a_run_with_every_verdict(pytester: pytest.Pytester, measured: Path) -> 
         def test_ungated(rlperf):
             rlperf(work)
 
-        @pytest.mark.rlperf(tolerance="500%")
+        @pytest.mark.rlperf(tolerance="900%")
         def test_tolerant(rlperf):
             rlperf(work)
 
