@@ -222,8 +222,19 @@ def test_a_slowdown_that_the_memory_shares_convicts_nobody() -> None:
 
 
 def test_a_slowdown_beyond_what_the_memory_shares_is_slower() -> None:
-    """Three times the time is too much for a memory that takes half as long again; the lesser figure is told."""
+    """Three times the time is too much for a memory that takes half as long again."""
     verdict = judge(BASE, result(*(3 * worker.relative for worker in BASE.workers), memory=1.5))
+    assert verdict.status is Status.SLOWER
+
+
+def test_the_sharper_pace_says_how_surely() -> None:
+    """Both paces must say that it is much; that the restless one's interval is wide does not acquit."""
+    doubled = result(*(2 * worker.relative for worker in BASE.workers), memory=1.3)
+    restless = tuple(
+        replace(worker, relative_memory=worker.relative_memory * factor)
+        for worker, factor in zip(doubled.workers, (0.7, 1.4, 1.0, 0.8, 1.25), strict=True)
+    )
+    verdict = judge(BASE, replace(doubled, workers=restless))
     assert verdict.status is Status.SLOWER
     assert verdict.estimate is not None
     assert verdict.estimate.ratio == pytest.approx(2.0)

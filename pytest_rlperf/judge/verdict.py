@@ -78,13 +78,13 @@ class _Paces(NamedTuple):
     memory: Estimate
 
     @property
-    def nearest(self) -> Estimate:
-        """The one that says less of a change."""
-        return min(self, key=lambda estimate: abs(math.log(estimate.ratio)))
+    def sharper(self) -> Estimate:
+        """The one with the narrower interval: its pace goes better with the workload."""
+        return min(self, key=_width)
 
 
 def _width(estimate: Estimate) -> float:
-    """Return the width of an interval, in logarithms: the pace that goes better with the workload has less."""
+    """Return the width of an interval, in logarithms."""
     return math.log(estimate.high / estimate.low)
 
 
@@ -112,31 +112,31 @@ class _Judge:
         )
 
     def weigh(self, paces: _Paces, base: Result, head: Result) -> Verdict:
-        """Return what the estimates are taken to mean."""
-        policy, nearest = self._policy, paces.nearest
+        """Return what the estimates are taken to mean: both say how much, the sharper one says how surely."""
+        policy, sharper = self._policy, paces.sharper
         conviction, half = 1 + policy.conviction, 1 + policy.conviction / 2
-        smallest = max(conviction, *(half * estimate.ratio / estimate.floor for estimate in paces)) - 1
-        if all(estimate.ratio > conviction and estimate.floor > half for estimate in paces):
-            change_s = base.call_s * (nearest.ratio - 1)
+        least = min(estimate.ratio for estimate in paces)
+        most = max(estimate.ratio for estimate in paces)
+        smallest = max(conviction * sharper.ratio / least, half * sharper.ratio / sharper.floor) - 1
+        if least > conviction and sharper.floor > half:
+            change_s = base.call_s * (sharper.ratio - 1)
             if change_s < policy.min_change_s:
-                change, least = units.seconds(change_s), units.seconds(policy.min_change_s)
-                return self.say(
-                    Status.SAME, "min_change", f"{change} more a call, under min_change={least}", nearest, smallest
+                message = (
+                    f"{units.seconds(change_s)} more a call, under min_change={units.seconds(policy.min_change_s)}"
                 )
+                return self.say(Status.SAME, "min_change", message, sharper, smallest)
             message = f"stored numbers only: over {_bound(policy.conviction)}, and surely over half of it"
-            return self.say(Status.SLOWER, "stored", message, nearest, smallest)
-        if all(estimate.ratio < 1 / conviction and estimate.ceiling < 1 / half for estimate in paces):
+            return self.say(Status.SLOWER, "stored", message, sharper, smallest)
+        if most < 1 / conviction and sharper.ceiling < 1 / half:
             message = "stored numbers only: a new baseline holds on to it, with --rlperf-save-baseline"
-            return self.say(Status.FASTER, "stored", message, nearest, smallest)
+            return self.say(Status.FASTER, "stored", message, sharper, smallest)
         tolerance = 1 + policy.tolerance
         # What one pace calls faster and the other the same is no slowdown; what one calls slower may be one.
-        not_slower = all(estimate.ratio < tolerance for estimate in paces)
         certain = [estimate for estimate in paces if 1 / tolerance < estimate.low and estimate.high < tolerance]
-        if not_slower and certain:
+        if certain and most < tolerance:
             message = f"stored numbers certify less than ±{_bound(policy.tolerance)}"
             return self.say(Status.SAME, "stored", message, min(certain, key=_width), smallest)
-        reason = self._undecided(paces, base, head, smallest)
-        return self.say(Status.UNDECIDED, *reason, min(paces, key=_width), smallest)
+        return self.say(Status.UNDECIDED, *self._undecided(paces, base, head, smallest), sharper, smallest)
 
     def _undecided(self, paces: _Paces, base: Result, head: Result, smallest: float) -> tuple[str, str]:
         """Say what stood in the way: a machine that has changed, or figures that differ too much among workers."""
