@@ -24,6 +24,7 @@ class Simulated:
         self.number = 0
         self.seed = 7
         self.waits = 0
+        self.compiles_s = 0.0
         self.held_up = 1.0
         self.shapes: list[Shape | None] = []
         self.kinds: list[SliceKind] = []
@@ -39,18 +40,19 @@ class Simulated:
         return taken_s
 
     def start_check(self) -> None:
-        """Run one call."""
-        self._checked_s = self._run(self._call_s, 1)
+        """Run one call, the first."""
+        self._checked_s = self._run(self._call_s, 1) + self.compiles_s
+        self._clock.advance(self.compiles_s)
 
     def wait_checked(self) -> float:
         """Return what it took."""
         return self._checked_s
 
     def warm_up(self, shape: Shape | None, limit_s: float) -> Warm:
-        """Spend up to a quarter of a second."""
+        """Spend up to a quarter of a second, and a call at least, unless there is no time."""
         self.shapes.append(shape)
         self._shape = shape or slice_shape(self._call_s, 76.0, single=False)
-        warm_up_s = min(0.25, limit_s)
+        warm_up_s = max(min(0.25, limit_s), self._call_s) if limit_s > 0 else 0.0
         self._clock.advance(warm_up_s)
         return Warm(self._shape, self._call_s, warm_up_s, 1)
 
@@ -165,9 +167,30 @@ def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s:
     clock = FakeClock()
     solo = measure([Simulated(clock, call_s) for _ in range(5)], clock, max_time_s)
     assert clock.now_ns / 1e9 <= max_time_s + 2 * call_s + 0.1
+    assert len(solo.workers) == 5 or call_s > 0.015
     assert solo.workers[0].call_s == pytest.approx(call_s)
     if len(solo.workers) < 5:
         assert "--rlperf-max-time" in solo.notes[0]
+
+
+def test_a_slow_first_call_does_not_tell_the_pace() -> None:
+    """A function that compiles for three seconds at its first call and is fast from then on has all its workers."""
+    clock = FakeClock()
+    workers = [Simulated(clock, 1e-3) for _ in range(5)]
+    for worker in workers:
+        worker.compiles_s = 3.0
+    solo = measure(workers, clock)
+    assert len(solo.workers) == 5
+    assert solo.notes == ()
+    assert min(worker.slices for worker in solo.workers) > 20
+
+
+def test_short_calls_are_measured_by_every_worker() -> None:
+    """A limit far too short gives every worker one block, and no more."""
+    clock = FakeClock()
+    workers = [Simulated(clock, 1e-4) for _ in range(5)]
+    assert len(measure(workers, clock, max_time_s=0.2).workers) == 5
+    assert all(worker.kinds.count(SliceKind.INTERPRETER) == 2 for worker in workers)
 
 
 def test_a_call_that_uses_up_all_the_time_is_the_figure() -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from pytest_rlperf.measure.slices import LONG_CALL_S, WARM_UP_MOST_S, WARM_UP_S
+from pytest_rlperf.measure.slices import LONG_CALL_S, SLICE_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
 
 WORKER_S = 1.5  # measuring time of one worker, after warming up
@@ -73,18 +73,21 @@ def measure_solo(
     """Measure a test that every one of ``workers`` has ready, in about ``max_time_s`` at most.
 
     ``progress`` is told what goes on and how many seconds are left. Where calls are too long for the time, fewer
-    workers measure, down to the one call that checked the component; ``notes`` say so.
+    workers measure, down to the one call that checked the component; ``notes`` say so. Where they are short, every
+    worker takes one block at least, a tenth of a second or two: a comparison with too few workers is worth nothing.
     """
     __tracebackhide__ = True
     started_s = clock()
     first = workers[0]
     progress("checking", expected_s(len(workers)))
     first.start_check()
-    call_s = first.wait_checked()
+    check_s = first.wait_checked()
     left_s = max_time_s - (clock() - started_s)
-    chosen, notes = _affordable(workers, call_s, left_s)
     if left_s <= 0:
-        return _first_call_only(first, call_s, max_time_s)
+        return _first_call_only(first, check_s, max_time_s)
+    # Only a second call tells the pace: the first may have compiled, imported or allocated.
+    warm = first.warm_up(None, min(WARM_UP_MOST_S, left_s / (3 * len(workers))))
+    chosen, notes = _affordable(workers, check_s, warm.call_s, max_time_s - (clock() - started_s))
     for worker in chosen[1:]:
         worker.start_check()
     for worker in chosen[1:]:
@@ -93,18 +96,19 @@ def measure_solo(
     idle = _IdleWatch(chosen, clock)
     for index, worker in enumerate(chosen):
         left_s = max_time_s - (clock() - started_s)
-        if left_s <= 0 and turns:
+        if left_s <= 0 and turns and warm.call_s > SLICE_S:
             notes.append(f"only {index} of {len(workers)} workers measured within --rlperf-max-time={max_time_s:g}")
             break
         share_s = left_s / (len(chosen) - index)
         step = f"worker {index + 1} of {len(chosen)}"
         progress(step, expected_s(len(chosen) - index))
-        warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if call_s < share_s / 4 else 0.0
-        warm = worker.warm_up(turns[0].warm.shape if turns else None, warm_up_s)
+        if worker is not first:
+            warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if warm.call_s < share_s / 4 else 0.0
+            warm = worker.warm_up(warm.shape, warm_up_s)
+            share_s -= warm.warm_up_s
         with idle.while_measuring(worker):
-            later_s = expected_s(len(chosen) - index - 1)
-            tick = partial(_tick, progress, step, later_s)
-            turns.append(_Turn(worker, warm, share_s - warm.warm_up_s, clock, tick))
+            tick = partial(_tick, progress, step, expected_s(len(chosen) - index - 1))
+            turns.append(_Turn(worker, warm, share_s, clock, tick))
     traced = [record for turn in turns for record in turn.traced]
     clock_name = "cpu" if all(turn.is_alone() for turn in turns) else "wall"
     records = tuple(turn.record(clock_name, idle.share(turn.worker)) for turn in turns)
@@ -147,15 +151,17 @@ class _IdleWatch:
         return self._used_s[index] / self._watched_s[index] if self._watched_s[index] else 0.0
 
 
-def _affordable(workers: Sequence[Turns], call_s: float, left_s: float) -> tuple[list[Turns], list[str]]:
-    """Return the workers that have time for a check and a measured call each."""
-    each_s = 2 * call_s
-    fit = len(workers) if each_s * len(workers) <= left_s else max(1, int(left_s / each_s))
-    if fit >= len(workers):
+def _affordable(
+    workers: Sequence[Turns], check_s: float, call_s: float, left_s: float
+) -> tuple[list[Turns], list[str]]:
+    """Return the workers there is time for: the first, which is warm, and for each other a check and a call."""
+    each_s = check_s + call_s
+    fit = 1 + max(0, int((left_s - call_s) / each_s))
+    if fit >= len(workers) or each_s <= SLICE_S:
         return list(workers), []
     note = (
         f"a call takes {call_s:.3g} s: {fit} of {len(workers)} workers fit --rlperf-max-time; "
-        f"all would need about {math.ceil(each_s * len(workers) + call_s)}"
+        f"all would need about {math.ceil(each_s * (len(workers) + 1))}"
     )
     return list(workers[:fit]), [note]
 
