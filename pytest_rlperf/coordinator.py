@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pytest
 
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import result_key
-from pytest_rlperf.judge.verdict import WORKERS
 from pytest_rlperf.ledger import Ledger
 from pytest_rlperf.measure import messages as m
-from pytest_rlperf.measure.kernel import Kernels
+from pytest_rlperf.measure.kernel import make_kernels
 from pytest_rlperf.measure.pool import Pool
 from pytest_rlperf.measure.process import Launch, LeftEarlyError, Worker, WorkerLostError
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.measure.solo import Solo, expected_s, measure_solo
+from pytest_rlperf.measure.solo import WORKERS, Solo, expected_s, measure_solo
 from pytest_rlperf.model import Outcome, Result, Shape, SliceKind, SliceRecord, Status, Warm, Workload
+from pytest_rlperf.options import Config
 from pytest_rlperf.relay import Relay
 from pytest_rlperf.report.rows import failure_text
 
@@ -53,7 +55,7 @@ class Coordinator:
     def run(self, session: pytest.Session) -> None:
         """Run the session's tests, all of which are measured."""
         pool = Pool(self._launch(session), self.relay.forward)
-        limit_s = time_limit_s(self._ledger, session.items)
+        limit_s = share_s(self._ledger.settings, len(session.items))
         try:
             for item, following in zip(session.items, [*session.items[1:], None], strict=True):
                 item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -97,22 +99,29 @@ class Coordinator:
                     key,
                     None if following is None else result_key(following),
                     reporter=worker is workers[0],
-                    patience_s=max(_PATIENCE_LEAST_S, _PATIENCE * max_time_s),
+                    patience_s=max(_PATIENCE_LEAST_S, _PATIENCE * settings.max_time_s),
                 )
             self._progress.show(item.name, "setting up", expected_s(WORKERS))
             called = [worker.wait_called() for worker in workers]
-            solo = measure_solo(workers, max_time_s, lambda step, left_s: self._progress.show(item.name, step, left_s))
+            solo = measure_solo(
+                workers,
+                max_time_s,
+                lambda step, left_s: self._progress.show(item.name, step, left_s),
+                long=self._ledger.told_by_mean(key),
+            )
             result = make_result(key, called[0], solo)
             outcome = self._ledger.enter(key, settings, result, time.monotonic() - started_s)
             self._finish(workers, m.Conclude(result, _failure(self._ledger, outcome)))
         except LeftEarlyError as early:
-            text = f"worker {early.worker.number} {early.done.outcome} where worker 0 went on.\n{early.done.text}"
+            text = _departure(early)
             missing = early.worker is workers[0] and early.done.outcome == "missing"
             if missing:
                 text = f"collected here, but not in the process that measures it: {early.done.text}"
             self._give_up(workers, early.worker, text, missing=missing)
         except WorkerLostError as lost:
             self._give_up(workers, lost.worker, str(lost))
+        except MeasurementError as error:  # a worker could not even be started
+            self._give_up(workers, None, str(error))
 
     def _finish(self, workers: list[Worker], order: m.Conclude) -> None:
         """Let every worker leave the test, the reporter last and with its result."""
@@ -123,7 +132,7 @@ class Coordinator:
         done = workers[0].conclude(order)
         self._ledger.modules.update(done.modules)
 
-    def _give_up(self, workers: list[Worker], culprit: Worker, text: str, *, missing: bool = False) -> None:
+    def _give_up(self, workers: list[Worker], culprit: Worker | None, text: str, *, missing: bool = False) -> None:
         """End a test that ``culprit`` made impossible to measure, as an error of that test."""
         for worker in workers[1:]:
             try:
@@ -132,7 +141,7 @@ class Coordinator:
             except WorkerLostError:
                 continue  # one reason is enough; the pool replaces it
         reporter = workers[0] if workers else culprit
-        if not reporter.alive:
+        if reporter is None or not reporter.alive:
             self.relay.fabricate(text)
         elif reporter.running:
             try:
@@ -144,6 +153,19 @@ class Coordinator:
         # Otherwise the reporter has left by itself, and reported why.
 
 
+def _departure(early: LeftEarlyError) -> str:
+    """Say how a test ended in one worker while it went on in the first."""
+    number, done = early.worker.number, early.done
+    if done.outcome == "missing":
+        return f"worker {number} did not collect the test: {done.text}"
+    if done.outcome == "passed":
+        return (
+            f"in worker {number} the test ended without calling its rlperf fixture, which it called in worker 0; it "
+            "must do the same in every process, whatever it finds there"
+        )
+    return f"in worker {number} the test {done.outcome} where it went on in worker 0.\n{done.text}"
+
+
 @dataclass
 class InlineEngine:
     """Measures in this process, for a debugger: one worker's worth of figures, which never convict."""
@@ -151,18 +173,20 @@ class InlineEngine:
     ledger: Ledger
     progress: Progress
     limit_s: float
+    kernels: dict[SliceKind, Callable[[], object]] = field(default_factory=make_kernels)
 
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Measure, judge, and fail the test where a strict run must."""
         __tracebackhide__ = True
         key, settings = result_key(item), self.ledger.settings.for_test(item)
         started_s = time.monotonic()
-        turns = _InlineTurns(Meter(workload, Kernels.make()))
+        turns = _InlineTurns(Meter(workload, self.kernels))
         try:
             solo = measure_solo(
                 [turns],
                 min(settings.max_time_s, self.limit_s),
                 lambda step, left_s: self.progress.show(item.name, step, left_s),
+                long=self.ledger.told_by_mean(key),
             )
         finally:
             turns.meter.thaw()
@@ -184,18 +208,18 @@ class _InlineTurns:
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
-        self._checked_s = 0.0
+        self._checked = (0.0, 0.0)
 
     def start_check(self) -> None:
         __tracebackhide__ = True
-        self._checked_s = self.meter.check()
+        self._checked = self.meter.check(), self.meter.workload.processed(1)
 
-    def wait_checked(self) -> float:
-        return self._checked_s
+    def wait_checked(self) -> tuple[float, float]:
+        return self._checked
 
-    def warm_up(self, shape: Shape | None, limit_s: float) -> Warm:
+    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None) -> Warm:
         __tracebackhide__ = True
-        return self.meter.warm_up(shape, limit_s)
+        return self.meter.warm_up(shape, limit_s, long)
 
     def take(self, kind: SliceKind) -> SliceRecord:
         __tracebackhide__ = True
@@ -207,12 +231,11 @@ class _InlineTurns:
 
 def make_result(key: str, called: m.Called, solo: Solo) -> Result:
     """Return the result of a test from what its workers found."""
-    items = [worker.items_per_call for worker in solo.workers if worker.items_per_call]
     return Result(
         nodeid=key,
         component=called.component,
         unit=called.unit,
-        items=sum(items) / len(items) if items else called.items,
+        items=statistics.fmean(worker.items_per_call for worker in solo.workers),
         workers=solo.workers,
         phases=solo.phases,
         traced_call_s=solo.traced_call_s,
@@ -220,13 +243,9 @@ def make_result(key: str, called: m.Called, solo: Solo) -> Result:
     )
 
 
-def time_limit_s(ledger: Ledger, items: list[pytest.Item]) -> float:
-    """Fix how many tests share the error rate and the budget; return the seconds each may take at most."""
-    settings = ledger.settings
-    ledger.expect(sum(settings.for_test(item).gate for item in items))
-    if settings.budget_s is None or not items:
-        return math.inf
-    return settings.budget_s / len(items)
+def share_s(settings: Config, tests: int) -> float:
+    """Return the seconds of the run's budget that fall to each of ``tests`` tests; infinite without a budget."""
+    return math.inf if settings.budget_s is None or not tests else settings.budget_s / tests
 
 
 def _failure(ledger: Ledger, outcome: Outcome) -> m.Failure | None:

@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE: a worker has it loaded before pytest is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -36,13 +37,14 @@ class RunOnce:
 
         try:
             workload.check()
+            items = workload.processed(1)
         finally:
             workload.close()
         return Result(
             nodeid=result_key(item),
             component=workload.component,
             unit=workload.unit,
-            items=workload.items,
+            items=items,
             workers=(),
             phases=(),
             traced_call_s=0.0,
@@ -73,7 +75,8 @@ class _Measurement:
         check_markers(self._item)  # a typo in a marker is told in every run, not only where it would count
         self._used = False
 
-    def __call__(self, workload: Callable[[], Workload]) -> Result:
+    def __call__(self, component: str, *args: Any, **kwargs: Any) -> Result:
+        """Make the component's workload and measure it; MeasurementError the second time."""
         __tracebackhide__ = True
         if self._used:
             from pytest_rlperf.errors import MeasurementError
@@ -83,7 +86,9 @@ class _Measurement:
                 "verdict is the component's: parametrize it, or write two tests"
             )
         self._used = True
-        return self._engine.measure(workload(), self._item)
+        module = import_module(f"pytest_rlperf.components.{component}")
+        make: Callable[..., Workload] = getattr(module, f"{component}_workload")
+        return self._engine.measure(make(*args, **kwargs), self._item)
 
 
 @pytest.fixture
@@ -108,104 +113,85 @@ def rlperf(_rlperf_measurement: _Measurement) -> Measure:
         check: Callable[[Any], Any] | None = None,
     ) -> Result:
         __tracebackhide__ = True
-
-        def make() -> Workload:
-            __tracebackhide__ = True
-            from pytest_rlperf.components.thunk import thunk_workload
-
-            return thunk_workload(fn, items=items, unit=unit, setup=setup, check=check)
-
-        return _rlperf_measurement(make)
+        return _rlperf_measurement("thunk", fn, items=items, unit=unit, setup=setup, check=check)
 
     return measure
 
 
 @pytest.fixture
 def rlperf_vecenv_step(_rlperf_measurement: _Measurement) -> Measure:
-    """Measure a vector env's step: ``rlperf_vecenv_step(env)``, or a thunk making one, or stepping ``num_envs``."""
+    """Measure a vector env's step: ``rlperf_vecenv_step(env)``, or a thunk making one, or stepping ``num_envs``.
+
+    Knows gymnasium's VectorEnv in any autoreset mode and Stable-Baselines3's VecEnv. Actions are drawn beforehand;
+    calls that only reset an env are not counted as its steps. ComponentError where what a step returns does not have
+    a row an env.
+    """
 
     def measure(env: Any, num_envs: int | None = None) -> Result:
         __tracebackhide__ = True
-
-        def make() -> Workload:
-            __tracebackhide__ = True
-            from pytest_rlperf.components.vecenv import vecenv_workload
-
-            return vecenv_workload(env, num_envs)
-
-        return _rlperf_measurement(make)
+        return _rlperf_measurement("vecenv", env, num_envs)
 
     return measure
 
 
 @pytest.fixture
 def rlperf_replay_sample(_rlperf_measurement: _Measurement) -> Measure:
-    """Measure a replay buffer's sample: ``rlperf_replay_sample(buffer, batch_size=256)``, or a thunk's batch."""
+    """Measure ``buffer.sample(batch_size)``: ``rlperf_replay_sample(buffer, batch_size=256)``, or a thunk sampling.
+
+    ComponentError where an array of the batch does not have ``batch_size`` rows.
+    """
 
     def measure(buffer: Any, batch_size: int) -> Result:
         __tracebackhide__ = True
-
-        def make() -> Workload:
-            __tracebackhide__ = True
-            from pytest_rlperf.components.replay import replay_workload
-
-            return replay_workload(buffer, batch_size)
-
-        return _rlperf_measurement(make)
+        return _rlperf_measurement("replay", buffer, batch_size)
 
     return measure
 
 
 @pytest.fixture
 def rlperf_gae(_rlperf_measurement: _Measurement) -> Measure:
-    """Measure a GAE function: ``rlperf_gae(compute_gae, n_steps=128, n_envs=8, backend="numpy")``."""
+    """Measure a GAE function: ``rlperf_gae(compute_gae, n_steps=128, n_envs=8, backend="numpy")``.
+
+    The function gets a random rollout of float32 arrays of shape (n_steps, n_envs), the last values (n_envs,), gamma
+    and lambda, by the names of its parameters. ``dones[t]`` says that the episode ended with step t or, to a function
+    that also takes ``next_done``, that step t is an episode's first. ``backend="torch"`` makes tensors. A function
+    without parameters computes GAE of data of its own. ComponentError where the advantages, the first array returned,
+    differ from a float64 computation.
+    """
 
     def measure(function: Callable[..., Any], n_steps: int, n_envs: int, backend: str = "numpy") -> Result:
         __tracebackhide__ = True
-
-        def make() -> Workload:
-            __tracebackhide__ = True
-            from pytest_rlperf.components.gae import gae_workload
-
-            return gae_workload(function, n_steps, n_envs, backend)
-
-        return _rlperf_measurement(make)
+        return _rlperf_measurement("gae", function, n_steps, n_envs, backend)
 
     return measure
 
 
 @pytest.fixture
 def rlperf_sac_update(_rlperf_measurement: _Measurement) -> Measure:
-    """Measure one SAC gradient step: ``rlperf_sac_update(agent, batch_size=256)``, or a thunk doing one."""
+    """Measure one SAC gradient step: ``rlperf_sac_update(agent, batch_size=256)``, or a thunk doing one.
+
+    Calls ``agent.update(batch_size)``. ComponentError where that changes no parameter of the agent's, or makes one
+    NaN or infinite.
+    """
 
     def measure(agent: Any, batch_size: int | None = None) -> Result:
         __tracebackhide__ = True
-
-        def make() -> Workload:
-            __tracebackhide__ = True
-            from pytest_rlperf.components.sac import sac_workload
-
-            return sac_workload(agent, batch_size)
-
-        return _rlperf_measurement(make)
+        return _rlperf_measurement("sac", agent, batch_size)
 
     return measure
 
 
 @pytest.fixture
 def rlperf_ppo_collect(_rlperf_measurement: _Measurement) -> Measure:
-    """Measure one PPO rollout: ``rlperf_ppo_collect(agent, n_steps=128)``, or a thunk with ``items=``."""
+    """Measure one PPO rollout: ``rlperf_ppo_collect(agent, n_steps=128)``, or a thunk with ``items=`` env steps.
+
+    Calls ``agent.collect(n_steps)``. ComponentError where an array of the rollout does not have ``n_steps`` rows (one
+    more is allowed, and what is called last, next or final), or holds NaN or infinity.
+    """
 
     def measure(agent: Any, n_steps: int | None = None, items: float | None = None) -> Result:
         __tracebackhide__ = True
-
-        def make() -> Workload:
-            __tracebackhide__ = True
-            from pytest_rlperf.components.ppo import ppo_workload
-
-            return ppo_workload(agent, n_steps, items)
-
-        return _rlperf_measurement(make)
+        return _rlperf_measurement("ppo", agent, n_steps, items)
 
     return measure
 

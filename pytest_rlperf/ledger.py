@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from pytest_rlperf.baseline.machine import this_machine
-from pytest_rlperf.baseline.provenance import provenance
+from pytest_rlperf.baseline.machine import differences, this_machine
+from pytest_rlperf.baseline.provenance import make_provenance, read_tree
 from pytest_rlperf.baseline.store import Store
-from pytest_rlperf.judge.verdict import WORKERS, judge_stored, stored_policy
-from pytest_rlperf.model import Acceptance, Baseline, Machine, Outcome, Result, Status, StoredResult
+from pytest_rlperf.judge.verdict import judge_stored, stored_policy
+from pytest_rlperf.measure.solo import WORKERS
+from pytest_rlperf.model import Acceptance, Baseline, Outcome, Result, Status, StoredResult
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.rows import origin_text
 from pytest_rlperf.report.summary import Saved
@@ -31,9 +32,11 @@ class Ledger:
         self.saved: Saved | None = None
         self._root = root
         self._gated = 1
-        self._others: list[Machine] = self.store.other_machines() if self.baseline is None else []
+        others = self.store.other_machines() if self.baseline is None else []
+        self._others = [", ".join(differences(other, self.machine)) for other in others]
         if settings.save:
             self.store.check_writable()
+            self._tree = read_tree(root, settings.baseline_dir)
 
     def expect(self, gated: int) -> None:
         """Fix how many gated tests share the run's error rate."""
@@ -54,6 +57,11 @@ class Ledger:
         outcome = self.outcomes[key] = Outcome(measured, stored, verdict, seconds)
         return outcome
 
+    def told_by_mean(self, key: str) -> bool | None:
+        """Whether a test's stored figures are means of long calls, None where there are none to go by."""
+        stored = None if self.baseline is None else self.baseline.results.get(key)
+        return None if stored is None else stored.result.workers[0].long
+
     def origin(self, outcome: Outcome) -> str:
         """Say what an outcome was compared with."""
         session = None
@@ -67,7 +75,7 @@ class Ledger:
 
     def save(self, failed: Iterable[str], run_failed: bool) -> None:
         """Store what may be stored: nothing of a test that failed, and nothing over old figures in a run that did."""
-        now = provenance(self._root, self.settings.baseline_dir, self.modules)
+        now = make_provenance(self._tree, read_tree(self._root, self.settings.baseline_dir), self.modules)
         self.saved = Saved(self.store.path, settleable=now.settleable)
         slower = any(outcome.verdict.status is Status.SLOWER for outcome in self.outcomes.values())
         locked = (run_failed or slower) and self.settings.accept is None

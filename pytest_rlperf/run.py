@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.baseline.store import BaselineError
-from pytest_rlperf.coordinator import Coordinator, InlineEngine, time_limit_s
+from pytest_rlperf.coordinator import Coordinator, InlineEngine, share_s
 from pytest_rlperf.fixtures import ENGINE, is_measured, result_key
-from pytest_rlperf.judge.verdict import WORKERS
 from pytest_rlperf.ledger import Ledger
-from pytest_rlperf.measure.solo import expected_s
+from pytest_rlperf.measure.solo import WORKERS, expected_s
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.summary import Summary, next_commands, saved_notes
 from pytest_rlperf.report.terminal import LiveLine, NoLine, render_summary
 
 
 class MeasuredRun:
-    """Registered in place of an ordinary run's silence when --rlperf is given."""
+    """The hooks that a run has only with --rlperf."""
 
     def __init__(self, config: pytest.Config, settings: Config, path: list[str]) -> None:
         self._config = config
@@ -26,6 +27,7 @@ class MeasuredRun:
         self._path = path
         self._notes: list[str] = []
         self._failed: set[str] = set()
+        self._passed: list[str] = []
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
             self._notes.append("pytest-xdist's distribution is off: measured tests run one at a time")
             config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
@@ -58,36 +60,43 @@ class MeasuredRun:
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
         """Say how long it will take."""
+        tests = units.counted(len(items), "test")
         if self._settings.inline:
-            return f"rlperf: measuring {len(items)} tests in this process, which never convicts"
-        each_s = min(expected_s(WORKERS), self._settings.max_time_s, time_limit_s(self._ledger, items))
-        return (
-            f"rlperf: measuring {len(items)} tests in {WORKERS} processes each, "
-            f"about {units.seconds(each_s * len(items))} beside imports and fixtures"
-        )
+            return f"rlperf: measuring {tests} in this process, which never convicts"
+        each_s = min(expected_s(WORKERS), self._settings.max_time_s, share_s(self._settings, len(items)))
+        total = units.seconds(each_s * len(items))
+        return f"rlperf: measuring {tests} in {WORKERS} processes each, about {total} beside imports and fixtures"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         """Measure every test; in this process only where that was asked for."""
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
+        # Fixed here: each verdict stands at once, whatever later tests do.
+        self._ledger.expect(sum(self._settings.for_test(item).gate for item in session.items))
         line = self._live_line()
         if self._settings.inline:
-            session.config.stash[ENGINE] = InlineEngine(self._ledger, line, time_limit_s(self._ledger, session.items))
+            session.config.stash[ENGINE] = InlineEngine(self._ledger, line, share_s(self._settings, len(session.items)))
             return None
         if session.items:
             Coordinator(session.config, self._ledger, self._path, line).run(session)
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Remember which tests failed."""
+        """Remember which tests failed, and which came to the end of their call."""
         if report.failed:
             self._failed.add(report.nodeid)
+        elif report.when == "call" and report.passed:
+            self._passed.append(report.nodeid)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Store what may be stored; a run that measured nothing is no success."""
         finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        keys = {item.nodeid: result_key(item) for item in session.items}
+        silent = [nodeid for nodeid in self._passed if keys.get(nodeid) not in self._ledger.outcomes]
+        if silent:
+            self._notes.append(f"passed without calling an rlperf fixture, so not measured: {', '.join(silent)}")
         if exitstatus == pytest.ExitCode.OK and not self._ledger.outcomes:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             self._notes.append("nothing was measured: no test called an rlperf fixture")
@@ -96,7 +105,7 @@ class MeasuredRun:
         if not finished:
             self._notes.append("nothing was stored: the run was interrupted")
             return
-        failed = {result_key(item) for item in session.items if item.nodeid in self._failed}
+        failed = {keys[nodeid] for nodeid in self._failed if nodeid in keys}
         try:
             self._ledger.save(failed, run_failed=bool(session.testsfailed))
         except BaselineError as error:
@@ -111,7 +120,7 @@ class MeasuredRun:
             machine=describe(ledger.machine),
             origins=ledger.origins(),
             notes=[*self._notes, *saved_notes(ledger.saved)],
-            commands=next_commands(outcomes, saved=ledger.saved is not None),
+            commands=next_commands(outcomes, self._command(), saved=ledger.saved is not None),
         )
         terminalreporter.section("rlperf")
         terminalreporter.write(
@@ -123,6 +132,16 @@ class MeasuredRun:
                 verbose=self._config.get_verbosity() > 0,
             )
         )
+
+    def _command(self) -> str:
+        """Return the command of this run, less what says to measure, so that other flags can be put behind it."""
+        kept, args = [], iter(str(arg) for arg in self._config.invocation_params.args)
+        for arg in args:
+            if arg == "--rlperf-accept":
+                next(args, None)
+            elif arg not in ("--rlperf", "--rlperf-save-baseline") and not arg.startswith("--rlperf-accept="):
+                kept.append(arg)
+        return shlex.join(["pytest", *kept])
 
     def _live_line(self) -> LiveLine | NoLine:
         """Return a line to show progress on, where there is a terminal to show it and nothing else writes there."""

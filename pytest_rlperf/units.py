@@ -37,9 +37,9 @@ def quantity(value: float) -> str:
     return _scaled(value, _COUNT_STEPS, "")
 
 
-def rate(value: float, unit: str) -> str:
-    """Write a throughput given in items per second: ``166k step/s``."""
-    return f"{_scaled(value, _COUNT_STEPS, '')} {unit}/s"
+def counted(count: int, noun: str) -> str:
+    """Write how many there are of something: ``1 test``, ``7 tests``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def percent(fraction: float, *, signed: bool = True) -> str:
@@ -51,7 +51,7 @@ def percent(fraction: float, *, signed: bool = True) -> str:
 
 
 def change(ratio: float) -> str:
-    """Write a ratio head/base as a change: 1.042 is ``+4.2 %``, and from 2 on also a multiple, ``×2.1``."""
+    """Write a ratio head/base as a change: 1.042 is ``+4.2 %``, from 2 on a multiple, ``×2.1``."""
     return percent(ratio - 1) if ratio < 2 else f"×{_significant(ratio, 2 if ratio < 10 else 3)}"
 
 

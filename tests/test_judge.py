@@ -13,10 +13,9 @@ from scipy import stats
 
 from pytest_rlperf.judge.stats import welch
 from pytest_rlperf.judge.verdict import judge_stored, stored_policy
-from pytest_rlperf.model import Machine, Phase, Policy, Result, Status, StoredResult, Verdict, WorkerRecord
+from pytest_rlperf.model import Figures, Phase, Policy, Result, Status, StoredResult, Verdict, WorkerRecord
 
 figures = st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=8)
-ELSEWHERE = Machine("Linux", "arm64", "Neoverse", 64, "CPython 3.13", 1)
 
 
 def policy(**changes: object) -> Policy:
@@ -38,10 +37,10 @@ def result(
     """Return a result of workers with these figures relative to kernels of 1 ms, the memory's ``memory`` ms."""
     workers = tuple(
         WorkerRecord(
-            call_s=value * 1e-3,
-            relative=value,
-            relative_memory=value / memory,
-            clock="wall",
+            wall=Figures(value * 1e-3, value, value / memory),
+            cpu=Figures(value * 1e-3, value, value / memory),
+            long=False,
+            alone=False,
             items_per_call=items,
             slices=40,
             calls=1000,
@@ -179,8 +178,8 @@ def test_unchanged_is_same() -> None:
 
 def test_slower_needs_the_estimate_over_the_tolerance_and_its_bound_over_half() -> None:
     """19 % is not SLOWER however sure, 30 % is, and 30 % is not when it is not sure."""
-    assert judge(BASE, result(*(1.19 * w.relative for w in BASE.workers))).status is Status.UNDECIDED
-    slower = judge(BASE, result(*(1.30 * w.relative for w in BASE.workers)))
+    assert judge(BASE, result(*(1.19 * w.wall.relative for w in BASE.workers))).status is Status.UNDECIDED
+    slower = judge(BASE, result(*(1.30 * w.wall.relative for w in BASE.workers)))
     assert slower.status is Status.SLOWER
     assert slower.fails(strict=False)
     assert "stored numbers only" in slower.reason.message
@@ -192,7 +191,7 @@ def test_slower_needs_the_estimate_over_the_tolerance_and_its_bound_over_half() 
 
 def test_faster_is_the_mirror_of_slower() -> None:
     """What is SLOWER one way round is FASTER the other, and never fails."""
-    head = result(*(1.30 * w.relative for w in BASE.workers))
+    head = result(*(1.30 * w.wall.relative for w in BASE.workers))
     verdict = judge(head, BASE)
     assert verdict.status is Status.FASTER
     assert not verdict.fails(strict=True)
@@ -213,7 +212,7 @@ def test_undecided_names_the_smallest_slowdown_it_could_have_seen() -> None:
 
 def test_a_slowdown_that_the_memory_shares_convicts_nobody() -> None:
     """Where the memory kernel has slowed down with the workload, stored numbers cannot tell which is to blame."""
-    slower = [1.4 * worker.relative for worker in BASE.workers]
+    slower = [1.4 * worker.wall.relative for worker in BASE.workers]
     assert judge(BASE, result(*slower)).status is Status.SLOWER
     verdict = judge(BASE, result(*slower, memory=1.4))
     assert (verdict.status, verdict.reason.code) == (Status.UNDECIDED, "machine")
@@ -223,15 +222,15 @@ def test_a_slowdown_that_the_memory_shares_convicts_nobody() -> None:
 
 def test_a_slowdown_beyond_what_the_memory_shares_is_slower() -> None:
     """Three times the time is too much for a memory that takes half as long again."""
-    verdict = judge(BASE, result(*(3 * worker.relative for worker in BASE.workers), memory=1.5))
+    verdict = judge(BASE, result(*(3 * worker.wall.relative for worker in BASE.workers), memory=1.5))
     assert verdict.status is Status.SLOWER
 
 
 def test_the_sharper_pace_says_how_surely() -> None:
     """Both paces must say that it is much; that the restless one's interval is wide does not acquit."""
-    doubled = result(*(2 * worker.relative for worker in BASE.workers), memory=1.3)
+    doubled = result(*(2 * worker.wall.relative for worker in BASE.workers), memory=1.3)
     restless = tuple(
-        replace(worker, relative_memory=worker.relative_memory * factor)
+        replace(worker, wall=replace(worker.wall, relative_memory=worker.wall.relative_memory * factor))
         for worker, factor in zip(doubled.workers, (0.7, 1.4, 1.0, 0.8, 1.25), strict=True)
     )
     verdict = judge(BASE, replace(doubled, workers=restless))
@@ -242,7 +241,7 @@ def test_the_sharper_pace_says_how_surely() -> None:
 
 def test_a_faster_memory_makes_nothing_faster() -> None:
     """FASTER needs both paces too; what one calls faster and the other the same is certainly no slowdown."""
-    faster = [worker.relative / 1.4 for worker in BASE.workers]
+    faster = [worker.wall.relative / 1.4 for worker in BASE.workers]
     assert judge(BASE, result(*faster)).status is Status.FASTER
     assert judge(BASE, result(*faster, memory=1 / 1.4)).status is Status.SAME
 
@@ -250,7 +249,7 @@ def test_a_faster_memory_makes_nothing_faster() -> None:
 def test_one_restless_pace_does_not_hide_what_the_other_certifies() -> None:
     """Where the memory's figures scatter and the interpreter's do not, the latter certify SAME, and are shown."""
     restless = tuple(
-        replace(worker, relative_memory=worker.relative * factor)
+        replace(worker, wall=replace(worker.wall, relative_memory=worker.wall.relative * factor))
         for worker, factor in zip(BASE.workers, (0.8, 1.25, 1.0, 0.9, 1.1), strict=True)
     )
     verdict = judge(BASE, replace(BASE, workers=restless))
@@ -268,15 +267,15 @@ def test_more_tests_in_a_run_ask_more_of_each() -> None:
 
 def test_a_tolerance_that_was_asked_for_binds_and_never_convicts_under_20_percent() -> None:
     """A tolerance of 1 % makes SAME harder to say and SLOWER no easier; one of 50 % lets 30 % pass."""
-    nearly = result(*(1.05 * w.relative for w in BASE.workers))
+    nearly = result(*(1.05 * w.wall.relative for w in BASE.workers))
     assert judge(BASE, nearly, policy(tolerance=0.01)).status is Status.UNDECIDED
-    much = result(*(1.30 * w.relative for w in BASE.workers))
+    much = result(*(1.30 * w.wall.relative for w in BASE.workers))
     assert judge(BASE, much, policy(tolerance=0.5)).status is Status.SAME
 
 
 def test_a_change_under_the_minimum_does_not_fail() -> None:
     """A test may say from how many seconds a call on a slowdown matters."""
-    head = result(*(1.5 * w.relative for w in BASE.workers))
+    head = result(*(1.5 * w.wall.relative for w in BASE.workers))
     assert judge(BASE, head, policy(min_change_s=0.4e-3)).status is Status.SLOWER
     verdict = judge(BASE, head, policy(min_change_s=0.6e-3))
     assert (verdict.status, verdict.reason.code) == (Status.SAME, "min_change")
@@ -284,7 +283,7 @@ def test_a_change_under_the_minimum_does_not_fail() -> None:
 
 def test_what_is_not_gated_or_was_accepted_does_not_fail() -> None:
     """The verdict is told all the same."""
-    head = result(*(2 * w.relative for w in BASE.workers))
+    head = result(*(2 * w.wall.relative for w in BASE.workers))
     for rules in (policy(gated=False), policy(accept=True)):
         verdict = judge(BASE, head, rules)
         assert verdict.status is Status.SLOWER
@@ -294,7 +293,7 @@ def test_what_is_not_gated_or_was_accepted_does_not_fail() -> None:
 def test_no_baseline_is_new_and_another_machine_is_incomparable() -> None:
     """Both pass, unless a strict run asked for a comparison."""
     new = judge_stored(BASE, None, [], policy())
-    other = judge_stored(BASE, None, [ELSEWHERE], policy())
+    other = judge_stored(BASE, None, ["cpu: Neoverse / EPYC"], policy())
     assert (new.status, other.status) == (Status.NEW, Status.INCOMPARABLE)
     assert "Neoverse" in other.reason.message
     assert [verdict.fails(strict) for verdict in (new, other) for strict in (False, True)] == [False, True] * 2
@@ -304,6 +303,23 @@ def test_no_baseline_is_new_and_another_machine_is_incomparable() -> None:
 def test_another_workload_is_incomparable(head: Result) -> None:
     """A test that now processes other items is not slower or faster."""
     assert judge(BASE, head).status is Status.INCOMPARABLE
+
+
+def test_cpu_time_decides_only_where_it_may_on_both_sides() -> None:
+    """A head that was held up is not slower by CPU time; a base told by the wall's clock is compared by that."""
+    held_up = tuple(
+        replace(worker, alone=True, wall=Figures(*(1.5 * value for value in vars(worker.wall).values())))
+        for worker in BASE.workers
+    )
+    alone = replace(BASE, workers=tuple(replace(worker, alone=True) for worker in BASE.workers))
+    assert judge(alone, replace(BASE, workers=held_up)).status is Status.SAME
+    assert judge(BASE, replace(BASE, workers=held_up)).status is Status.SLOWER
+
+
+def test_another_average_is_incomparable() -> None:
+    """A median is not compared with a mean."""
+    means = replace(BASE, workers=tuple(replace(worker, long=True) for worker in BASE.workers))
+    assert judge(BASE, means).status is Status.INCOMPARABLE
 
 
 def test_background_work_is_invalid() -> None:

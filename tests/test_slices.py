@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_rlperf.measure.kernel import Kernels
+from pytest_rlperf.measure.kernel import make_kernels
 from pytest_rlperf.measure.slices import SLICE_S, Clocks, Meter, slice_figure_ns, slice_shape
 from pytest_rlperf.model import Shape, SliceKind, Workload
 from pytest_rlperf.testing import FakeClock
@@ -31,7 +31,7 @@ def workload(call: Callable[[], object], **changes: object) -> Workload:
 
 def meter(work: Workload, clock: FakeClock) -> Meter:
     """Return a meter whose clocks are ``clock``; its resolution is 76 ns, and its kernel takes 50 µs."""
-    kernels = Kernels({SliceKind.INTERPRETER: lambda: clock.advance(50e-6)})
+    kernels = {SliceKind.INTERPRETER: lambda: clock.advance(50e-6)}
     return Meter(work, kernels, Clocks(clock, clock, 76.0))
 
 
@@ -47,13 +47,46 @@ def test_a_slice_is_10_to_20_ms_or_one_round(call_s: float) -> None:
 
 def test_a_round_with_a_setup_is_one_call() -> None:
     """An untimed setup before each call leaves no back-to-back calls."""
-    assert slice_shape(1e-6, 76.0, single=True) == Shape(iterations=1, rounds=15000)
+    assert slice_shape(1e-6, 76.0, single=True) == Shape(iterations=1, rounds=15000, long=False)
 
 
 def test_short_calls_are_told_by_the_median_and_long_ones_by_the_mean() -> None:
     """A stall in a slice of many rounds does not move its figure; a slice of few long calls has no median."""
-    assert slice_figure_ns([100_000, 100_000, 2_000_000], Shape(10, 3)) == 10_000
-    assert slice_figure_ns([10_000_000, 14_000_000], Shape(1, 2)) == 12_000_000
+    assert slice_figure_ns([100_000, 100_000, 2_000_000], Shape(10, 3, long=False)) == 10_000
+    assert slice_figure_ns([10_000_000, 14_000_000], Shape(1, 2, long=True)) == 12_000_000
+
+
+def test_which_figure_tells_is_chosen_once() -> None:
+    """A slice's own rounds do not choose: a tenth more of each round is a tenth more of the figure, in either kind."""
+    rounds_ns = [900_000] * 6 + [4_900_000] * 2
+    more_ns = [round(1.1 * value) for value in rounds_ns]
+    for shape in (Shape(1, 8, long=False), Shape(1, 8, long=True)):
+        assert slice_figure_ns(more_ns, shape) == pytest.approx(1.1 * slice_figure_ns(rounds_ns, shape))
+
+
+def test_calls_of_different_lengths_are_told_by_their_mean() -> None:
+    """Three calls of 1 ms and one of 6.5 ms, as of a delayed actor, are long calls, of 2.4 ms on both clocks."""
+    clock = FakeClock()
+    calls = [0]
+
+    def call() -> None:
+        calls[0] += 1
+        clock.advance(6.5e-3 if calls[0] % 4 == 0 else 1e-3)
+
+    subject = meter(workload(call), clock)
+    shape = subject.warm_up(None, 10.0).shape
+    assert shape.long
+    records = [subject.take(SliceKind.PLAIN) for _ in range(20)]
+    assert sum(record.call_s for record in records) / 20 == pytest.approx(2.375e-3, rel=0.1)
+    assert all(record.cpu_s == pytest.approx(record.wall_s) for record in records)
+
+
+def test_the_stored_figure_is_kept_to() -> None:
+    """A test whose baseline is of long calls is told by their mean, also where calls have become short."""
+    clock = FakeClock()
+    subject = meter(workload(lambda: clock.advance(1.9e-3)), clock)
+    assert not subject.warm_up(None, 1.0).shape.long
+    assert subject.warm_up(None, 1.0, long=True).shape.long
 
 
 def test_a_slice_reports_what_its_calls_took() -> None:
@@ -73,7 +106,7 @@ def test_both_sides_take_the_given_shape() -> None:
     """A worker that is told another's shape takes slices of that shape, whatever its own pace."""
     clock = FakeClock()
     subject = meter(workload(lambda: clock.advance(1e-3)), clock)
-    assert subject.warm_up(Shape(7, 3), 10.0).shape == Shape(7, 3)
+    assert subject.warm_up(Shape(7, 3, long=False), 10.0).shape == Shape(7, 3, long=False)
     assert subject.take(SliceKind.PLAIN).calls == 21
 
 
@@ -129,9 +162,9 @@ def test_cpu_time_of_long_calls_leaves_setups_out() -> None:
 
 def test_waiting_is_told_from_working() -> None:
     """A process that gives up its CPU by itself is seen to; one that computes is not."""
-    working = Meter(workload(lambda: sum(range(1000))), Kernels.make())
+    working = Meter(workload(lambda: sum(range(1000))), make_kernels())
     working.warm_up(None, 0.05)
-    waiting = Meter(workload(lambda: select.select([], [], [], 0.001)), Kernels.make())
+    waiting = Meter(workload(lambda: select.select([], [], [], 0.001)), make_kernels())
     waiting.warm_up(None, 0.05)
     assert min(working.take(SliceKind.PLAIN).waits for _ in range(5)) == 0
     record = waiting.take(SliceKind.PLAIN)
@@ -218,7 +251,7 @@ def test_warnings_in_slices_are_not_kept() -> None:
 def test_kernel_slices_run_the_kernel_only() -> None:
     """The reference kernel's slice neither calls the workload nor counts items."""
     calls: list[int] = []
-    subject = Meter(workload(lambda: calls.append(1)), Kernels.make())
+    subject = Meter(workload(lambda: calls.append(1)), make_kernels())
     subject.warm_up(None, 0.01)
     calls.clear()
     for kind in (SliceKind.INTERPRETER, SliceKind.MEMORY):
@@ -229,6 +262,6 @@ def test_kernel_slices_run_the_kernel_only() -> None:
 
 def test_the_kernels_do_the_same_work_in_every_process() -> None:
     """What they compute does not depend on when or where they were made."""
-    one, other = Kernels.make().calls, Kernels.make().calls
+    one, other = make_kernels(), make_kernels()
     for kind, kernel in one.items():
         assert [kernel() for _ in range(40)] == [other[kind]() for _ in range(40)]

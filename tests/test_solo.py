@@ -32,7 +32,7 @@ class Simulated:
         self._call_s = call_s
         self._pace = pace
         self._idle = idle
-        self._shape = Shape(1, 1)
+        self._shape = Shape(1, 1, long=False)
 
     def _run(self, call_s: float, calls: int) -> float:
         taken_s = calls * call_s * self._pace(self._clock.now_ns / 1e9)
@@ -44,14 +44,14 @@ class Simulated:
         self._checked_s = self._run(self._call_s, 1) + self.compiles_s
         self._clock.advance(self.compiles_s)
 
-    def wait_checked(self) -> float:
-        """Return what it took."""
-        return self._checked_s
+    def wait_checked(self) -> tuple[float, float]:
+        """Return what it took, and its items."""
+        return self._checked_s, 2.0
 
-    def warm_up(self, shape: Shape | None, limit_s: float) -> Warm:
+    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None) -> Warm:
         """Spend up to a quarter of a second, and a call at least, unless there is no time."""
         self.shapes.append(shape)
-        self._shape = shape or slice_shape(self._call_s, 76.0, single=False)
+        self._shape = shape or slice_shape(self._call_s, 76.0, single=False, long=long)
         warm_up_s = max(min(0.25, limit_s), self._call_s) if limit_s > 0 else 0.0
         self._clock.advance(warm_up_s)
         return Warm(self._shape, self._call_s, warm_up_s, 1)
@@ -93,9 +93,9 @@ def test_a_constant_pace_gives_exact_figures() -> None:
     solo = measure([Simulated(clock, 2e-3) for _ in range(5)], clock)
     assert len(solo.workers) == 5
     for worker in solo.workers:
-        assert worker.call_s == pytest.approx(2e-3)
-        assert worker.relative == pytest.approx(2e-3 / 50e-6)
-        assert worker.relative_memory == pytest.approx(2e-3 / 80e-6)
+        assert worker.wall.call_s == pytest.approx(2e-3)
+        assert worker.wall.relative == pytest.approx(2e-3 / 50e-6)
+        assert worker.wall.relative_memory == pytest.approx(2e-3 / 80e-6)
         assert worker.items_per_call == 2.0
     assert solo.phases[0].total_s == pytest.approx(solo.traced_call_s)
     assert solo.notes == ()
@@ -105,10 +105,10 @@ def test_a_pace_that_drifts_cancels_in_the_ratio() -> None:
     """A machine that gets slower by half a minute long moves the times, and not the ratios to the kernel."""
     clock = FakeClock()
     solo = measure([Simulated(clock, 2e-3, pace=lambda now: 1 + 0.05 * now) for _ in range(5)], clock)
-    times = [worker.call_s for worker in solo.workers]
+    times = [worker.wall.call_s for worker in solo.workers]
     assert max(times) > 1.2 * min(times)
     for worker in solo.workers:
-        assert worker.relative == pytest.approx(2e-3 / 50e-6, rel=0.002)
+        assert worker.wall.relative == pytest.approx(2e-3 / 50e-6, rel=0.002)
 
 
 def test_all_workers_take_the_first_ones_shape() -> None:
@@ -136,21 +136,22 @@ def test_long_calls_that_are_held_up_are_told_by_cpu_time() -> None:
     workers = [Simulated(clock, 20e-3), Simulated(clock, 20e-3)]
     workers[1].held_up = 2.0
     solo = measure(workers, clock)
-    assert [worker.clock for worker in solo.workers] == ["cpu", "cpu"]
-    assert solo.workers[0].call_s == pytest.approx(20e-3)
-    assert solo.workers[1].call_s == pytest.approx(10e-3)
+    assert [worker.alone for worker in solo.workers] == [True, True]
+    assert solo.workers[1].wall.call_s == pytest.approx(20e-3)
+    assert solo.workers[1].cpu.call_s == pytest.approx(10e-3)
+    assert solo.workers[1].cpu.relative == pytest.approx(10e-3 / 50e-6)
     assert solo.workers[1].cpu_share == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("call_s", "waits", "held_up"), [(20e-3, 1, 2.0), (1e-3, 0, 2.0), (20e-3, 0, 0.5)])
 def test_wall_time_decides_otherwise(call_s: float, waits: int, held_up: float) -> None:
-    """A process that waits, short calls, and several busy threads are told by the wall's clock, in every worker."""
+    """A process that waits, short calls, and several busy threads are not alone: wall time tells."""
     clock = FakeClock()
     workers = [Simulated(clock, call_s), Simulated(clock, call_s)]
     workers[1].waits, workers[1].held_up = waits, held_up
     solo = measure(workers, clock)
-    assert [worker.clock for worker in solo.workers] == ["wall", "wall"]
-    assert solo.workers[1].call_s == pytest.approx(call_s)
+    assert not solo.workers[1].alone
+    assert solo.workers[1].wall.call_s == pytest.approx(call_s)
 
 
 def test_short_calls_take_about_as_long_as_planned() -> None:
@@ -168,7 +169,7 @@ def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s:
     solo = measure([Simulated(clock, call_s) for _ in range(5)], clock, max_time_s)
     assert clock.now_ns / 1e9 <= max_time_s + 2 * call_s + 0.1
     assert len(solo.workers) == 5 or call_s > 0.015
-    assert solo.workers[0].call_s == pytest.approx(call_s)
+    assert solo.workers[0].wall.call_s == pytest.approx(call_s)
     if len(solo.workers) < 5:
         assert "--rlperf-max-time" in solo.notes[0]
 
@@ -197,7 +198,7 @@ def test_a_call_that_uses_up_all_the_time_is_the_figure() -> None:
     """A workload of a minute a call is measured by the call that checked it, and the notes say so."""
     clock = FakeClock()
     solo = measure([Simulated(clock, 61.0) for _ in range(5)], clock)
-    assert [worker.call_s for worker in solo.workers] == [61.0]
+    assert [worker.wall.call_s for worker in solo.workers] == [61.0]
     assert "first call took 61 s" in solo.notes[0]
 
 

@@ -19,22 +19,29 @@ from hypothesis import strategies as st
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
-from pytest_rlperf.baseline.provenance import provenance
+from pytest_rlperf.baseline.provenance import make_provenance, read_tree
 from pytest_rlperf.baseline.store import SCHEMA, BaselineError, Store
-from pytest_rlperf.model import Acceptance, Machine, Phase, Provenance, Result, StoredResult, WorkerRecord
+from pytest_rlperf.model import Acceptance, Figures, Machine, Phase, Provenance, Result, StoredResult, WorkerRecord
 
 HERE = Machine(system="Linux", arch="x86_64", cpu="Made Up 9000", cores=4, python="CPython 3.11", kernel=1)
 ELSEWHERE = replace(HERE, cpu="Made Up 8000", cores=2)
 ORIGIN = Provenance(commit=None, tree=None, dirty=False, created="2026-01-02T03:04:05+00:00", packages={"numpy": "2"})
 
 
+def provenance(root: Path, baseline_dir: Path, modules: list[str]) -> Provenance:
+    """Return the provenance of figures measured now, from a tree that stays as it is meanwhile."""
+    tree = read_tree(root, baseline_dir)
+    return make_provenance(tree, read_tree(root, baseline_dir), modules)
+
+
 def worker(call_s: float, **changes: Any) -> WorkerRecord:
     """Return a worker's figures, those in ``changes`` set."""
+    figures = Figures(call_s, relative=20.5, relative_memory=0.25)
     record = WorkerRecord(
-        call_s=call_s,
-        relative=20.5,
-        relative_memory=0.25,
-        clock="wall",
+        wall=figures,
+        cpu=figures,
+        long=False,
+        alone=False,
         items_per_call=8.0,
         slices=12,
         calls=100,
@@ -111,9 +118,9 @@ def test_figures_are_stored_with_five_significant_digits(store: Store) -> None:
     result = json.loads(store.path.read_bytes())["results"]["a"]["result"]
     assert result["items"] == 0.33333
     assert result["traced_call_s"] == 3.1416e-6
-    assert result["workers"][0]["call_s"] == 2.7183e-5
+    assert result["workers"][0]["wall"]["call_s"] == 2.7183e-5
     assert result["workers"][0]["cpu_share"] == 0.66667
-    assert result["workers"][1]["call_s"] == 123460.0
+    assert result["workers"][1]["cpu"]["call_s"] == 123460.0
     assert result["phases"][0] == {
         "path": "gae",
         "count": 2.3333,
@@ -228,8 +235,8 @@ def test_a_process_killed_while_writing_leaves_the_old_file(store: Store) -> Non
         {"workers": (worker(0.0),)},
         {"workers": (worker(math.inf),)},
         {"workers": (worker(1.0, items_per_call=0.0),)},
-        {"workers": (worker(1.0, relative=math.nan),)},
-        {"workers": (worker(1.0, relative_memory=0.0),)},
+        {"workers": (worker(1.0, wall=Figures(1.0, math.nan, 1.0)),)},
+        {"workers": (worker(1.0, cpu=Figures(1.0, 1.0, 0.0)),)},
     ],
 )
 def test_what_could_not_be_read_back_is_not_written(store: Store, changes: dict[str, Any]) -> None:
@@ -260,12 +267,13 @@ def test_names_and_other_machines(tmp_path: Path) -> None:
 words = st.text(max_size=20)
 figures = st.floats(min_value=1e-15, max_value=1e15)
 counts = st.integers(min_value=0, max_value=2**53)
+clocks = st.builds(Figures, figures, figures, figures)
 workers = st.builds(
     WorkerRecord,
-    call_s=figures,
-    relative=figures,
-    relative_memory=figures,
-    clock=words,
+    wall=clocks,
+    cpu=clocks,
+    long=st.booleans(),
+    alone=st.booleans(),
     items_per_call=figures,
     slices=counts,
     calls=counts,
@@ -297,7 +305,7 @@ def assert_close(found: Any, expected: Any) -> None:
     elif isinstance(expected, tuple):
         for one, other in zip(found, expected, strict=True):
             assert_close(one, other)
-    elif isinstance(expected, (Result, WorkerRecord, Phase)):
+    elif isinstance(expected, (Result, WorkerRecord, Figures, Phase)):
         for name, value in vars(expected).items():
             assert_close(getattr(found, name), value)
     else:
@@ -403,12 +411,16 @@ RESULT = ["results", "a", "result"]
         ([*RESULT, "items"], 0.0, ".result.items"),
         ([*RESULT, "items"], -8.0, ".result.items"),
         ([*RESULT, "workers"], [], "$.results['a'].result.workers"),
-        ([*RESULT, "workers", 0, "call_s"], None, ".call_s"),
-        ([*RESULT, "workers", 0, "call_s"], "fast", ".call_s"),
-        ([*RESULT, "workers", 3, "call_s"], 0.0, "$.results['a'].result.workers[3].call_s"),
-        ([*RESULT, "workers", 3, "call_s"], -1.0, "$.results['a'].result.workers[3].call_s"),
-        ([*RESULT, "workers", 4, "relative"], 0.0, "$.results['a'].result.workers[4].relative"),
-        ([*RESULT, "workers", 4, "relative_memory"], 0.0, "$.results['a'].result.workers[4].relative_memory"),
+        ([*RESULT, "workers", 0, "wall", "call_s"], None, ".call_s"),
+        ([*RESULT, "workers", 0, "wall", "call_s"], "fast", ".call_s"),
+        ([*RESULT, "workers", 3, "wall", "call_s"], 0.0, "$.results['a'].result.workers[3].wall.call_s"),
+        ([*RESULT, "workers", 3, "wall", "call_s"], -1.0, "$.results['a'].result.workers[3].wall.call_s"),
+        ([*RESULT, "workers", 4, "wall", "relative"], 0.0, "$.results['a'].result.workers[4].wall.relative"),
+        (
+            [*RESULT, "workers", 4, "wall", "relative_memory"],
+            0.0,
+            "$.results['a'].result.workers[4].wall.relative_memory",
+        ),
         ([*RESULT, "workers", 4, "items_per_call"], -8.0, "$.results['a'].result.workers[4].items_per_call"),
         ([*RESULT, "traced_call_s"], -1.0, ".traced_call_s"),
         ([*RESULT, "phases", 0, "total_s"], -1.0, ".phases"),
@@ -620,12 +632,10 @@ def test_quantities_in_words(value: float, text: str) -> None:
     assert units.quantity(value) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(12.0, "12.0 step/s"), (166_000.0, "166k step/s"), (999.6, "1.00k step/s")]
-)
-def test_rates_in_words(value: float, text: str) -> None:
-    """A quantity and what is counted."""
-    assert units.rate(value, "step") == text
+@pytest.mark.parametrize(("count", "text"), [(0, "0 tests"), (1, "1 test"), (7, "7 tests")])
+def test_counts_in_words(count: int, text: str) -> None:
+    """One of a thing is one thing."""
+    assert units.counted(count, "test") == text
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_rlperf.model import (
     Estimate,
+    Figures,
     Outcome,
     Phase,
     Provenance,
@@ -27,7 +28,8 @@ from pytest_rlperf.report.terminal import LiveLine, render_summary
 
 def outcome(name: str, status: Status, call_s: float, ratio: float | None = None, message: str = "why") -> Outcome:
     """Return an outcome of a SAC update with a small tree."""
-    worker = WorkerRecord(call_s, call_s / 1e-3, call_s / 1e-3, "wall", 256.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+    figures = Figures(call_s, call_s / 1e-3, call_s / 1e-3)
+    worker = WorkerRecord(figures, figures, False, False, 256.0, 40, 400, 1.0, 0.0, 0, 1, 0)
     phases = (
         Phase("sac_update", 1.0, 0.98 * call_s, 0.08 * call_s, "host"),
         Phase("sac_update/critic", 1.0, 0.5 * call_s, 0.2 * call_s, "host"),
@@ -39,9 +41,11 @@ def outcome(name: str, status: Status, call_s: float, ratio: float | None = None
     )
     stored, estimate = None, None
     if ratio is not None:
-        before = replace(result, workers=(replace(worker, call_s=call_s / ratio),) * 5, phases=())
+        before = replace(
+            result, workers=(replace(worker, wall=replace(figures, call_s=call_s / ratio)),) * 5, phases=()
+        )
         stored = StoredResult(before, "then", None)
-        estimate = Estimate(ratio, ratio * 0.96, ratio * 1.04, 0.99, ratio * 0.97, ratio * 1.03, 5)
+        estimate = Estimate(ratio, ratio * 0.96, ratio * 1.04, 0.99, ratio * 0.97, ratio * 1.03)
     verdict = Verdict(status, Reason("code", message), estimate, 0.2, gated=True, accepted=False)
     return Outcome(result, stored, verdict, 8.25)
 
@@ -102,7 +106,7 @@ def test_verbose_shows_every_tree_and_what_figures_rest_on() -> None:
     """With -v a test that is SAME has its tree too, and its cost."""
     text = render_summary([outcome("test_a", Status.SAME, 1e-3, 1.0)], SUMMARY, width=80, color=False, verbose=True)
     assert "      backward " in text
-    assert "5 workers, 2000 calls, cpu/wall 1.00, 0 collections, 8.2 s" in text
+    assert "5 workers, 2000 calls, wall time, cpu/wall 1.00, 0 collections, 8.2 s" in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -176,14 +180,16 @@ def test_an_origin_says_whether_its_code_can_be_had() -> None:
 def test_what_to_type_next_follows_from_the_verdicts() -> None:
     """Each situation names its command, once."""
     new, slower = outcome("a", Status.NEW, 1.0), outcome("b", Status.SLOWER, 1.0, 1.5)
-    assert ["--rlperf-accept" in command for command in next_commands([new, slower, slower], saved=False)] == [
+    assert [
+        "--rlperf-accept" in command for command in next_commands([new, slower, slower], "pytest", saved=False)
+    ] == [
         False,
         True,
     ]
-    assert next_commands([new], saved=True) == [
-        "show every test's phases and what its figures rest on:\n  pytest --rlperf -v"
+    assert next_commands([new], "pytest -k a", saved=True) == [
+        "show every test's phases and what its figures rest on:\n  pytest -k a --rlperf -v"
     ]
-    assert next_commands([], saved=False) == []
+    assert next_commands([], "pytest", saved=False) == []
 
 
 class Screen:

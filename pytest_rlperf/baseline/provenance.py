@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
@@ -11,24 +12,40 @@ from pathlib import Path
 from pytest_rlperf.model import Provenance
 
 
-def provenance(root: Path, baseline_dir: Path, modules: Iterable[str]) -> Provenance:
-    """Return the provenance of figures measured now from the tree at ``root``.
+@dataclass(frozen=True)
+class Tree:
+    """What code there is: full SHAs of commit and tree, None outside git, and whether the files differ from them."""
 
-    The tree is dirty where anything but the baselines differs from the commit. ``modules`` are the top-level modules
-    the workers had loaded; their distributions' versions are kept.
-    """
+    commit: str | None
+    tree: str | None
+    dirty: bool
+
+
+def read_tree(root: Path, baseline_dir: Path) -> Tree:
+    """Return the state of the tree at ``root``, in which baselines below ``baseline_dir`` do not count."""
     commit = _git(root, "rev-parse", "--verify", "HEAD^{commit}")
-    status = None
-    if commit is not None:
-        ignored = [":(exclude,glob,top)**/__pycache__/**"]
-        if baseline_dir.resolve().is_relative_to(root.resolve()):
-            files = baseline_dir.resolve().relative_to(root.resolve()) / "*" / "*.json"
-            ignored.append(f":(exclude,glob){files.as_posix()}")
-        status = _git(root, "status", "--porcelain", "--", ":(top)", *ignored)
+    top = _git(root, "rev-parse", "--show-toplevel")
+    if commit is None or top is None:
+        return Tree(None, None, dirty=False)
+    ignored = [":(top,exclude,glob)**/__pycache__/**"]
+    if baseline_dir.resolve().is_relative_to(Path(top).resolve()):
+        files = baseline_dir.resolve().relative_to(Path(top).resolve()) / "*" / "*.json"
+        ignored.append(f":(top,exclude,glob){files.as_posix()}")
+    status = _git(root, "status", "--porcelain", "--", ":(top)", *ignored)
+    # A status that git does not give may hide anything.
+    return Tree(commit, _git(root, "rev-parse", "--verify", "HEAD^{tree}"), dirty=status != "")
+
+
+def make_provenance(before: Tree, after: Tree, modules: Iterable[str]) -> Provenance:
+    """Return the provenance of figures measured between the states ``before`` and ``after``.
+
+    Where they differ, what was measured is on no record: it counts as dirty. ``modules`` are the top-level modules the
+    workers had loaded; their distributions' versions are kept.
+    """
     return Provenance(
-        commit=commit,
-        tree=_git(root, "rev-parse", "--verify", "HEAD^{tree}") if commit is not None else None,
-        dirty=bool(status),
+        commit=before.commit,
+        tree=before.tree,
+        dirty=before.dirty or before != after,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         packages=_versions(modules),
     )

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pytest_rlperf.baseline.machine import slug
-from pytest_rlperf.model import Baseline, Machine, Phase, Provenance, Result, StoredResult, WorkerRecord
+from pytest_rlperf.model import Baseline, Figures, Machine, Phase, Provenance, Result, StoredResult, WorkerRecord
 from pytest_rlperf.units import round_significant
 
 # 1: the first.
@@ -150,8 +150,10 @@ def _positive_figures(result: Result) -> Iterator[tuple[str, float]]:
     """Yield the figures that are logarithms' arguments or divisors, with their places."""
     yield "items", result.items
     for index, worker in enumerate(result.workers):
-        for name in ("call_s", "relative", "relative_memory", "items_per_call"):
-            yield f"workers[{index}].{name}", getattr(worker, name)
+        yield f"workers[{index}].items_per_call", worker.items_per_call
+        for clock in ("wall", "cpu"):
+            for name, value in vars(getattr(worker, clock)).items():
+                yield f"workers[{index}].{clock}.{name}", value
 
 
 def _times(result: Result) -> Iterator[tuple[str, float]]:
@@ -178,12 +180,14 @@ def _rounded(result: Result) -> Result:
     )
 
 
-Figures = TypeVar("Figures", WorkerRecord, Phase)
+Record = TypeVar("Record", WorkerRecord, Phase, Figures)
 
 
-def _rounded_figures(record: Figures) -> Figures:
+def _rounded_figures(record: Record) -> Record:
     rounded: dict[str, Any] = {
-        name: round_significant(value) for name, value in vars(record).items() if isinstance(value, float)
+        name: _rounded_figures(value) if isinstance(value, Figures) else round_significant(value)
+        for name, value in vars(record).items()
+        if isinstance(value, (float, Figures))
     }
     return replace(record, **rounded)
 

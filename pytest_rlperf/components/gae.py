@@ -161,5 +161,6 @@ def _compare(output: Any, advantages: Any, *, exact: bool) -> None:
     if error[worst] > _TOLERANCE * np.abs(advantages).max():
         raise ComponentError(
             f"advantages differ from the float64 reference: {result[worst]:.6g} at {tuple(map(int, worst))}, expected "
-            f"{advantages[worst]:.6g}. dones[t] = 1 says that the episode ended with step t"
+            f"{advantages[worst]:.6g}. The first array returned is taken for the advantages; dones[t] = 1 says that "
+            "the episode ended with step t"
         )

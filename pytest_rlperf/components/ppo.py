@@ -38,36 +38,43 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
     if items is None:
         raise ComponentError("rlperf_ppo_collect(thunk) also needs items=…, the env steps one call collects")
     check_items(items)
-    return _workload(agent, float(items), agent, None)
+    return _workload(agent, float(items), agent, None, None)
 
 
 def _agent_workload(collect: Callable[[int], Any], n_steps: int) -> Workload:
-    counted = 0.0
-
-    def call() -> object:
-        nonlocal counted
-        rollout = collect(n_steps)
-        counted += _env_steps(rollout, n_steps)
-        return rollout
+    # Sums stay what the library makes them until they are asked for: a number of a GPU's would wait for it.
+    counted: list[Any] = []
 
     def check() -> None:
         __tracebackhide__ = True
-        _check(collect(n_steps), n_steps)
+        rollout = collect(n_steps)
+        _check(rollout, n_steps)
+        counted[:] = [_env_steps(rollout, n_steps)]
 
     def count() -> float:
-        nonlocal counted
-        steps, counted = counted, 0.0
+        steps = sum(float(value) for value in counted)
+        counted.clear()
         return steps
 
-    return _workload(call, float(n_steps), check, count)
+    def collected(rollout: Any) -> None:
+        counted.append(_env_steps(rollout, n_steps))
+
+    return _workload(lambda: collect(n_steps), float(n_steps), check, count, collected)
 
 
 def _workload(
-    collect: Callable[[], object], items: float, check: Callable[[], object], count: Callable[[], float] | None
+    collect: Callable[[], Any],
+    items: float,
+    check: Callable[[], object],
+    count: Callable[[], float] | None,
+    collected: Callable[[Any], None] | None,
 ) -> Workload:
     def call() -> object:
         with _PPO_COLLECT:
-            return collect()
+            rollout = collect()
+        if collected is not None:
+            collected(rollout)
+        return rollout
 
     def run_check() -> None:
         __tracebackhide__ = True
@@ -76,13 +83,13 @@ def _workload(
     return Workload(component="ppo_collect", call=call, items=items, unit="env step", check=run_check, count=count)
 
 
-def _env_steps(rollout: Any, n_steps: int) -> float:
-    """Return how many env steps a rollout holds."""
+def _env_steps(rollout: Any, n_steps: int) -> Any:
+    """Return how many env steps a rollout holds, as a number of the library that made its mask."""
     valid = _field(rollout, "valid")
     if valid is not None:
-        return float(valid.sum())
+        return valid.sum()
     rewards = _field(rollout, "rewards")
-    return float(math.prod(rewards.shape) if rewards is not None else n_steps)
+    return math.prod(rewards.shape) if rewards is not None else n_steps
 
 
 def _field(rollout: Any, name: str) -> Any:

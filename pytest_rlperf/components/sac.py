@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytest_rlperf.components.arrays import to_numpy
@@ -12,6 +12,7 @@ from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
 
+_MOST_OBJECTS = 10_000  # looked at in search of parameters; a buffer may hold its transitions as objects
 _SAC_UPDATE = hierarchical_timer("sac_update")
 
 
@@ -55,16 +56,29 @@ def _update(agent: Any, batch_size: int | None) -> Callable[[], object]:
 
 
 def _parameters(agent: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the trainable tensors an agent holds as attributes, or in modules that are attributes."""
+    """Yield the trainable tensors an agent holds, itself or in modules, containers and objects it is made of."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
-    for name, value in getattr(agent, "__dict__", {}).items():
+    waiting = [("agent", agent)]
+    seen: set[int] = set()
+    while waiting and len(seen) < _MOST_OBJECTS:
+        path, value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
         if isinstance(value, torch.nn.Module):
-            for inner, parameter in value.named_parameters():
-                yield f"{name}.{inner}", parameter
-        elif isinstance(value, torch.Tensor) and value.requires_grad:
-            yield name, value
+            for name, parameter in value.named_parameters():
+                yield f"{path}.{name}", parameter
+        elif isinstance(value, torch.Tensor):
+            if value.requires_grad and value.is_leaf:
+                yield path, value
+        elif isinstance(value, Mapping):
+            waiting += [(f"{path}[{key!r}]", member) for key, member in value.items()]
+        elif isinstance(value, (list, tuple)):
+            waiting += [(f"{path}[{index}]", member) for index, member in enumerate(value)]
+        elif not isinstance(value, type):
+            waiting += [(f"{path}.{name}", member) for name, member in getattr(value, "__dict__", {}).items()]
 
 
 def _compare(before: dict[str, Any], after: dict[str, Any]) -> None:

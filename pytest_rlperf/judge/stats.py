@@ -39,5 +39,4 @@ def welch(base: Sequence[float], head: Sequence[float], *, confidence: float, al
         confidence=confidence,
         floor=math.exp(difference - one_sided),
         ceiling=math.exp(difference + one_sided),
-        units=min(len(base), len(head)),
     )

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pytest_rlperf import units
 from pytest_rlperf.judge.stats import welch
-from pytest_rlperf.model import Estimate, Machine, Policy, Reason, Result, Status, StoredResult, Verdict
+from pytest_rlperf.model import Estimate, Figures, Policy, Reason, Result, Status, StoredResult, Verdict
 
 STORED_CONVICTION = 0.20  # below this, stored numbers tell days apart, not versions
 CONFIDENCE = 0.99
-WORKERS = 5
-_FIGURES = ("relative", "relative_memory")
 _IDLE_CPU_SHARE = 0.02
 _PHASES_OVER = 1.02  # phases may not add up to more than the whole, reading errors aside
 
@@ -34,14 +33,14 @@ def stored_policy(
     )
 
 
-def judge_stored(result: Result, stored: StoredResult | None, others: list[Machine], policy: Policy) -> Verdict:
-    """Judge a result against the stored one; ``others`` are the machine classes a baseline has instead of this one."""
+def judge_stored(result: Result, stored: StoredResult | None, others: Sequence[str], policy: Policy) -> Verdict:
+    """Judge a result against the stored one; ``others`` say how the machine classes that a baseline has differ."""
     verdict = _Judge(policy)
     invalid = _invalid(result)
     if invalid is not None:
         return verdict.say(Status.INVALID, *invalid)
     if stored is None and others:
-        return verdict.say(Status.INCOMPARABLE, "machine", _other_machines(others))
+        return verdict.say(Status.INCOMPARABLE, "machine", _elsewhere(others))
     if stored is None:
         return verdict.say(Status.NEW, "new", "no baseline yet: store one with --rlperf-save-baseline")
     base = stored.result
@@ -54,17 +53,24 @@ def judge_stored(result: Result, stored: StoredResult | None, others: list[Machi
             "workers",
             f"{len(result.workers)} worker(s) against {len(base.workers)} stored: too few to tell a change from noise",
         )
-    return verdict.weigh(_Paces(*(_estimate(base, result, figure, policy) for figure in _FIGURES)), base, result)
-
-
-def _estimate(base: Result, head: Result, figure: str, policy: Policy) -> Estimate:
-    """Compare the workers' figures relative to one of the kernels."""
-    return welch(
-        [getattr(worker, figure) for worker in base.workers],
-        [getattr(worker, figure) for worker in head.workers],
-        confidence=policy.confidence,
-        alpha=policy.alpha / policy.tests,
+    # CPU time stands in where it may on both sides; both are told by the same clock.
+    clock = "cpu" if base.clock == result.clock == "cpu" else "wall"
+    then, now = _figures(base, clock), _figures(result, clock)
+    interpreter, memory = (
+        welch(
+            [getattr(figures, pace) for figures in then],
+            [getattr(figures, pace) for figures in now],
+            confidence=policy.confidence,
+            alpha=policy.alpha / policy.tests,
+        )
+        for pace in ("relative", "relative_memory")
     )
+    return verdict.weigh(_Paces(interpreter, memory), then, now)
+
+
+def _figures(result: Result, clock: str) -> list[Figures]:
+    """Return the workers' figures by one clock."""
+    return [getattr(worker, clock) for worker in result.workers]
 
 
 class _Paces(NamedTuple):
@@ -111,7 +117,7 @@ class _Judge:
             accepted=self._policy.accept,
         )
 
-    def weigh(self, paces: _Paces, base: Result, head: Result) -> Verdict:
+    def weigh(self, paces: _Paces, then: Sequence[Figures], now: Sequence[Figures]) -> Verdict:
         """Return what the estimates are taken to mean: both say how much, the sharper one says how surely."""
         policy, sharper = self._policy, paces.sharper
         conviction, half = 1 + policy.conviction, 1 + policy.conviction / 2
@@ -119,7 +125,7 @@ class _Judge:
         most = max(estimate.ratio for estimate in paces)
         smallest = max(conviction * sharper.ratio / least, half * sharper.ratio / sharper.floor) - 1
         if least > conviction and sharper.floor > half:
-            change_s = base.call_s * (sharper.ratio - 1)
+            change_s = statistics.median(figures.call_s for figures in then) * (sharper.ratio - 1)
             if change_s < policy.min_change_s:
                 message = (
                     f"{units.seconds(change_s)} more a call, under min_change={units.seconds(policy.min_change_s)}"
@@ -136,9 +142,11 @@ class _Judge:
         if certain and most < tolerance:
             message = f"stored numbers certify less than ±{_bound(policy.tolerance)}"
             return self.say(Status.SAME, "stored", message, min(certain, key=_width), smallest)
-        return self.say(Status.UNDECIDED, *self._undecided(paces, base, head, smallest), sharper, smallest)
+        return self.say(Status.UNDECIDED, *self._undecided(paces, then, now, smallest), sharper, smallest)
 
-    def _undecided(self, paces: _Paces, base: Result, head: Result, smallest: float) -> tuple[str, str]:
+    def _undecided(
+        self, paces: _Paces, then: Sequence[Figures], now: Sequence[Figures], smallest: float
+    ) -> tuple[str, str]:
         """Say what stood in the way: a machine that has changed, or figures that differ too much among workers."""
         interpreter, memory = paces
         if abs(math.log(interpreter.ratio / memory.ratio)) > math.log1p(self._policy.tolerance):
@@ -146,7 +154,7 @@ class _Judge:
                 "machine",
                 f"at the interpreter's pace {units.change(interpreter.ratio)}, at the memory's "
                 f"{units.change(memory.ratio)}: reading memory takes this machine "
-                f"{units.change(_memory_pace(base, head))} against the baseline's day, and stored numbers cannot tell "
+                f"{units.change(_memory_pace(then, now))} against the baseline's day, and stored numbers cannot tell "
                 "slower code from that",
             )
         return (
@@ -156,13 +164,12 @@ class _Judge:
         )
 
 
-def _memory_pace(base: Result, head: Result) -> float:
+def _memory_pace(then: Sequence[Figures], now: Sequence[Figures]) -> float:
     """Return how long the memory kernel takes now, over what it took in the baseline."""
-    then, now = (
-        statistics.median(worker.call_s / worker.relative_memory for worker in result.workers)
-        for result in (base, head)
+    before, after = (
+        statistics.median(figures.call_s / figures.relative_memory for figures in side) for side in (then, now)
     )
-    return now / then
+    return after / before
 
 
 def _bound(fraction: float) -> str:
@@ -193,6 +200,10 @@ def _incomparable(base: Result, head: Result) -> str | None:
     """Return why two results do not measure the same thing, if they do not."""
     if (base.component, base.unit) != (head.component, head.unit):
         return f"the baseline measured {base.component} in {base.unit}s, this run {head.component} in {head.unit}s"
+    if {worker.long for worker in base.workers} != {worker.long for worker in head.workers}:
+        return (
+            "the baseline tells slices by another average (median or mean); store it anew with --rlperf-save-baseline"
+        )
     # Env steps of a call vary with where episodes end; a call of another size is another workload.
     if not math.isclose(base.items, head.items, rel_tol=0.05):
         return (
@@ -202,6 +213,9 @@ def _incomparable(base: Result, head: Result) -> str | None:
     return None
 
 
-def _other_machines(others: list[Machine]) -> str:
-    known = "; ".join(f"{machine.cpu}, {machine.cores} cores, Python {machine.python}" for machine in others[:3])
-    return f"the baseline is of another machine class ({known}): store one here with --rlperf-save-baseline"
+def _elsewhere(others: Sequence[str]) -> str:
+    """Say how the machines differ that the baseline does know."""
+    return (
+        f"the baseline is of another machine class (there / here: {'; or '.join(others[:3])}): store one here with "
+        "--rlperf-save-baseline"
+    )

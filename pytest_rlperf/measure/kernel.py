@@ -11,12 +11,11 @@ package upgrade moves them; the interpreter's minor version is part of the machi
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from itertools import cycle
 from operator import itemgetter
 
-from pytest_rlperf.model import Shape, SliceKind
+from pytest_rlperf.model import SliceKind
 
 VERSION = 1  # raise it with any change to the work below: figures relative to another kernel are not comparable
 
@@ -26,20 +25,12 @@ _GATHERS = 32
 _GATHERED = 2000
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """A process's kernels by the kind of slice that runs them, and their slices' shapes, sized when first needed.
+ITERATIONS = 2  # calls a round: of a fixed number, as the median round of one call is not that of two
 
-    One serves all of a process's tests: the memory's takes room, and warming up takes time.
-    """
 
-    calls: Mapping[SliceKind, Callable[[], object]]
-    shapes: dict[SliceKind, Shape] = field(default_factory=dict)
-
-    @classmethod
-    def make(cls) -> Kernels:
-        """Return both kernels."""
-        return cls({SliceKind.INTERPRETER: interpreter_kernel(), SliceKind.MEMORY: memory_kernel()})
+def make_kernels() -> dict[SliceKind, Callable[[], object]]:
+    """Return both kernels by the kind of slice that runs them; one pair serves a process, the memory's takes room."""
+    return {SliceKind.INTERPRETER: interpreter_kernel(), SliceKind.MEMORY: memory_kernel()}
 
 
 def interpreter_kernel() -> Callable[[], object]:

@@ -43,13 +43,9 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The worker has collected; ``errors`` are its collection errors as text, by file."""
+    """The worker has collected."""
 
-    number: int
-    pid: int
     protocol: int
-    keys: list[str]
-    errors: dict[str, str]
 
 
 class Reported(Message, frozen=True):
@@ -79,9 +75,10 @@ class Called(Message, frozen=True):
 
 
 class Checked(Message, frozen=True):
-    """The component ran once and is right; ``first_call_s`` is how long that took, check included."""
+    """The component ran once and is right: how long that took, check included, and how many items it processed."""
 
     first_call_s: float
+    items: float
 
 
 class Warmed(Message, frozen=True):
@@ -121,10 +118,11 @@ class Check(Message, frozen=True):
 
 
 class WarmUp(Message, frozen=True):
-    """Warm up for at most ``limit_s``; size the slices, or take the given shape."""
+    """Warm up for at most ``limit_s``; size the slices, or take the given shape; ``long`` as the baseline has it."""
 
     shape: Shape | None
     limit_s: float
+    long: bool | None
 
 
 class Take(Message, frozen=True):

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm
 
@@ -110,6 +111,9 @@ class Worker:
                 pass_fds=[there.fileno()],
                 start_new_session=True,  # a Ctrl-C at the terminal is the coordinator's to handle
             )
+        except OSError as error:
+            here.close()
+            raise MeasurementError(f"cannot start worker {number}: {error}") from None
         finally:
             there.close()
             if output is not None:
@@ -146,13 +150,14 @@ class Worker:
         """Have the worker run the component once."""
         self._send(m.Check())
 
-    def wait_checked(self) -> float:
-        """Wait for that; return the seconds it took."""
-        return self._expect(m.Checked, self.patience_s).first_call_s
+    def wait_checked(self) -> tuple[float, float]:
+        """Wait for that; return the seconds it took and the items it processed."""
+        checked = self._expect(m.Checked, self.patience_s)
+        return checked.first_call_s, checked.items
 
-    def warm_up(self, shape: Shape | None, limit_s: float) -> Warm:
+    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None) -> Warm:
         """Have the worker warm up, and wait for it."""
-        self._send(m.WarmUp(shape, limit_s))
+        self._send(m.WarmUp(shape, limit_s, long))
         return self._expect(m.Warmed, self.patience_s).warm
 
     def take(self, kind: SliceKind) -> SliceRecord:

@@ -8,7 +8,7 @@ import resource
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import repeat
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import psutil
 
-from pytest_rlperf.measure.kernel import Kernels
+from pytest_rlperf.measure.kernel import ITERATIONS
 from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.timers.tree import Recording
 
@@ -70,7 +70,7 @@ class Meter:
     def __init__(
         self,
         workload: Workload,
-        kernels: Kernels,
+        kernels: Mapping[SliceKind, Callable[[], object]],
         clocks: Clocks | None = None,
     ) -> None:
         self.workload = workload
@@ -87,10 +87,11 @@ class Meter:
         self._call_s = (self.clocks.wall_ns() - start_ns) / 1e9
         return self._call_s
 
-    def warm_up(self, shape: Shape | None, limit_s: float) -> Warm:
+    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None) -> Warm:
         """Run until calls stop getting faster, for ``limit_s`` at most; size the slices unless ``shape`` is given.
 
-        Without any time the checked call stands for the workload's pace, and nothing more is run.
+        ``long`` says which figure a stored result has, for the new one to be told by the same. Without any time the
+        checked call stands for the workload's pace, and nothing more is run.
         """
         __tracebackhide__ = True
         start_ns = self.clocks.wall_ns()
@@ -98,14 +99,13 @@ class Meter:
             warnings.simplefilter("ignore")
             if limit_s > 0:
                 self._call_s = self._settle(self.workload.call, self.workload.setup, limit_s)
-            for kind in self._kernels.calls.keys() - self._kernels.shapes.keys():
-                kernel_s = self._settle(self._kernels.calls[kind], None, _KERNEL_WARM_UP_S)
-                self._kernels.shapes[kind] = slice_shape(kernel_s, self.clocks.floor_ns, single=False)
-        single = self.workload.setup is not None
-        shape = shape or slice_shape(self._call_s, self.clocks.floor_ns, single=single)
-        self._shapes = {**self._kernels.shapes, SliceKind.PLAIN: shape, SliceKind.TRACED: shape}
-        if self.workload.count is not None:
-            self.workload.count()  # what warming up processed belongs to no slice
+            for kind, kernel in self._kernels.items():
+                self._shapes[kind] = kernel_shape(self._settle(kernel, None, _KERNEL_WARM_UP_S))
+        if shape is None:
+            single = self.workload.setup is not None
+            shape = slice_shape(self._call_s, self.clocks.floor_ns, single=single, long=long)
+        self._shapes |= {SliceKind.PLAIN: shape, SliceKind.TRACED: shape}
+        self.workload.processed(0)  # what warming up processed belongs to no slice
         gc.collect()
         gc.freeze()  # a later collection need not walk what was there before measuring; thaw() undoes it
         warm_up_s = (self.clocks.wall_ns() - start_ns) / 1e9
@@ -115,7 +115,7 @@ class Meter:
         """Take one slice and return its figures; it comes after :meth:`warm_up`."""
         __tracebackhide__ = True
         shape = self._shapes[kind]
-        kernel = self._kernels.calls.get(kind)
+        kernel = self._kernels.get(kind)
         call, setup = (self.workload.call, self.workload.setup) if kernel is None else (kernel, None)
         trace = Recording(self.clocks.wall_ns) if kind is SliceKind.TRACED else None
         collections, waits = _collections(), _waits()
@@ -128,16 +128,14 @@ class Meter:
         wall_ns, cpu_ns = self.clocks.wall_ns() - start_ns, self.clocks.cpu_ns() - start_cpu_ns
         rounds_ns = [round_.wall_ns for round_ in rounds]
         calls = shape.iterations * shape.rounds
-        call_ns = slice_figure_ns(rounds_ns, shape)
-        long = call_ns >= 1e9 * LONG_CALL_S
         return SliceRecord(
             kind=kind,
-            call_s=call_ns / 1e9,
+            call_s=slice_figure_ns(rounds_ns, shape) / 1e9,
             rounds_s=sum(rounds_ns) / 1e9,
             calls=calls,
-            items=0.0 if kernel is not None else self._items(calls),
-            wall_s=(sum(rounds_ns) if long else wall_ns) / 1e9,
-            cpu_s=(sum(round_.cpu_ns for round_ in rounds) if long else cpu_ns) / 1e9,
+            items=0.0 if kernel is not None else self.workload.processed(calls),
+            wall_s=(sum(rounds_ns) if shape.long else wall_ns) / 1e9,
+            cpu_s=(sum(round_.cpu_ns for round_ in rounds) if shape.long else cpu_ns) / 1e9,
             waits=_waits() - waits,
             collections=_collections() - collections,
             phases=() if trace is None else trace.phases(calls),
@@ -147,9 +145,6 @@ class Meter:
         """Give the objects frozen by warming up back to the collector, and release what the fixture made."""
         gc.unfreeze()
         self.workload.close()
-
-    def _items(self, calls: int) -> float:
-        return self.workload.items * calls if self.workload.count is None else self.workload.count()
 
     def _rounds(
         self,
@@ -161,25 +156,25 @@ class Meter:
         """Time each round by itself; ``setup`` runs before the clock is read, and unrecorded."""
         __tracebackhide__ = True
         wall_ns, cpu_ns = self.clocks.wall_ns, self.clocks.cpu_ns
-        long = self._call_s >= LONG_CALL_S
         rounds = []
         for _ in range(shape.rounds):
             if setup is not None:
                 setup()
             with nullcontext() if trace is None else trace.armed():
-                start_cpu_ns = cpu_ns() if long else 0
+                start_cpu_ns = cpu_ns() if shape.long else 0
                 round_ns = _round_ns(call, shape.iterations, wall_ns)
-                rounds.append(_Round(round_ns, cpu_ns() - start_cpu_ns if long else 0))
+                rounds.append(_Round(round_ns, cpu_ns() - start_cpu_ns if shape.long else 0))
         return rounds
 
     def _settle(self, call: Callable[[], object], setup: Callable[[], None] | None, limit_s: float) -> float:
-        """Run blocks of calls until their median stops falling; return the seconds a call took by then."""
+        """Run blocks of calls until their median stops falling; return the mean seconds of a call by then."""
         __tracebackhide__ = True
         clock = self.clocks.wall_ns
         deadline_ns = clock() + int(1e9 * min(limit_s, WARM_UP_MOST_S))
         enough_ns = clock() + int(1e9 * min(limit_s, WARM_UP_S))
         iterations = 1
         medians: list[float] = []
+        means: list[float] = []
         while True:
             block_ns: list[float] = []
             block_end_ns = clock() + int(1e9 * _WARM_BLOCK_S)
@@ -192,13 +187,15 @@ class Meter:
                 if clock() >= block_end_ns:
                     break
             medians.append(statistics.median(block_ns))
+            means.append(statistics.fmean(block_ns))
             falling = len(medians) > 1 and medians[-1] < 0.98 * min(medians[-4:-1])
             now_ns = clock()
             if now_ns >= deadline_ns or (now_ns >= enough_ns and not falling):
-                return statistics.median(medians[-3:]) / 1e9
+                # Calls may be of different lengths, which a block's mean tells, and one stall is one block's.
+                return statistics.median(means[-3:]) / 1e9
 
 
-def slice_shape(call_s: float, floor_ns: float, *, single: bool) -> Shape:
+def slice_shape(call_s: float, floor_ns: float, *, single: bool, long: bool | None = None) -> Shape:
     """Return the rounds and iterations that fill a slice with calls of ``call_s``.
 
     A round is at least 1000 times ``floor_ns`` long, unless ``single`` asks for one call a round.
@@ -206,15 +203,19 @@ def slice_shape(call_s: float, floor_ns: float, *, single: bool) -> Shape:
     call_ns = max(1.0, 1e9 * call_s)
     iterations = 1 if single else max(1, math.ceil(_ROUND_RESOLUTIONS * floor_ns / call_ns))
     rounds = max(1, round(1e9 * SLICE_S / (iterations * call_ns)))
-    return Shape(iterations=iterations, rounds=rounds)
+    return Shape(iterations=iterations, rounds=rounds, long=call_s >= LONG_CALL_S if long is None else long)
+
+
+def kernel_shape(call_s: float) -> Shape:
+    """Return the rounds that fill a slice with kernel calls of ``call_s``."""
+    rounds = max(1, round(SLICE_S / (ITERATIONS * max(call_s, 1e-9))))
+    return Shape(iterations=ITERATIONS, rounds=rounds, long=False)
 
 
 def slice_figure_ns(rounds_ns: list[int], shape: Shape) -> float:
-    """Return a slice's nanoseconds per call: the median round for short calls, the mean for long ones."""
-    mean_ns = statistics.fmean(rounds_ns) / shape.iterations
-    if mean_ns >= 1e9 * LONG_CALL_S:
-        return mean_ns
-    return statistics.median(rounds_ns) / shape.iterations
+    """Return a slice's nanoseconds per call: the mean round for long calls, the median for short ones."""
+    average = statistics.fmean if shape.long else statistics.median
+    return average(rounds_ns) / shape.iterations
 
 
 def _round_ns(call: Callable[[], object], iterations: int, clock: ClockNs) -> int:

@@ -5,7 +5,7 @@ minutes and slows the kernels' slices as it slows the workload's beside them; wh
 process, so each worker gives one figure, and the workers are the sample.
 
 Long calls have no median that would leave out being preempted. Where a process never waits, its wall time beyond its
-CPU time is others' doing, and CPU time stands in for it, in all of a test's workers or in none.
+CPU time is others' doing, and CPU time may stand in for it; so a worker's figures are told by both clocks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from pytest_rlperf.measure.slices import LONG_CALL_S, SLICE_S, WARM_UP_MOST_S, WARM_UP_S
-from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.measure.slices import SLICE_S, WARM_UP_MOST_S, WARM_UP_S
+from pytest_rlperf.model import Figures, Phase, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
 
+WORKERS = 5  # the sample of a stored comparison
 WORKER_S = 1.5  # measuring time of one worker, after warming up
 KERNELS = (SliceKind.INTERPRETER, SliceKind.MEMORY)
 BLOCKS_LEAST = 3
@@ -29,7 +30,11 @@ TRIM = 0.2
 _TRACED_EVERY = 4  # blocks
 _SINGLE_CALL_S = 1.0  # from here on a block has one call of the workload, not two
 _ONE_THREAD = 1.02  # CPU time over wall time up to which one thread can have used it
+_STRAY = 0.1  # share of slices in which something else may have made the process wait
 _UNDISTURBED = 0.97  # CPU time over wall time from which on a slice was not held up
+
+
+Clock = Callable[[SliceRecord], float]
 
 
 class Turns(Protocol):
@@ -41,10 +46,10 @@ class Turns(Protocol):
     def start_check(self) -> None:
         """Begin to run the component once."""
 
-    def wait_checked(self) -> float:
-        """Wait for that; return the seconds it took."""
+    def wait_checked(self) -> tuple[float, float]:
+        """Wait for that; return the seconds it took and the items it processed."""
 
-    def warm_up(self, shape: Shape | None, limit_s: float) -> Warm:
+    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None) -> Warm:
         """Warm up."""
 
     def take(self, kind: SliceKind) -> SliceRecord:
@@ -69,24 +74,26 @@ def measure_solo(
     max_time_s: float,
     progress: Callable[[str, float], None],
     clock: Callable[[], float] = time.monotonic,
+    long: bool | None = None,
 ) -> Solo:
     """Measure a test that every one of ``workers`` has ready, in about ``max_time_s`` at most.
 
-    ``progress`` is told what goes on and how many seconds are left. Where calls are too long for the time, fewer
-    workers measure, down to the one call that checked the component; ``notes`` say so. Where they are short, every
-    worker takes one block at least, a tenth of a second or two: a comparison with too few workers is worth nothing.
+    ``long`` says which figure the stored result has, if there is one. ``progress`` is told what goes on and how many
+    seconds are left. Where calls are too long for the time, fewer workers measure, down to the one call that checked
+    the component; ``notes`` say so. Where they are short, every worker takes one block at least, a tenth of a second
+    or two: a comparison with too few workers is worth nothing.
     """
     __tracebackhide__ = True
     started_s = clock()
     first = workers[0]
     progress("checking", expected_s(len(workers)))
     first.start_check()
-    check_s = first.wait_checked()
+    check_s, items = first.wait_checked()
     left_s = max_time_s - (clock() - started_s)
     if left_s <= 0:
-        return _first_call_only(first, check_s, max_time_s)
+        return _first_call_only(first, check_s, items, max_time_s)
     # Only a second call tells the pace: the first may have compiled, imported or allocated.
-    warm = first.warm_up(None, min(WARM_UP_MOST_S, left_s / (3 * len(workers))))
+    warm = first.warm_up(None, min(WARM_UP_MOST_S, left_s / (3 * len(workers))), long)
     chosen, notes = _affordable(workers, check_s, warm.call_s, max_time_s - (clock() - started_s))
     for worker in chosen[1:]:
         worker.start_check()
@@ -110,8 +117,7 @@ def measure_solo(
             tick = partial(_tick, progress, step, expected_s(len(chosen) - index - 1))
             turns.append(_Turn(worker, warm, share_s, clock, tick))
     traced = [record for turn in turns for record in turn.traced]
-    clock_name = "cpu" if all(turn.is_alone() for turn in turns) else "wall"
-    records = tuple(turn.record(clock_name, idle.share(turn.worker)) for turn in turns)
+    records = tuple(turn.record(idle.share(turn.worker)) for turn in turns)
     return Solo(records, merge_phases(traced), _traced_call_s(traced), tuple(notes))
 
 
@@ -166,14 +172,15 @@ def _affordable(
     return list(workers[:fit]), [note]
 
 
-def _first_call_only(first: Turns, call_s: float, max_time_s: float) -> Solo:
+def _first_call_only(first: Turns, call_s: float, items: float, max_time_s: float) -> Solo:
     """Make do with the call that checked the component: it used up all the time."""
+    figures = Figures(call_s, relative=0.0, relative_memory=0.0)
     record = WorkerRecord(
-        call_s=call_s,
-        relative=0.0,
-        relative_memory=0.0,
-        clock="wall",
-        items_per_call=0.0,
+        wall=figures,
+        cpu=figures,
+        long=True,
+        alone=False,
+        items_per_call=items,
         slices=0,
         calls=1,
         cpu_share=1.0,
@@ -194,9 +201,9 @@ class _Block:
     plain: tuple[SliceRecord, ...]
     after: dict[SliceKind, SliceRecord]
 
-    def log_ratio(self, kernel: SliceKind, clock: str) -> float:
+    def log_ratio(self, kernel: SliceKind, clock: Clock) -> float:
         """Return the logarithm of the workload's time over a kernel's."""
-        work = statistics.fmean(math.log(_call_s(record, clock)) for record in self.plain)
+        work = statistics.fmean(math.log(clock(record)) for record in self.plain)
         return work - 0.5 * (math.log(self.before[kernel].call_s) + math.log(self.after[kernel].call_s))
 
 
@@ -238,28 +245,15 @@ class _Turn:
     def _plain(self) -> list[SliceRecord]:
         return [record for block in self._blocks for record in block.plain]
 
-    def is_alone(self) -> bool:
-        """Whether the calls are long, and their process neither waited nor had a second busy thread."""
-        return all(
-            record.call_s >= LONG_CALL_S and record.waits == 0 and record.cpu_s <= _ONE_THREAD * record.wall_s
-            for record in self._plain
-        )
-
-    def record(self, clock: str, idle_cpu_share: float) -> WorkerRecord:
-        """Return this worker's figure."""
+    def record(self, idle_cpu_share: float) -> WorkerRecord:
+        """Return this worker's figures."""
         plain = self._plain
-        undisturbed = [record for record in plain if record.cpu_s >= _UNDISTURBED * record.wall_s]
-        steady = undisturbed if len(undisturbed) >= max(3, len(plain) // 4) else plain
         calls = sum(record.calls for record in plain)
-        relative = {
-            kernel: math.exp(trimmed_mean([block.log_ratio(kernel, clock) for block in self._blocks]))
-            for kernel in KERNELS
-        }
         return WorkerRecord(
-            call_s=statistics.median(_call_s(record, clock) for record in steady),
-            relative=relative[SliceKind.INTERPRETER],
-            relative_memory=relative[SliceKind.MEMORY],
-            clock=clock,
+            wall=self._figures(_wall_s),
+            cpu=self._figures(_cpu_s),
+            long=self.warm.shape.long,
+            alone=self.warm.shape.long and self._never_waits(),
             items_per_call=sum(record.items for record in plain) / calls,
             slices=len(plain),
             calls=calls,
@@ -270,10 +264,30 @@ class _Turn:
             seed=self.worker.seed,
         )
 
+    def _figures(self, clock: Clock) -> Figures:
+        plain = self._plain
+        undisturbed = [record for record in plain if record.cpu_s >= _UNDISTURBED * record.wall_s]
+        steady = undisturbed if len(undisturbed) >= max(3, len(plain) // 4) else plain
+        interpreter, memory = (
+            math.exp(trimmed_mean([block.log_ratio(kernel, clock) for block in self._blocks])) for kernel in KERNELS
+        )
+        return Figures(statistics.median(clock(record) for record in steady), interpreter, memory)
 
-def _call_s(record: SliceRecord, clock: str) -> float:
-    """Return a slice's seconds per call by the chosen clock; never more than by the wall's."""
-    return min(record.call_s, record.cpu_s / record.calls) if clock == "cpu" else record.call_s
+    def _never_waits(self) -> bool:
+        """Whether the process had one busy thread, and but for a stray slice never gave up its CPU by itself."""
+        plain = self._plain
+        waiting = sum(record.waits > 0 for record in plain)
+        return waiting <= _STRAY * len(plain) and all(record.cpu_s <= _ONE_THREAD * record.wall_s for record in plain)
+
+
+def _wall_s(record: SliceRecord) -> float:
+    """Return a slice's seconds per call."""
+    return record.call_s
+
+
+def _cpu_s(record: SliceRecord) -> float:
+    """Return a slice's CPU seconds per call, as many as the wall's clock saw at most, and more than none."""
+    return min(record.call_s, max(record.cpu_s / record.calls, 1e-12))
 
 
 def trimmed_mean(values: Sequence[float]) -> float:

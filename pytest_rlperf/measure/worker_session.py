@@ -17,7 +17,7 @@ from _pytest.terminal import TerminalReporter
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.measure import messages as m
-from pytest_rlperf.measure.kernel import Kernels
+from pytest_rlperf.measure.kernel import make_kernels
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Result, Workload
 
@@ -34,7 +34,7 @@ class RemoteEngine:
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
-        self._kernels = Kernels.make()
+        self._kernels = make_kernels()
         self._seed = 0
         self._seeded: set[str] = set()
 
@@ -56,9 +56,10 @@ class RemoteEngine:
                 match order:
                     case m.Check():
                         self._seed_loaded()  # what the test's fixtures were the first to import
-                        m.send(self._connection, m.Checked(meter.check()))
+                        first_call_s = meter.check()
+                        m.send(self._connection, m.Checked(first_call_s, workload.processed(1)))
                     case m.WarmUp():
-                        m.send(self._connection, m.Warmed(meter.warm_up(order.shape, order.limit_s)))
+                        m.send(self._connection, m.Warmed(meter.warm_up(order.shape, order.limit_s, order.long)))
                     case m.Take():
                         m.send(self._connection, m.Taken(meter.take(order.kind)))
                     case m.Conclude():
@@ -153,10 +154,7 @@ class Session:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run tests as told, until told to quit."""
         self._items = {result_key(item): item for item in session.items}
-        m.send(
-            self._connection,
-            m.Ready(self._start.number, os.getpid(), m.PROTOCOL, list(self._items), self._errors),
-        )
+        m.send(self._connection, m.Ready(m.PROTOCOL))
         while True:
             match self._engine.receive():
                 case m.Run() as order:

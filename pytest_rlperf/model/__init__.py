@@ -5,6 +5,7 @@ Quantities are in base units: seconds as ``float``, integer nanoseconds where a 
 
 from pytest_rlperf.model.judged import Estimate, Outcome, Policy, Reason, Status, Verdict
 from pytest_rlperf.model.measured import (
+    Figures,
     Measure,
     Phase,
     Result,
@@ -21,6 +22,7 @@ __all__ = [
     "Acceptance",
     "Baseline",
     "Estimate",
+    "Figures",
     "Machine",
     "Measure",
     "Outcome",

@@ -23,7 +23,7 @@ class Status(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A ratio head/base with its two-sided confidence interval; ``units`` is the smaller side's sample size.
+    """A ratio head/base with its two-sided confidence interval.
 
     ``floor`` is the ratio's one-sided lower bound at the run's error rate, ``ceiling`` its upper one.
     """
@@ -34,7 +34,6 @@ class Estimate:
     confidence: float
     floor: float
     ceiling: float
-    units: int
 
 
 @dataclass(frozen=True)

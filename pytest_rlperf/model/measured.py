@@ -35,6 +35,10 @@ class Workload:
     count: Callable[[], float] | None = None
     close: Callable[[], None] = _nothing
 
+    def processed(self, calls: int) -> float:
+        """Return the items of the ``calls`` made since this was last asked; a check is one call."""
+        return self.items * calls if self.count is None else self.count()
+
 
 class SliceKind(str, enum.Enum):
     """What a worker runs in its turn."""
@@ -71,10 +75,15 @@ class Phase:
 
 @dataclass(frozen=True)
 class Shape:
-    """How many calls a slice makes: ``rounds`` timed rounds of ``iterations`` back-to-back calls."""
+    """How many calls a slice makes, ``rounds`` timed rounds of ``iterations`` back-to-back calls, and its figure.
+
+    The figure is the mean round where calls are ``long``, else the median one. It is chosen once a test: figures that
+    choose by themselves jump where calls are of different lengths.
+    """
 
     iterations: int
     rounds: int
+    long: bool
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,7 @@ class Warm:
 class SliceRecord:
     """One turn of one worker.
 
-    ``call_s`` is the slice's figure: the median round for short calls, the mean for long ones, per call.
+    ``call_s`` is the slice's figure, per call.
     ``rounds_s`` is the time within rounds. ``wall_s`` and ``cpu_s`` cover the rounds of long calls; of short ones the
     whole slice, as reading the CPU's clock costs too much to do it every round.
     ``waits`` counts how often the process gave up its CPU by itself, as it does to sleep or to wait for others.
@@ -110,20 +119,30 @@ class SliceRecord:
 
 
 @dataclass(frozen=True)
-class WorkerRecord:
-    """One worker's figure for one test, the statistical unit of a stored comparison.
-
-    ``call_s`` is seconds per call; ``relative`` and ``relative_memory`` are the same as multiples of a call of the
-    reference kernels, the interpreter's and the memory's, taken in turns with them. ``clock`` is ``"wall"``, or
-    ``"cpu"`` for long calls of a process that never waits: what held it up then was others. ``cpu_share`` is CPU time
-    over wall time of the plain slices. ``idle_cpu_share`` is the CPU time it and its children burnt while others had
-    their turn.
-    """
+class Figures:
+    """A worker's figures by one clock: seconds per call, and the same relative to either kernel's."""
 
     call_s: float
     relative: float
     relative_memory: float
-    clock: str
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """One worker's figure for one test, the statistical unit of a stored comparison.
+
+    Each figure stands twice, by the wall's clock and by the CPU's: ``call_s`` is seconds per call; ``relative`` and
+    ``relative_memory`` are the same as multiples of a call of the reference kernels, the interpreter's and the
+    memory's, taken in turns with them. ``alone`` says that calls are ``long`` and the process neither waited nor had a
+    second busy thread: what held it up then was others, and CPU time may stand in. ``cpu_share`` is CPU time over wall
+    time of the plain slices. ``idle_cpu_share`` is the CPU time it and its children burnt while others had their turn.
+    ``seed`` is 0 where none was set.
+    """
+
+    wall: Figures
+    cpu: Figures
+    long: bool
+    alone: bool
     items_per_call: float
     slices: int
     calls: int
@@ -136,7 +155,12 @@ class WorkerRecord:
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured for one test; what a fixture's call returns."""
+    """What was measured for one test; what a fixture's call returns.
+
+    ``items`` is how many things of ``unit`` one call processed, on average. ``phases`` are means over traced calls,
+    of ``traced_call_s`` seconds each: the whole that they are parts of; 0.0 where nothing was traced. ``notes`` say
+    what the measurement had to do without.
+    """
 
     nodeid: str
     component: str
@@ -153,17 +177,23 @@ class Result:
         return bool(self.workers)
 
     @property
+    def clock(self) -> str:
+        """Which clock tells: ``"cpu"`` where every worker was alone, else ``"wall"``."""
+        return "cpu" if all(worker.alone for worker in self.workers) else "wall"
+
+    @property
     def call_s(self) -> float:
-        """Seconds per call: the median over the workers."""
+        """Seconds per call: the median over the workers. NotMeasuredError without any."""
         if not self.workers:
             raise NotMeasuredError(
                 f"{self.nodeid}: this run did not measure. Run with --rlperf, or guard with `if result.measured:`."
             )
-        return statistics.median(worker.call_s for worker in self.workers)
+        figures = [worker.cpu if self.clock == "cpu" else worker.wall for worker in self.workers]
+        return statistics.median(figure.call_s for figure in figures)
 
     @property
     def items_per_s(self) -> float:
-        """Throughput: items processed per second of measured time."""
+        """Throughput: items processed per second of measured time. NotMeasuredError without any."""
         return self.items / self.call_s
 
     def phase(self, path: str) -> Phase:

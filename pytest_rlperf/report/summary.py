@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
 
 
@@ -36,33 +37,29 @@ def saved_notes(saved: Saved | None) -> list[str]:
         return []
     notes = []
     if saved.stored:
-        notes.append(f"stored {_results(len(saved.stored))} in\n{_relative(saved.path)}")
+        notes.append(f"stored {units.counted(len(saved.stored), 'result')} in\n{_relative(saved.path)}")
         if not saved.settleable:
             notes.append("made from uncommitted changes or outside git, they can never be settled live: commit first")
     for reason, count in Counter(saved.kept_back.values()).items():
-        notes.append(f"{_results(count)} not stored: {reason}")
+        notes.append(f"{units.counted(count, 'result')} not stored: {reason}")
     return notes
 
 
-def next_commands(outcomes: Sequence[Outcome], *, saved: bool) -> list[str]:
-    """Return the commands that would be typed next, each with what it does."""
+def next_commands(outcomes: Sequence[Outcome], command: str, *, saved: bool) -> list[str]:
+    """Return what would be typed next, after ``command``, each with what it does."""
     statuses = {outcome.verdict.status for outcome in outcomes}
     commands = []
     if not saved and statuses & {Status.NEW, Status.INCOMPARABLE}:
-        commands.append("store these figures to compare with:\n  pytest --rlperf-save-baseline")
+        commands.append(f"store these figures to compare with:\n  {command} --rlperf-save-baseline")
     if not saved and Status.FASTER in statuses:
-        commands.append("hold on to what got faster:\n  pytest --rlperf-save-baseline")
+        commands.append(f"hold on to what got faster:\n  {command} --rlperf-save-baseline")
     if Status.SLOWER in statuses and not any(outcome.verdict.accepted for outcome in outcomes):
-        commands.append('if it was meant to get slower:\n  pytest --rlperf-save-baseline --rlperf-accept="why"')
+        commands.append(f'if it was meant to get slower:\n  {command} --rlperf-save-baseline --rlperf-accept="why"')
     if outcomes and not commands:
-        commands.append("show every test's phases and what its figures rest on:\n  pytest --rlperf -v")
+        commands.append(f"show every test's phases and what its figures rest on:\n  {command} --rlperf -v")
     return commands
 
 
 def _relative(path: Path) -> str:
     """Return ``path`` as seen from the current directory, where it lies below it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def _results(count: int) -> str:
-    return f"{count} result{'s' if count != 1 else ''}"

@@ -164,6 +164,7 @@ def _cost(outcome: Outcome) -> str:
     workers = outcome.result.workers
     share = sum(worker.cpu_share for worker in workers) / len(workers)
     return (
-        f"{len(workers)} workers, {sum(worker.calls for worker in workers)} calls, cpu/wall {share:.2f}, "
-        f"{sum(worker.collections for worker in workers)} collections, {outcome.seconds:.1f} s"
+        f"{units.counted(len(workers), 'worker')}, {units.counted(sum(worker.calls for worker in workers), 'call')}, "
+        f"{outcome.result.clock} time, cpu/wall {share:.2f}, "
+        f"{units.counted(sum(worker.collections for worker in workers), 'collection')}, {outcome.seconds:.1f} s"
     )

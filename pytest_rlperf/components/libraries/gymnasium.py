@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from pytest_rlperf.components.arrays import leaves
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import hierarchical_timer
 
@@ -42,7 +43,12 @@ class GymnasiumStepper:
         """Reset, step twice, and check the shapes; ComponentError says what is wrong."""
         __tracebackhide__ = True
         self.env.reset(seed=self._seed)
-        _, reward, terminated, truncated, _ = self.env.step(next(self._actions))
+        obs, reward, terminated, truncated, _ = self.env.step(next(self._actions))
+        for path, array in leaves(obs, "observation"):
+            if tuple(array.shape[:1]) != (self.num_envs,):
+                raise ComponentError(
+                    f"step() returned {path} of shape {tuple(array.shape)}; {self.num_envs} envs have as many rows"
+                )
         for name, array in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
             shape = tuple(np.shape(array))
             if shape != (self.num_envs,):
@@ -54,6 +60,7 @@ class GymnasiumStepper:
         _, _, again, also, _ = self.env.step(next(self._actions))
         # Where the env hands out its own arrays, a reference kept would change with the next step.
         self._copies = np.shares_memory(terminated, again) or np.shares_memory(truncated, also)
+        self._calls, self._ended, self._resets_due = 0, [], 0
         self._finish_step(again, also)
 
     def call(self) -> None:
@@ -65,7 +72,7 @@ class GymnasiumStepper:
         self._finish_step(terminated, truncated)
 
     def count(self) -> float:
-        """Return the env steps since this was last asked, resets left out."""
+        """Return the env steps since this was last asked, resets left out; of a check's, the last call's."""
         calls, self._calls = self._calls, 0
         if self.mode != "NextStep":
             return float(calls * self.num_envs)
