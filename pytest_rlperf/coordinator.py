@@ -254,7 +254,10 @@ def _failure(ledger: Ledger, outcome: Outcome) -> m.Failure | None:
     cured = ledger.settings.save and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE)
     if cured or not outcome.verdict.fails(ledger.settings.strict):
         return None
-    return m.Failure(failure_text(outcome, ledger.origin(outcome)), outcome.verdict.status is Status.SLOWER)
+    text = failure_text(outcome, ledger.origin(outcome))
+    if outcome.verdict.status is Status.SLOWER:
+        return m.Failure(text, regression=True)
+    return m.Failure(f"{text}\n--rlperf-strict fails what is neither SAME nor FASTER", regression=False)
 
 
 def _properties(outcome: Outcome | None) -> list[tuple[str, object]]:

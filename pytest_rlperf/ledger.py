@@ -100,6 +100,8 @@ class Ledger:
             return "its measurement was INVALID"
         if len(outcome.result.workers) < WORKERS:
             return f"{len(outcome.result.workers)} of {WORKERS} workers measured it; raise --rlperf-max-time"
+        if outcome.verdict.suspect and outcome.baseline is not None and self.settings.accept is None:
+            return 'they may be slower than the old figures; --rlperf-accept="why" replaces them'
         if locked and outcome.baseline is not None:
             return 'a run with failures or something SLOWER keeps old figures; --rlperf-accept="why" replaces them'
         return None

@@ -207,6 +207,8 @@ def read_config(config: pytest.Config) -> Config:
         raise pytest.UsageError(
             "--rlperf-accept has nothing to accept: it goes with --rlperf-save-baseline, which stores the new figures"
         )
+    if not settings.active and "--rlperf-strict" in map(str, config.invocation_params.args):
+        raise pytest.UsageError("--rlperf-strict has nothing to judge: it goes with --rlperf, which measures")
     if settings.inline and settings.save:
         raise pytest.UsageError(
             "--rlperf-inline measures in one process, too little for a baseline: leave out one of --rlperf-inline "

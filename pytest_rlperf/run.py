@@ -65,7 +65,7 @@ class MeasuredRun:
             return f"rlperf: measuring {tests} in this process, which never convicts"
         each_s = min(expected_s(WORKERS), self._settings.max_time_s, share_s(self._settings, len(items)))
         total = units.seconds(each_s * len(items))
-        return f"rlperf: measuring {tests} in {WORKERS} processes each, about {total} beside imports and fixtures"
+        return f"rlperf: {tests} in {WORKERS} processes each, {total} beside imports and fixtures"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -116,11 +116,14 @@ class MeasuredRun:
         """Show the table, the phases, and what to do next."""
         ledger = self._ledger
         outcomes = list(ledger.outcomes.values())
+        if not (outcomes or self._notes):
+            return  # the run ended before anything was measured, and says why
+        verbose = self._config.get_verbosity() > 0
         summary = Summary(
             machine=describe(ledger.machine),
             origins=ledger.origins(),
             notes=[*self._notes, *saved_notes(ledger.saved)],
-            commands=next_commands(outcomes, self._command(), saved=ledger.saved is not None),
+            commands=next_commands(outcomes, self._command(), saved=ledger.saved is not None, verbose=verbose),
         )
         terminalreporter.section("rlperf")
         terminalreporter.write(
@@ -129,7 +132,7 @@ class MeasuredRun:
                 summary,
                 width=terminalreporter._tw.fullwidth,
                 color=terminalreporter.hasmarkup,
-                verbose=self._config.get_verbosity() > 0,
+                verbose=verbose,
             )
         )
 

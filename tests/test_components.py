@@ -756,7 +756,7 @@ def torch_agent(update: Callable[[Any], None]) -> Any:
 @pytest.mark.torch
 def test_a_sac_update_that_does_nothing() -> None:
     """An update that leaves every parameter as it was is no update."""
-    with pytest.raises(ComponentError, match="changed none of the agent's 3 parameters"):
+    with pytest.raises(ComponentError, match="changed none of the agent's 5 trained parameters"):
         sac_workload(torch_agent(lambda agent: None), 4).check()
     sac_workload(torch_agent(lambda agent: agent.log_alpha.add_(1)), 4).check()
 
@@ -957,3 +957,42 @@ def test_a_thunk_may_compute_gae_of_its_own_data() -> None:
         gae_workload(lambda: np.zeros((2, 8)), 8, 2, "numpy").check()
     with pytest.raises(ComponentError, match="NaN"):
         gae_workload(lambda: np.full((8, 2), np.nan), 8, 2, "numpy").check()
+
+
+@pytest.mark.torch
+def test_an_optimizer_that_trains_nothing_is_told() -> None:
+    """Targets that drift by rounding do not pass for learning where the agent has an optimizer."""
+    torch = pytest.importorskip("torch")
+
+    class Idle:
+        """An agent that never steps its optimizer, in a list, and moves its target a little."""
+
+        def __init__(self) -> None:
+            self.nets = [torch.nn.Linear(2, 2)]
+            self.target = torch.nn.Linear(2, 2)
+            self.training = {"critic": torch.optim.Adam(self.nets[0].parameters())}
+
+        def update(self, batch_size: int) -> None:
+            """Move the target alone."""
+            with torch.no_grad():
+                self.target.weight.mul_(0.995)
+
+    with pytest.raises(ComponentError, match="none of the agent's 2 trained parameters"):
+        sac_workload(Idle(), 4).check()
+
+
+def test_the_convention_is_told_as_the_function_has_it() -> None:
+    """A wrong function that takes next_done is told that dones mark an episode's first steps."""
+
+    def wrong(rewards: Array, values: Array, dones: Array, next_value: Array, next_done: Array) -> Array:
+        return rewards
+
+    with pytest.raises(ComponentError, match="step t is an episode's first"):
+        gae_workload(wrong, 8, 2, "numpy").check()
+
+
+def test_env_steps_of_a_rollout_under_other_names() -> None:
+    """Some array with a row a step and a column an env tells how many steps there were."""
+    workload = ppo_workload(Collector(lambda rewards: {"rew": rewards}), 8, None)
+    workload.check()
+    assert workload.processed(1) == 32.0

@@ -189,6 +189,13 @@ def test_slower_needs_the_estimate_over_the_tolerance_and_its_bound_over_half() 
     assert unsure.fails(strict=True)
 
 
+def test_what_may_be_slower_is_suspect() -> None:
+    """An estimate over the tolerance is suspect, surely or not: it must not become the baseline unasked."""
+    assert judge(BASE, result(0.9, 1.1, 1.3, 1.6, 1.9)).suspect
+    assert judge(BASE, result(*(1.30 * w.wall.relative for w in BASE.workers))).suspect
+    assert not judge(BASE, BASE).suspect
+
+
 def test_faster_is_the_mirror_of_slower() -> None:
     """What is SLOWER one way round is FASTER the other, and never fails."""
     head = result(*(1.30 * w.wall.relative for w in BASE.workers))

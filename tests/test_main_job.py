@@ -177,7 +177,7 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
             "test *median *items/s *baseline *change *CI *verdict",
             "test_gae *s * *s * [[]+*, +*[]] *SLOWER",
             "*was * *s",
-            '*pytest --rlperf-save-baseline --rlperf-accept="why"',
+            '*pytest *--rlperf-save-baseline --rlperf-accept="why"',
             "FAILED test_it.py::test_gae - *PerformanceRegression: SLOWER*",
         ]
     )
@@ -213,7 +213,7 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
     write_learner(pytester, doubled=False)
     faster = pytester.runpytest_subprocess("--rlperf", LONG_ENOUGH)
     assert faster.ret == OK
-    faster.stdout.fnmatch_lines(["test_gae *-*% *FASTER", "*pytest --rlperf-save-baseline"])
+    faster.stdout.fnmatch_lines(["test_gae *-*% *FASTER", "*pytest *--rlperf-save-baseline"])
 
 
 # --------------------------------------------------------------------------- every verdict
@@ -368,7 +368,7 @@ def test_figures_of_another_machine(pytester: pytest.Pytester, measured: Path) -
         [
             "rlperf: baseline 'default' *none yet for this machine class",
             "test_it *INCOMPARABLE",
-            "*another machine class (Made Up 9000, 3 cores*",
+            "*another machine class (there / here: cpu: Made Up 9000 / *",
             "*stored 1 result in",
         ]
     )

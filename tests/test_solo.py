@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from pytest_rlperf.measure.slices import slice_shape
-from pytest_rlperf.measure.solo import Solo, measure_solo, trimmed_mean
+from pytest_rlperf.measure.solo import Solo, measure_solo
+from pytest_rlperf.measure.turn import trimmed_mean
 from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.testing import FakeClock
 
@@ -214,3 +215,14 @@ def test_the_trimmed_mean_drops_a_fifth_at_each_end() -> None:
     assert trimmed_mean([1.0, 2.0, 3.0, 4.0, 100.0]) == 3.0
     assert trimmed_mean([1.0, 5.0]) == 3.0
     assert math.isclose(trimmed_mean([7.0]), 7.0)
+
+
+def test_workers_that_differ_much_are_noted() -> None:
+    """Where one worker takes twice as long as another a note says so, and names threads where there are several."""
+    clock = FakeClock()
+    steady = [Simulated(clock, 1e-3), Simulated(clock, 1.2e-3)]
+    assert measure(steady, clock).notes == ()
+    apart = [Simulated(clock, 1e-3), Simulated(clock, 2e-3)]
+    assert "took 1.00 ms to 2.00 ms a call" in measure(apart, clock).notes[0]
+    apart[1].held_up = 0.5
+    assert "torch.set_num_threads(1)" in measure(apart, clock).notes[0]

@@ -34,6 +34,7 @@ _NAMES = {
     "gamma": ("gamma", "discount", "discount_factor"),
     "lam": ("lam", "lambda_", "lmbda", "gae_lambda", "lambd", "lamda"),
 }
+_MEANINGS = {name: meaning for meaning, names in _NAMES.items() for name in names}
 _POSITIONAL = ("rewards", "values", "dones", "last_values", "gamma", "lam")
 
 
@@ -60,6 +61,8 @@ def gae_workload(function: Callable[..., Any], n_steps: int, n_envs: int, backen
     )
     is_thunk = _takes_nothing(function)
     args, kwargs = ([], {}) if is_thunk else _arguments(function, rollout, backend)
+    firsts = any(_MEANINGS.get(name.lower()) == "last_dones" for name in kwargs)
+    convention = "step t is an episode's first" if firsts else "the episode ended with step t"
 
     def call() -> object:
         with _GAE:
@@ -67,7 +70,7 @@ def gae_workload(function: Callable[..., Any], n_steps: int, n_envs: int, backen
 
     def check() -> None:
         __tracebackhide__ = True
-        _compare(function(*args, **kwargs), advantages, exact=not is_thunk)
+        _compare(function(*args, **kwargs), advantages, None if is_thunk else convention)
 
     return Workload(component="gae", call=call, items=float(n_steps * n_envs), unit="transition", check=check)
 
@@ -96,8 +99,7 @@ def _rollout(n_steps: int, n_envs: int) -> dict[str, Any]:
 def _arguments(function: Callable[..., Any], rollout: dict[str, Any], backend: str) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments ``function`` is called with; ComponentError where one cannot be supplied."""
     __tracebackhide__ = True
-    meanings = {name: meaning for meaning, names in _NAMES.items() for name in names}
-    named = _meanings(function, meanings)
+    named = _meanings(function)
     starts_convention = "last_dones" in named.values()
     rollout = rollout | {"dones": rollout["episode_starts"] if starts_convention else rollout["ends"]}
     if backend == "torch":
@@ -111,7 +113,7 @@ def _arguments(function: Callable[..., Any], rollout: dict[str, Any], backend: s
     return [], {name: rollout[meaning] for name, meaning in named.items()}
 
 
-def _meanings(function: Callable[..., Any], meanings: dict[str, str]) -> dict[str, str]:
+def _meanings(function: Callable[..., Any]) -> dict[str, str]:
     """Return what each parameter of ``function`` means; empty where its signature does not tell."""
     __tracebackhide__ = True
     try:
@@ -123,7 +125,7 @@ def _meanings(function: Callable[..., Any], meanings: dict[str, str]) -> dict[st
         return {}
     named = {}
     for parameter in parameters:
-        meaning = meanings.get(parameter.name.lower())
+        meaning = _MEANINGS.get(parameter.name.lower())
         if meaning is not None:
             named[parameter.name] = meaning
         elif parameter.default is inspect.Parameter.empty and parameter.kind not in variadic:
@@ -142,8 +144,8 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
         return False
 
 
-def _compare(output: Any, advantages: Any, *, exact: bool) -> None:
-    """Compare the first array of ``output`` with the float64 advantages, or in shape alone."""
+def _compare(output: Any, advantages: Any, convention: str | None) -> None:
+    """Compare the first array of ``output`` with the float64 advantages, without a ``convention`` in shape alone."""
     __tracebackhide__ = True
     found = [array for _, array in leaves(output)]
     if not found:
@@ -154,7 +156,7 @@ def _compare(output: Any, advantages: Any, *, exact: bool) -> None:
     bad = int(np.count_nonzero(~np.isfinite(result)))
     if bad:
         raise ComponentError(f"{bad} of {result.size} advantages are NaN or infinite")
-    if not exact:
+    if convention is None:
         return
     error = np.abs(result - advantages)
     worst = np.unravel_index(int(error.argmax()), error.shape)
@@ -162,5 +164,5 @@ def _compare(output: Any, advantages: Any, *, exact: bool) -> None:
         raise ComponentError(
             f"advantages differ from the float64 reference: {result[worst]:.6g} at {tuple(map(int, worst))}, expected "
             f"{advantages[worst]:.6g}. The first array returned is taken for the advantages; dones[t] = 1 says that "
-            "the episode ended with step t"
+            f"{convention}"
         )

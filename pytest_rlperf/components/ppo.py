@@ -89,7 +89,11 @@ def _env_steps(rollout: Any, n_steps: int) -> Any:
     if valid is not None:
         return valid.sum()
     rewards = _field(rollout, "rewards")
-    return math.prod(rewards.shape) if rewards is not None else n_steps
+    if rewards is not None:
+        return math.prod(rewards.shape)
+    # Whatever it calls its rewards, some array has a row a step and a column an env.
+    tables = [array.shape for _, array in leaves(rollout) if len(array.shape) == 2 and array.shape[0] == n_steps]
+    return math.prod(tables[0]) if tables else n_steps
 
 
 def _field(rollout: Any, name: str) -> Any:

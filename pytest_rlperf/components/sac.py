@@ -19,7 +19,8 @@ _SAC_UPDATE = hierarchical_timer("sac_update")
 def sac_workload(agent: Any, batch_size: int | None) -> Workload:
     """Return the workload of ``agent.update(batch_size)``, or of a thunk that does one update.
 
-    The check does one update of an agent's: some parameter must change and all must stay finite.
+    The check does one update of an agent's: of the parameters its optimizers train, some must change and all must stay
+    finite.
     """
     __tracebackhide__ = True
     update = _update(agent, batch_size)
@@ -30,9 +31,9 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
 
     def check() -> None:
         __tracebackhide__ = True
-        before = {name: to_numpy(tensor).copy() for name, tensor in _parameters(agent)}
+        before = {name: to_numpy(tensor).copy() for name, tensor in _parameters(agent).items()}
         update()
-        after = {name: to_numpy(tensor) for name, tensor in _parameters(agent)}
+        after = {name: to_numpy(tensor) for name, tensor in _parameters(agent).items()}
         _compare(before, after)
 
     return Workload(component="sac_update", call=call, items=1.0, unit="update", check=check)
@@ -55,29 +56,39 @@ def _update(agent: Any, batch_size: int | None) -> Callable[[], object]:
     )
 
 
-def _parameters(agent: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the trainable tensors an agent holds, itself or in modules, containers and objects it is made of."""
+def _parameters(agent: Any) -> dict[str, Any]:
+    """Return the trainable tensors an agent holds: its optimizers' where it has any, else all there are."""
     torch = sys.modules.get("torch")
     if torch is None:
-        return
+        return {}
+    held: dict[str, Any] = {}
+    optimized: dict[str, Any] = {}
+    for path, value in _walk(agent):
+        if isinstance(value, torch.nn.Module):
+            held |= {f"{path}.{name}": parameter for name, parameter in value.named_parameters()}
+        elif isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf:
+            held[path] = value
+        elif isinstance(value, torch.optim.Optimizer):
+            tensors = [tensor for group in value.param_groups for tensor in group["params"]]
+            optimized |= {f"{path}.params[{index}]": tensor for index, tensor in enumerate(tensors)}
+    return optimized or held
+
+
+def _walk(agent: Any) -> Iterator[tuple[str, Any]]:
+    """Yield an agent and what it is made of: attributes, and members of containers."""
     waiting = [("agent", agent)]
     seen: set[int] = set()
     while waiting and len(seen) < _MOST_OBJECTS:
         path, value = waiting.pop()
-        if id(value) in seen:
+        if id(value) in seen or isinstance(value, type):
             continue
         seen.add(id(value))
-        if isinstance(value, torch.nn.Module):
-            for name, parameter in value.named_parameters():
-                yield f"{path}.{name}", parameter
-        elif isinstance(value, torch.Tensor):
-            if value.requires_grad and value.is_leaf:
-                yield path, value
-        elif isinstance(value, Mapping):
+        yield path, value
+        if isinstance(value, Mapping):
             waiting += [(f"{path}[{key!r}]", member) for key, member in value.items()]
         elif isinstance(value, (list, tuple)):
             waiting += [(f"{path}[{index}]", member) for index, member in enumerate(value)]
-        elif not isinstance(value, type):
+        else:
             waiting += [(f"{path}.{name}", member) for name, member in getattr(value, "__dict__", {}).items()]
 
 
@@ -91,6 +102,6 @@ def _compare(before: dict[str, Any], after: dict[str, Any]) -> None:
         raise ComponentError(f"after one update {broken[0]} holds NaN or infinity")
     if after and all(name in before and np.array_equal(before[name], after[name]) for name in after):
         raise ComponentError(
-            f"one update changed none of the agent's {len(after)} parameters: is the buffer filled past its "
+            f"one update changed none of the agent's {len(after)} trained parameters: is the buffer filled past its "
             "warm-up, and does update() do a gradient step?"
         )

@@ -113,6 +113,7 @@ class _Judge:
             reason=Reason(code, message),
             estimate=estimate,
             smallest_seen=smallest_seen,
+            suspect=estimate is not None and estimate.ratio > 1 + self._policy.tolerance,
             gated=self._policy.gated,
             accepted=self._policy.accept,
         )

@@ -48,13 +48,15 @@ class Reason:
 class Verdict:
     """A status, why, and the estimate behind it, where there is one.
 
-    ``smallest_seen`` is the smallest slowdown (0.2 is 20 %) this comparison could have called SLOWER.
+    ``smallest_seen`` is the smallest slowdown (0.2 is 20 %) this comparison could have called SLOWER. ``suspect`` says
+    that the estimate is over the tolerance, surely or not.
     """
 
     status: Status
     reason: Reason
     estimate: Estimate | None
     smallest_seen: float | None
+    suspect: bool
     gated: bool
     accepted: bool
 

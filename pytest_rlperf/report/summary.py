@@ -45,7 +45,7 @@ def saved_notes(saved: Saved | None) -> list[str]:
     return notes
 
 
-def next_commands(outcomes: Sequence[Outcome], command: str, *, saved: bool) -> list[str]:
+def next_commands(outcomes: Sequence[Outcome], command: str, *, saved: bool, verbose: bool) -> list[str]:
     """Return what would be typed next, after ``command``, each with what it does."""
     statuses = {outcome.verdict.status for outcome in outcomes}
     commands = []
@@ -55,7 +55,7 @@ def next_commands(outcomes: Sequence[Outcome], command: str, *, saved: bool) -> 
         commands.append(f"hold on to what got faster:\n  {command} --rlperf-save-baseline")
     if Status.SLOWER in statuses and not any(outcome.verdict.accepted for outcome in outcomes):
         commands.append(f'if it was meant to get slower:\n  {command} --rlperf-save-baseline --rlperf-accept="why"')
-    if outcomes and not commands:
+    if outcomes and not commands and not verbose:
         commands.append(f"show every test's phases and what its figures rest on:\n  {command} --rlperf -v")
     return commands
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Literal, Protocol, TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -99,13 +100,16 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
         for outcome in outcomes:
             _print_details(console, outcome, verbose=verbose)
     lines = Table.grid(padding=(0, 2, 0, 0))
-    lines.add_column(no_wrap=True)
+    lines.add_column(no_wrap=True, min_width=8)
     lines.add_column(overflow="fold")
     lines.add_row("machine", Text(summary.machine))
-    for title, texts in (("compared", summary.origins), ("note", summary.notes), ("next", summary.commands)):
+    for title, texts in (("compared", summary.origins), ("note", summary.notes)):
         for text in texts:
             lines.add_row(title, Text(text))
     console.print(lines)
+    for text in summary.commands:
+        for title, line in zip_longest(("next",), text.splitlines(), fillvalue=""):
+            console.print(Text(f"{title:<10}{line}"), soft_wrap=True)  # a command is copied whole, or not at all
     # Rich fills lines up with blanks; a terminal needs none, and a log file is better off without.
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
