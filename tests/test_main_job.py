@@ -368,7 +368,7 @@ def test_figures_of_another_machine(pytester: pytest.Pytester, measured: Path) -
         [
             "rlperf: baseline 'default' *none yet for this machine class",
             "test_it *INCOMPARABLE",
-            "*another machine class (there / here: cpu: Made Up 9000 / *",
+            "*another machine class (there / here: cpu: Made Up 9000*",
             "*stored 1 result in",
         ]
     )

@@ -350,10 +350,13 @@ def test_hanging_worker_is_ended_and_named(hangs: Run) -> None:
 @pytest.mark.parametrize(
     ("test", "words"),
     [
-        ("test_other_raises", ["worker 4 failed where worker 0 went on", "ValueError: only there"]),
-        ("test_other_skips", ["worker 1 skipped where worker 0 went on", "skipped there"]),
-        ("test_other_calls_nothing", ["worker 1 passed where worker 0 went on"]),
-        ("test_other_component_raises", ["worker 3 failed where worker 0 went on", "component broke there"]),
+        ("test_other_raises", ["in worker 4 the test failed where it went on in worker 0", "ValueError: only there"]),
+        ("test_other_skips", ["in worker 1 the test skipped where it went on in worker 0", "skipped there"]),
+        ("test_other_calls_nothing", ["in worker 1 the test ended without calling its rlperf fixture"]),
+        (
+            "test_other_component_raises",
+            ["in worker 3 the test failed where it went on in worker 0", "component broke there"],
+        ),
     ],
 )
 def test_disagreeing_worker_fails_the_test(hangs: Run, test: str, words: list[str]) -> None:
