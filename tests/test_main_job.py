@@ -419,7 +419,7 @@ def test_a_subset_stores_only_what_it_measured(
     clean = pytester.runpytest_subprocess("--rlperf-save-baseline", "-k", "test_a", "--rlperf-max-time=2")
     clean.assert_outcomes(passed=1, deselected=2)
     clean.stdout.fnmatch_lines(["*stored 1 result in"])
-    clean.stdout.no_fnmatch_line("*can never be settled*live: commit first*")
+    clean.stdout.no_fnmatch_line("*can never be settled live; commit first*")
     after = path.read_text(encoding="utf-8")
     assert others(after) == others(before)
     data = json.loads(after)
@@ -432,7 +432,7 @@ def test_a_subset_stores_only_what_it_measured(
     test.write_text(test.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
     dirty = pytester.runpytest_subprocess("--rlperf-save-baseline", "-k", "test_a", "--rlperf-max-time=2")
     dirty.stdout.fnmatch_lines(
-        [f"compared *baseline 'default' of 20*, commit {commit[:12]}", "*stored 1 result in", "*uncommitted changes*"]
+        [f"compared *baseline 'default' of 20*, commit {commit[:12]}", "*stored 1 result in", "*not from a clean*"]
     )
     data = json.loads(path.read_bytes())
     session = data["results"]["test_it.py::test_a"]["session"]
