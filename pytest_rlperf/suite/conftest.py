@@ -1,8 +1,12 @@
 """Settings of the shipped suite."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import pytest
+
+OBS_DIM, ACT_DIM = 17, 6  # HalfCheetah's
 
 
 @pytest.fixture(autouse=True)
@@ -17,3 +21,24 @@ def _one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def filled_buffer() -> Callable[[int], Any]:
+    """Return a function that makes a buffer full of so many random transitions."""
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'pytest-rlperf[rl]'")
+    from pytest_rlperf.components.reference import ReplayBuffer
+
+    def make(capacity: int) -> Any:
+        generator = np.random.default_rng(0)
+        buffer = ReplayBuffer(capacity, OBS_DIM, ACT_DIM)
+        buffer.add(
+            generator.normal(size=(capacity, OBS_DIM)).astype(np.float32),
+            generator.uniform(-1, 1, size=(capacity, ACT_DIM)).astype(np.float32),
+            generator.normal(size=capacity).astype(np.float32),
+            generator.normal(size=(capacity, OBS_DIM)).astype(np.float32),
+            generator.random(capacity) < 0.01,
+        )
+        return buffer
+
+    return make

@@ -1,31 +1,17 @@
 """Samples from a ring buffer of 100k transitions."""
 
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pytest_rlperf import Measure
 
-OBS_DIM, ACT_DIM, CAPACITY = 17, 6, 100_000
-
 
 @pytest.fixture(scope="module")
-def buffer() -> Any:
+def buffer(filled_buffer: Callable[[int], Any]) -> Any:
     """Return a full buffer of random transitions."""
-    pytest.importorskip("torch", reason="needs PyTorch: pip install 'pytest-rlperf[rl]'")
-    from pytest_rlperf.components.reference import ReplayBuffer
-
-    generator = np.random.default_rng(0)
-    buffer = ReplayBuffer(CAPACITY, OBS_DIM, ACT_DIM)
-    buffer.add(
-        generator.normal(size=(CAPACITY, OBS_DIM)).astype(np.float32),
-        generator.uniform(-1, 1, size=(CAPACITY, ACT_DIM)).astype(np.float32),
-        generator.normal(size=CAPACITY).astype(np.float32),
-        generator.normal(size=(CAPACITY, OBS_DIM)).astype(np.float32),
-        generator.random(CAPACITY) < 0.01,
-    )
-    return buffer
+    return filled_buffer(100_000)
 
 
 def test_replay_sample(rlperf_replay_sample: Measure, buffer: Any) -> None:

@@ -1,31 +1,21 @@
 """SAC gradient steps on transitions the size of HalfCheetah's."""
 
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pytest_rlperf import Measure
 
-OBS_DIM, ACT_DIM, FILLED = 17, 6, 10_000
-
 
 @pytest.fixture
-def agent() -> Any:
+def agent(filled_buffer: Callable[[int], Any]) -> Any:
     """Return an agent whose buffer holds random transitions."""
-    pytest.importorskip("torch", reason="needs PyTorch: pip install 'pytest-rlperf[rl]'")
-    from pytest_rlperf.components.reference import SAC, ReplayBuffer
+    from pytest_rlperf.components.reference import SAC
 
-    generator = np.random.default_rng(0)
-    buffer = ReplayBuffer(FILLED, OBS_DIM, ACT_DIM)
-    buffer.add(
-        generator.normal(size=(FILLED, OBS_DIM)).astype(np.float32),
-        generator.uniform(-1, 1, size=(FILLED, ACT_DIM)).astype(np.float32),
-        generator.normal(size=FILLED).astype(np.float32),
-        generator.normal(size=(FILLED, OBS_DIM)).astype(np.float32),
-        generator.random(FILLED) < 0.01,
-    )
-    return SAC(OBS_DIM, ACT_DIM, buffer)
+    buffer = filled_buffer(10_000)
+    batch = buffer.sample(1)
+    return SAC(batch.obs.shape[1], batch.actions.shape[1], buffer)
 
 
 def test_sac_update(rlperf_sac_update: Measure, agent: Any) -> None:
