@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pytest_rlperf.errors import ComponentError
+
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every array within tuples, mappings, dataclasses and the like, with where it was found."""
@@ -32,3 +34,13 @@ def to_numpy(array: Any) -> Any:
     if hasattr(array, "detach"):
         array = array.detach().cpu().numpy()
     return np.asarray(array)
+
+
+def check_observations(observations: Any, num_envs: int) -> None:
+    """Raise ComponentError unless every array of a step's observations has a row an env."""
+    __tracebackhide__ = True
+    for path, array in leaves(observations, "observation"):
+        if tuple(array.shape[:1]) != (num_envs,):
+            raise ComponentError(
+                f"step() returned {path} of shape {tuple(array.shape)}; {num_envs} envs have as many rows"
+            )

@@ -36,7 +36,6 @@ class Start(msgspec.Struct, frozen=True):
     files: list[str]
     scratch: str
     markup: bool
-    protocol: int
 
 
 # ------------------------------------------------------------------ worker → coordinator

@@ -89,7 +89,6 @@ class Worker:
             files=launch.files,
             scratch=str(scratch),
             markup=launch.markup,
-            protocol=m.PROTOCOL,
         )
         environment = {
             name: value

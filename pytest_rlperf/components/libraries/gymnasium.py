@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from pytest_rlperf.components.arrays import leaves
+from pytest_rlperf.components.arrays import check_observations
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import hierarchical_timer
 
@@ -44,11 +44,7 @@ class GymnasiumStepper:
         __tracebackhide__ = True
         self.env.reset(seed=self._seed)
         obs, reward, terminated, truncated, _ = self.env.step(next(self._actions))
-        for path, array in leaves(obs, "observation"):
-            if tuple(array.shape[:1]) != (self.num_envs,):
-                raise ComponentError(
-                    f"step() returned {path} of shape {tuple(array.shape)}; {self.num_envs} envs have as many rows"
-                )
+        check_observations(obs, self.num_envs)
         for name, array in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
             shape = tuple(np.shape(array))
             if shape != (self.num_envs,):

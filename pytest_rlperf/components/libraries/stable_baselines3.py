@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
-from pytest_rlperf.components.arrays import leaves
+from pytest_rlperf.components.arrays import check_observations
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import hierarchical_timer
 
@@ -38,11 +38,7 @@ class StableBaselines3Stepper:
         results: tuple[Any, ...] = self.env.step(next(self._actions))
         self._calls = 1
         obs, rewards, dones, infos = results
-        for path, array in leaves(obs, "observation"):
-            if tuple(array.shape[:1]) != (self.num_envs,):
-                raise ComponentError(
-                    f"step() returned {path} of shape {tuple(array.shape)}; {self.num_envs} envs have as many rows"
-                )
+        check_observations(obs, self.num_envs)
         for name, shape in (("rewards", np.shape(rewards)), ("dones", np.shape(dones)), ("infos", (len(infos),))):
             if shape != (self.num_envs,):
                 raise ComponentError(
