@@ -25,3 +25,7 @@ class NotMeasuredError(RuntimeError):
     """A figure was asked of a result that holds none."""
 
     __module__ = "pytest_rlperf"
+
+
+class SideError(Exception):
+    """A side to compare with cannot be had; the text says why, and what to do."""

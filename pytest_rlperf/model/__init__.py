@@ -16,6 +16,7 @@ from pytest_rlperf.model.measured import (
     WorkerRecord,
     Workload,
 )
+from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.model.stored import Acceptance, Baseline, Machine, Provenance, StoredResult
 
 __all__ = [
@@ -28,10 +29,13 @@ __all__ = [
     "Outcome",
     "Phase",
     "Policy",
+    "Project",
     "Provenance",
     "Reason",
     "Result",
     "Shape",
+    "Side",
+    "Sides",
     "SliceKind",
     "SliceRecord",
     "Status",
