@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import differences, this_machine
-from pytest_rlperf.baseline.provenance import make_provenance, read_tree
+from pytest_rlperf.baseline.provenance import make_provenance, read_tree, versions
 from pytest_rlperf.baseline.store import Store
-from pytest_rlperf.judge.verdict import judge_stored, stored_policy
+from pytest_rlperf.judge.fitness import judge_fitness
+from pytest_rlperf.judge.live import LIVE_TOLERANCE, live_policy
+from pytest_rlperf.judge.verdict import can_certify, judge_stored, stored_policy
 from pytest_rlperf.measure.solo import WORKERS
-from pytest_rlperf.model import Acceptance, Baseline, Outcome, Result, Status, StoredResult
+from pytest_rlperf.model import (
+    Acceptance,
+    Baseline,
+    Fitness,
+    Live,
+    Outcome,
+    Policy,
+    Reason,
+    Result,
+    Selfcheck,
+    Status,
+    StoredResult,
+    Verdict,
+)
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.rows import origin_text
 from pytest_rlperf.report.summary import Saved
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a test is to be compared with what is stored.
+
+    ``commit`` is the code that can settle it live, if any. ``at_once`` says that nothing else can: the stored numbers
+    are another machine's, or differ too much among themselves.
+    """
+
+    commit: str | None
+    at_once: bool
 
 
 class Ledger:
@@ -28,24 +57,69 @@ class Ledger:
         self.store = Store(settings.baseline_dir, settings.baseline, self.machine)
         self.baseline: Baseline | None = self.store.read()
         self.outcomes: dict[str, Outcome] = {}
+        self.selfchecks: dict[str, Selfcheck] = {}
         self.modules: set[str] = set()
         self.saved: Saved | None = None
         self._root = root
         self._gated = 1
-        others = self.store.other_machines() if self.baseline is None else []
-        self._others = [", ".join(differences(other, self.machine)) for other in others]
+        self._elsewhere = self.store.others() if self.baseline is None else []
+        self._others = [", ".join(differences(other.machine, self.machine)) for other in self._elsewhere]
         if settings.save:
             self.store.check_writable()
             self._tree = read_tree(root, settings.baseline_dir)
+
+    @property
+    def keys(self) -> set[str]:
+        """The tests that were measured."""
+        return {*self.outcomes, *self.selfchecks}
+
+    @property
+    def fitness(self) -> Fitness | None:
+        """Whether this machine can tell what is asked of it; None where it was not checked."""
+        if not self.selfchecks:
+            return None
+        return judge_fitness(list(self.selfchecks.values()), self.settings.tolerance or LIVE_TOLERANCE)
 
     def expect(self, gated: int) -> None:
         """Fix how many gated tests share the run's error rate."""
         self._gated = max(1, gated)
 
-    def enter(self, key: str, settings: Config, measured: Result, seconds: float) -> Outcome:
-        """Judge a test's result and keep the outcome."""
-        stored = None if self.baseline is None else self.baseline.results.get(key)
-        policy = stored_policy(
+    def plan(self, key: str, settings: Config) -> Plan:
+        """Say whether and when a test's comparison is settled live."""
+        commit = self._commit(key)
+        if commit is None or settings.confirm == "never":
+            return Plan(None, at_once=False)
+        stored = self.stored(key)
+        hopeless = stored is None or not can_certify(stored.result, self.stored_policy(settings, settleable=True))
+        return Plan(commit, at_once=hopeless or settings.confirm == "always")
+
+    def stored(self, key: str) -> StoredResult | None:
+        """Return what the baseline has of a test on this machine class."""
+        return None if self.baseline is None else self.baseline.results.get(key)
+
+    def _commit(self, key: str) -> str | None:
+        """Return the commit that a test's baseline remembers, this machine class's before another's."""
+        for baseline in [self.baseline] if self.baseline is not None else self._elsewhere:
+            stored = baseline.results.get(key)
+            if stored is not None and baseline.sessions[stored.session].settleable:
+                return baseline.sessions[stored.session].commit
+        return None
+
+    def stored_policy(self, settings: Config, *, settleable: bool) -> Policy:
+        """Return the rules for stored numbers; where live pairs can follow, they certify no less than those would."""
+        tolerance = LIVE_TOLERANCE if settings.tolerance is None and settleable else settings.tolerance
+        return stored_policy(
+            tolerance=tolerance,
+            alpha=settings.alpha,
+            tests=self._gated,
+            min_change_s=settings.min_change_s,
+            gated=settings.gate,
+            accept=settings.accept is not None,
+        )
+
+    def live_policy(self, settings: Config) -> Policy:
+        """Return the rules for live pairs."""
+        return live_policy(
             tolerance=settings.tolerance,
             alpha=settings.alpha,
             tests=self._gated,
@@ -53,17 +127,41 @@ class Ledger:
             gated=settings.gate,
             accept=settings.accept is not None,
         )
-        verdict = judge_stored(measured, stored, self._others, policy)
-        outcome = self.outcomes[key] = Outcome(measured, stored, verdict, seconds)
+
+    def judge(self, key: str, measured: Result, policy: Policy) -> Verdict:
+        """Judge a result by stored numbers."""
+        return judge_stored(measured, self.stored(key), self._others, policy)
+
+    def enter(self, key: str, result: Result, live: Live | None, verdict: Verdict, seconds: float) -> Outcome:
+        """Keep a test's outcome."""
+        outcome = self.outcomes[key] = Outcome(result, self.stored(key), live, verdict, seconds)
         return outcome
+
+    def environment(self, key: str, suspicion: Verdict) -> Reason:
+        """Say what may have made stored numbers see a change that live pairs do not see."""
+        stored, estimate = self.stored(key), suspicion.estimate
+        assert stored is not None
+        assert self.baseline is not None
+        told = "" if estimate is None else f" {units.change(estimate.ratio)}"
+        then = self.baseline.sessions[stored.session].packages
+        now = versions(then)
+        changed = [f"{name} {then[name]} → {now.get(name, 'none')}" for name in then if then[name] != now.get(name)]
+        if not changed:
+            cause = "no package has changed, so the machine has"
+        else:
+            name = changed[0].partition(" ")[0]
+            cause = f"{', '.join(changed)}; --rlperf-against=pip:{name}=={then[name]} tells what that cost"
+        return Reason("environment", f"the code is as fast as it was; stored numbers say{told}: {cause}")
 
     def told_by_mean(self, key: str) -> bool | None:
         """Whether a test's stored figures are means of long calls, None where there are none to go by."""
-        stored = None if self.baseline is None else self.baseline.results.get(key)
+        stored = self.stored(key)
         return None if stored is None else stored.result.workers[0].long
 
     def origin(self, outcome: Outcome) -> str:
         """Say what an outcome was compared with."""
+        if outcome.live is not None:
+            return f"{outcome.live.base_label}, live"
         session = None
         if self.baseline is not None and outcome.baseline is not None:
             session = self.baseline.sessions[outcome.baseline.session]
@@ -71,7 +169,7 @@ class Ledger:
 
     def origins(self) -> list[str]:
         """Say what all outcomes were compared with, each thing once."""
-        return list(dict.fromkeys(self.origin(outcome) for outcome in self.outcomes.values() if outcome.baseline))
+        return list(dict.fromkeys(self.origin(outcome) for outcome in self.outcomes.values() if outcome.before))
 
     def save(self, failed: Iterable[str], run_failed: bool) -> None:
         """Store what may be stored: nothing of a test that failed, and nothing over old figures in a run that did."""

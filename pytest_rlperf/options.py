@@ -6,8 +6,6 @@ A marker beats the command line, which beats the ini file, which beats the defau
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,87 +13,22 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_rlperf.values import (
+    parse_alpha,
+    parse_confirm,
+    parse_duration,
+    parse_flag,
+    parse_name,
+    parse_packages,
+    parse_pairs,
+    parse_path,
+    parse_reason,
+    parse_slowdowns,
+    parse_spec,
+    parse_tolerance,
+)
+
 MARKER = "rlperf"
-
-_DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ns|us|µs|ms|s|min)?\s*")
-_DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, None: 1.0}
-_PERCENT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
-_BASELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-
-
-def parse_tolerance(value: object) -> float:
-    """Read ``"3%"``, or 0.03 from Python code, as the fraction 0.03; ValueError says what is allowed."""
-    if isinstance(value, str):
-        match = _PERCENT.fullmatch(value)
-        fraction = float(match[1]) / 100 if match else math.nan
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        fraction = float(value) if value < 1 else math.nan  # 3 is not 300 %, but a forgotten percent sign
-    else:
-        fraction = math.nan
-    if not 0 < fraction <= 10:
-        raise ValueError("a tolerance is a percentage above 0 and up to 1000, such as 3%")
-    return fraction
-
-
-def parse_duration(value: object) -> float:
-    """Read ``60``, ``"60"``, ``"1.5s"`` or ``"50us"`` as seconds; ValueError says what is allowed."""
-    if isinstance(value, str):
-        match = _DURATION.fullmatch(value)
-        duration = float(match[1]) * _DURATION_UNITS[match[2]] if match else math.nan
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        duration = float(value)
-    else:
-        duration = math.nan
-    if not 0 < duration < math.inf:
-        raise ValueError("a time is a positive number of seconds, or has a unit: 60, 1.5s, 50us")
-    return duration
-
-
-def parse_alpha(value: object) -> float:
-    """Read a probability strictly between 0 and 0.5."""
-    try:
-        alpha = float(str(value))
-    except ValueError:
-        alpha = math.nan
-    if not 0 < alpha < 0.5:
-        raise ValueError("a chance of a false alarm lies between 0 and 0.5, such as 0.01")
-    return alpha
-
-
-def parse_flag(value: object) -> bool:
-    """Read a bool, or an ini file's word for one."""
-    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-    if isinstance(value, bool):
-        return value
-    try:
-        return words[str(value).strip().lower()]
-    except KeyError:
-        raise ValueError("expected true or false") from None
-
-
-def parse_name(value: object) -> str:
-    """Read a baseline's name, which becomes the name of a directory."""
-    if not isinstance(value, str) or not _BASELINE_NAME.fullmatch(value) or len(value) > 100:
-        raise ValueError(
-            "a baseline's name holds letters, digits, '.', '_', '+' and '-' and starts with a letter or digit; "
-            "where baselines are kept is set by --rlperf-baseline-dir"
-        )
-    return value
-
-
-def parse_reason(value: object) -> str:
-    """Read a reason, which must say something."""
-    reason = str(value).strip()
-    if not reason:
-        raise ValueError('it is kept in the baseline file, so it must say something: "larger networks"')
-    return reason
-
-
-def parse_path(value: object) -> Path:
-    """Read a path, relative to the rootdir."""
-    if not str(value).strip():
-        raise ValueError("expected a directory")
-    return Path(str(value))
 
 
 class Option(NamedTuple):
@@ -122,8 +55,18 @@ OPTIONS = (
            "with --rlperf-save-baseline: replace figures although something is SLOWER; the reason is kept"),
     Option("baseline_dir", "--rlperf-baseline-dir", True, False, parse_path, Path("baselines"), "DIR",
            "where baselines are kept (default: baselines/ under the rootdir)"),
+    Option("against", "--rlperf-against", False, False, parse_spec, None, "SPEC",
+           "compare live, side by side, with a git ref, pip:REQ[,REQ...], dir:PATH or python:PATH"),
+    Option("confirm", "--rlperf-confirm", True, False, parse_confirm, "auto", "WHEN",
+           "whether live pairs against the baseline's commit settle what stored numbers cannot call SAME: auto, "
+           "always or never (default: auto)"),
+    Option("pairs", "--rlperf-pairs", True, False, parse_pairs, (3, 10), "LEAST..MOST",
+           "the fewest and the most live pairs of a test (default: 3..10)"),
+    Option("packages", None, True, False, parse_packages, (), None,
+           "the import packages under test, where they are not those that lie in the tree"),
     Option("tolerance", "--rlperf-tolerance", True, True, parse_tolerance, None, "PERCENT",
-           "the smallest slowdown worth failing for; stored numbers alone never convict under 20%% (their default)"),
+           "the smallest slowdown worth failing for (default: 3%% live, 20%% where there are only stored numbers, "
+           "which never convict under that)"),
     Option("alpha", "--rlperf-alpha", True, False, parse_alpha, 0.01, "P",
            "the chance of any false alarm in a run (default: 0.01)"),
     Option("max_time_s", "--rlperf-max-time", True, True, parse_duration, 60.0, "SECONDS",
@@ -134,6 +77,12 @@ OPTIONS = (
            "UNDECIDED, NEW, INCOMPARABLE and INVALID fail too"),
     Option("inline", "--rlperf-inline", False, False, parse_flag, False, None,
            "measure in this process, for a debugger; never convicts"),
+    Option("selfcheck", "--rlperf-selfcheck", False, False, parse_flag, False, None,
+           "tell what this machine can: false alarms and the smallest slowdown seen, on your tests"),
+    Option("slowdowns", None, True, False, parse_slowdowns, (0.02, 0.03, 0.05, 0.10), None,
+           "the slowdowns a self-check tries, beside none (default: 2% 3% 5% 10%)"),
+    Option("json", "--rlperf-json", False, False, parse_path, None, "FILE",
+           "write what was found, figures and verdicts, as JSON"),
     Option("min_change_s", None, False, True, parse_duration, 0.0, None,
            "an absolute time per call: a smaller change never fails"),
     Option("gate", None, False, True, parse_flag, True, None,
@@ -152,12 +101,19 @@ class Config:
     baseline: str
     accept: str | None
     baseline_dir: Path
+    against: str | None
+    confirm: str
+    pairs: tuple[int, int]
+    packages: tuple[str, ...]
     tolerance: float | None
     alpha: float
     max_time_s: float
     budget_s: float | None
     strict: bool
     inline: bool
+    selfcheck: bool
+    slowdowns: tuple[float, ...]
+    json: Path | None
     min_change_s: float
     gate: bool
 
@@ -174,10 +130,10 @@ def add_options(parser: pytest.Parser) -> None:
     """Declare every row of the table to pytest."""
     group = parser.getgroup("rlperf", "performance regression tests for reinforcement learning")
     for option in OPTIONS:
-        if option.flag is None:
-            continue
         dest = f"rlperf_{option.name}"
-        if option.parse is parse_flag:
+        if option.flag is None:
+            pass
+        elif option.parse is parse_flag:
             group.addoption(option.flag, dest=dest, action="store_true", default=None, help=option.help)
         else:
             group.addoption(option.flag, dest=dest, default=None, metavar=option.metavar, help=option.help)
@@ -201,8 +157,15 @@ def read_config(config: pytest.Config) -> Config:
     """Return the run's settings; a value that cannot be read, or a combination without sense, is a UsageError."""
     values = {option.name: _read(option, config) for option in OPTIONS}
     settings = Config(**values)
-    if settings.save or settings.inline:
+    if settings.save or settings.inline or settings.selfcheck or settings.against is not None:
         settings = replace(settings, active=True)
+    _refuse_nonsense(settings, config)
+    directory = settings.baseline_dir
+    return replace(settings, baseline_dir=directory if directory.is_absolute() else config.rootpath / directory)
+
+
+def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
+    """Raise UsageError for a combination of options that has no sense."""
     if settings.accept is not None and not settings.save:
         raise pytest.UsageError(
             "--rlperf-accept has nothing to accept: it goes with --rlperf-save-baseline, which stores the new figures"
@@ -223,8 +186,12 @@ def read_config(config: pytest.Config) -> Config:
             "--rlperf measures in processes of their own, where a debugger has no terminal: add --rlperf-inline to "
             "use --pdb or --trace"
         )
-    directory = settings.baseline_dir
-    return replace(settings, baseline_dir=directory if directory.is_absolute() else config.rootpath / directory)
+    live = "--rlperf-selfcheck" if settings.selfcheck else "--rlperf-against" if settings.against is not None else None
+    if live is not None and settings.inline:
+        raise pytest.UsageError(f"{live} needs processes of its own to compare: leave out --rlperf-inline")
+    if settings.selfcheck and (settings.save or settings.against is not None):
+        other = "--rlperf-save-baseline" if settings.save else "--rlperf-against"
+        raise pytest.UsageError(f"--rlperf-selfcheck compares your code with itself: leave out {other}")
 
 
 def _ini_name(option: Option) -> str:

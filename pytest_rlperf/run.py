@@ -9,11 +9,14 @@ import pytest
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.baseline.store import BaselineError
-from pytest_rlperf.coordinator import Coordinator, InlineEngine, share_s
+from pytest_rlperf.coordinator import Coordinator, share_s
 from pytest_rlperf.fixtures import ENGINE, is_measured, result_key
+from pytest_rlperf.inline import InlineEngine
 from pytest_rlperf.ledger import Ledger
 from pytest_rlperf.measure.solo import WORKERS, expected_s
 from pytest_rlperf.options import Config
+from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
+from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.summary import Summary, next_commands, saved_notes
 from pytest_rlperf.report.terminal import LiveLine, NoLine, render_summary
 
@@ -44,6 +47,10 @@ class MeasuredRun:
 
     def pytest_report_header(self) -> list[str]:
         """Say what the run compares with, and what it changed about the user's options."""
+        if self._settings.selfcheck:
+            return ["rlperf: today's code against itself", *self._notes]
+        if self._settings.against is not None:
+            return [f"rlperf: live pairs against {self._settings.against}", *self._notes]
         store = self._ledger.store
         found = "" if self._ledger.baseline is not None else ", none yet for this machine class"
         return [f"rlperf: baseline {store.name!r} in {self._settings.baseline_dir}{found}", *self._notes]
@@ -63,6 +70,15 @@ class MeasuredRun:
         tests = units.counted(len(items), "test")
         if self._settings.inline:
             return f"rlperf: measuring {tests} in this process, which never convicts"
+        if self._settings.selfcheck:
+            trials = 1 + len(self._settings.slowdowns)
+            each_s = trials * (expected_s(self._settings.pairs[0]) + 1)
+            return f"rlperf: {tests}, each {trials} times: about {units.seconds(each_s * len(items))}"
+        if self._settings.against is not None:
+            least = self._settings.pairs[0]
+            each_s = min(expected_s(least) + 1, self._settings.max_time_s, share_s(self._settings, len(items)))
+            total = units.seconds(each_s * len(items))
+            return f"rlperf: {tests} in {least} live pairs or more, from {total} on beside imports and fixtures"
         each_s = min(expected_s(WORKERS), self._settings.max_time_s, share_s(self._settings, len(items)))
         total = units.seconds(each_s * len(items))
         return f"rlperf: {tests} in {WORKERS} processes each, {total} beside imports and fixtures"
@@ -79,7 +95,7 @@ class MeasuredRun:
             session.config.stash[ENGINE] = InlineEngine(self._ledger, line, share_s(self._settings, len(session.items)))
             return None
         if session.items:
-            Coordinator(session.config, self._ledger, self._path, line).run(session)
+            Coordinator(session.config, self._ledger, self._path, line, self._notes).run(session)
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -94,10 +110,15 @@ class MeasuredRun:
         """Store what may be stored; a run that measured nothing is no success."""
         finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         keys = {item.nodeid: result_key(item) for item in session.items}
-        silent = [nodeid for nodeid in self._passed if keys.get(nodeid) not in self._ledger.outcomes]
+        silent = [nodeid for nodeid in self._passed if keys.get(nodeid) not in self._ledger.keys]
         if silent:
             self._notes.append(f"passed without calling an rlperf fixture, so not measured: {', '.join(silent)}")
-        if exitstatus == pytest.ExitCode.OK and not self._ledger.outcomes:
+        self._refuse_empty_comparison(session)
+        fitness = self._ledger.fitness
+        if self._settings.strict and fitness is not None and not fitness.is_fit and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._write_json()
+        if exitstatus == pytest.ExitCode.OK and not (self._ledger.outcomes or self._ledger.selfchecks):
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             self._notes.append("nothing was measured: no test called an rlperf fixture")
         if not self._settings.save or not self._ledger.outcomes:
@@ -112,9 +133,42 @@ class MeasuredRun:
             self._notes.append(str(error))
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
+    def _refuse_empty_comparison(self, session: pytest.Session) -> None:
+        """Make it a usage error, never a pass, where no gated test could run on what it was to be compared with."""
+        gated = [outcome for outcome in self._ledger.outcomes.values() if outcome.verdict.gated]
+        if gated and all(outcome.verdict.reason.code == "base" for outcome in gated):
+            self._notes.append(f"nothing was compared: no gated test runs on {self._settings.against}")
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _write_json(self) -> None:
+        path, ledger = self._settings.json, self._ledger
+        if path is None:
+            return
+        if ledger.fitness is not None:
+            document = selfcheck_document(ledger.machine, ledger.selfchecks, ledger.fitness)
+        else:
+            document = run_document(ledger.machine, ledger.outcomes, ledger.origins(), self._notes)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(written(document), encoding="utf-8")
+        except OSError as error:
+            self._notes.append(f"cannot write --rlperf-json={path}: {error.strerror}")
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the table, the phases, and what to do next."""
         ledger = self._ledger
+        if ledger.fitness is not None:
+            terminalreporter.section("rlperf")
+            terminalreporter.write(
+                render_selfcheck(
+                    list(ledger.selfchecks.values()),
+                    ledger.fitness,
+                    machine=describe(ledger.machine),
+                    width=terminalreporter._tw.fullwidth,
+                    color=terminalreporter.hasmarkup,
+                )
+            )
+            return
         outcomes = list(ledger.outcomes.values())
         if not (outcomes or self._notes):
             return  # the run ended before anything was measured, and says why

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _COUNT_STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -30,6 +31,22 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...], gap: str) -> str
 def seconds(value: float) -> str:
     """Write a duration given in seconds: ``48.2 µs``."""
     return _scaled(value, _TIME_STEPS, " ")
+
+
+def changes_s(values: Sequence[float]) -> list[str]:
+    """Write changes in seconds in the unit of the last, their whole, that alone names it: ``+1.9``, ``+2.1 ms``."""
+    whole = abs(values[-1])
+    # Two digits, as changes are known no better; the rounded figure decides, as with durations.
+    fitting = (unit for unit in _TIME_STEPS if float(_significant(whole / unit[0], 2)) >= 1)
+    step, name = next(fitting, _TIME_STEPS[-1])
+    decimals = len(_significant(whole / step, 2).partition(".")[2])
+    *parts, last = (f"{value / step:+.{decimals}f}" for value in values)
+    return [*parts, f"{last} {name}"]
+
+
+def signed_seconds(value: float) -> str:
+    """Write a difference of durations: ``+1.90 ms``."""
+    return f"{'-' if value < 0 else '+'}{seconds(abs(value))}"
 
 
 def quantity(value: float) -> str:

@@ -323,7 +323,7 @@ def usage_error(pytester: pytest.Pytester, *args: str) -> str:
         (["--rlperf-baseline=a/b"], "--rlperf-baseline=a/b: a baseline's name holds letters"),
         (["--rlperf-baseline=.."], "--rlperf-baseline=..: a baseline's name holds letters"),
         (["--rlperf-baseline="], "--rlperf-baseline=: a baseline's name holds letters"),
-        (["--rlperf-baseline-dir="], "--rlperf-baseline-dir=: expected a directory"),
+        (["--rlperf-baseline-dir="], "--rlperf-baseline-dir=: expected a path"),
         (["--rlperf-save-baseline", "--rlperf-accept="], "--rlperf-accept=: it is kept in the baseline file"),
         (["--rlperf", "--rlperf-accept=x"], "goes with --rlperf-save-baseline"),
         (["--rlperf-inline", "--rlperf-save-baseline"], "leave out one of"),

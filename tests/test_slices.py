@@ -32,7 +32,7 @@ def workload(call: Callable[[], object], **changes: object) -> Workload:
 def meter(work: Workload, clock: FakeClock) -> Meter:
     """Return a meter whose clocks are ``clock``; its resolution is 76 ns, and its kernel takes 50 µs."""
     kernels = {SliceKind.INTERPRETER: lambda: clock.advance(50e-6)}
-    return Meter(work, kernels, Clocks(clock, clock, 76.0))
+    return Meter(work, lambda: kernels, Clocks(clock, clock, 76.0))
 
 
 @given(call_s=st.floats(1e-9, 100))
@@ -162,9 +162,9 @@ def test_cpu_time_of_long_calls_leaves_setups_out() -> None:
 
 def test_waiting_is_told_from_working() -> None:
     """A process that gives up its CPU by itself is seen to; one that computes is not."""
-    working = Meter(workload(lambda: sum(range(1000))), make_kernels())
+    working = Meter(workload(lambda: sum(range(1000))), make_kernels)
     working.warm_up(None, 0.05)
-    waiting = Meter(workload(lambda: select.select([], [], [], 0.001)), make_kernels())
+    waiting = Meter(workload(lambda: select.select([], [], [], 0.001)), make_kernels)
     waiting.warm_up(None, 0.05)
     assert min(working.take(SliceKind.PLAIN).waits for _ in range(5)) == 0
     record = waiting.take(SliceKind.PLAIN)
@@ -251,7 +251,7 @@ def test_warnings_in_slices_are_not_kept() -> None:
 def test_kernel_slices_run_the_kernel_only() -> None:
     """The reference kernel's slice neither calls the workload nor counts items."""
     calls: list[int] = []
-    subject = Meter(workload(lambda: calls.append(1)), make_kernels())
+    subject = Meter(workload(lambda: calls.append(1)), make_kernels)
     subject.warm_up(None, 0.01)
     calls.clear()
     for kind in (SliceKind.INTERPRETER, SliceKind.MEMORY):

@@ -89,7 +89,7 @@ def test_an_empty_store_reads_as_none(store: Store) -> None:
     """Where nothing was stored there is no baseline, no name and no other machine."""
     assert store.read() is None
     assert store.names() == []
-    assert store.other_machines() == []
+    assert store.others() == []
 
 
 def test_what_is_written_reads_back(store: Store) -> None:
@@ -220,7 +220,7 @@ def test_a_process_killed_while_writing_leaves_the_old_file(store: Store) -> Non
     done = write_under_a_limit(store, "SIG_DFL")
     assert done.returncode < 0
     assert store.path.read_bytes() == before
-    assert store.other_machines() == []
+    assert store.others() == []
     assert store.names() == ["default"]
     store.write("t", ORIGIN, {"a": stored("a", "t")})
     assert store.read() is not None
@@ -259,9 +259,9 @@ def test_names_and_other_machines(tmp_path: Path) -> None:
     (root / "empty").mkdir()
     here = Store(root, "default", HERE)
     assert here.names() == ["default", "night-1.2"]
-    assert here.other_machines() == [ELSEWHERE]
+    assert [other.machine for other in here.others()] == [ELSEWHERE]
     assert Store(root, "night-1.2", HERE).read() is None
-    assert Store(root, "night-1.2", HERE).other_machines() == [ELSEWHERE]
+    assert [other.machine for other in Store(root, "night-1.2", HERE).others()] == [ELSEWHERE]
 
 
 words = st.text(max_size=20)

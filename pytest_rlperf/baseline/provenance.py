@@ -47,7 +47,7 @@ def make_provenance(before: Tree, after: Tree, modules: Iterable[str]) -> Proven
         tree=before.tree,
         dirty=before.dirty or before != after,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        packages=_versions(modules),
+        packages=versions(providing(modules)),
     )
 
 
@@ -62,14 +62,18 @@ def _git(root: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _versions(modules: Iterable[str]) -> dict[str, str]:
-    """Return the versions of the distributions that provide ``modules``."""
+def providing(modules: Iterable[str]) -> set[str]:
+    """Return the distributions that provide ``modules``."""
     providers = packages_distributions()
-    names = {name for module in modules for name in providers.get(module, ())}
-    versions = {}
-    for name in sorted(names, key=str.lower):
+    return {name for module in modules for name in providers.get(module, ())}
+
+
+def versions(distributions: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those of ``distributions`` that are installed."""
+    found = {}
+    for name in sorted(distributions, key=str.lower):
         try:
-            versions[name] = version(name)
+            found[name] = version(name)
         except PackageNotFoundError:
             continue  # an editable install half removed; what has no version cannot be told apart by it
-    return versions
+    return found

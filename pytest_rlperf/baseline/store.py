@@ -40,10 +40,10 @@ class Store:
         self._check_directories()
         return self._read(self.path) if self.path.exists() else None
 
-    def other_machines(self) -> list[Machine]:
-        """Return the machine classes this name has baselines of, other than this one."""
+    def others(self) -> list[Baseline]:
+        """Return the baselines this name has of other machine classes."""
         paths = sorted(path for path in self.directory.glob("*.json") if path != self.path)
-        return [self._read(path).machine for path in paths]
+        return [self._read(path) for path in paths]
 
     def names(self) -> list[str]:
         """Return the names there are baselines of."""

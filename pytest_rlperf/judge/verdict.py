@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pytest_rlperf import units
+from pytest_rlperf.judge.saying import CONFIDENCE, Judge, bound, under_minimum
 from pytest_rlperf.judge.stats import welch
-from pytest_rlperf.model import Estimate, Figures, Policy, Reason, Result, Status, StoredResult, Verdict
+from pytest_rlperf.model import Estimate, Figures, Policy, Result, Status, StoredResult, Verdict
 
 STORED_CONVICTION = 0.20  # below this, stored numbers tell days apart, not versions
-CONFIDENCE = 0.99
 _IDLE_CPU_SHARE = 0.02
 _PHASES_OVER = 1.02  # phases may not add up to more than the whole, reading errors aside
 
@@ -36,7 +36,7 @@ def stored_policy(
 def judge_stored(result: Result, stored: StoredResult | None, others: Sequence[str], policy: Policy) -> Verdict:
     """Judge a result against the stored one; ``others`` say how the machine classes that a baseline has differ."""
     verdict = _Judge(policy)
-    invalid = _invalid(result)
+    invalid = broken_rule(result)
     if invalid is not None:
         return verdict.say(Status.INVALID, *invalid)
     if stored is None and others:
@@ -68,6 +68,18 @@ def judge_stored(result: Result, stored: StoredResult | None, others: Sequence[s
     return verdict.weigh(_Paces(interpreter, memory), then, now)
 
 
+def can_certify(base: Result, policy: Policy) -> bool:
+    """Whether a baseline's own spread would let stored numbers call unchanged code SAME."""
+    if len(base.workers) < 2:
+        return False
+    figures = _figures(base, base.clock)
+    likely = [
+        welch(sample, sample, confidence=policy.confidence, alpha=policy.alpha / policy.tests)
+        for sample in ([each.relative for each in figures], [each.relative_memory for each in figures])
+    ]
+    return min(estimate.high for estimate in likely) < 1 + policy.tolerance
+
+
 def _figures(result: Result, clock: str) -> list[Figures]:
     """Return the workers' figures by one clock."""
     return [getattr(worker, clock) for worker in result.workers]
@@ -94,33 +106,12 @@ def _width(estimate: Estimate) -> float:
     return math.log(estimate.high / estimate.low)
 
 
-class _Judge:
-    """Says verdicts under one policy."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-
-    def say(
-        self,
-        status: Status,
-        code: str,
-        message: str,
-        estimate: Estimate | None = None,
-        smallest_seen: float | None = None,
-    ) -> Verdict:
-        return Verdict(
-            status=status,
-            reason=Reason(code, message),
-            estimate=estimate,
-            smallest_seen=smallest_seen,
-            suspect=estimate is not None and estimate.ratio > 1 + self._policy.tolerance,
-            gated=self._policy.gated,
-            accepted=self._policy.accept,
-        )
+class _Judge(Judge):
+    """Weighs a comparison with stored numbers."""
 
     def weigh(self, paces: _Paces, then: Sequence[Figures], now: Sequence[Figures]) -> Verdict:
         """Return what the estimates are taken to mean: both say how much, the sharper one says how surely."""
-        policy, sharper = self._policy, paces.sharper
+        policy, sharper = self.policy, paces.sharper
         conviction, half = 1 + policy.conviction, 1 + policy.conviction / 2
         least = min(estimate.ratio for estimate in paces)
         most = max(estimate.ratio for estimate in paces)
@@ -128,11 +119,8 @@ class _Judge:
         if least > conviction and sharper.floor > half:
             change_s = statistics.median(figures.call_s for figures in then) * (sharper.ratio - 1)
             if change_s < policy.min_change_s:
-                message = (
-                    f"{units.seconds(change_s)} more a call, under min_change={units.seconds(policy.min_change_s)}"
-                )
-                return self.say(Status.SAME, "min_change", message, sharper, smallest)
-            message = f"stored numbers only: over {_bound(policy.conviction)}, and surely over half of it"
+                return self.say(Status.SAME, "min_change", under_minimum(change_s, policy), sharper, smallest)
+            message = f"stored numbers only: over {bound(policy.conviction)}, and surely over half of it"
             return self.say(Status.SLOWER, "stored", message, sharper, smallest)
         if most < 1 / conviction and sharper.ceiling < 1 / half:
             message = "stored numbers only: a new baseline holds on to it, with --rlperf-save-baseline"
@@ -141,7 +129,7 @@ class _Judge:
         # What one pace calls faster and the other the same is no slowdown; what one calls slower may be one.
         certain = [estimate for estimate in paces if 1 / tolerance < estimate.low and estimate.high < tolerance]
         if certain and most < tolerance:
-            message = f"stored numbers certify less than ±{_bound(policy.tolerance)}"
+            message = f"stored numbers certify less than ±{bound(policy.tolerance)}"
             return self.say(Status.SAME, "stored", message, min(certain, key=_width), smallest)
         return self.say(Status.UNDECIDED, *self._undecided(paces, then, now, smallest), sharper, smallest)
 
@@ -150,7 +138,7 @@ class _Judge:
     ) -> tuple[str, str]:
         """Say what stood in the way: a machine that has changed, or figures that differ too much among workers."""
         interpreter, memory = paces
-        if abs(math.log(interpreter.ratio / memory.ratio)) > math.log1p(self._policy.tolerance):
+        if abs(math.log(interpreter.ratio / memory.ratio)) > math.log1p(self.policy.tolerance):
             return (
                 "machine",
                 f"at the interpreter's pace {units.change(interpreter.ratio)}, at the memory's "
@@ -160,7 +148,7 @@ class _Judge:
             )
         return (
             "spread",
-            f"stored numbers cannot certify ±{_bound(self._policy.tolerance)}; the smallest slowdown they could have "
+            f"stored numbers cannot certify ±{bound(self.policy.tolerance)}; the smallest slowdown they could have "
             f"called SLOWER here is {units.change(1 + smallest)}",
         )
 
@@ -173,12 +161,7 @@ def _memory_pace(then: Sequence[Figures], now: Sequence[Figures]) -> float:
     return after / before
 
 
-def _bound(fraction: float) -> str:
-    """Write a tolerance: ``20 %``."""
-    return f"{100 * fraction:g} %"
-
-
-def _invalid(result: Result) -> tuple[str, str] | None:
+def broken_rule(result: Result) -> tuple[str, str] | None:
     """Return why a measurement broke its own rules, if it did."""
     idle = max(worker.idle_cpu_share for worker in result.workers)
     if idle > _IDLE_CPU_SHARE:

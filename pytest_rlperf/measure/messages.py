@@ -1,8 +1,9 @@
 """What coordinator and worker say to each other: tagged msgpack records over one connection, never pickle.
 
 One test goes: ``Run`` → reports of its setup → ``Called`` (a fixture was called with a component) → ``Check`` →
-``Checked`` → ``WarmUp`` → ``Warmed`` → any number of ``Take`` → ``Taken`` → ``Conclude`` or ``Unwind`` → the
-remaining reports → ``Done``. At any point ``Done`` may come instead: the test skipped, failed or never called.
+``Checked`` → ``WarmUp`` → ``Warmed`` → any number of ``Take`` → ``Taken``, before them perhaps ``Place`` →
+``Placed`` and ``Slow`` → ``Slowed`` → ``Conclude`` or ``Unwind`` → the remaining reports → ``Done``. At any point
+``Done`` may come instead: the test skipped, failed or never called.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 from pytest_rlperf.model import Result, Shape, SliceKind, SliceRecord, Warm
 
-PROTOCOL = 1
+PROTOCOL = 2
 ENVIRONMENT_KEY = "PYTEST_RLPERF_WORKER"
 
 
@@ -27,7 +28,11 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What a worker is told through its environment, before it can be told anything else."""
+    """What a worker is told through its environment, before it can be told anything else.
+
+    One worker of a run ``reports``: it is the one the user sees. Files below ``watched`` and of ``packages`` are told
+    about once they are loaded. A worker of another protocol must be able to read this, so fields are only added.
+    """
 
     descriptor: int
     number: int
@@ -36,15 +41,21 @@ class Start(msgspec.Struct, frozen=True):
     files: list[str]
     scratch: str
     markup: bool
+    reports: bool
+    watched: list[str]
+    packages: list[str]
 
 
 # ------------------------------------------------------------------ worker → coordinator
 
 
 class Ready(Message, frozen=True):
-    """The worker has collected."""
+    """The worker has collected tests by these keys, and loaded these files of the code under test by module."""
 
     protocol: int
+    keys: list[str] = []
+    errors: str = ""
+    loaded: dict[str, str] = {}
 
 
 class Reported(Message, frozen=True):
@@ -74,16 +85,30 @@ class Called(Message, frozen=True):
 
 
 class Checked(Message, frozen=True):
-    """The component ran once and is right: how long that took, check included, and how many items it processed."""
+    """The component ran once and is right: how long that took, check included, and how many items it processed.
+
+    ``loaded`` are the files of the code under test by module, now that it has run.
+    """
 
     first_call_s: float
     items: float
+    loaded: dict[str, str]
 
 
 class Warmed(Message, frozen=True):
     """The workload is warm."""
 
     warm: Warm
+
+
+class Slowed(Message, frozen=True):
+    """The workload does ``steps`` of extra work a call from now on."""
+
+    steps: int
+
+
+class Placed(Message, frozen=True):
+    """The worker's threads are where they were told to be."""
 
 
 class Taken(Message, frozen=True):
@@ -93,11 +118,15 @@ class Taken(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """The test is over in this worker. ``modules`` are the top-level modules loaded by then."""
+    """The test is over in this worker. ``modules`` are the top-level modules loaded by then.
+
+    ``name_missing`` says that it was for want of a name: a module, an attribute, or the test itself.
+    """
 
     outcome: str
     text: str
     modules: list[str]
+    name_missing: bool
 
 
 # ------------------------------------------------------------------ coordinator → worker
@@ -117,11 +146,27 @@ class Check(Message, frozen=True):
 
 
 class WarmUp(Message, frozen=True):
-    """Warm up for at most ``limit_s``; size the slices, or take the given shape; ``long`` as the baseline has it."""
+    """Warm up for at most ``limit_s``; size the slices, or take the given shape; ``long`` as the baseline has it.
+
+    Without ``kernels`` no slice of a reference kernel will be asked for.
+    """
 
     shape: Shape | None
     limit_s: float
     long: bool | None
+    kernels: bool
+
+
+class Slow(Message, frozen=True):
+    """Do extra work worth ``share`` of a call in every call from now on; none at 0."""
+
+    share: float
+
+
+class Place(Message, frozen=True):
+    """Stay on these CPUs until the test is left."""
+
+    cpus: list[int]
 
 
 class Take(Message, frozen=True):
@@ -152,8 +197,8 @@ class Quit(Message, frozen=True):
     """End the session."""
 
 
-FromWorker: TypeAlias = Ready | Reported | Warned | Called | Checked | Warmed | Taken | Done
-FromCoordinator: TypeAlias = Run | Check | WarmUp | Take | Conclude | Unwind | Quit
+FromWorker: TypeAlias = Ready | Reported | Warned | Called | Checked | Warmed | Slowed | Placed | Taken | Done
+FromCoordinator: TypeAlias = Run | Check | WarmUp | Slow | Place | Take | Conclude | Unwind | Quit
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=str)
 _from_worker = msgspec.msgpack.Decoder(FromWorker)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_rlperf.measure import messages as m
-from pytest_rlperf.measure.process import Launch, Worker
+from pytest_rlperf.measure.launch import Launch
+from pytest_rlperf.measure.process import Worker
 
 QUIT_LIMIT_S = 10.0
 
@@ -25,25 +26,40 @@ class Pool:
         self._births = itertools.count()
         self._workers: dict[int, Worker] = {}
 
+    def start(self, count: int) -> None:
+        """Start what is missing of ``count`` workers, all at once, and do not wait for them."""
+        for number in range(count):
+            if not self._is_usable(number):
+                scratch = self._scratch / f"worker{number}-{next(self._births)}"
+                self._workers[number] = Worker(number, self._launch, scratch, self._relay)
+
     def ensure(self, count: int) -> list[Worker]:
-        """Return ``count`` workers that have collected and run nothing, starting those that are missing at once."""
-        missing = [number for number in range(count) if not self._is_usable(number)]
-        for number in missing:
-            scratch = self._scratch / f"worker{number}-{next(self._births)}"
-            self._workers[number] = Worker(number, self._launch, scratch, self._relay)
+        """Return ``count`` workers that have collected, starting those that are missing."""
+        self.start(count)
         for number in range(count):
             if not self._workers[number].ready:
                 self._workers[number].wait_ready()
         return [self._workers[number] for number in range(count)]
 
+    def __contains__(self, worker: Worker) -> bool:
+        return any(worker is member for member in self._workers.values())
+
     def _is_usable(self, number: int) -> bool:
         worker = self._workers.get(number)
         if worker is None:
             return False
-        if worker.alive and not worker.running:
+        if worker.alive:
             return True
         worker.end(0)
         return False
+
+    def trim(self, count: int) -> None:
+        """End the workers beyond the first ``count``."""
+        for number in [number for number in self._workers if number >= count]:
+            worker = self._workers.pop(number)
+            if worker.alive:
+                worker.start_quitting()
+            worker.end(QUIT_LIMIT_S)
 
     def close(self) -> None:
         """End every worker, letting fixtures tear down, and remove what they wrote."""

@@ -6,19 +6,15 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psutil
 
-from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure import messages as m
+from pytest_rlperf.measure.launch import Launch
 from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm
 
 START_LIMIT_S = 300.0  # importing and collecting, several workers at once
@@ -27,10 +23,7 @@ _POLL_S = 0.2
 _LAST_WORDS = 30  # lines
 _HINT = "; work that long needs a longer --rlperf-max-time, of which an answer may take four times"
 
-# Takes the current directory off the path, where a file may bear the name of a module; the coordinator's path follows.
-_BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.measure.worker import main; main()"
-
-Reply = TypeVar("Reply", m.Called, m.Checked, m.Warmed, m.Taken, m.Done)
+Reply = TypeVar("Reply", m.Called, m.Checked, m.Warmed, m.Slowed, m.Placed, m.Taken, m.Done)
 
 
 class WorkerLostError(Exception):
@@ -50,18 +43,6 @@ class LeftEarlyError(Exception):
         self.done = done
 
 
-@dataclass(frozen=True)
-class Launch:
-    """What every worker of a session is started with."""
-
-    args: list[str]
-    files: list[str]
-    path: list[str]
-    directory: Path
-    markup: bool
-    share_terminal: bool
-
-
 class Worker:
     """One worker process, and the conversation with it about one test at a time.
 
@@ -72,52 +53,20 @@ class Worker:
         self, number: int, launch: Launch, scratch: Path, relay: Callable[[m.Reported | m.Warned], None]
     ) -> None:
         self.number = number
-        self.seed = 1000 + number
+        self.name = f"{launch.name} {number}"
+        self.seed = 1000 + number  # both workers of a pair have the same
+        self.loaded: dict[str, str] = {}
+        self.keys: frozenset[str] = frozenset()
+        self.errors = ""
         self.running = False
         self.ready = False
         self.called: m.Called | None = None
+        self.checked_s: float | None = None
         self.patience_s = SETUP_LIMIT_S
         self._relay = relay
         self._scratch = scratch
         scratch.mkdir(parents=True)
-        here, there = Pipe()
-        start = m.Start(
-            descriptor=there.fileno(),
-            number=number,
-            path=launch.path,
-            args=launch.args,
-            files=launch.files,
-            scratch=str(scratch),
-            markup=launch.markup,
-        )
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("COV_CORE_", "COVERAGE_PROCESS_")) and name != "PYTEST_CURRENT_TEST"
-        }
-        environment[m.ENVIRONMENT_KEY] = m.encode_start(start)
-        # With -s the user sees what the reporting worker prints, as it prints it.
-        reporter = number == 0
-        output = None if launch.share_terminal and reporter else self._log.open("ab")
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, *_interpreter_flags(), "-c", _BOOT],
-                stdin=subprocess.DEVNULL,
-                stdout=None if reporter else output,  # what a test writes past the capture is for the user to see
-                stderr=output,
-                cwd=launch.directory,
-                env=environment,
-                pass_fds=[there.fileno()],
-                start_new_session=True,  # a Ctrl-C at the terminal is the coordinator's to handle
-            )
-        except OSError as error:
-            here.close()
-            raise MeasurementError(f"cannot start worker {number}: {error}") from None
-        finally:
-            there.close()
-            if output is not None:
-                output.close()
-        self._connection: Connection[Any, Any] = here
+        self._process, self._connection = launch.start(number, self.name, scratch, self._log)
 
     @property
     def _log(self) -> Path:
@@ -128,9 +77,15 @@ class Worker:
         ready = self._receive(START_LIMIT_S)
         if not isinstance(ready, m.Ready) or ready.protocol != m.PROTOCOL:
             self.end(0)
+            theirs = f"protocol {ready.protocol}" if isinstance(ready, m.Ready) else repr(ready)
             raise WorkerLostError(
-                self, f"worker {self.number} speaks another protocol than this coordinator: {ready!r}"
+                self,
+                f"{self.name} has another version of pytest-rlperf: it speaks {theirs}, this process {m.PROTOCOL}. "
+                "Both sides are measured by one version",
             )
+        self.keys = frozenset(ready.keys)
+        self.errors = ready.errors
+        self.loaded |= ready.loaded
         self.ready = True
 
     def start_run(self, key: str, next_key: str | None, *, reporter: bool, patience_s: float) -> None:
@@ -138,6 +93,7 @@ class Worker:
         self.patience_s = patience_s
         self.running = True
         self.called = None
+        self.checked_s = None
         self._send(m.Run(key, next_key, self.seed, reporter))
 
     def wait_called(self) -> m.Called:
@@ -152,12 +108,24 @@ class Worker:
     def wait_checked(self) -> tuple[float, float]:
         """Wait for that; return the seconds it took and the items it processed."""
         checked = self._expect(m.Checked, self.patience_s)
+        self.loaded |= checked.loaded
+        self.checked_s = checked.first_call_s
         return checked.first_call_s, checked.items
 
-    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None) -> Warm:
+    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
         """Have the worker warm up, and wait for it."""
-        self._send(m.WarmUp(shape, limit_s, long))
+        self._send(m.WarmUp(shape, limit_s, long, kernels))
         return self._expect(m.Warmed, self.patience_s).warm
+
+    def slow_down(self, share: float) -> int:
+        """Have every call do extra work worth ``share`` of it from now on; return the steps of that."""
+        self._send(m.Slow(share))
+        return self._expect(m.Slowed, self.patience_s).steps
+
+    def place(self, cpus: Collection[int]) -> None:
+        """Keep the worker on ``cpus`` until it leaves the test."""
+        self._send(m.Place(list(cpus)))
+        self._expect(m.Placed, self.patience_s)
 
     def take(self, kind: SliceKind) -> SliceRecord:
         """Have the worker take one slice, and wait for it."""
@@ -237,7 +205,7 @@ class Worker:
             self.called = None
             raise LeftEarlyError(self, message)
         self.end(0)
-        raise WorkerLostError(self, f"worker {self.number} answered {message!r} where {kind.__name__} was due")
+        raise WorkerLostError(self, f"{self.name} answered {message!r} where {kind.__name__} was due")
 
     def _send(self, message: m.FromCoordinator) -> None:
         try:
@@ -260,7 +228,7 @@ class Worker:
                 raise WorkerLostError(self, self._epitaph()) from None
             except m.UnreadableError as error:
                 self.end(0)
-                raise WorkerLostError(self, f"worker {self.number} sent what cannot be read: {error}") from None
+                raise WorkerLostError(self, f"{self.name} sent what cannot be read: {error}") from None
             # A process the worker forked may hold the connection open after the worker's death.
             if self._process.poll() is not None and not self._connection.poll(0):
                 raise WorkerLostError(self, self._epitaph())
@@ -276,7 +244,7 @@ class Worker:
             self._process.wait(2)
         stack = self._last_words()
         self.end(0)
-        return f"worker {self.number} did not answer within {limit_s:.0f} s and was ended{_HINT}.\n{stack or captured}"
+        return f"{self.name} did not answer within {limit_s:.0f} s and was ended{_HINT}.\n{stack or captured}"
 
     def _epitaph(self) -> str:
         """Say how a dead worker ended, with its last output."""
@@ -290,7 +258,7 @@ class Worker:
             how = f"was killed by {signal.Signals(-code).name}"
         else:
             how = f"exited with code {code}"
-        return f"worker {self.number} {how}.\n{self._last_words()}"
+        return f"{self.name} {how}.\n{self._last_words()}"
 
     def _last_words(self) -> str:
         """Return the end of what the worker wrote: to its standard streams, and what pytest had captured of them."""
@@ -309,9 +277,3 @@ def _telling(lines: list[str]) -> list[str]:
     """Return the lines that tell the most: the last, or of a crash the first, for faulthandler begins innermost."""
     crashes = [index for index, line in enumerate(lines) if line.startswith("Fatal Python error")]
     return lines[crashes[-1] :][:_LAST_WORDS] if crashes else lines[-_LAST_WORDS:]
-
-
-def _interpreter_flags() -> list[str]:
-    """Return the flags this interpreter was started with, as multiprocessing passes them on."""
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return flags

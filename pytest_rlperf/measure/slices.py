@@ -17,6 +17,8 @@ from typing import NamedTuple
 import psutil
 
 from pytest_rlperf.measure.kernel import ITERATIONS
+from pytest_rlperf.measure.placement import ActivityWatch, cpu_reader
+from pytest_rlperf.measure.slowdown import slowed, steps_for
 from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.timers.tree import Recording
 
@@ -24,6 +26,7 @@ SLICE_S = 0.015
 LONG_CALL_S = 0.002  # from here on a slice holds too few rounds for a median: its figure is the mean
 WARM_UP_S = 0.25
 WARM_UP_MOST_S = 2.0
+_WARM_UP_AGAIN_S = 0.1
 _KERNEL_WARM_UP_S = 0.05
 _WARM_BLOCK_S = 0.02
 _ROUND_RESOLUTIONS = 1000  # a round is this many clock resolutions long, so that reading the clock costs 0.1 %
@@ -65,19 +68,22 @@ class _Round(NamedTuple):
 
 
 class Meter:
-    """Takes slices of one workload and of the reference kernels, in this process."""
+    """Takes slices of one workload and of the reference kernels, in this process; the latter are made when needed."""
 
     def __init__(
         self,
         workload: Workload,
-        kernels: Mapping[SliceKind, Callable[[], object]],
+        kernels: Callable[[], Mapping[SliceKind, Callable[[], object]]],
         clocks: Clocks | None = None,
     ) -> None:
         self.workload = workload
         self.clocks = clocks or Clocks.host()
-        self._kernels = kernels
+        self._make_kernels = kernels
+        self._kernels: Mapping[SliceKind, Callable[[], object]] = {}
+        self._cpu = cpu_reader()
         self._shapes: dict[SliceKind, Shape] = {}
         self._call_s = 0.0
+        self._call = workload.call
 
     def check(self) -> float:
         """Run the component once, untimed by any verdict, and check it; return the seconds that took."""
@@ -87,18 +93,27 @@ class Meter:
         self._call_s = (self.clocks.wall_ns() - start_ns) / 1e9
         return self._call_s
 
-    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None) -> Warm:
+    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
         """Run until calls stop getting faster, for ``limit_s`` at most; size the slices unless ``shape`` is given.
 
         ``long`` says which figure a stored result has, for the new one to be told by the same. Without any time the
-        checked call stands for the workload's pace, and nothing more is run.
+        checked call stands for the workload's pace, and nothing more is run. ``kernels`` says whether slices of the
+        reference kernels will be asked for.
         """
         __tracebackhide__ = True
         start_ns = self.clocks.wall_ns()
+        watch = ActivityWatch()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if limit_s > 0:
                 self._call_s = self._settle(self.workload.call, self.workload.setup, limit_s)
+            activity = watch.seen()
+            if limit_s > 0 and activity.threads is not None and activity.threads > 1:
+                # A library's idle threads may spin for a while after it was loaded; one that works does so again.
+                watch = ActivityWatch()
+                self._settle(self.workload.call, self.workload.setup, _WARM_UP_AGAIN_S)
+                activity = watch.seen()
+            self._kernels = self._make_kernels() if kernels else {}
             for kind, kernel in self._kernels.items():
                 self._shapes[kind] = kernel_shape(self._settle(kernel, None, _KERNEL_WARM_UP_S))
         if shape is None:
@@ -109,14 +124,20 @@ class Meter:
         gc.collect()
         gc.freeze()  # a later collection need not walk what was there before measuring; thaw() undoes it
         warm_up_s = (self.clocks.wall_ns() - start_ns) / 1e9
-        return Warm(shape=shape, call_s=self._call_s, warm_up_s=warm_up_s, threads=psutil.Process().num_threads())
+        return Warm(
+            shape=shape,
+            call_s=self._call_s,
+            warm_up_s=warm_up_s,
+            threads=psutil.Process().num_threads(),
+            single=activity.is_single,
+        )
 
     def take(self, kind: SliceKind) -> SliceRecord:
         """Take one slice and return its figures; it comes after :meth:`warm_up`."""
         __tracebackhide__ = True
         shape = self._shapes[kind]
         kernel = self._kernels.get(kind)
-        call, setup = (self.workload.call, self.workload.setup) if kernel is None else (kernel, None)
+        call, setup = (self._call, self.workload.setup) if kernel is None else (kernel, None)
         trace = Recording(self.clocks.wall_ns) if kind is SliceKind.TRACED else None
         collections, waits = _collections(), _waits()
         start_ns, start_cpu_ns = self.clocks.wall_ns(), self.clocks.cpu_ns()
@@ -138,8 +159,16 @@ class Meter:
             cpu_s=(sum(round_.cpu_ns for round_ in rounds) if shape.long else cpu_ns) / 1e9,
             waits=_waits() - waits,
             collections=_collections() - collections,
+            cpu=self._cpu(),
             phases=() if trace is None else trace.phases(calls),
         )
+
+    def slow_down(self, share: float) -> int:
+        """Have every call do extra work worth ``share`` of it from now on; return the steps of that work."""
+        steps = steps_for(share, self.workload.call, self.workload.setup, self.clocks.wall_ns) if share else 0
+        self._call = slowed(self.workload.call, steps) if share else self.workload.call
+        self.workload.processed(0)
+        return steps
 
     def thaw(self) -> None:
         """Give the objects frozen by warming up back to the collector, and release what the fixture made."""

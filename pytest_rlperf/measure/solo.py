@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pytest_rlperf import units
+from pytest_rlperf.measure.figures import ONE_THREAD
+from pytest_rlperf.measure.idle import IdleWatch
 from pytest_rlperf.measure.slices import SLICE_S, WARM_UP_MOST_S, WARM_UP_S
-from pytest_rlperf.measure.turn import ONE_THREAD, WORKER_S, Turn, Turns
+from pytest_rlperf.measure.turn import WORKER_S, Turn, Turns
 from pytest_rlperf.model import Figures, Phase, SliceRecord, WorkerRecord
 
 WORKERS = 5  # the sample of a stored comparison
@@ -67,7 +68,7 @@ def measure_solo(
     for worker in chosen[1:]:
         worker.wait_checked()
     turns: list[Turn] = []
-    idle = _IdleWatch(chosen, clock)
+    idle = IdleWatch(clock)
     for index, worker in enumerate(chosen):
         left_s = max_time_s - (clock() - started_s)
         if left_s <= 0 and turns and warm.call_s > SLICE_S:
@@ -80,13 +81,13 @@ def measure_solo(
             warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if warm.call_s < share_s / 4 else 0.0
             warm = worker.warm_up(warm.shape, warm_up_s)
             share_s -= warm.warm_up_s
-        with idle.while_measuring(worker):
+        with idle.while_measuring([worker], chosen):
             tick = partial(_tick, progress, step, expected_s(len(chosen) - index - 1))
             turns.append(Turn(worker, warm, share_s, clock, tick))
     traced = [record for turn in turns for record in turn.traced]
     records = tuple(turn.record(idle.share(turn.worker)) for turn in turns)
     notes += _restless(records)
-    return Solo(records, merge_phases(traced), _traced_call_s(traced), tuple(notes))
+    return Solo(records, merge_phases(traced), traced_call_s(traced), tuple(notes))
 
 
 def expected_s(workers: int) -> float:
@@ -107,33 +108,6 @@ def _restless(records: Sequence[WorkerRecord]) -> list[str]:
     if max(record.cpu_share for record in records) > ONE_THREAD:
         note += ", and a workload of several threads; torch.set_num_threads(1) in a conftest.py steadies it"
     return [note]
-
-
-class _IdleWatch:
-    """Tells who burns CPU time while it is another worker's turn."""
-
-    def __init__(self, workers: Sequence[Turns], clock: Callable[[], float]) -> None:
-        self._workers = workers
-        self._clock = clock
-        self._used_s = [0.0] * len(workers)
-        self._watched_s = [0.0] * len(workers)
-
-    @contextmanager
-    def while_measuring(self, measuring: Turns) -> Iterator[None]:
-        """Watch all workers but ``measuring`` during the body."""
-        started_s = self._clock()
-        before_s = [worker.cpu_s() for worker in self._workers]
-        yield
-        watched_s = self._clock() - started_s
-        for index, worker in enumerate(self._workers):
-            if worker is not measuring:
-                self._used_s[index] += worker.cpu_s() - before_s[index]
-                self._watched_s[index] += watched_s
-
-    def share(self, worker: Turns) -> float:
-        """Return the CPU time ``worker`` used while watched, over the time it was watched."""
-        index = next(index for index, other in enumerate(self._workers) if other is worker)
-        return self._used_s[index] / self._watched_s[index] if self._watched_s[index] else 0.0
 
 
 def _affordable(
@@ -190,7 +164,7 @@ def merge_phases(traced: Sequence[SliceRecord]) -> tuple[Phase, ...]:
     return tuple(merged.values())
 
 
-def _traced_call_s(traced: Sequence[SliceRecord]) -> float:
+def traced_call_s(traced: Sequence[SliceRecord]) -> float:
     """Return the mean seconds of a call in traced slices, the whole that phases are shares of."""
     calls = sum(record.calls for record in traced)
     return sum(record.rounds_s for record in traced) / calls if calls else 0.0

@@ -61,7 +61,7 @@ def _prepare(start: m.Start) -> pytest.Config:
         "tx": [],
         "usepdb": False,
         # The file is the coordinator's; one worker adds to it.
-        **({"log_file_mode": "a"} if start.number == 0 else {"log_file": os.devnull}),
+        **({"log_file_mode": "a"} if start.reports else {"log_file": os.devnull}),
     }
     for name, value in overrides.items():
         if hasattr(config.option, name):
@@ -101,7 +101,7 @@ def main() -> None:
     connection: Connection[Any, Any] = Connection(start.descriptor)
     _keep_captured_output(Path(start.scratch))
     config = _prepare(start)
-    engine = RemoteEngine(connection)
+    engine = RemoteEngine(start, connection)
     config.stash[ENGINE] = engine
     config.pluginmanager.register(Session(start, connection, engine, terminal), "rlperf-worker")
     sys.exit(int(config.hook.pytest_cmdline_main(config=config)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -18,11 +19,14 @@ from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.measure.kernel import make_kernels
+from pytest_rlperf.measure.placement import place, usable_cpus
+from pytest_rlperf.measure.sides.loaded import loaded_files
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Result, Workload
 
 # Dropped after they have configured themselves: a time limit of the user's is meant for a test, not for measuring it.
 _SILENCED = ("timeout",)
+_NO_SUCH_NAME = (ImportError, AttributeError, NameError)
 
 
 class Unwound(BaseException):
@@ -32,9 +36,11 @@ class Unwound(BaseException):
 class RemoteEngine:
     """Measures a workload on the coordinator's orders."""
 
-    def __init__(self, connection: Connection[Any, Any]) -> None:
+    def __init__(self, start: m.Start, connection: Connection[Any, Any]) -> None:
+        self._start = start
         self._connection = connection
-        self._kernels = make_kernels()
+        self._kernels = functools.cache(make_kernels)
+        self._cpus = usable_cpus()
         self._seed = 0
         self._seeded: set[str] = set()
 
@@ -57,9 +63,14 @@ class RemoteEngine:
                     case m.Check():
                         self._seed_loaded()  # what the test's fixtures were the first to import
                         first_call_s = meter.check()
-                        m.send(self._connection, m.Checked(first_call_s, workload.processed(1)))
-                    case m.WarmUp():
-                        m.send(self._connection, m.Warmed(meter.warm_up(order.shape, order.limit_s, order.long)))
+                        m.send(self._connection, m.Checked(first_call_s, workload.processed(1), self.loaded()))
+                    case m.WarmUp(shape, limit_s, long, kernels):
+                        m.send(self._connection, m.Warmed(meter.warm_up(shape, limit_s, long, kernels=kernels)))
+                    case m.Slow():
+                        m.send(self._connection, m.Slowed(meter.slow_down(order.share)))
+                    case m.Place():
+                        place(order.cpus)
+                        m.send(self._connection, m.Placed())
                     case m.Take():
                         m.send(self._connection, m.Taken(meter.take(order.kind)))
                     case m.Conclude():
@@ -70,6 +81,11 @@ class RemoteEngine:
                         raise MeasurementError(f"unexpected order while measuring {item.nodeid}: {order!r}")
         finally:
             meter.thaw()
+            place(self._cpus)
+
+    def loaded(self) -> dict[str, str]:
+        """Return which files the code under test was loaded from."""
+        return loaded_files(self._start.watched, self._start.packages)
 
     def receive(self) -> m.FromCoordinator:
         """Wait for the next order; a coordinator that is gone ends the session, with all its teardowns."""
@@ -108,6 +124,7 @@ class Session:
         self._items: dict[str, pytest.Item] = {}
         self._reporting = False
         self._last: pytest.TestReport | None = None
+        self._nameless: set[str] = set()
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -123,7 +140,7 @@ class Session:
     def _show_live_logs(self, config: pytest.Config) -> None:
         """Have the reporter's live logs (``log_cli``) reach the user's terminal, which it writes nothing else to."""
         logs = config.pluginmanager.get_plugin("logging-plugin")
-        if self._start.number == 0 and logs is not None and isinstance(logs.log_cli_handler, logging.StreamHandler):
+        if self._start.reports and logs is not None and isinstance(logs.log_cli_handler, logging.StreamHandler):
             file = os.fdopen(self._terminal, "w", buffering=1)
             logs.log_cli_handler.stream = TerminalReporter(config, file)
 
@@ -154,7 +171,8 @@ class Session:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run tests as told, until told to quit."""
         self._items = {result_key(item): item for item in session.items}
-        m.send(self._connection, m.Ready(m.PROTOCOL))
+        errors = "\n\n".join(self._errors.values())
+        m.send(self._connection, m.Ready(m.PROTOCOL, list(self._items), _encodable(errors), self._engine.loaded()))
         while True:
             match self._engine.receive():
                 case m.Run() as order:
@@ -168,19 +186,29 @@ class Session:
         self._last = None
         item = self._items.get(order.key)
         if item is None:
-            self._done("missing", "\n\n".join(self._errors.values()) or f"{order.key} was not collected")
+            text = "\n\n".join(self._errors.values()) or f"{order.key} was not collected"
+            self._done("missing", text, name_missing=self._nameless.issuperset(self._errors))
             return
+        self._nameless.discard(item.nodeid)
         # The last test may have been followed by another here than in the coordinator.
         session._setupstate.teardown_exact(item)
         self._reporting = order.reporter
         self._engine.seed(order.seed)
         following = None if order.next_key is None else self._items.get(order.next_key)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        self._done("passed" if self._last is None else self._last.outcome, _text(self._last))
+        outcome = "passed" if self._last is None else self._last.outcome
+        self._done(outcome, _text(self._last), name_missing=item.nodeid in self._nameless)
 
-    def _done(self, outcome: str, text: str) -> None:
+    def _done(self, outcome: str, text: str, *, name_missing: bool) -> None:
         modules = sorted({name.partition(".")[0] for name in list(sys.modules)})
-        m.send(self._connection, m.Done(outcome, _encodable(text), modules))
+        m.send(self._connection, m.Done(outcome, _encodable(text), modules, name_missing))
+
+    def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
+        """Remember what failed for want of a name: on a side with older code that is no failure of the test's."""
+        error = None if call.excinfo is None else call.excinfo.value
+        # Collecting a module wraps what importing it raised.
+        if isinstance(error, _NO_SUCH_NAME) or (error is not None and isinstance(error.__cause__, _NO_SUCH_NAME)):
+            self._nameless.add(node.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Send the reporter's reports; remember the first that is not a pass."""

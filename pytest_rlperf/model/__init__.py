@@ -3,7 +3,9 @@
 Quantities are in base units: seconds as ``float``, integer nanoseconds where a name ends in ``_ns``.
 """
 
+from pytest_rlperf.model.checked import Fitness, Selfcheck, Trial
 from pytest_rlperf.model.judged import Estimate, Outcome, Policy, Reason, Status, Verdict
+from pytest_rlperf.model.live import Contribution, Live, PairRecord, log_ratios
 from pytest_rlperf.model.measured import (
     Figures,
     Measure,
@@ -22,17 +24,22 @@ from pytest_rlperf.model.stored import Acceptance, Baseline, Machine, Provenance
 __all__ = [
     "Acceptance",
     "Baseline",
+    "Contribution",
     "Estimate",
     "Figures",
+    "Fitness",
+    "Live",
     "Machine",
     "Measure",
     "Outcome",
+    "PairRecord",
     "Phase",
     "Policy",
     "Project",
     "Provenance",
     "Reason",
     "Result",
+    "Selfcheck",
     "Shape",
     "Side",
     "Sides",
@@ -40,8 +47,10 @@ __all__ = [
     "SliceRecord",
     "Status",
     "StoredResult",
+    "Trial",
     "Verdict",
     "Warm",
     "WorkerRecord",
     "Workload",
+    "log_ratios",
 ]

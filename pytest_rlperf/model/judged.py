@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import StoredResult
 
@@ -90,9 +91,17 @@ class Policy:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A test's whole story, as the reports read it."""
+    """A test's whole story, as the reports read it; ``live`` is None where only stored numbers were compared."""
 
     result: Result
     baseline: StoredResult | None
+    live: Live | None
     verdict: Verdict
     seconds: float
+
+    @property
+    def before(self) -> Result | None:
+        """The figures that the result's change is told from: base's of live pairs, else the stored ones."""
+        if self.live is not None:
+            return self.live.base
+        return None if self.baseline is None else self.baseline.result

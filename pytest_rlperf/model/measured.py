@@ -88,12 +88,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class Warm:
-    """What warming up found: the slice's shape and the typical seconds of one call."""
+    """What warming up found: the slice's shape and the typical seconds of one call.
+
+    ``threads`` is how many the process has; ``single`` says that one of them did the work, without child processes.
+    """
 
     shape: Shape
     call_s: float
     warm_up_s: float
     threads: int
+    single: bool
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ class SliceRecord:
     ``rounds_s`` is the time within rounds. ``wall_s`` and ``cpu_s`` cover the rounds of long calls; of short ones the
     whole slice, as reading the CPU's clock costs too much to do it every round.
     ``waits`` counts how often the process gave up its CPU by itself, as it does to sleep or to wait for others.
+    ``cpu`` is the number of the CPU it ended on, -1 where the system does not tell.
     """
 
     kind: SliceKind
@@ -115,6 +120,7 @@ class SliceRecord:
     cpu_s: float
     waits: int
     collections: int
+    cpu: int
     phases: tuple[Phase, ...]
 
 
@@ -136,7 +142,7 @@ class WorkerRecord:
     memory's, taken in turns with them. ``alone`` says that calls are ``long`` and the process neither waited nor had a
     second busy thread: what held it up then was others, and CPU time may stand in. ``cpu_share`` is CPU time over wall
     time of the plain slices. ``idle_cpu_share`` is the CPU time it and its children burnt while others had their turn.
-    ``seed`` is 0 where none was set.
+    ``seed`` is 0 where none was set. The relative figures are 0 where no kernel ran: of live pairs.
     """
 
     wall: Figures

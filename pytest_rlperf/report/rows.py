@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Phase, Provenance, Status
+
+_BLAMED_MOST = 3  # phases named in a failure
 
 
 @dataclass(frozen=True)
@@ -18,12 +21,16 @@ class Column:
     justify: str
 
 
+def _median(outcome: Outcome) -> str:
+    return units.seconds(outcome.result.call_s) if outcome.result.measured else ""
+
+
 def _throughput(outcome: Outcome) -> str:
-    return units.quantity(outcome.result.items_per_s)
+    return units.quantity(outcome.result.items_per_s) if outcome.result.measured else ""
 
 
 def _baseline(outcome: Outcome) -> str:
-    return "" if outcome.baseline is None else units.seconds(outcome.baseline.result.call_s)
+    return "" if outcome.before is None else units.seconds(outcome.before.call_s)
 
 
 def _change(outcome: Outcome) -> str:
@@ -54,7 +61,7 @@ def test_name(outcome: Outcome) -> str:
 
 COLUMNS = (
     Column("test", test_name, "left"),
-    Column("median", lambda outcome: units.seconds(outcome.result.call_s), "right"),
+    Column("median", _median, "right"),
     Column("items/s", _throughput, "right"),
     Column("baseline", _baseline, "right"),
     Column("change      99 % CI", _change, "right"),
@@ -97,24 +104,65 @@ def phase_rows(phases: Sequence[Phase], whole_s: float, before: Sequence[Phase])
     return rows
 
 
+def cost_text(outcome: Outcome) -> str:
+    """Say what a test's figures rest on, and what they cost."""
+    if not outcome.result.measured:
+        return f"{outcome.seconds:.1f} s"
+    workers = outcome.result.workers
+    share = sum(worker.cpu_share for worker in workers) / len(workers)
+    parts = [
+        units.counted(len(workers), "worker"),
+        units.counted(sum(worker.calls for worker in workers), "call"),
+        f"{outcome.result.clock} time",
+        f"cpu/wall {share:.2f}",
+        units.counted(sum(worker.collections for worker in workers), "collection"),
+    ]
+    if outcome.live is not None:
+        pairs = outcome.live.pairs
+        each = " ".join(units.change(math.exp(ratio)) for ratio in outcome.live.log_ratios)
+        parts[:1] = [f"{units.counted(len(pairs), 'live pair')} ({each})"]
+        parts.append(f"set-up {sum(pair.setup_s for pair in pairs):.1f} s")
+        parts.append(f"measured {sum(pair.seconds for pair in pairs):.1f} s")
+    return ", ".join([*parts, f"{outcome.seconds:.1f} s in all"])
+
+
 def failure_text(outcome: Outcome, origin: str) -> str:
-    """Return what a failing test says at the user's line; ``origin`` names the baseline."""
+    """Return what a failing test says at the user's line; ``origin`` names what it was compared with."""
     verdict, result = outcome.verdict, outcome.result
-    estimate = verdict.estimate
-    takes = f"{result.component} takes {units.seconds(result.call_s)} a call"
-    if estimate is None or outcome.baseline is None:
+    estimate, before = verdict.estimate, outcome.before
+    takes = f"{result.component} takes {units.seconds(result.call_s)} a call" if result.measured else result.component
+    if estimate is None or before is None:
         lines = [f"{verdict.status.value}: {takes}"]
     else:
-        was = units.seconds(outcome.baseline.result.call_s)
+        where = "in the baseline" if outcome.live is None else f"on {outcome.live.base_label}"
         interval = f"{units.change(estimate.low)} to {units.change(estimate.high)}"
+        basis = (
+            "relative to the machine's pace"
+            if outcome.live is None
+            else f"{units.counted(len(outcome.live.pairs), 'live pair')}, {outcome.live.clock} time"
+        )
         lines = [
-            f"{verdict.status.value} {units.change(estimate.ratio)}: {takes}, {was} in the baseline",
-            f"{100 * estimate.confidence:.0f} % interval {interval}, relative to the machine's pace",
+            f"{verdict.status.value} {units.change(estimate.ratio)}: {takes}, {units.seconds(before.call_s)} {where}",
+            f"{100 * estimate.confidence:.0f} % interval {interval}, {basis}",
         ]
-    lines += [f"compared with {origin}", verdict.reason.message]
+    lines += [f"compared with {origin}", verdict.reason.message, *blame_lines(outcome)]
     if verdict.status is Status.SLOWER:
         lines.append('meant to be? --rlperf-save-baseline --rlperf-accept="why" stores the new figures')
     return "\n".join(lines)
+
+
+def blame_lines(outcome: Outcome) -> list[str]:
+    """Say which phases carry a change, and what of it no phase accounts for; they add up to the whole."""
+    if outcome.live is None or not outcome.live.contributions:
+        return []
+    parts = outcome.live.contributions
+    whole_s = sum(part.change_s for part in parts)
+    named = [part for part in parts if part.path][:_BLAMED_MOST]
+    rest_s = whole_s - sum(part.change_s for part in named)
+    texts = [f"{part.path} {units.signed_seconds(part.change_s)}" for part in named]
+    return [
+        f"of {units.signed_seconds(whole_s)} a call: {', '.join([*texts, f'the rest {units.signed_seconds(rest_s)}'])}"
+    ]
 
 
 def origin_text(name: str, provenance: Provenance | None) -> str:

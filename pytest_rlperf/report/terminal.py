@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
-from pytest_rlperf.report.rows import columns, phase_rows, test_name
+from pytest_rlperf.report.rows import blame_lines, columns, cost_text, phase_rows, test_name
 from pytest_rlperf.report.summary import Summary
 
 _STYLES = {
@@ -42,6 +42,16 @@ class Screen(Protocol):
     @property
     def fullwidth(self) -> int:
         """The terminal's columns."""
+
+
+class Progress(Protocol):
+    """Shows what goes on while a test is measured."""
+
+    def show(self, test: str, step: str, seconds_left: float) -> None:
+        """Show a test's current step, and about how long it will take; 0 where that is not known."""
+
+    def clear(self) -> None:
+        """Make room for what pytest writes."""
 
 
 class NoLine:
@@ -70,7 +80,8 @@ class LiveLine:
             return
         self._last_s = now_s
         self._shown = True
-        text = f"  rlperf: {test} · {step} · about {seconds_left:.0f} s left"
+        left = f" · about {seconds_left:.0f} s left" if seconds_left else ""
+        text = f"  rlperf: {test} · {step}{left}"
         self._write(text[: self._screen.fullwidth - 1])
 
     def clear(self) -> None:
@@ -142,17 +153,17 @@ def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None
     title = Text(f"{test_name(outcome)}  ")
     title.append(verdict.status.value, _STYLES[verdict.status])
     console.print(title)
-    sentences = [verdict.reason.message, *(f"note: {note}" for note in outcome.result.notes)]
+    sentences = [verdict.reason.message, *blame_lines(outcome), *(f"note: {note}" for note in outcome.result.notes)]
     console.print(Padding(Text("\n".join(sentences)), (0, 0, 0, 2)))
     if not same:
         _print_phases(console, outcome, verbose=verbose)
     if verbose:
-        console.print(Padding(Text(_cost(outcome)), (0, 0, 0, 2)))
+        console.print(Padding(Text(cost_text(outcome)), (0, 0, 0, 2)))
     console.print()
 
 
 def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
-    before = () if outcome.baseline is None else outcome.baseline.result.phases
+    before = () if outcome.before is None else outcome.before.phases
     for row in phase_rows(outcome.result.phases, outcome.result.traced_call_s, before):
         if row.depth >= _DEEPEST and not verbose:
             continue
@@ -161,14 +172,3 @@ def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
         was = "" if row.was_s is None else f"  was {units.seconds(row.was_s)}"
         figures = f"{units.seconds(row.total_s):>10}{units.percent(row.share, signed=False):>9}{count:>9}{was}"
         console.print(Text(f"{name:<34}{figures}"))
-
-
-def _cost(outcome: Outcome) -> str:
-    """Say what a test's figures rest on."""
-    workers = outcome.result.workers
-    share = sum(worker.cpu_share for worker in workers) / len(workers)
-    return (
-        f"{units.counted(len(workers), 'worker')}, {units.counted(sum(worker.calls for worker in workers), 'call')}, "
-        f"{outcome.result.clock} time, cpu/wall {share:.2f}, "
-        f"{units.counted(sum(worker.collections for worker in workers), 'collection')}, {outcome.seconds:.1f} s"
-    )

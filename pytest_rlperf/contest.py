@@ -1,0 +1,113 @@
+"""One test's live comparison: pairs are made ready, verified and measured until the judge is content."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_rlperf.judge.blame import contributions
+from pytest_rlperf.judge.live import PairLimits, judge_pairs
+from pytest_rlperf.judge.verdict import broken_rule
+from pytest_rlperf.measure import messages as m
+from pytest_rlperf.measure.crew import Crew, check
+from pytest_rlperf.measure.duet import Duet, Duettist, Pair
+from pytest_rlperf.measure.solo import Solo
+from pytest_rlperf.model import Contribution, Live, PairRecord, Policy, Reason, Result, Status, Verdict, log_ratios
+from pytest_rlperf.opponents import Opponent
+
+
+class SameCode(Exception):  # noqa: N818 - a finding, not an error
+    """Nothing that either side has loaded for this test differs."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a live comparison gives: head's result, the comparison, and the verdict."""
+
+    result: Result
+    live: Live
+    verdict: Verdict
+
+
+class Contest:
+    """Compares one test's head with ``opponent``; ``show`` is told the step and about how many seconds are left."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        opponent: Opponent,
+        policy: Policy,
+        limits: PairLimits,
+        show: Callable[[str, float], None],
+    ) -> None:
+        self._crew = crew
+        self._opponent = opponent
+        self._policy = policy
+        self._limits = limits
+        self._show = show
+        self._verdict: Verdict | None = None
+
+    def run(self, max_time_s: float) -> Found:
+        """Measure and judge; SameCode where there is nothing to measure, SideError where a side has other's code."""
+        # Time is kept for a pair that confirms.
+        least = self._limits.least + 1
+        duettist = Duettist(self._next_pair, self._is_content, self._show, least=least, max_time_s=max_time_s)
+        duet = duettist.measure()
+        assert self._verdict is not None
+        sides = self._opponent.sides
+        result = make_result(self._crew.key, self._crew.called, duet.head)
+        base = make_result(self._crew.key, self._crew.called, duet.base)
+        live = Live(sides.base.label, sides.head.label, base, duet.pairs, _contributions(duet, base, self._verdict))
+        broken = broken_rule(result) or broken_rule(base)
+        verdict = self._verdict
+        if broken is not None:
+            verdict = replace(verdict, status=Status.INVALID, reason=Reason(*broken))
+        return Found(result, live, verdict)
+
+    def _next_pair(self, index: int) -> Pair:
+        """Make the pair with ``index`` ready: all that are surely needed at once, later ones as they are."""
+        started_s = time.monotonic()
+        count = max(index + 1, self._limits.least)
+        self._show("starting a pair" if index else "starting pairs", 0.0)
+        # Head's first: the first worker of a crew is the one that reports.
+        heads, bases = self._crew.engage((self._opponent.head, count), (self._opponent.base, count))
+        base, head = bases[index], heads[index]
+        check_s = check((base, head))
+        if not self._opponent.differs(base, head):
+            raise SameCode
+        return Pair(base, head, check_s, time.monotonic() - started_s)
+
+    def _is_content(self, records: Sequence[PairRecord], final: bool) -> bool:
+        base_call_s = statistics.median(record.base.wall.call_s for record in records)
+        self._verdict = judge_pairs(log_ratios(list(records)), self._policy, self._limits, base_call_s, final=final)
+        return self._verdict is not None
+
+
+def make_result(key: str, called: m.Called, solo: Solo) -> Result:
+    """Return the result of a test from what its workers found."""
+    return Result(
+        nodeid=key,
+        component=called.component,
+        unit=called.unit,
+        items=statistics.fmean(worker.items_per_call for worker in solo.workers),
+        workers=solo.workers,
+        phases=solo.phases,
+        traced_call_s=solo.traced_call_s,
+        notes=solo.notes,
+    )
+
+
+def _contributions(duet: Duet, base: Result, verdict: Verdict) -> tuple[Contribution, ...]:
+    """Say which phases carry a change, where there is one."""
+    if verdict.status not in (Status.SLOWER, Status.FASTER) or verdict.estimate is None:
+        return ()
+    ratio = verdict.estimate.ratio
+    # The estimate says how long the calls are, traced turns what share of them a phase has.
+    blocks = [
+        (base_shares, {path: ratio * share for path, share in head_shares.items()})
+        for base_shares, head_shares in (block.shares() for block in duet.traced)
+    ]
+    change_s = base.call_s * (ratio - 1)
+    return tuple(Contribution(path, share_s) for path, share_s in contributions(blocks, base.call_s, change_s))

@@ -1,0 +1,194 @@
+"""One test's way from its workers to its outcome: measured by itself, live, or first one and then the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from pytest_rlperf.contest import Contest, Found, SameCode, make_result
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.judge.live import PairLimits
+from pytest_rlperf.ledger import Ledger
+from pytest_rlperf.measure.crew import Crew
+from pytest_rlperf.measure.pool import Pool
+from pytest_rlperf.measure.process import LeftEarlyError, WorkerLostError
+from pytest_rlperf.measure.solo import WORKERS, expected_s, measure_solo
+from pytest_rlperf.model import Outcome, Reason, Result, Status, Verdict
+from pytest_rlperf.opponents import Opponent, Opponents
+from pytest_rlperf.options import Config
+
+
+class Examination:
+    """Measures and judges one test; ``show`` is told the step and about how many seconds are left.
+
+    ``against`` is the opponent that the user named, if any; otherwise what the baseline remembers may become one.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        heads: Pool,
+        opponents: Opponents,
+        against: Opponent | None,
+        ledger: Ledger,
+        settings: Config,
+        show: Callable[[str, float], None],
+    ) -> None:
+        self._crew = crew
+        self._heads = heads
+        self._opponents = opponents
+        self._against = against
+        self._ledger = ledger
+        self._settings = settings
+        self._show = show
+        self._started_s = time.monotonic()
+
+    def run(self) -> Outcome:
+        """Measure the test as it has to be, and enter its outcome."""
+        if self._against is not None:
+            return self._compare(self._against)
+        plan = self._ledger.plan(self._crew.key, self._settings)
+        opponent, obstacle = None, None
+        if plan.commit is not None and plan.at_once:
+            opponent, obstacle = self._find(plan.commit)
+            if opponent is not None and not opponent.is_same_code:
+                return self._settle(opponent, None)
+        result = self._solo()
+        settleable = plan.commit is not None and obstacle is None
+        verdict = self._judge(result, settleable=settleable)
+        if verdict.status is Status.SAME or plan.commit is None:
+            return self._enter(result, verdict)
+        if opponent is None and obstacle is None:
+            opponent, obstacle = self._find(plan.commit)
+        if opponent is not None:
+            return self._settle(opponent, result)
+        return self._enter(_noted(result, f"not settled live: {obstacle}"), self._judge(result, settleable=False))
+
+    def _compare(self, opponent: Opponent) -> Outcome:
+        """Compare with what the user asked for."""
+        saved = self._solo() if self._settings.save else None
+        try:
+            return self._contest(opponent, saved)
+        except LeftEarlyError as early:
+            if not opponent.owns(early.worker):
+                raise
+            self._crew.release()
+            result = saved or self._solo()
+            return self._enter(result, self._not_on_base(opponent, early))
+
+    def _settle(self, opponent: Opponent, result: Result | None) -> Outcome:
+        """Have live pairs decide what stored numbers cannot; where base will not run, the numbers are all there is."""
+        saved = self._solo() if result is None and self._settings.save else result
+        try:
+            return self._contest(opponent, saved)
+        except SideError as error:
+            self._opponents.give_up(opponent, error)
+            obstacle = str(error)
+        except (LeftEarlyError, WorkerLostError) as stopped:
+            if not opponent.owns(stopped.worker):
+                raise
+            obstacle = f"on {opponent.sides.base.label}: {essence(str(stopped))}"
+        self._crew.release()
+        result = saved or self._solo()
+        return self._enter(_noted(result, f"not settled live: {obstacle}"), self._judge(result, settleable=False))
+
+    def _contest(self, opponent: Opponent, saved: Result | None) -> Outcome:
+        """Compare live, unless it is the same code; ``saved`` are the figures to store, where there are such."""
+        base = opponent.sides.base.label
+        if opponent.is_same_code:
+            return self._same_code(f"same code as {base}: nothing to measure", saved)
+        policy = self._ledger.live_policy(self._settings)
+        limits = PairLimits(*self._settings.pairs)
+        try:
+            found = Contest(self._crew, opponent, policy, limits, self._show).run(self._settings.max_time_s)
+        except SameCode:
+            return self._same_code(f"nothing that this test loads differs from {base}", saved)
+        finally:
+            opponent.trim()
+        keep = saved is not None and self._settings.save
+        result = saved if keep and saved is not None else found.result
+        return self._ledger.enter(self._crew.key, result, found.live, self._told(found, saved), self._seconds())
+
+    def _told(self, found: Found, stored: Result | None) -> Verdict:
+        """Return the live verdict; where stored numbers saw a change that it does not, say what may have made it."""
+        if found.verdict.status is not Status.SAME or stored is None or self._against is not None:
+            return found.verdict
+        suspicion = self._judge(stored, settleable=True)
+        if not (suspicion.suspect or suspicion.status is Status.FASTER):
+            return found.verdict
+        return replace(found.verdict, reason=self._ledger.environment(self._crew.key, suspicion))
+
+    def _same_code(self, text: str, saved: Result | None) -> Outcome:
+        """Enter a test whose sides do not differ."""
+        (worker,) = self._crew.engage((self._heads, 1))[0]
+        called = worker.called
+        assert called is not None
+        result = saved or Result(self._crew.key, called.component, called.unit, called.items, (), (), 0.0, ())
+        verdict = Verdict(
+            status=Status.SAME,
+            reason=Reason("code", text),
+            estimate=None,
+            smallest_seen=None,
+            suspect=False,
+            gated=self._settings.gate,
+            accepted=self._settings.accept is not None,
+        )
+        return self._enter(result, verdict)
+
+    def _not_on_base(self, opponent: Opponent, early: LeftEarlyError) -> Verdict:
+        """Say that base cannot run the test: NEW where a name is missing there, else INCOMPARABLE."""
+        status = Status.NEW if early.done.name_missing else Status.INCOMPARABLE
+        how = {"missing": "cannot be collected", "passed": "never calls its fixture"}
+        did = how.get(early.done.outcome, early.done.outcome)
+        return Verdict(
+            status=status,
+            reason=Reason("base", f"on {opponent.sides.base.label} the test {did}: {essence(early.done.text)}"),
+            estimate=None,
+            smallest_seen=None,
+            suspect=False,
+            gated=self._settings.gate,
+            accepted=self._settings.accept is not None,
+        )
+
+    def _find(self, commit: str) -> tuple[Opponent | None, str | None]:
+        """Return the code of a commit as an opponent, or why it cannot be had."""
+        try:
+            opponent = self._opponents.of_commit(commit, lambda step: self._show(step, 0.0))
+            if not opponent.is_same_code:
+                opponent.check_collected([self._crew.key])
+        except SideError as error:
+            return None, str(error)
+        except WorkerLostError as lost:
+            return None, str(lost)
+        return opponent, None
+
+    def _solo(self) -> Result:
+        """Measure the test by itself."""
+        self._show("starting workers", expected_s(WORKERS))
+        (workers,) = self._crew.engage((self._heads, WORKERS))
+        solo = measure_solo(
+            workers, self._settings.max_time_s, self._show, long=self._ledger.told_by_mean(self._crew.key)
+        )
+        return make_result(self._crew.key, self._crew.called, solo)
+
+    def _judge(self, result: Result, *, settleable: bool) -> Verdict:
+        policy = self._ledger.stored_policy(self._settings, settleable=settleable)
+        return self._ledger.judge(self._crew.key, result, policy)
+
+    def _enter(self, result: Result, verdict: Verdict) -> Outcome:
+        return self._ledger.enter(self._crew.key, result, None, verdict, self._seconds())
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started_s
+
+
+def essence(text: str) -> str:
+    """Return the line of a failure that says what it was: the error of a traceback, else the first."""
+    lines = [line.strip() for line in text.strip().splitlines()] or ["it says no more"]
+    errors = [line[1:].strip() for line in lines if line.startswith("E  ")]
+    return errors[-1] if errors else lines[0]
+
+
+def _noted(result: Result, note: str) -> Result:
+    return replace(result, notes=(*result.notes, note))

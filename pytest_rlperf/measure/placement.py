@@ -1,0 +1,77 @@
+"""Which CPUs a process may run on, which one it is on, and whether it is one thread that works.
+
+Linux has all of it; elsewhere the kernel places processes as it likes, and that is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+_BUSY_SHARE = 0.05  # of the time watched, from which on a thread counts as working
+_BUSY_LEAST_S = 0.02  # two ticks of the clock that threads' times are told in
+
+
+def usable_cpus() -> tuple[int, ...]:
+    """Return the CPUs this process may run on; none where the system does not tell."""
+    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+
+
+def place(cpus: Collection[int]) -> None:
+    """Keep every thread of this process on ``cpus``; threads to come inherit it."""
+    if not cpus or not hasattr(os, "sched_setaffinity"):
+        return
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(int(thread.name), cpus)
+
+
+def cpu_reader() -> Callable[[], int]:
+    """Return what tells the CPU the calling thread is on; -1 where the system does not."""
+    try:
+        reader: Callable[[], int] = ctypes.CDLL(None).sched_getcpu
+    except (AttributeError, OSError):
+        return lambda: -1
+    return reader
+
+
+class Activity(NamedTuple):
+    """How many threads worked while a process was watched, and how many child processes it has.
+
+    ``threads`` is None where too little was seen to tell.
+    """
+
+    threads: int | None
+    children: int
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one thread of one process does the work."""
+        return self.threads is not None and self.threads <= 1 and not self.children
+
+
+class ActivityWatch:
+    """Watches this process from now on."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._started_s = time.perf_counter()
+        self._used_s = self._threads_s()
+
+    def seen(self) -> Activity:
+        """Return what has worked since."""
+        watched_s = time.perf_counter() - self._started_s
+        least_s = max(_BUSY_LEAST_S, _BUSY_SHARE * watched_s)
+        busy = sum(used_s - self._used_s.get(thread, 0.0) >= least_s for thread, used_s in self._threads_s().items())
+        children = len(self._process.children(recursive=True))
+        return Activity(busy if watched_s >= 2 * _BUSY_LEAST_S else None, children)
+
+    def _threads_s(self) -> dict[int, float]:
+        return {thread.id: thread.user_time + thread.system_time for thread in self._process.threads()}

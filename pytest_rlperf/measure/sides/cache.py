@@ -1,0 +1,218 @@
+"""Where sides are kept from run to run: outside the user's tree, complete or not believed, safe for runs at once.
+
+An entry is a directory with a file to lock, the attempts to build it, and ``complete``, which names the attempt that
+succeeded. It is written last, so a build that was killed is never taken for a side; and since every attempt has a
+directory of its own, what a dead build's children still write harms nobody. Attempts stay where they were built:
+virtual environments cannot be moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_rlperf.errors import SideError
+
+KEPT_ENTRIES = 16  # of a tree: a few commits, and of what is built an original, a build and its tests a side
+_FORMAT = "1"  # of what entries hold; another number makes nothing of what older versions kept
+_LOCK, _COMPLETE = "lock", "complete"
+
+
+class Cache:
+    """What is kept for one tree of the user's.
+
+    Every entry handed out stays locked against removal until :meth:`close`, or else until the process ends.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._held: list[int] = []
+
+    def entry(self, key: str, build: Callable[[Path], None], progress: Callable[[str], None]) -> Path:
+        """Return the directory kept under ``key``; where there is none, have ``build`` fill an empty one."""
+        place = self.directory / _entry_name(key)
+        try:
+            while True:
+                found = self._use(place)
+                if found is not None:
+                    return found
+                if self._build(place, build, progress):
+                    self._prune()
+        except OSError as error:
+            raise SideError(
+                f"cannot keep a side in {place}: {error}. XDG_CACHE_HOME names another place to keep it"
+            ) from error
+
+    def close(self) -> None:
+        """Let go of every entry, which may then be removed."""
+        for descriptor in self._held:
+            os.close(descriptor)
+        self._held.clear()
+
+    def _use(self, place: Path) -> Path | None:
+        """Return the complete attempt of an entry and hold on to it, or None where there is none."""
+        descriptor = _lock(place, fcntl.LOCK_SH)
+        found = _complete_attempt(place)
+        if found is None:
+            os.close(descriptor)
+            return None
+        os.utime(place / _LOCK)  # when it was last of use
+        self._held.append(descriptor)
+        return found
+
+    def _build(self, place: Path, build: Callable[[Path], None], progress: Callable[[str], None]) -> bool:
+        """Fill an entry, unless another run has just done so."""
+        descriptor = _try_lock(place)
+        if descriptor is None:
+            progress("waiting for another run, which makes the same")
+            descriptor = _lock(place, fcntl.LOCK_EX)
+        try:
+            if _complete_attempt(place) is not None:
+                return False
+            _remove_attempts(place)
+            attempt = Path(tempfile.mkdtemp(prefix="", dir=place))
+            try:
+                build(attempt)
+            except BaseException:
+                _remove(attempt)
+                raise
+            written = place / f"{_COMPLETE}.new"
+            written.write_text(attempt.name, encoding="utf-8")
+            written.replace(place / _COMPLETE)
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _prune(self) -> None:
+        """Remove the entries that were of use longest ago, less those that a run holds on to."""
+        places = sorted(self.directory.glob(f"*/{_LOCK}"), key=_last_use, reverse=True)
+        for lock in places[KEPT_ENTRIES:]:
+            with contextlib.suppress(OSError):
+                descriptor = _try_lock(lock.parent)
+                if descriptor is not None:
+                    # Not believed from here on, whatever becomes of the removal.
+                    (lock.parent / _COMPLETE).unlink(missing_ok=True)
+                    _remove(lock.parent)
+                    os.close(descriptor)
+
+
+def open_cache(top: Path) -> Cache:
+    """Return the cache of the tree at ``top``, which never lies within that tree."""
+    resolved = top.resolve()
+    digest = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:12]
+    directory = _root(resolved) / f"{_slug(resolved.name, 40)}-{digest}"
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise SideError(
+            f"cannot keep sides in {directory}: {error}. XDG_CACHE_HOME names another place to keep them"
+        ) from None
+    return Cache(directory)
+
+
+def _root(top: Path) -> Path:
+    """Return the directory of all caches: the user's, else one under the directory for temporary files."""
+    with contextlib.suppress(RuntimeError, OSError):  # no home directory, or none to write to
+        named = os.environ.get("XDG_CACHE_HOME", "")
+        # A relative one is to be ignored, as the specification of the variable says.
+        root = (Path(named) if Path(named).is_absolute() else Path.home() / ".cache") / "pytest-rlperf"
+        if not root.resolve().is_relative_to(top):
+            root.mkdir(parents=True, exist_ok=True)
+            if os.access(root, os.W_OK | os.X_OK):
+                return root.resolve()
+    return _temporary_root(top)
+
+
+def _temporary_root(top: Path) -> Path:
+    """Return a directory for temporary files that nobody else can have put anything in."""
+    root = Path(tempfile.gettempdir()).resolve() / f"pytest-rlperf-{os.getuid()}"
+    if root.is_relative_to(top):
+        raise SideError(
+            f"nowhere to keep a side: {root} lies within the tree {top} itself; set XDG_CACHE_HOME to a directory "
+            "outside it"
+        )
+    try:
+        root.mkdir(mode=0o700, exist_ok=True)
+        found = root.lstat()
+    except OSError as error:
+        raise SideError(f"cannot keep sides in {root}: {error}. Set XDG_CACHE_HOME to a directory of yours") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise SideError(
+            f"{root} is not a directory of yours alone, so what it holds cannot be trusted: remove it, or set "
+            "XDG_CACHE_HOME to a directory of yours"
+        )
+    return root
+
+
+def _entry_name(key: str) -> str:
+    digest = hashlib.sha256(f"{_FORMAT}\0{key}".encode("utf-8", "surrogateescape")).hexdigest()[:20]
+    return f"{_slug(key, 24)}-{digest}"
+
+
+def _slug(text: str, length: int) -> str:
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text)[:length].strip("-.") or "tree"
+
+
+def _lock(place: Path, kind: int) -> int:
+    """Return a descriptor that holds an entry's lock; the entry is made where it is missing."""
+    while True:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue  # removed between these two lines
+        try:
+            fcntl.flock(descriptor, kind)
+            # Another run may have removed the entry while this one waited.
+            if os.path.samestat(os.fstat(descriptor), os.stat(place / _LOCK)):  # noqa: PTH116 - beside its twin
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _try_lock(place: Path) -> int | None:
+    """Return a descriptor that alone holds an entry's lock, or None where another run holds it."""
+    try:
+        return _lock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+
+
+def _complete_attempt(place: Path) -> Path | None:
+    try:
+        attempt = place / (place / _COMPLETE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    return attempt if attempt.is_dir() else None
+
+
+def _remove_attempts(place: Path) -> None:
+    for found in place.iterdir():
+        if found.name != _LOCK:
+            _remove(found)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _last_use(lock: Path) -> float:
+    try:
+        return lock.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,52 @@
+"""What a worker has loaded of the code that a comparison is about."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from types import ModuleType
+
+
+def loaded_files(watched: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
+    """Return the file of every module that was loaded from under ``watched`` or is of one of ``packages``, by name.
+
+    Files are named with no links in them.
+    """
+    homes = [os.path.realpath(home) for home in watched]
+    directories: dict[str, str] = {}
+    loaded = {}
+    for name, file in _modules():
+        directory, base = os.path.split(file)
+        if directory not in directories:
+            directories[directory] = os.path.realpath(directory)
+        path = os.path.join(directories[directory], base)  # noqa: PTH118 - thousands of modules
+        if os.path.islink(path):  # noqa: PTH114 - likewise
+            path = os.path.realpath(path)
+        if _is_of(name, packages) or any(path == home or path.startswith(home + os.sep) for home in homes):
+            loaded[name] = path
+    return loaded
+
+
+def importers_of(modules: Iterable[str]) -> dict[str, str]:
+    """Return a module that holds each of ``modules`` or a name of it, by its name, where there is one."""
+    wanted = set(modules)
+    found: dict[str, str] = {}
+    for name, _ in _modules():
+        for value in list(vars(sys.modules[name]).values()):
+            source = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+            if isinstance(source, str) and source in wanted and source != name:
+                found.setdefault(source, name)
+    return found
+
+
+def _is_of(name: str, packages: Sequence[str]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def _modules() -> Iterator[tuple[str, str]]:
+    """Yield the modules that have a file; what lazy modules would load by being asked stays unloaded."""
+    for name, module in list(sys.modules.items()):
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        if isinstance(file, str) and name != "__main__":
+            yield name, file

@@ -1,0 +1,90 @@
+"""Known slowdowns: real work beside a workload's own, sized in the process that does it.
+
+The extra work is arithmetic of the interpreter, in steps of tens of nanoseconds. How many steps make a given share of
+a call is found in turns with the call itself, just before they are used: a share sized at another time would be
+another share.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from itertools import repeat
+
+_TURNS = 9
+_TURN_NS = 4_000_000
+_ROUND_NS = 50_000
+_STEPS = 1000
+
+
+def slowed(call: Callable[[], object], steps: int) -> Callable[[], object]:
+    """Return ``call`` followed by ``steps`` of extra work."""
+
+    def both() -> object:
+        result = call()
+        _work(steps)
+        return result
+
+    return both
+
+
+def steps_for(
+    share: float, call: Callable[[], object], setup: Callable[[], None] | None, clock: Callable[[], int]
+) -> int:
+    """Return the steps that make a call longer by ``share``, as found from calls with and without some.
+
+    Work between calls costs more than the same work by itself, for it and the call throw each other out of the
+    caches; so what few and many steps add is seen beside the call, and what is between them is interpolated.
+    ``setup`` runs untimed before each call, where the call needs it.
+    """
+    few = max(1, round(share * _ratio(call, setup, _thousand, clock)))
+    low, high = max(1, few // 2), 2 * few + 8
+    variants = (call, slowed(call, low), slowed(call, high))
+    added: tuple[list[float], list[float]] = ([], [])
+    for _ in range(_TURNS):
+        plain_ns, low_ns, high_ns = (_call_ns(variant, clock, setup) for variant in variants)
+        added[0].append(low_ns / plain_ns - 1)
+        added[1].append(high_ns / plain_ns - 1)
+    at_low, at_high = (statistics.median(shares) for shares in added)
+    if at_high <= at_low:
+        return few  # too restless to tell
+    return max(0, round(low + (share - at_low) / (at_high - at_low) * (high - low)))
+
+
+def _ratio(
+    call: Callable[[], object], setup: Callable[[], None] | None, step: Callable[[], object], clock: Callable[[], int]
+) -> float:
+    """Return how many steps take as long as a call, each by itself."""
+    return statistics.median(_call_ns(call, clock, setup) / (_call_ns(step, clock) / _STEPS) for _ in range(_TURNS))
+
+
+def _thousand() -> int:
+    return _work(_STEPS)
+
+
+def _work(steps: int) -> int:
+    state = 1
+    for _ in repeat(None, steps):
+        state = (48271 * state) % 2147483647
+    return state
+
+
+def _call_ns(call: Callable[[], object], clock: Callable[[], int], setup: Callable[[], None] | None = None) -> float:
+    """Return the median nanoseconds of a call, over a few milliseconds or one call."""
+    iterations = 1
+    rounds_ns: list[float] = []
+    end_ns = clock() + _TURN_NS
+    while True:
+        if setup is not None:
+            setup()
+        calls = repeat(None, iterations)
+        start_ns = clock()
+        for _ in calls:
+            call()
+        now_ns = clock()
+        rounds_ns.append((now_ns - start_ns) / iterations)
+        if setup is None and rounds_ns[-1] * iterations < _ROUND_NS:
+            iterations *= 2
+            rounds_ns.clear()  # the clock was too much of so short a round
+        elif now_ns >= end_ns:
+            return statistics.median(rounds_ns)

@@ -1,0 +1,67 @@
+"""What live pairs find."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_rlperf.model.measured import Result, WorkerRecord
+
+
+@dataclass(frozen=True)
+class PairRecord:
+    """One live pair's finding, the statistical unit of a live comparison.
+
+    ``wall_log_ratio`` is the logarithm of head's time over base's, ``cpu_log_ratio`` the same of CPU times, which may
+    stand in where both sides were ``alone``. ``placed`` is the one CPU both sides were kept on, None where the kernel
+    placed them. ``cpus`` are the CPUs on which slices ended. ``setup_s`` is what starting workers and setting up took,
+    ``seconds`` what warming up and taking slices did.
+    """
+
+    wall_log_ratio: float
+    cpu_log_ratio: float
+    alone: bool
+    blocks: int
+    base: WorkerRecord
+    head: WorkerRecord
+    placed: int | None
+    cpus: tuple[int, ...]
+    setup_s: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one phase adds to a change, in seconds per call; an empty path is what no phase accounts for."""
+
+    path: str
+    change_s: float
+
+
+@dataclass(frozen=True)
+class Live:
+    """A live comparison: who was compared, the pairs in order, what base's side gave, and what carries the change.
+
+    ``base`` is base's result, as the outcome's own result is head's.
+    """
+
+    base_label: str
+    head_label: str
+    base: Result
+    pairs: tuple[PairRecord, ...]
+    contributions: tuple[Contribution, ...]
+
+    @property
+    def clock(self) -> str:
+        """Which clock tells: ``"cpu"`` where every pair was alone, else ``"wall"``."""
+        return "cpu" if all(pair.alone for pair in self.pairs) else "wall"
+
+    @property
+    def log_ratios(self) -> tuple[float, ...]:
+        """Every pair's logarithm of head's time over base's, by the clock that tells."""
+        return log_ratios(self.pairs)
+
+
+def log_ratios(pairs: tuple[PairRecord, ...] | list[PairRecord]) -> tuple[float, ...]:
+    """Return every pair's logarithm of head's time over base's: CPU times where every pair was alone."""
+    cpu = all(pair.alone for pair in pairs)
+    return tuple(pair.cpu_log_ratio if cpu else pair.wall_log_ratio for pair in pairs)

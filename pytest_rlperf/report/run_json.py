@@ -1,0 +1,69 @@
+"""A run as JSON: everything the reports read, for programs."""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pytest_rlperf.model import Fitness, Machine, Outcome, Selfcheck
+
+SCHEMA = 1
+
+
+def run_document(
+    machine: Machine, outcomes: Mapping[str, Outcome], origins: Sequence[str], notes: Sequence[str]
+) -> dict[str, Any]:
+    """Return a measured run: each test's result, what it was compared with, and its verdict."""
+    return {
+        "schema": SCHEMA,
+        "kind": "run",
+        "machine": asdict(machine),
+        "compared": list(origins),
+        "notes": list(notes),
+        "tests": {key: _outcome(outcome) for key, outcome in outcomes.items()},
+    }
+
+
+def selfcheck_document(machine: Machine, checks: Mapping[str, Selfcheck], fitness: Fitness) -> dict[str, Any]:
+    """Return a self-check: each test's trials, and what the machine is fit for."""
+    return {
+        "schema": SCHEMA,
+        "kind": "selfcheck",
+        "machine": asdict(machine),
+        "fitness": asdict(fitness),
+        "tests": {key: asdict(check) for key, check in checks.items()},
+    }
+
+
+def written(document: dict[str, Any]) -> str:
+    """Return a document as text that any JSON reader reads."""
+    return json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    document = asdict(outcome)
+    live = outcome.live
+    document["call_s"] = outcome.result.call_s if outcome.result.measured else None
+    document["base_call_s"] = None if outcome.before is None else outcome.before.call_s
+    if live is not None:
+        document["live"]["clock"] = live.clock
+        document["live"]["setup_s"] = sum(pair.setup_s for pair in live.pairs)
+        document["live"]["measured_s"] = sum(pair.seconds for pair in live.pairs)
+    return document
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` with what JSON has no word for as null."""
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

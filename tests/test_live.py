@@ -1,0 +1,510 @@
+"""Live pairs, from outside: a repository with a past, and runs that compare today with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import psutil
+import pytest
+
+OK, FAILED, USAGE = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.USAGE_ERROR
+QUICK = ("--rlperf-pairs=2..4", "--rlperf-max-time=2")
+DECISIVE = ("--rlperf-tolerance=50%",)  # what these tests change is far over it, what they do not is far under it
+
+# A few microseconds of work in two phases, {times} as much of it in the second.
+LIBRARY = """
+from pytest_rlperf import hierarchical_timer
+
+SIDE = "{side}"
+
+def work():
+    with hierarchical_timer("actor"):
+        actor = sum(i * i for i in range(400))
+    with hierarchical_timer("critic"):
+        critic = sum(i * i for i in range(400 * {times}))
+    return actor + critic
+
+def rest():
+    return sum(range(400))
+"""
+
+TESTS = """
+import mylib
+
+def test_work(rlperf):
+    rlperf(mylib.work)
+
+def test_rest(rlperf):
+    rlperf(mylib.rest)
+"""
+
+
+class Repository:
+    """A git repository with a package and measured tests, whose present differs from its past."""
+
+    def __init__(self, root: Path, scratch: Path) -> None:
+        self.root = root
+        self.tmp = scratch / "tmp"
+        self.tmp.mkdir()
+        self._environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTEST_", "GIT_", "COV_CORE_", "COVERAGE_PROCESS_"))
+        } | {
+            "COLUMNS": "100",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "TMPDIR": str(self.tmp),
+            "XDG_CACHE_HOME": str(scratch / "cache"),
+        }
+        root.mkdir()
+        self.git("init", "--quiet", "--initial-branch=main")
+        self.write("pytest.ini", "[pytest]\n")
+        self.write("conftest.py", "")
+        self.write("tests/test_it.py", TESTS)
+        self.library("base")
+        self.commit()
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file of the tree."""
+        place = self.root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(textwrap.dedent(text), encoding="utf-8")
+
+    def library(self, side: str, times: int = 1, more: str = "") -> None:
+        """Write the package under test."""
+        self.write("mylib/__init__.py", LIBRARY.format(side=side, times=times) + textwrap.dedent(more))
+
+    def git(self, *args: str) -> str:
+        """Run git here."""
+        identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+        done = subprocess.run(
+            ["git", *identity, *args], cwd=self.root, env=self._environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    def commit(self) -> str:
+        """Commit everything, and return the commit."""
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message=change")
+        return self.git("rev-parse", "HEAD")
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """Start a run, in a session of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-p", "rlperf", "-p", "no:cacheprovider", *args],
+            cwd=self.root,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+
+    def run(self, *args: str) -> Run:
+        """Run pytest to its end."""
+        with self.start(*args) as process:
+            out, _ = process.communicate(timeout=180)
+        return Run(process.returncode, out)
+
+    def against(self, spec: str, *args: str) -> Run:
+        """Compare live, with little time for it."""
+        return self.run(f"--rlperf-against={spec}", *QUICK, *DECISIVE, *args)
+
+    def left_over(self) -> list[str]:
+        """Return the workers' temporary directories that are still there."""
+        return [path.name for path in self.tmp.iterdir() if path.name.startswith("rlperf-")]
+
+
+class Run:
+    """How a run ended, and what it wrote."""
+
+    def __init__(self, code: int, out: str) -> None:
+        self.code = code
+        self.out = out
+        # Sentences in the summary are wrapped to the terminal.
+        self.words = re.sub(r"\s+", " ", out)
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """Each test's verdict, as the table has it."""
+        return dict(re.findall(r"^(test_\S+) .*\b([A-Z]{3,})(?: \*)?$", self.out, re.MULTILINE))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    """Return a repository with one commit."""
+    return Repository(tmp_path / "repo", tmp_path)
+
+
+# ------------------------------------------------------------------ verdicts
+
+
+def test_a_slowdown_is_found_and_blamed(repository: Repository) -> None:
+    """What a commit made slower fails its test at its line, with the phase to blame; the other test is SAME."""
+    repository.library("head", times=5)
+    repository.commit()
+    run = repository.against("HEAD~1", "--rlperf-json=run.json", "--junitxml=junit.xml", "-v")
+    assert run.code == FAILED, run.out
+    assert run.verdicts == {"test_work": "SLOWER", "test_rest": "SAME"}
+    sha = repository.git("rev-parse", "--short=12", "HEAD~1")
+    for words in (
+        "> rlperf(mylib.work)",
+        "E pytest_rlperf.PerformanceRegression: SLOWER ×",
+        f"a call, * on HEAD~1 ({sha})",
+        "E compared with HEAD~1",
+        "a call: critic +",
+        "tests/test_it.py:5: PerformanceRegression",
+        "live pairs (",
+    ):
+        assert re.search(re.escape(words).replace(r"\*", ".*"), run.words), f"{words}\n{run.out}"
+
+    document = json.loads((repository.root / "run.json").read_text(encoding="utf-8"))
+    test = document["tests"]["tests/test_it.py::test_work"]
+    change_s = test["base_call_s"] * (test["verdict"]["estimate"]["ratio"] - 1)
+    parts = {part["path"]: part["change_s"] for part in test["live"]["contributions"]}
+    assert sum(parts.values()) == pytest.approx(change_s)
+    assert max(parts, key=lambda path: parts[path]) == "critic"
+    assert parts["critic"] == pytest.approx(change_s, rel=0.5)
+    assert all(pair["blocks"] and pair["base"]["slices"] == pair["head"]["slices"] for pair in test["live"]["pairs"])
+    assert {pair["base"]["seed"] for pair in test["live"]["pairs"]} == {1000, 1001, 1002}
+    assert test["live"]["setup_s"] > 0
+
+    properties = {
+        (case.get("name"), item.get("name")): item.get("value")
+        for case in ElementTree.parse(repository.root / "junit.xml").iter("testcase")  # noqa: S314 - pytest wrote it
+        for item in case.iter("property")
+    }
+    assert properties["test_work", "rlperf_verdict"] == "SLOWER"
+    assert properties["test_rest", "rlperf_verdict"] == "SAME"
+    assert properties["test_work", "rlperf_against"] == f"HEAD~1 ({sha})"
+
+
+def test_what_got_faster_passes(repository: Repository) -> None:
+    """The mirror image is FASTER, and -k leaves the other test out."""
+    repository.library("slow", times=5)
+    repository.commit()
+    repository.library("head")
+    repository.commit()
+    run = repository.against("HEAD~1", "-k", "work")
+    assert run.code == OK, run.out
+    assert run.verdicts == {"test_work": "FASTER"}
+    assert "1 passed, 1 deselected" in run.out
+
+
+def test_stop_at_first_and_last_failed(repository: Repository) -> None:
+    """-x ends a live run at its first SLOWER; --lf compares that test alone."""
+    repository.library("head", times=5)
+    repository.commit()
+    first = repository.against("HEAD~1", "-x", "-p", "cacheprovider")
+    assert first.code == FAILED, first.out
+    assert first.verdicts == {"test_work": "SLOWER"}
+    again = repository.against("HEAD~1", "--lf", "-p", "cacheprovider")
+    assert again.code == FAILED, again.out
+    assert again.verdicts == {"test_work": "SLOWER"}
+
+
+def test_uncommitted_changes_are_compared_and_named(repository: Repository) -> None:
+    """Head is the tree as it is; the report says that it is not a commit."""
+    repository.library("head", times=5)
+    run = repository.against("HEAD", "-k", "work")
+    assert run.code == FAILED, run.out
+    assert "uncommitted" in run.words
+
+
+def test_another_directory_is_a_side(repository: Repository, tmp_path: Path) -> None:
+    """dir: compares with another checkout, which is left as it was."""
+    other = tmp_path / "other"
+    repository.git("clone", "--quiet", ".", str(other))
+    repository.library("head", times=5)
+    before = {path: path.read_bytes() for path in other.rglob("*.py")}
+    run = repository.against(f"dir:{other}", "-k", "work")
+    assert run.code == FAILED, run.out
+    assert run.verdicts == {"test_work": "SLOWER"}
+    assert {path: path.read_bytes() for path in other.rglob("*.py")} == before
+
+
+# ------------------------------------------------------------------ nothing to compare, or nothing to compare with
+
+
+def test_equal_trees_are_the_same_unmeasured(repository: Repository) -> None:
+    """Where no file differs there is nothing to measure, and that is said."""
+    run = repository.against("HEAD")
+    assert run.code == OK, run.out
+    assert run.verdicts == {"test_work": "SAME", "test_rest": "SAME"}
+    assert "passed" in run.out
+    verbose = repository.against("HEAD", "-v")
+    assert "same code as HEAD" in verbose.words
+    assert "live pair" not in verbose.words.partition("rlperf ===")[2]
+
+
+def test_a_change_the_test_does_not_load_is_the_same_unmeasured(repository: Repository) -> None:
+    """A module that no measured test imports cannot have made it slower."""
+    repository.write("mylib/elsewhere.py", "VALUE = 1\n")
+    repository.commit()
+    run = repository.against("HEAD~1", "-v")
+    assert run.code == OK, run.out
+    assert run.verdicts == {"test_work": "SAME", "test_rest": "SAME"}
+    assert "nothing that this test loads differs from HEAD~1" in run.words
+
+
+def test_a_name_that_is_missing_on_base_is_new(repository: Repository) -> None:
+    """A test of something new passes as NEW beside one that is compared."""
+    repository.library("head", more="\ndef added():\n    return sum(range(300))\n")
+    repository.write("tests/test_it.py", f"{TESTS}\ndef test_added(rlperf):\n    rlperf(mylib.added)\n")
+    repository.commit()
+    run = repository.against("HEAD~1", "-k", "added or rest")
+    assert run.code == OK, run.out
+    assert run.verdicts == {"test_added": "NEW", "test_rest": "SAME"}
+    assert "has no attribute 'added'" in run.words
+
+
+def test_nothing_that_runs_on_base_is_a_usage_error(repository: Repository) -> None:
+    """A comparison in which no test could be compared is no pass."""
+    repository.library("head", more="\ndef added():\n    return sum(range(300))\n")
+    repository.write("tests/test_it.py", "import mylib\n\ndef test_added(rlperf):\n    rlperf(mylib.added)\n")
+    repository.commit()
+    run = repository.against("HEAD~1")
+    assert run.code == USAGE, run.out
+    assert "no gated test runs on HEAD~1" in run.words
+
+
+def test_a_base_that_cannot_be_imported_is_a_usage_error(repository: Repository) -> None:
+    """Base's own traceback says why nothing can be compared."""
+    repository.library("broken", more="\nraise RuntimeError('base is broken')\n")
+    repository.commit()
+    repository.library("head")
+    repository.commit()
+    run = repository.against("HEAD~1")
+    assert run.code == USAGE, run.out
+    assert "RuntimeError: base is broken" in run.out
+    assert "HEAD~1" in run.words
+    assert repository.left_over() == []
+
+
+def test_a_side_that_loads_the_others_code_is_a_usage_error(repository: Repository) -> None:
+    """Base must not run head's files, whatever puts them on its path; the file is named."""
+    repository.write("conftest.py", f"import sys\nsys.path.insert(0, {str(repository.root)!r})\n")
+    repository.library("head", times=5)
+    repository.commit()
+    run = repository.against("HEAD~1")
+    assert run.code == USAGE, run.out
+    assert (
+        str(repository.root / "mylib" / "__init__.py") in run.words.replace(" ", "").join(("", ""))
+        or "mylib" in run.words
+    )
+
+
+# ------------------------------------------------------------------ processes
+
+
+def test_a_worker_that_dies_in_a_pair_is_an_error_of_its_test(repository: Repository) -> None:
+    """The dead side is named with its last words, and the next test is compared as if nothing had been."""
+    fatal = """
+    import os, signal, sys
+    calls = 0
+
+    def work():
+        global calls
+        calls += 1
+        if calls > 2000:
+            print("last words", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sum(range(400))
+    """
+    repository.library("fatal", more=fatal)
+    repository.commit()
+    repository.library("head")
+    repository.commit()
+    run = repository.against("HEAD~1")
+    assert run.code == FAILED, run.out
+    assert "base worker 0 was killed by SIGKILL" in run.words
+    assert "last words" in run.out
+    assert run.verdicts == {"test_rest": "SAME"}
+    assert repository.left_over() == []
+
+
+def test_two_runs_at_once_do_not_disturb_each_other(repository: Repository) -> None:
+    """Both prepare the same side of the same checkout, and both find what there is to find."""
+    repository.library("head", times=5)
+    repository.commit()
+    args = ("--rlperf-against=HEAD~1", *QUICK, *DECISIVE, "-k", "work")
+    runs = []
+    with repository.start(*args) as one, repository.start(*args) as other:
+        for process in (one, other):
+            out, _ = process.communicate(timeout=180)
+            runs.append(Run(process.returncode, out))
+    for run in runs:
+        assert run.code == FAILED, run.out
+        assert run.verdicts == {"test_work": "SLOWER"}
+
+
+def members(process: subprocess.Popen[str], count: int) -> list[psutil.Process]:
+    """Wait until a run has ``count`` worker processes, and return them."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = [
+            child
+            for child in psutil.Process(process.pid).children(recursive=True)
+            if "pytest_rlperf.measure.worker" in " ".join(_command(child))
+        ]
+        if len(found) >= count:
+            return found
+        if process.poll() is not None:
+            break
+    raise AssertionError(f"no {count} workers; the run wrote: {process.communicate()[0]}")
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_no_worker_outlives_its_run(repository: Repository, how: signal.Signals) -> None:
+    """Workers of both sides end with an interrupted run, and with one that is killed."""
+    repository.library("head", times=2)
+    repository.commit()
+    with repository.start("--rlperf-against=HEAD~1", "--rlperf-max-time=30", "--rlperf-pairs=4..10") as process:
+        workers = members(process, 4)
+        process.send_signal(how)
+        process.communicate(timeout=60)
+        _, alive = psutil.wait_procs(workers, timeout=20)
+    assert alive == []
+    if how is signal.SIGINT:
+        assert process.returncode == pytest.ExitCode.INTERRUPTED
+        assert repository.left_over() == []
+
+
+# ------------------------------------------------------------------ stored suspicion, live settlement
+
+
+@pytest.fixture
+def stored(repository: Repository) -> Path:
+    """Return the baseline file that a clean commit of the repository was stored in."""
+    run = repository.run("--rlperf-save-baseline", "--rlperf-max-time=1", "-k", "work")
+    assert run.code == OK, run.out
+    (path,) = (repository.root / "baselines" / "default").glob("*.json")
+    return path
+
+
+def rewrite(path: Path, change: Any) -> None:
+    """Change what a baseline file holds."""
+    data = json.loads(path.read_bytes())
+    change(data)
+    path.write_text(json.dumps(data), encoding="utf-8")
+
+
+def five_times_as_fast(data: dict[str, Any]) -> None:
+    """Make stored figures such that everything after them looks slower."""
+    for entry in data["results"].values():
+        for worker in entry["result"]["workers"]:
+            for clock in ("wall", "cpu"):
+                worker[clock] = {name: value / 5 for name, value in worker[clock].items()}
+
+
+SETTLE = ("--rlperf", *QUICK, *DECISIVE, "-k", "work")
+
+
+def test_a_suspicion_is_settled_by_the_baselines_own_commit(repository: Repository, stored: Path) -> None:
+    """Stored numbers that see a slowdown do not convict: live pairs against their commit do, or say what changed."""
+    rewrite(stored, five_times_as_fast)
+    repository.library("head")  # other code, as fast
+    acquitted = repository.run(*SETTLE, "-v")
+    assert acquitted.code == OK, acquitted.out
+    assert acquitted.verdicts == {"test_work": "SAME"}
+    assert "the code is as fast as it was; stored numbers say ×" in acquitted.words
+    alone = repository.run(*SETTLE, "--rlperf-confirm=never")
+    assert alone.code == FAILED, alone.out
+    assert "stored numbers only" in alone.words
+
+    repository.library("head", times=5)
+    convicted = repository.run(*SETTLE)
+    assert convicted.code == FAILED, convicted.out
+    assert convicted.verdicts == {"test_work": "SLOWER"}
+    sha = repository.git("rev-parse", "--short=12", "HEAD")
+    assert f"compared {sha}" in convicted.words or sha in convicted.words
+    assert "live pairs" in convicted.words
+
+
+def test_equal_code_is_acquitted_without_live_pairs(repository: Repository, stored: Path) -> None:
+    """Where the baseline's commit has the same code, a suspicion is the machine's."""
+    rewrite(stored, five_times_as_fast)
+    run = repository.run(*SETTLE, "-v")
+    assert run.code == OK, run.out
+    assert run.verdicts == {"test_work": "SAME"}
+    assert "same code as" in run.words
+
+
+def test_a_baseline_of_another_machine_is_settled_live(repository: Repository, stored: Path) -> None:
+    """Its numbers mean nothing here, its commit does."""
+    rewrite(stored, lambda data: data["machine"].update(cpu="another processor"))
+    stored.rename(stored.with_name("another-machine.json"))
+    repository.library("head", times=5)
+    run = repository.run(*SETTLE)
+    assert run.code == FAILED, run.out
+    assert run.verdicts == {"test_work": "SLOWER"}
+    never = repository.run(*SETTLE, "--rlperf-confirm=never")
+    assert never.verdicts == {"test_work": "INCOMPARABLE"}
+
+
+def test_always_settles_live(repository: Repository, stored: Path) -> None:
+    """--rlperf-confirm=always compares live what stored numbers would have acquitted."""
+    repository.library("head")
+    run = repository.run(*SETTLE, "--rlperf-confirm=always", "-v")
+    assert run.code == OK, run.out
+    assert run.verdicts == {"test_work": "SAME"}
+    assert "live pairs (" in run.words
+
+
+def test_a_commit_that_git_has_not_is_not_run(repository: Repository, stored: Path) -> None:
+    """A baseline may name any commit; only one of the local history is run, else the numbers are all there is."""
+
+    def forget(data: dict[str, Any]) -> None:
+        five_times_as_fast(data)
+        for session in data["sessions"].values():
+            session["commit"] = "a" * 40
+
+    rewrite(stored, forget)
+    repository.library("head")
+    run = repository.run(*SETTLE)
+    assert run.code == FAILED, run.out
+    assert "stored numbers only" in run.words
+    assert "not settled live" in run.words
+
+
+# ------------------------------------------------------------------ self-check
+
+
+def test_selfcheck_tells_what_the_machine_can(repository: Repository) -> None:
+    """Known slowdowns of today's code are found, and unchanged code is not called slower."""
+    slowdowns = ("-o", "rlperf_slowdowns=200% 400%")
+    run = repository.run("--rlperf-selfcheck", *QUICK, *DECISIVE, *slowdowns, "--rlperf-json=self.json", "-k", "work")
+    assert run.code == OK, run.out
+    document = json.loads((repository.root / "self.json").read_text(encoding="utf-8"))
+    assert document["kind"] == "selfcheck"
+    assert document["fitness"] == {
+        "tolerance": 0.5,
+        "is_fit": True,
+        "false_alarms": 0,
+        "reasons": ["0 false alarms; 1 of 1 unchanged test SAME", document["fitness"]["reasons"][1]],
+    }
+    trials = document["tests"]["tests/test_it.py::test_work"]["trials"]
+    assert [trial["verdict"]["status"] for trial in trials] == ["SAME", "SLOWER", "SLOWER"]
+    assert trials[2]["verdict"]["estimate"]["ratio"] == pytest.approx(5, rel=0.3)
+    assert "+200 %" in run.words
+    assert "fit yes" in run.words

@@ -1,0 +1,857 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import site
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.measure.messages import PROTOCOL
+from pytest_rlperf.measure.sides import build, environment, foreign
+from pytest_rlperf.measure.sides.cache import Cache
+from pytest_rlperf.measure.sides.environment import make_environment, mapped_search_path, site_packages, start_path
+from pytest_rlperf.measure.sides.installs import How
+from pytest_rlperf.measure.sides.loaded import importers_of, loaded_files
+from pytest_rlperf.measure.sides.packages import Package, packages_under_test, why_build
+from pytest_rlperf.measure.sides.verify import check_loaded
+from pytest_rlperf.model.sides import Project, Side, Sides
+
+needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
+
+SO = EXTENSION_SUFFIXES[0]
+
+
+def write(root: Path, files: Mapping[str, str]) -> Path:
+    """Write files below a directory and return it."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+def make_project(root: Path, **changes: object) -> Project:
+    """Return a project at ``root``: its tests and conftests are those that lie there."""
+    project = Project(
+        rootdir=root,
+        directory=root,
+        inipath=None,
+        args=(),
+        path=tuple(sys.path),
+        files=tuple(sorted(root.rglob("test_*.py"))),
+        conftests=tuple(sorted(root.rglob("conftest.py"))),
+        test_patterns=("test_*.py", "*_test.py"),
+        packages=(),
+        baseline_dir=root / "baselines",
+    )
+    return replace(project, **changes)  # type: ignore[arg-type]  # what a test wants to change
+
+
+def ask(python: str, code: str, **variables: str) -> str:
+    """Return what an interpreter prints."""
+    argv = [python, "-c", code]
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        argv, env={**kept, **variables}, cwd=Path(python).parent, capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
+
+
+def file_url(path: Path, *, editable: bool = True) -> str:
+    """Return what pip notes of an installation from a directory."""
+    return f'{{"url": "{path.as_uri()}", "dir_info": {{"editable": {str(editable).lower()}}}}}'
+
+
+def install(site_directory: Path, name: str, files: Mapping[str, str], direct_url: str | None = None) -> None:
+    """Put a distribution into a directory of installed packages, as pip leaves it."""
+    metadata = f"{name}-1.0.dist-info"
+    notes = {f"{metadata}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"}
+    if direct_url is not None:
+        notes[f"{metadata}/direct_url.json"] = direct_url
+    notes[f"{metadata}/RECORD"] = "".join(f"{file},,\n" for file in [*files, *notes])
+    write(site_directory, {**files, **notes})
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return the directory of today's tree."""
+    directory = tmp_path / "tree"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """Return the directory of the tree that takes its place."""
+    directory = tmp_path / "base"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a directory of installed packages that the running interpreter looks through before its own."""
+    directory = tmp_path / "parent"
+    directory.mkdir()
+    sites = environment.parent_sites()
+    monkeypatch.setattr(environment, "parent_sites", lambda: [directory, *sites])
+    monkeypatch.syspath_prepend(directory)
+    return directory
+
+
+# --------------------------------------------------------------------------- packages under test
+
+
+def found(project: Project) -> dict[str, Package]:
+    """Return the packages under test by name."""
+    return {package.name: package for package in packages_under_test(project, project.rootdir)}
+
+
+def test_packages_lie_in_the_root_and_in_src(tree: Path) -> None:
+    """Packages, modules and namespaces are under test; tests, settings, documentation and environments are not."""
+    write(
+        tree,
+        {
+            "mylib/__init__.py": "",
+            "learner.py": "",
+            "test_learner.py": "",
+            "conftest.py": "",
+            "setup.py": "",
+            "noxfile.py": "",
+            "docs/conf.py": "",
+            "tests/helper.py": "",
+            ".hidden/module.py": "",
+            "environment/pyvenv.cfg": "",
+            "environment/thing.py": "",
+            "data/numbers.csv": "",
+            "code/of_the_library.py": "",
+            "pluggy/notes.py": "",
+            "src/space/part/__init__.py": "",
+        },
+    )
+    packages = found(make_project(tree))
+    assert sorted(packages) == ["learner", "mylib", "space"]
+    assert packages["space"].location == tree / "src/space"
+    assert packages["space"].entry == tree / "src"
+    assert packages["learner"].location == tree / "learner.py"
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        ({"mylib/__init__.py": "", "mylib/core.py": "", "mylib/tests/test_core.py": ""}, ["mylib"]),
+        ({"mylib/__init__.py": "x = 1", "mylib/speed/test_core.py": "", "mylib/speed/conftest.py": ""}, ["mylib"]),
+        ({"speed/__init__.py": "", "speed/helper.py": "", "speed/test_core.py": ""}, []),
+        ({"checks/__init__.py": "", "checks/speed/test_core.py": "", "checks/speed/helper.py": ""}, []),
+        ({"checks/conftest.py": "", "checks/speed/test_core.py": ""}, []),
+    ],
+    ids=["tests within", "suite within", "tests beside helpers", "tests further down", "conftest above"],
+)
+def test_directories_of_tests_are_not_under_test(tree: Path, files: dict[str, str], names: list[str]) -> None:
+    """A package may hold its own tests; a directory that holds nothing else is none."""
+    assert sorted(found(make_project(write(tree, files)))) == names
+
+
+def test_packages_on_the_path_are_under_test(tree: Path) -> None:
+    """What a sys.path entry in the tree holds is under test; a directory of tests there is not looked through."""
+    write(tree, {"libs/core/mylib/__init__.py": "", "checks/helper.py": "", "checks/test_speed.py": ""})
+    path = (str(tree / "libs/core"), str(tree / "checks"), *sys.path)
+    assert list(found(make_project(tree, path=path))) == ["mylib"]
+
+
+def test_installed_packages_are_found_in_the_tree(tree: Path, parent: Path) -> None:
+    """What is installed from the tree is known by how it is imported."""
+    write(tree, {f"{name}/lib_{name}/__init__.py": "" for name in ("plain", "finder", "hook", "copy")})
+    install(parent, "lib-plain", {"_plain.pth": f"{tree / 'plain'}\n"}, file_url(tree / "plain"))
+    mapping = f"MAPPING: dict[str, str] = {{'lib_finder': {str(tree / 'finder/lib_finder')!r}}}\n"
+    line = "import __editable___lib_finder; __editable___lib_finder.install()"
+    files = {"__editable__.lib.pth": line.replace("lib_finder", "lib_finder_1_finder")}
+    files["__editable___lib_finder_1_finder.py"] = mapping + "raise SystemExit('imported')\n"
+    install(parent, "lib-finder", files, file_url(tree / "finder"))
+    files = {"_hook.pth": "import _hook; _hook.go()", "_hook.py": "def go(): install({'lib_hook'}, '/elsewhere')\n"}
+    install(parent, "lib-hook", files, file_url(tree / "hook"))
+    install(parent, "lib-copy", {"lib_copy/__init__.py": ""}, file_url(tree / "copy", editable=False))
+
+    packages = found(make_project(tree))
+    assert {name: package.how for name, package in packages.items()} == {
+        "lib_copy": "installed",
+        "lib_finder": "finder",
+        "lib_hook": "hook",
+        "lib_plain": "path",
+    }
+    for name in ("plain", "finder", "hook", "copy"):
+        assert packages[f"lib_{name}"].location == tree / name / f"lib_{name}"
+        assert packages[f"lib_{name}"].distribution == f"lib-{name}"
+        assert packages[f"lib_{name}"].project_dir == tree / name
+
+
+def test_finder_of_modules_and_namespaces_is_read(tree: Path, parent: Path) -> None:
+    """Setuptools' finder maps modules without their suffix, and packages in namespaces by dotted names."""
+    write(tree, {"code/lone.py": "", "code/inner/__init__.py": ""})
+    places = {"lone": str(tree / "code/lone"), "space.inner": str(tree / "code/inner")}
+    module = "__editable___many_1_finder"
+    files = {"__editable__.many.pth": f"import {module}; {module}.install()"}
+    files[f"{module}.py"] = f"MAPPING = {places!r}\nNAMESPACES = {{'space': []}}\n"
+    install(parent, "many", files, file_url(tree))
+    packages = found(make_project(tree))
+    assert packages["lone"].location == tree / "code/lone.py"
+    assert packages["space.inner"].location == tree / "code/inner"
+
+
+def test_setuptools_strict_mode_needs_a_build(tree: Path, parent: Path) -> None:
+    """A directory of links that pip made is a build, though a plain entry leads to it."""
+    write(tree, {"mylib/__init__.py": "", "build/__editable__.mylib-1/mylib/__init__.py": ""})
+    files = {"__editable__.mylib.pth": str(tree / "build/__editable__.mylib-1")}
+    install(parent, "mylib", files, file_url(tree))
+    assert found(make_project(tree))["mylib"].how == "hook"
+
+
+@pytest.mark.parametrize("room", ["environment/src/other", ".hidden/other", "site-packages/other"])
+def test_distributions_of_other_rooms_in_the_tree_are_not_under_test(tree: Path, parent: Path, room: str) -> None:
+    """What pip checked out into an environment in the tree is not of the tree."""
+    write(tree, {"environment/pyvenv.cfg": "", f"{room}/other.py": ""})
+    install(parent, "other", {"_other.pth": f"{tree / room}\n"}, file_url(tree / room))
+    assert not found(make_project(tree, path=(str(tree / room),)))
+
+
+@pytest.mark.parametrize(("name", "names"), [("mylib", ["mylib"]), ("other", [])])
+def test_wheel_in_the_tree_may_be_somebody_elses(tree: Path, parent: Path, name: str, names: list[str]) -> None:
+    """A wheel that was installed from the tree is under test where the project bears its name."""
+    write(tree, {"pyproject.toml": "[project]\nname = 'mylib'\n"})
+    url = f'{{"url": "{(tree / "dist/it-1.0-py3-none-any.whl").as_uri()}", "archive_info": {{}}}}'
+    install(parent, name, {f"{name}/__init__.py": ""}, url)
+    assert list(found(make_project(tree))) == names
+
+
+def test_user_names_the_packages_under_test(tree: Path) -> None:
+    """The ini setting overrides what is found, and may name what looks like tests."""
+    write(tree, {"mylib/__init__.py": "", "other/__init__.py": "", "testing/__init__.py": "", "src/a/b/c.py": ""})
+    project = make_project(tree, packages=("mylib", "testing", "a.b"))
+    assert {package.name: package.location for package in packages_under_test(project, tree)} == {
+        "mylib": tree / "mylib",
+        "testing": tree / "testing",
+        "a.b": tree / "src/a/b",
+    }
+
+
+def test_unknown_package_is_an_error(tree: Path) -> None:
+    """A name in the ini setting that is nowhere in the tree is told with those that are."""
+    write(tree, {"mylib/__init__.py": ""})
+    with pytest.raises(SideError, match=r"'mylob'.*\(found: mylib\)"):
+        packages_under_test(make_project(tree, packages=("mylob",)), tree)
+
+
+# --------------------------------------------------------------------------- why to build
+
+
+def git(tree: Path, *arguments: str) -> None:
+    """Run git in a tree."""
+    subprocess.run(["git", "-C", str(tree), *arguments], check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("mylib/core.py", None),
+        ("mylib/notes.txt", None),
+        (f"mylib/_core{SO}", f"mylib has files that only a build makes, such as mylib/_core{SO}"),
+        ("mylib/generated.py", "mylib has files that only a build makes, such as mylib/generated.py"),
+        ("mylib/_version.py", "mylib has files that only a build makes, such as mylib/_version.py"),
+        ("mylib/__pycache__/core.cpython-311.pyc", None),
+    ],
+)
+def test_files_that_only_a_build_makes(tree: Path, file: str, reason: str | None) -> None:
+    """Extension modules and ignored code that git has not must be built; new files that git would take need not."""
+    write(tree, {"mylib/__init__.py": "", "setup.py": "", ".gitignore": "generated.py\n*.so\n*.txt\n", file: ""})
+    git(tree, "init", "-q")
+    git(tree, "add", "mylib/__init__.py", "setup.py")
+    assert why_build(packages_under_test(make_project(tree), tree), tree) == reason
+
+
+def test_without_git_extension_modules_tell(tree: Path) -> None:
+    """Of a directory that is no repository, only extension modules are known to be built."""
+    write(tree, {"mylib/__init__.py": "", "mylib/_version.py": "", "setup.py": ""})
+    packages = packages_under_test(make_project(tree), tree)
+    assert why_build(packages, tree) is None
+    write(tree, {f"mylib/_core{SO}": ""})
+    assert why_build(packages, tree) == f"mylib has files that only a build makes, such as mylib/_core{SO}"
+
+
+@pytest.mark.parametrize(("how", "word"), [("hook", "hook"), ("installed", "copy")])
+def test_hooks_and_copies_need_a_build(tree: Path, how: How, word: str) -> None:
+    """What is imported from elsewhere than the tree must be built."""
+    package = Package("mylib", tree / "mylib", tree, how, "mylib", tree)
+    assert word in str(why_build([package], tree))
+
+
+# --------------------------------------------------------------------------- thin environments
+
+
+def test_thin_environment_has_what_the_parent_has(tree: Path, base: Path, tmp_path: Path) -> None:
+    """A thin environment is one of its own, and imports the parent's packages from where they are."""
+    python = make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=False)
+    prefix, file = ask(python, "import sys, pytest; print(sys.prefix); print(pytest.__file__)").splitlines()
+    assert Path(prefix) == tmp_path / "thin"
+    assert file == pytest.__file__
+
+
+def test_path_keeps_the_parents_order(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
+    """The environment's own packages come first, then the parent's, each followed by what its lines add."""
+    other = tmp_path / "other"
+    for directory in (tree / "src", base / "src", other, parent / "sub"):
+        directory.mkdir(parents=True)
+    write(parent, {"b.pth": f"# a comment\n\n{tree / 'src'}\n{tmp_path / 'missing'}\n", "a.pth": f"{other}\nsub\n"})
+    directory = tmp_path / "thin"
+    project = make_project(tree, path=())
+    python = make_environment(directory, project, (), (tree, base), built=False)
+    path = start_path(python, project, (tree, base), {})
+    own = [site_packages(directory), parent, other, parent / "sub", base / "src"]
+    start = path.index(str(own[0]))
+    assert [Path(entry) for entry in path[start : start + 5]] == own
+    assert str(tree / "src") not in path
+
+
+def test_nothing_is_mapped_without_a_mapping(tree: Path, parent: Path, tmp_path: Path) -> None:
+    """For other versions of dependencies today's tree stays where it is, hooks included."""
+    write(tree, {"src/mylib.py": ""})
+    files = {"_mylib.pth": f"{tree / 'src'}\nimport _hook\n", "_hook.py": "import sys; sys.hooked = True"}
+    install(parent, "mylib", files, file_url(tree))
+    python = make_environment(tmp_path / "thin", make_project(tree), (), None, built=False)
+    said = ask(python, "import sys, mylib; print(sys.hooked, mylib.__file__)")
+    assert said == f"True {tree / 'src/mylib.py'}"
+
+
+def test_lines_of_code_are_repeated(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
+    """Import lines run as they do in the parent, and find the directory of their own file."""
+    line = "import sys; where = sys._getframe(1).f_locals['sitedir']; sys.seen = where"
+    write(parent, {"space-nspkg.pth": f"{line}\n"})
+    python = make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=False)
+    assert ask(python, "import sys; print(sys.seen)") == str(parent)
+
+
+def test_hooks_of_the_tree_are_left_out(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
+    """An editable hook of a package under test does not run, that of another project does."""
+    for name, place in (("ours", tree), ("theirs", tmp_path)):
+        files = {f"_{name}.pth": f"import _{name}", f"_{name}.py": f"import sys; sys.{name} = True"}
+        install(parent, name, files, file_url(place))
+    python = make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=False)
+    assert ask(python, "import sys; print(hasattr(sys, 'ours'), hasattr(sys, 'theirs'))") == "False True"
+
+
+def test_finder_becomes_entries_and_links(tree: Path, base: Path, tmp_path: Path) -> None:
+    """What setuptools' finder maps is found in base's tree; what base does not have is not found at all."""
+    write(tree, {"mylib/__init__.py": "", "code/inner.py": "", "gone/__init__.py": "", "old/__init__.py": ""})
+    write(base, {"mylib/__init__.py": "", "code/inner.py": ""})
+    packages = (
+        Package("mylib", tree / "mylib", tree, "finder", "mylib", tree),
+        Package("gone", tree / "gone", tree, "finder", "mylib", tree),
+        Package("renamed", tree / "old", tree, "finder", "mylib", tree),
+        Package("space.deep", tree / "code/inner.py", tree, "finder", "mylib", tree),
+    )
+    python = make_environment(tmp_path / "thin", make_project(tree), packages, (tree, base), built=False)
+    code = "import os, mylib, space.deep as deep; print(mylib.__file__); print(os.path.realpath(deep.__file__))"
+    assert ask(python, code).splitlines() == [str(base / "mylib/__init__.py"), str(base / "code/inner.py")]
+    for name in ("gone", "renamed"):
+        with pytest.raises(subprocess.CalledProcessError) as failure:
+            ask(python, f"import {name}")
+        assert f"ModuleNotFoundError: No module named '{name}'" in failure.value.stderr
+
+
+def test_environment_in_the_tree_is_not_mapped(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
+    """What lies in a virtual environment within the tree stays the parent's."""
+    write(tree, {"venv/pyvenv.cfg": "", "venv/src/other/other.py": ""})
+    write(parent, {"other.pth": str(tree / "venv/src/other")})
+    python = make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=False)
+    assert ask(python, "import other; print(other.__file__)") == str(tree / "venv/src/other/other.py")
+
+
+def test_built_packages_are_left_to_the_build(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
+    """Where code is to be built, neither tree's files are on the path."""
+    write(tree, {"src/mylib.py": ""})
+    write(base, {"src/mylib.py": ""})
+    install(parent, "mylib", {"_mylib.pth": f"{tree / 'src'}\n"}, file_url(tree))
+    python = make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=True)
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        ask(python, "import mylib")
+    assert "ModuleNotFoundError" in failure.value.stderr
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_user_packages_are_seen_as_the_parent_sees_them(
+    tree: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """The user's own site-packages are there where the parent has them, and before the others."""
+    user = write(tmp_path / "user", {"of_the_user.py": ""})
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", seen)
+    monkeypatch.setattr(site, "getusersitepackages", lambda: str(user))
+    python = make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=False)
+    path = start_path(python, make_project(tree), (tree, base), {})
+    assert (str(user) in path) == seen
+    if seen:
+        assert path.index(str(user)) < path.index(site.getsitepackages()[0])
+
+
+def test_environments_share_nothing(tree: Path, base: Path, tmp_path: Path) -> None:
+    """What is put into one environment is in no other, and not in the parent."""
+    pythons = [
+        make_environment(tmp_path / name, make_project(tree), (), (tree, base), built=False) for name in ("one", "two")
+    ]
+    write(site_packages(tmp_path / "one"), {"only_in_one.py": ""})
+    code = "import importlib.util; print(importlib.util.find_spec('only_in_one') is not None)"
+    assert [ask(python, code) for python in (*pythons, sys.executable)] == ["True", "False", "False"]
+
+
+def test_start_up_entries_are_mapped(tree: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory a run was started in and its PYTHONPATH come first, those in the tree as base has them."""
+    monkeypatch.setenv("PYTHONPATH", str(tree / "src"))
+    library = [entry for entry in sys.path if entry.endswith(".zip") or entry == os.path.dirname(os.__file__)]  # noqa: PTH120 - as sys.path has it
+    project = make_project(tree, path=(str(tree), "src", str(tmp_path / "elsewhere"), *library, str(tree / "late")))
+    python = make_environment(tmp_path / "thin", project, (), (tree, base), built=False)
+    path = start_path(python, project, (tree, base), {})
+    assert path[:3] == (str(base), str(base / "src"), str(tmp_path / "elsewhere"))
+    assert not [entry for entry in path if Path(entry).is_relative_to(tree)]
+
+
+def test_search_path_is_mapped(tree: Path, base: Path) -> None:
+    """PYTHONPATH for a side's own children names base's directories, whatever it was relative to."""
+    value = os.pathsep.join(["src", "", str(tree / "lib"), "/elsewhere"])
+    mapped = mapped_search_path(value, tree, (tree, base))
+    assert mapped.split(os.pathsep) == [str(base / "src"), str(base / "lib"), "/elsewhere"]
+
+
+def test_state_of_the_parent_shows_changes(parent: Path) -> None:
+    """An installation or another .pth line makes environments out of date; nothing else does."""
+    states = [environment.parent_state(), environment.parent_state()]
+    install(parent, "another", {"another.py": ""})
+    states.append(environment.parent_state())
+    write(parent, {"more.pth": "/elsewhere"})
+    states.append(environment.parent_state())
+    assert states[0] == states[1]
+    assert len(set(states)) == 3
+
+
+# --------------------------------------------------------------------------- what is loaded
+
+
+def test_loaded_files_are_watched_ones_and_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are named without links; other modules, and those that have no file, are left out."""
+    real = write(tmp_path / "real", {"watched_module.py": ""})
+    elsewhere = write(tmp_path / "elsewhere", {"named_package/__init__.py": "", "unnamed_module.py": ""})
+    (tmp_path / "link").symlink_to(real)
+    monkeypatch.syspath_prepend(elsewhere)
+    monkeypatch.syspath_prepend(tmp_path / "link")
+    for name in ("watched_module", "named_package", "unnamed_module"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.import_module(name)
+    assert loaded_files([str(real)], ["named_package", "named"]) == {
+        "watched_module": str(real / "watched_module.py"),
+        "named_package": str(elsewhere / "named_package/__init__.py"),
+    }
+
+
+def test_importers_hold_what_they_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module is imported by one that holds it, or a name of it."""
+    files = {"held_one.py": "", "held_two.py": "def f(): ...", "holder.py": "import held_one\nfrom held_two import f"}
+    monkeypatch.syspath_prepend(write(tmp_path, files))
+    importlib.import_module("holder")
+    try:
+        assert importers_of(["held_one", "held_two"]) == {"held_one": "holder", "held_two": "holder"}
+    finally:
+        for name in ("held_one", "held_two", "holder"):
+            del sys.modules[name]
+
+
+# --------------------------------------------------------------------------- verification
+
+
+def make_side(label: str, home: Path) -> Side:
+    """Return a side whose code must come from ``home``."""
+    return Side(label, sys.executable, (), home, (), (), {}, (home,))
+
+
+@pytest.fixture
+def sides(tree: Path, base: Path) -> Sides:
+    """Return two sides that differ by one module of a package."""
+    for home in (tree, base):
+        write(home, {"src/mylib/__init__.py": "", "src/mylib/core.py": "", "src/mylib/other.py": "", "helper.py": ""})
+    return Sides(make_side("v1.0", base), make_side("today", tree), ("mylib",), ("src/mylib/core.py",), ())
+
+
+def loaded(home: Path, *names: str) -> dict[str, str]:
+    """Return what a worker would say that has loaded modules of mylib."""
+    files = {"mylib": str(home / "src/mylib/__init__.py")}
+    return files | {f"mylib.{name}": str(home / f"src/mylib/{name}.py") for name in names}
+
+
+@pytest.mark.parametrize(
+    ("changed", "names", "differs"),
+    [
+        (("src/mylib/core.py",), ["core"], True),
+        (("src/mylib/core.py",), ["other"], False),
+        (("src/mylib/core.py", "src/mylib/other.py"), ["other"], True),
+        ((), ["core"], False),
+        (None, ["other"], True),
+        (("src/mylib/table.csv",), ["other"], True),
+        (("setup.py",), ["other"], True),
+        (("mylib/mylib/other.py",), ["other"], True),
+    ],
+    ids=["loaded", "not loaded", "one loaded", "none", "no files", "data", "not of a package", "nested name"],
+)
+def test_code_is_equal_where_nothing_that_changed_was_loaded(
+    sides: Sides, tree: Path, base: Path, changed: tuple[str, ...] | None, names: list[str], differs: bool
+) -> None:
+    """Sides are equal to a test only where all that changed is code that neither side has loaded."""
+    sides = replace(sides, changed=changed)
+    assert check_loaded(sides, loaded(base, *names), loaded(tree, *names)) is differs
+
+
+def test_what_only_one_side_loaded_differs(sides: Sides, tree: Path, base: Path) -> None:
+    """A module that was added or removed is a difference where either side has loaded it."""
+    assert check_loaded(sides, loaded(base), loaded(tree, "core"))
+    assert check_loaded(sides, loaded(base, "core"), loaded(tree))
+
+
+def test_base_must_not_load_todays_code(sides: Sides, tree: Path, base: Path) -> None:
+    """Code of today's tree on base is an error that names the module, the file and who imported it."""
+    mixed = {**loaded(base), "helper": str(tree / "helper.py")}
+    match = rf"v1\.0 has loaded code of today: helper is {tree / 'helper.py'}, imported by mylib\.core"
+    with pytest.raises(SideError, match=match):
+        check_loaded(sides, mixed, loaded(tree), {"helper": "mylib.core"})
+
+
+def test_today_must_not_load_bases_code(sides: Sides, tree: Path, base: Path) -> None:
+    """Code of base on today's side is an error too."""
+    with pytest.raises(SideError, match=r"today has loaded code of v1\.0: mylib"):
+        check_loaded(sides, loaded(base), loaded(base))
+
+
+def test_links_do_not_hide_whose_code_it_is(sides: Sides, tree: Path, base: Path) -> None:
+    """A file is whose tree it lies in, whatever way leads to it."""
+    (base / "link").symlink_to(tree / "src/mylib")
+    mixed = {**loaded(base), "mylib.core": str(base / "link/core.py")}
+    with pytest.raises(SideError, match=r"v1\.0 has loaded code of today: mylib\.core"):
+        check_loaded(sides, mixed, loaded(tree))
+
+
+def test_packages_under_test_come_from_a_side(sides: Sides, tree: Path, base: Path, tmp_path: Path) -> None:
+    """A copy of the package that lies in neither tree is an error."""
+    copy = {"mylib": str(tmp_path / "site-packages/mylib/__init__.py")}
+    with pytest.raises(SideError, match=r"today has loaded code of neither side: mylib is .*pip install -e"):
+        check_loaded(sides, loaded(base), copy)
+
+
+def test_environments_in_a_tree_are_not_its_code(sides: Sides, tree: Path, base: Path) -> None:
+    """What both sides load from a virtual environment within today's tree is not of that tree."""
+    write(tree, {"venv/pyvenv.cfg": "", "venv/lib/numeric.py": ""})
+    numeric = {"numeric": str(tree / "venv/lib/numeric.py")}
+    assert check_loaded(sides, loaded(base, "core") | numeric, loaded(tree, "core") | numeric)
+
+
+def test_base_within_todays_tree_is_base(sides: Sides, tree: Path) -> None:
+    """A side's files may lie in a directory of today's tree."""
+    nested = write(tree / "sides", {"src/mylib/__init__.py": "", "src/mylib/core.py": ""})
+    sides = replace(sides, base=make_side("v1.0", nested))
+    assert check_loaded(sides, loaded(nested, "core"), loaded(tree, "core"))
+
+
+def test_benchmark_must_import_the_repository(sides: Sides, tree: Path) -> None:
+    """A benchmark that loads nothing of the packages under test compares nothing."""
+    with pytest.raises(SideError, match=r"never imports this repository: nothing was loaded of mylib on v1\.0"):
+        check_loaded(sides, {}, loaded(tree))
+
+
+def test_sides_of_one_tree_need_not_import_it(sides: Sides, tree: Path) -> None:
+    """Under another interpreter a benchmark may be of what it imports from elsewhere alone."""
+    sides = replace(sides, base=make_side("another Python", tree), changed=None)
+    assert check_loaded(sides, {}, {})
+
+
+def test_built_files_are_what_was_built(sides: Sides, tree: Path, tmp_path: Path) -> None:
+    """A file that is no longer what its wheel brought is an error."""
+    home = write(tmp_path / "site-packages", {"mylib/__init__.py": "SIDE = 'base'\n"})
+    digest = base64.urlsafe_b64encode(hashlib.sha256(b"SIDE = 'base'\n").digest()).decode().rstrip("=")
+    write(home, {"mylib-1.dist-info/RECORD": f"mylib/__init__.py,sha256={digest},14\n"})
+    sides = replace(sides, base=make_side("v1.0", home))
+    files = {"mylib": str(home / "mylib/__init__.py")}
+    assert not check_loaded(sides, files, loaded(tree))
+    write(home, {"mylib/__init__.py": "SIDE = 'edit'\n"})
+    with pytest.raises(SideError, match=r"mylib/__init__\.py is not what was built for v1\.0"):
+        check_loaded(sides, files, loaded(tree))
+
+
+def test_checked_out_files_are_the_commits(sides: Sides, tree: Path, base: Path, tmp_path: Path) -> None:
+    """In a checkout of ours, package files must be as committed; in the user's own they need not be."""
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for arguments in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "first")):
+        git(base, *arguments)
+    clone = tmp_path / "clone"
+    git(base, "clone", "-q", "--shared", str(base), str(clone))
+    ours = replace(sides, base=make_side("v1.0", clone))
+    assert check_loaded(ours, loaded(clone, "core"), loaded(tree, "core"))
+    for place in (base, clone):
+        write(place, {"src/mylib/core.py": "x = 1"})
+    assert check_loaded(sides, loaded(base, "core"), loaded(tree, "core"))
+    with pytest.raises(SideError, match=r"core\.py is not what was checked out for v1\.0"):
+        check_loaded(ours, loaded(clone, "core"), loaded(tree, "core"))
+
+
+# --------------------------------------------------------------------------- builds
+
+BACKEND = """
+import base64, hashlib, os, zipfile
+
+def get_requires_for_build_wheel(config_settings=None):
+    return os.environ.get("WANTED", "").split()
+
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    print("the compiler speaks")
+    if os.path.exists("broken"):
+        raise RuntimeError("cannot compile")
+    files = {
+        "built_thing/__init__.py": open("built_thing/__init__.py").read(),
+        "built_thing/generated.py": "MADE = True\\n",
+        "built_thing-1.0.dist-info/METADATA": "Metadata-Version: 2.1\\nName: built-thing\\nVersion: 1.0\\n",
+        "built_thing-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    files["built_thing-1.0.dist-info/RECORD"] = "".join(f"{name},,\\n" for name in files)
+    name = "built_thing-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(directory, name), "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+    return name
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Return a project that brings its own build backend, which needs nothing."""
+    settings = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    files = {"pyproject.toml": settings, "backend.py": BACKEND, "built_thing/__init__.py": "SIDE = 'built'\n"}
+    return write(tmp_path / "source", files)
+
+
+@pytest.fixture
+def thin(tree: Path, base: Path, tmp_path: Path) -> str:
+    """Return the interpreter of a thin environment."""
+    return make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=True)
+
+
+@needs_pip
+def test_build_lands_in_the_environment(
+    source: Path, thin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build is installed into the side's environment, whatever pip is set to, and not into the parent's."""
+    monkeypatch.setenv("PIP_TARGET", str(tmp_path / "astray"))
+    monkeypatch.setenv("PIP_USER", "1")
+    steps: list[str] = []
+    build.build_into(thin, [source], steps.append)
+    assert ask(thin, "from built_thing import SIDE, generated; print(SIDE, generated.MADE)") == "built True"
+    assert importlib.util.find_spec("built_thing") is None
+    assert not (tmp_path / "astray").exists()
+    assert steps == [f"building {source}"]
+
+
+@needs_pip
+def test_failing_build_shows_what_the_tools_said(source: Path, thin: str) -> None:
+    """The end of a build's output is in the error."""
+    (source / "broken").touch()
+    with pytest.raises(SideError, match=r"building .*source with pip failed[\s\S]*cannot compile"):
+        build.build_into(thin, [source], lambda _: None)
+
+
+def test_nothing_to_build_from_is_an_error(thin: str, tmp_path: Path) -> None:
+    """A directory without build files cannot be built."""
+    with pytest.raises(SideError, match=r"neither pyproject\.toml nor setup\.py"):
+        build.build_into(thin, [tmp_path], lambda _: None)
+
+
+def test_no_pip_is_told(source: Path, thin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment without pip is told how to get it."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(SideError, match=r"takes pip, .*ensurepip"):
+        build.build_into(thin, [source], lambda _: None)
+
+
+@needs_pip
+def test_old_pip_is_told(source: Path, thin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pip that cannot install into another environment is told so."""
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "21.0")
+    with pytest.raises(SideError, match=r"pip 22\.3 or later, .* has 21\.0"):
+        build.build_into(thin, [source], lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("requires", "asked", "isolated"),
+    [
+        ([], "", False),
+        (["pytest>=8"], "pytest", False),
+        (["pytest>=1000"], "", True),
+        (["no-such-tool"], "", True),
+        ([], "no-such-tool", True),
+        (["no-such-tool; python_version < '3'"], "", False),
+    ],
+)
+def test_builds_are_isolated_where_tools_are_missing(
+    source: Path, thin: str, monkeypatch: pytest.MonkeyPatch, requires: list[str], asked: str, isolated: bool
+) -> None:
+    """A build uses the tools that are installed only if they are all that it and its backend ask for."""
+    settings = (source / "pyproject.toml").read_text(encoding="utf-8")
+    write(source, {"pyproject.toml": settings.replace("requires = []", f"requires = {requires!r}")})
+    monkeypatch.setenv("WANTED", asked)
+    assert build.needs_isolation(thin, [source]) is isolated
+
+
+# --------------------------------------------------------------------------- other versions, another interpreter
+
+
+def make_wheel(directory: Path, name: str, version: str, requires: str = "") -> None:
+    """Write a wheel of one module that knows its version."""
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += f"Requires-Dist: {requires}\n" if requires else ""
+    files = {
+        f"{name}/__init__.py": f"VERSION = {version!r}\n",
+        f"{name}-{version}.dist-info/METADATA": metadata,
+        f"{name}-{version}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{name}-{version}.dist-info/RECORD"] = "".join(f"{file},,\n" for file in files)
+    directory.mkdir(exist_ok=True)
+    with zipfile.ZipFile(directory / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, parent: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the only place pip looks for wheels; envlib 1.0 and numlib 1.0 are installed."""
+    for name in ("envlib", "numlib"):
+        install(parent, name, {f"{name}/__init__.py": "VERSION = '1.0'\n"})
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    return tmp_path / "wheels"
+
+
+def pip_sides(tree: Path, cache: Path, *requirements: str) -> tuple[Sides, list[str]]:
+    """Return the sides for requirements, and the steps it took."""
+    steps: list[str] = []
+    cache.mkdir(exist_ok=True)
+    return foreign.pip_sides(requirements, make_project(tree), tree, Cache(cache), steps.append), steps
+
+
+@needs_pip
+def test_other_version_is_installed_beside_todays(tree: Path, wheels: Path, parent: Path, tmp_path: Path) -> None:
+    """Base has the version asked for, head today's; what else the resolver changed is listed, and all of it is kept."""
+    make_wheel(wheels, "envlib", "0.9", "numlib==0.5")
+    make_wheel(wheels, "numlib", "0.5", "tinylib")
+    make_wheel(wheels, "tinylib", "2.0")
+    sides, steps = pip_sides(tree, tmp_path / "cache", "envlib==0.9")
+    assert (sides.base.label, sides.head.label) == ("envlib 0.9", "envlib 1.0")
+    assert sides.notes == (
+        "the resolver also changed numlib: 0.5, today 1.0",
+        "the resolver also installed tinylib 2.0, which is not there today",
+    )
+    assert sides.changed is None
+    assert sorted(sides.packages) == ["envlib", "numlib", "tinylib"]
+    code = "import envlib, numlib; print(envlib.VERSION, numlib.VERSION)"
+    assert ask(sides.base.python, code) == "0.9 0.5"
+    assert sides.head.python == sys.executable
+    assert (parent / "envlib-1.0.dist-info").exists()
+    assert len(steps) == 1
+    again, steps = pip_sides(tree, tmp_path / "cache", "envlib==0.9")
+    assert (again, steps) == (sides, [])
+
+    own = sides.base.homes[0]
+    base = {"envlib": str(own / "envlib/__init__.py")}
+    head = {"envlib": str(parent / "envlib/__init__.py")}
+    assert check_loaded(sides, base, head)
+    with pytest.raises(SideError, match=r"envlib 0\.9 has loaded code of envlib 1\.0"):
+        check_loaded(sides, head, head)
+    with pytest.raises(SideError, match=r"never imports what differs"):
+        check_loaded(sides, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("requirement", "words"),
+    [
+        ("envlib==1.0", r"envlib 1\.0 is what is installed; both sides would be the same"),
+        ("envlib", r"envlib 1\.0 is what is installed"),
+        ("mylib==1.2", r"this repository's own distribution.*--rlperf-against=v1\.2"),
+        ("./envlib", r"is no requirement"),
+    ],
+)
+def test_requirement_must_make_a_difference(
+    tree: Path, wheels: Path, tmp_path: Path, requirement: str, words: str
+) -> None:
+    """An installed version, the repository's own distribution and what is no requirement are errors in words."""
+    write(tree, {"pyproject.toml": "[project]\nname = 'mylib'\n", "mylib/__init__.py": ""})
+    with pytest.raises(SideError, match=words):
+        pip_sides(tree, tmp_path / "cache", requirement)
+
+
+@needs_pip
+def test_what_pip_cannot_install_is_told(tree: Path, wheels: Path, tmp_path: Path) -> None:
+    """Pip's own words are in the error, and nothing half done is kept."""
+    wheels.mkdir()
+    for _ in range(2):
+        with pytest.raises(SideError, match=r"pip cannot install envlib==3\.0:[\s\S]*No matching distribution"):
+            pip_sides(tree, tmp_path / "cache", "envlib==3.0")
+
+
+def python_sides(tree: Path, python: str | Path) -> Sides:
+    """Return the sides for another interpreter."""
+    return foreign.python_sides(str(python), make_project(tree), tree, lambda _: None)
+
+
+def test_another_interpreter_runs_todays_tree(tree: Path, thin: str) -> None:
+    """Both sides run today's tree, and are called by their interpreters."""
+    write(tree, {"mylib/__init__.py": ""})
+    sides = python_sides(tree, thin)
+    assert sides.base.python == thin
+    assert sides.base.label.endswith(f"({thin})")
+    assert sides.head.label.endswith(f"({sys.executable})")
+    assert sides.base.homes == sides.head.homes == (tree,)
+    assert sides.packages == ("mylib",)
+    assert str(Path(pytest.__file__).parents[1]) in sides.base.path
+
+
+def test_other_interpreter_needs_the_plugin(tree: Path, tmp_path: Path) -> None:
+    """An interpreter without pytest is told what it needs."""
+    venv.create(tmp_path / "bare", symlinks=True)
+    with pytest.raises(SideError, match=r"No module named 'pytest'.*bare/bin/python -m pip install pytest-rlperf"):
+        python_sides(tree, tmp_path / "bare/bin/python")
+
+
+def test_other_interpreter_needs_the_same_protocol(tree: Path, tmp_path: Path) -> None:
+    """Another version of the plugin is told apart by what its workers say."""
+    venv.create(tmp_path / "old", symlinks=True)
+    files = {"pytest.py": "", "pytest_rlperf/__init__.py": "", "pytest_rlperf/measure/__init__.py": ""}
+    files |= {"pytest_rlperf/measure/messages.py": "PROTOCOL = 0", "pytest_rlperf/measure/worker.py": ""}
+    write(site_packages(tmp_path / "old"), files)
+    with pytest.raises(SideError, match=rf"another version of pytest-rlperf \(protocol 0, here {PROTOCOL}\)"):
+        python_sides(tree, tmp_path / "old/bin/python")
+
+
+def test_running_interpreter_is_no_other(tree: Path) -> None:
+    """The interpreter that runs has nothing to be compared with."""
+    with pytest.raises(SideError, match="is the interpreter that runs these tests"):
+        python_sides(tree, sys.executable)
+
+
+@pytest.mark.parametrize(("text", "words"), [("missing/python", "there is no"), ("program", "is no Python that runs")])
+def test_what_is_no_interpreter_is_told(tree: Path, text: str, words: str) -> None:
+    """A missing file and a program that is no Python are errors in words."""
+    program = write(tree, {"program": "#!/bin/sh\nexit 3\n"}) / "program"
+    program.chmod(0o755)
+    with pytest.raises(SideError, match=words):
+        python_sides(tree, text)

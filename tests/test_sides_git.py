@@ -1,0 +1,907 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+import pytest
+
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.measure.sides import cache as cache_module
+from pytest_rlperf.measure.sides.cache import Cache, open_cache
+from pytest_rlperf.measure.sides.command import run
+from pytest_rlperf.measure.sides.git import find_repository
+from pytest_rlperf.measure.sides.prepare import commit_sides, prepare_sides
+from pytest_rlperf.measure.sides.spec import DirSpec, GitSpec, PipSpec, PythonSpec, Spec, parse_spec
+from pytest_rlperf.model.sides import Project, Side, Sides
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the user's cache and git settings out, and give git an author."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_NAME", "A")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "a@example.org")
+    for name in ("PYTHONPATH", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Tree:
+    """A repository to write in and commit."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        top.mkdir(parents=True, exist_ok=True)
+        self.git("init", "--quiet", "--initial-branch=main")
+
+    def git(self, *arguments: str) -> str:
+        """Run git in it and return what it says."""
+        done = subprocess.run(["git", *arguments], cwd=self.top, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def write(self, **files: str) -> None:
+        """Write files by their paths."""
+        write(self.top, **files)
+
+    def commit(self, **files: str) -> str:
+        """Write files and commit all there is; return the SHA."""
+        self.write(**files)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "--message", "change")
+        return self.git("rev-parse", "HEAD")
+
+
+def write(top: Path, **files: str) -> None:
+    """Write files by their paths below a directory."""
+    for name, text in files.items():
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def files_of(top: Path, *names: str) -> dict[str, str]:
+    """Return the content of those of the named files that exist."""
+    return {name: (top / name).read_text(encoding="utf-8") for name in names if (top / name).is_file()}
+
+
+def make_project(
+    rootdir: Path,
+    *files: str,
+    conftests: tuple[str, ...] = (),
+    path: tuple[str, ...] = ("",),
+    args: tuple[str, ...] = (),
+    ini: str | None = None,
+    directory: Path | None = None,
+    packages: tuple[str, ...] = (),
+) -> Project:
+    """Return a project; all paths are relative to its rootdir."""
+    start = tuple(str(rootdir / entry) for entry in path)
+    return Project(
+        rootdir=rootdir,
+        directory=directory or rootdir,
+        inipath=None if ini is None else rootdir / ini,
+        args=args,
+        path=(*start, *(entry for entry in sys.path if entry and not entry.endswith("tests"))),
+        files=tuple(rootdir / file for file in files),
+        conftests=tuple(rootdir / file for file in conftests),
+        test_patterns=("test_*.py", "*_test.py"),
+        packages=packages,
+        baseline_dir=rootdir / "baselines",
+    )
+
+
+def quiet(text: str) -> None:
+    """Show no progress."""
+
+
+def never(text: str) -> NoReturn:
+    """Take progress where there must be none."""
+    raise AssertionError(text)
+
+
+def prepare(spec: str, project: Project) -> Sides:
+    """Prepare sides without showing progress."""
+    return prepare_sides(spec, project, quiet)
+
+
+def tree_of(side: Side) -> Path:
+    """Return the rootdir of a side that is not today's."""
+    (rootdir,) = [arg.removeprefix("--rootdir=") for arg in side.args if arg.startswith("--rootdir=")]
+    return Path(rootdir)
+
+
+def run_tests(side: Side) -> None:
+    """Run a side's tests with pytest, as its workers would."""
+    code = f"import sys; sys.path[:] = {list(side.path)!r}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    variables = {name: value for name, value in {**os.environ, **side.environment}.items() if value is not None}
+    argv = [side.python, "-c", code, "-q", "-p", "no:cacheprovider", *side.args, *map(str, side.files)]
+    done = subprocess.run(argv, cwd=side.directory, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --------------------------------------------------------------------------- what is named
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("main", GitSpec("main")),
+        ("git:feature/x", GitSpec("feature/x")),
+        ("HEAD~2", GitSpec("HEAD~2")),
+        ("dir:../other", DirSpec(Path("../other"))),
+        ("python:python3.12", PythonSpec("python3.12")),
+        ("pip:gymnasium>=1.0,<1.1", PipSpec(("gymnasium>=1.0,<1.1",))),
+        ("pip:gymnasium==1.0.0,numpy==2.1", PipSpec(("gymnasium==1.0.0", "numpy==2.1"))),
+        ("pip:a >= 1, < 2 , b[x,y]==1", PipSpec(("a >= 1, < 2", "b[x,y]==1"))),
+        ("pip:a (>=1,<2),b", PipSpec(("a (>=1,<2)", "b"))),
+        (
+            "pip:a; python_version in '3.10,3.11',b",
+            PipSpec(("a; python_version in '3.10,3.11'", "b")),
+        ),
+        ("pip:a @ file:///x.whl", PipSpec(("a @ file:///x.whl",))),
+    ],
+)
+def test_spec_is_read(text: str, spec: Spec) -> None:
+    """A spec names a commit, requirements, a directory or an interpreter."""
+    assert parse_spec(text) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "nothing to compare with"),
+        ("git:", "nothing to compare with"),
+        ("--upload-pack=x", "looks like an option"),
+        ("git:-x", "looks like an option"),
+        ("dir:", "names no path"),
+        ("python: ", "names no path"),
+        ("pip:", "empty requirement"),
+        ("pip:a==1,,b", "empty requirement"),
+        ("pip:a==1,", "empty requirement"),
+        ("pip:--index-url=x", "is an option"),
+        ("pip:a,-e .", "is an option"),
+        ("pip:./here", "is no requirement"),
+        ("pip:git+https://example.org/a", "is no requirement"),
+    ],
+)
+def test_spec_that_means_nothing_is_refused(text: str, words: str) -> None:
+    """What cannot be meant is refused in words."""
+    with pytest.raises(SideError, match=words):
+        parse_spec(text)
+
+
+# --------------------------------------------------------------------------- commands
+
+
+def test_command_that_is_missing_is_told() -> None:
+    """A program that is not there is named."""
+    with pytest.raises(SideError, match="there is no no-such-program to run"):
+        run(["no-such-program"], limit_s=1)
+
+
+def test_command_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> None:
+    """At its limit a program ends, and so does what it has started."""
+    child = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); print('up', flush=True); signal.pause()"
+    parent = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1], sys.argv[2]],"
+        " stdout=subprocess.PIPE); p.stdout.readline(); p.wait()"
+    )
+    with pytest.raises(SideError, match="did not end within 2 s"):
+        run([sys.executable, "-c", parent, child, tmp_path / "pid"], limit_s=2)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int((tmp_path / "pid").read_text(encoding="utf-8"))).wait(10)
+
+
+def test_command_ends_with_an_interrupt(tmp_path: Path) -> None:
+    """Ctrl-C while a program runs ends it too."""
+    code = "import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.pause()"
+    with pytest.raises(KeyboardInterrupt):
+        run([sys.executable, "-c", code], limit_s=30)
+
+
+def test_git_does_not_see_the_repository_of_a_hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What git sets for a hook that runs pytest leads our git nowhere."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(a="1")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
+    assert find_repository(tree.top).top == tree.top
+
+
+# --------------------------------------------------------------------------- repositories and refs
+
+
+def test_without_git_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no git, that is what it says."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SideError, match="there is no git to run"):
+        prepare("main", make_project(tmp_path, "test_x.py"))
+
+
+def test_outside_a_repository_it_says_so(tmp_path: Path) -> None:
+    """A directory in no repository has nothing to compare with."""
+    with pytest.raises(SideError, match="in no git working tree"):
+        prepare("main", make_project(tmp_path, "test_x.py"))
+
+
+def test_repository_without_commits_says_so(tmp_path: Path) -> None:
+    """A repository that has just been made has nothing to compare with."""
+    tree = Tree(tmp_path / "tree")
+    with pytest.raises(SideError, match="has no commits"):
+        prepare("main", make_project(tree.top, "test_x.py"))
+
+
+def test_repository_of_another_user_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where git distrusts a directory, the command that makes it trust is said."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(a="1")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own way to try it
+    with pytest.raises(SideError, match=rf"git config --global --add safe.directory {re.escape(str(tree.top))}$"):
+        find_repository(tree.top)
+
+
+def test_missing_ref_says_what_was_looked_for(tmp_path: Path) -> None:
+    """A ref that is nowhere is named, with the place it was looked for and the fetch that may bring it."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(a="1")
+    with pytest.raises(SideError, match=r"no 'nowhere' in .*, nor origin/nowhere: .*git fetch origin nowhere"):
+        find_repository(tree.top).resolve("nowhere")
+
+
+def test_ref_to_something_else_than_a_commit_says_so(tmp_path: Path) -> None:
+    """A tree or a file is no commit."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(a="1")
+    with pytest.raises(SideError, match="is a blob, not a commit"):
+        find_repository(tree.top).resolve("HEAD:a")
+
+
+def test_branch_means_its_merge_base(tmp_path: Path) -> None:
+    """Of a branch it is the merge base with HEAD: what others have merged since is not the user's doing."""
+    tree = Tree(tmp_path / "tree")
+    fork = tree.commit(a="1")
+    tree.git("checkout", "--quiet", "-b", "mine")
+    tree.commit(a="2")
+    tree.git("checkout", "--quiet", "main")
+    tree.commit(b="1")
+    tree.git("checkout", "--quiet", "mine")
+    for name in ("main", "heads/main", "refs/heads/main"):
+        found = find_repository(tree.top).resolve(name)
+        assert (found.sha, found.title) == (fork, f"{name} (merge base {fork[:12]})")
+
+
+def test_branch_that_only_origin_has_is_found(tmp_path: Path) -> None:
+    """REF, then origin/REF: a clone of one branch knows the others by their remote's name."""
+    upstream = Tree(tmp_path / "upstream")
+    fork = upstream.commit(a="1")
+    upstream.git("checkout", "--quiet", "-b", "feature")
+    upstream.commit(a="2")
+    upstream.git("checkout", "--quiet", "main")
+    upstream.commit(b="1")
+    upstream.git("checkout", "--quiet", "feature")
+    subprocess.run(["git", "clone", "--quiet", str(upstream.top), str(tmp_path / "tree")], check=True)
+    found = find_repository(tmp_path / "tree").resolve("main")
+    assert (found.sha, found.title) == (fork, f"origin/main (merge base {fork[:12]})")
+
+
+def test_anything_but_a_branch_means_exactly_that_commit(tmp_path: Path) -> None:
+    """Tags, SHAs, HEAD and expressions mean the commit they name, on whatever branch it is."""
+    tree = Tree(tmp_path / "tree")
+    first = tree.commit(a="1")
+    tree.git("checkout", "--quiet", "-b", "side")
+    aside = tree.commit(b="1")
+    tree.git("tag", "--annotate", "v1.2", "--message", "release")
+    tree.git("checkout", "--quiet", "main")
+    last = tree.commit(a="2")
+    repository = find_repository(tree.top)
+    expected = {
+        "v1.2": (aside, f"v1.2 ({aside[:12]})"),
+        "side~0": (aside, f"side~0 ({aside[:12]})"),
+        aside: (aside, aside[:12]),
+        aside[:9]: (aside, aside[:12]),
+        "HEAD": (last, f"HEAD ({last[:12]})"),
+        "HEAD~1": (first, f"HEAD~1 ({first[:12]})"),
+        "main^": (first, f"main^ ({first[:12]})"),
+    }
+    found = {name: repository.resolve(name) for name in expected}
+    assert {name: (commit.sha, commit.title) for name, commit in found.items()} == expected
+
+
+def test_branches_without_a_common_commit_say_so(tmp_path: Path) -> None:
+    """Histories that never met have no merge base."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(a="1")
+    tree.git("checkout", "--quiet", "--orphan", "other")
+    tree.commit(a="2")
+    with pytest.raises(SideError, match="no commit in common"):
+        find_repository(tree.top).resolve("main")
+
+
+def test_shallow_clone_says_how_to_deepen_it(tmp_path: Path) -> None:
+    """Neither a commit nor a merge base that a shallow clone lacks is just missing: both flags are said."""
+    upstream = Tree(tmp_path / "upstream")
+    first = upstream.commit(a="1")
+    upstream.git("checkout", "--quiet", "-b", "feature")
+    upstream.commit(a="2")
+    upstream.git("checkout", "--quiet", "main")
+    upstream.commit(b="1")
+    argv = ["git", "clone", "--quiet", "--depth=1", "--no-single-branch", upstream.top.as_uri(), str(tmp_path / "tree")]
+    subprocess.run(argv, check=True)
+    repository = find_repository(tmp_path / "tree")
+    for ref in (first, "HEAD~1", "feature"):
+        with pytest.raises(SideError, match=r"(?s)git fetch --unshallow.*fetch-depth: 0"):
+            repository.resolve(ref)
+
+
+def test_shallow_clone_lends_what_it_has(tmp_path: Path) -> None:
+    """A shallow clone on a detached HEAD, as CI makes them, is enough for a commit that it holds."""
+    upstream = Tree(tmp_path / "upstream")
+    upstream.commit(a="1")
+    upstream.commit(a="2")
+    upstream.commit(a="3")
+    subprocess.run(["git", "clone", "--quiet", "--depth=2", upstream.top.as_uri(), str(tmp_path / "tree")], check=True)
+    subprocess.run(["git", "checkout", "--quiet", "--detach"], cwd=tmp_path / "tree", check=True)
+    repository = find_repository(tmp_path / "tree")
+    repository.check_out(repository.resolve("HEAD~1").sha, tmp_path / "clone")
+    assert files_of(tmp_path / "clone", "a") == {"a": "2"}
+
+
+def test_linked_worktree_is_a_repository_too(tmp_path: Path) -> None:
+    """A tree made by git worktree lends its commits like any other."""
+    tree = Tree(tmp_path / "tree")
+    first = tree.commit(a="1")
+    tree.git("worktree", "add", "--quiet", "--detach", str(tmp_path / "linked"))
+    linked = find_repository(tmp_path / "linked")
+    linked.check_out(first, tmp_path / "clone")
+    assert (linked.top, files_of(tmp_path / "clone", "a")) == (tmp_path / "linked", {"a": "1"})
+
+
+def test_commit_of_a_baseline_must_be_in_the_local_history(tmp_path: Path) -> None:
+    """A baseline's commit is a full SHA that some ref leads to, else it is refused: no short one, no loose object."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(a="1")
+    lost = tree.commit(a="lost")
+    tree.git("reset", "--quiet", "--hard", "HEAD~1")
+    tree.git("checkout", "--quiet", "-b", "other")
+    aside = tree.commit(a="3")
+    tree.git("checkout", "--quiet", "main")
+    head = tree.commit(**{"test_x.py": ""})
+    repository = find_repository(tree.top)
+    assert repository.has_commit(head)
+    assert repository.has_commit(aside)
+    refused = [lost, head[:12], "HEAD", "main", "f" * 40, "-" * 40, tree.git("rev-parse", "HEAD^{tree}")]
+    assert not any(repository.has_commit(sha) for sha in refused)
+    project = make_project(tree.top, "test_x.py")
+    with pytest.raises(SideError, match="not in the local history"):
+        commit_sides(lost, project, quiet)
+    assert commit_sides(aside, project, quiet).base.label == f"commit {aside[:12]}"
+
+
+def test_tree_is_dirty_but_for_baselines_and_bytecode(tmp_path: Path) -> None:
+    """Stored figures and bytecode do not make a tree dirty; a new file does."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(a="1")
+    repository = find_repository(tree.top)
+    tree.write(**{"baselines/default/x.json": "{}", "lib/__pycache__/x.pyc": ""})
+    assert not repository.is_dirty(tree.top / "baselines")
+    tree.write(b="new")
+    assert repository.is_dirty(tree.top / "baselines")
+
+
+# --------------------------------------------------------------------------- submodules
+
+
+@pytest.fixture
+def superproject(tmp_path: Path) -> Tree:
+    """Make a repository with a submodule that has moved on since its first commit."""
+    library = Tree(tmp_path / "library")
+    library.commit(code="1")
+    tree = Tree(tmp_path / "tree")
+    tree.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library.top), "vendor/library")
+    tree.commit(**{"test_x.py": ""})
+    submodule = tree.top / "vendor/library"
+    write(submodule, code="2")
+    subprocess.run(["git", "commit", "--quiet", "--all", "--message", "change"], cwd=submodule, check=True)
+    tree.commit()
+    return tree
+
+
+def test_submodules_come_from_the_users_own(superproject: Tree, tmp_path: Path) -> None:
+    """A commit's submodules are checked out as it had them, from where today's tree has them."""
+    find_repository(superproject.top).check_out(superproject.git("rev-parse", "HEAD~1"), tmp_path / "clone")
+    assert files_of(tmp_path / "clone/vendor/library", "code") == {"code": "1"}
+
+
+def test_submodule_that_is_not_checked_out_is_noted(superproject: Tree) -> None:
+    """What head does without base does without too, and the report says so."""
+    superproject.git("submodule", "--quiet", "deinit", "--force", "vendor/library")
+    sides = prepare("HEAD~1", make_project(superproject.top, "test_x.py"))
+    assert any("submodule vendor/library is not checked out" in note for note in sides.notes)
+
+
+def test_submodule_without_the_commit_says_how_to_get_it(superproject: Tree, tmp_path: Path) -> None:
+    """A commit of a submodule that is not here is not fetched, but asked for."""
+    superproject.git("update-index", "--cacheinfo", f"160000,{'1' * 40},vendor/library")
+    superproject.git("commit", "--quiet", "--message", "ahead")
+    with pytest.raises(SideError, match=f"git -C vendor/library fetch origin {'1' * 40}"):
+        find_repository(superproject.top).check_out(superproject.git("rev-parse", "HEAD"), tmp_path / "clone")
+
+
+# --------------------------------------------------------------------------- what base gets of today's tree
+
+TEST = """
+import conftest, {helper}, {library}
+from pathlib import Path
+
+def test_sides():
+    assert conftest.SIDE == "head"
+    assert {helper}.SIDE == "head"
+    assert {library}.SIDE == "base"
+    assert (Path(__file__).parent / "data.txt").read_text() == "head"
+"""
+
+
+def test_flat_layout(tmp_path: Path) -> None:
+    """Beside a root conftest lie a package and a module: those stay base's, the tests and their helpers are today's."""
+    tree = Tree(tmp_path / "tree")
+    side = 'SIDE = "base"\n'
+    tree.commit(
+        **{
+            "conftest.py": side,
+            "learner.py": side,
+            "mylib/__init__.py": side,
+            "mylib/core.py": side,
+            "tests/helper.py": side,
+            "tests/old_helper.py": side,
+            "tests/data.txt": "base",
+            "pytest.ini": "[pytest]\naddopts = --no-such-option",
+            "README.md": "base",
+        }
+    )
+    (tree.top / "tests/old_helper.py").unlink()
+    side = 'SIDE = "head"\n'
+    tree.write(
+        **{
+            "conftest.py": side,
+            "learner.py": side,
+            "mylib/__init__.py": side,
+            "mylib/added.py": side,
+            "tests/helper.py": side,
+            "tests/more/deep.py": side,
+            "tests/data.txt": "head",
+            "tests/test_x.py": TEST.format(helper="helper", library="mylib, learner").replace(
+                "mylib, learner.SIDE", "mylib.SIDE == learner.SIDE"
+            ),
+            "pytest.ini": "[pytest]\n",
+            "baselines/default/x.json": "{}",
+        }
+    )
+    project = make_project(tree.top, "tests/test_x.py", conftests=("conftest.py",), ini="pytest.ini")
+    sides = prepare("HEAD", project)
+    run_tests(sides.base)
+    assert sides.packages == ("learner", "mylib")
+    assert sides.changed == ("learner.py", "mylib/__init__.py", "mylib/added.py")
+    assert sides.notes == ("today's tree has uncommitted changes",)
+    assert sides.head.label == "working tree"
+    base = tree_of(sides.base)
+    assert not any((base / name).exists() for name in ("tests/old_helper.py", "mylib/added.py", "baselines"))
+    assert files_of(base, "tests/more/deep.py", "mylib/core.py") == {
+        "tests/more/deep.py": side,
+        "mylib/core.py": 'SIDE = "base"\n',
+    }
+
+
+def test_test_beside_a_single_module(tmp_path: Path) -> None:
+    """A module beside its test is code under test, unless the user names other packages: then it is a helper."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"learner.py": "1", "helper.py": "1", "test_x.py": "1", "data.txt": "1"})
+    tree.write(**{"learner.py": "2", "helper.py": "2", "test_x.py": "2", "data.txt": "2"})
+    names = ("learner.py", "helper.py", "test_x.py", "data.txt")
+    careful = prepare("HEAD", make_project(tree.top, "test_x.py"))
+    assert "".join(files_of(tree_of(careful.base), *names).values()) == "1122"
+    named = prepare("HEAD", make_project(tree.top, "test_x.py", packages=("learner",)))
+    assert "".join(files_of(tree_of(named.base), *names).values()) == "1222"
+    assert (careful.changed, named.changed) == (("helper.py", "learner.py"), ("learner.py",))
+
+
+def test_src_layout(tmp_path: Path) -> None:
+    """Of a tree with src all but src and what is no test's is today's; paths in arguments lead to base."""
+    tree = Tree(tmp_path / "tree")
+    side = 'SIDE = "base"\n'
+    tree.commit(
+        **{
+            "src/mylib/__init__.py": side,
+            "tests/__init__.py": "",
+            "tests/helper.py": side,
+            "tests/perf/__init__.py": "",
+            "docs/conf.py": side,
+        }
+    )
+    side = 'SIDE = "head"\n'
+    test = TEST.replace(
+        "import conftest, {helper}, {library}", "import mylib\nfrom tests import helper\nfrom . import conftest"
+    )
+    tree.commit(
+        **{
+            "src/mylib/__init__.py": side,
+            "tests/helper.py": side,
+            "tests/perf/conftest.py": side,
+            "tests/perf/data.txt": "head",
+            "tests/perf/test_x.py": test.format(helper="helper", library="mylib"),
+            "docs/conf.py": side,
+            "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["src"]\n',
+        }
+    )
+    project = make_project(
+        tree.top,
+        "tests/perf/test_x.py",
+        conftests=("tests/perf/conftest.py",),
+        path=("src",),
+        args=("tests/perf", f"--ignore={tree.top}/tests/other", f"{tree.top}/tests/perf/test_x.py::test_sides"),
+        ini="pyproject.toml",
+        directory=tree.top / "tests",
+    )
+    sides = prepare("HEAD~1", project)
+    base = tree_of(sides.base)
+    run_tests(sides.base)
+    assert sides.base.args == (
+        "tests/perf",
+        f"--ignore={base}/tests/other",
+        f"{base}/tests/perf/test_x.py::test_sides",
+        f"--rootdir={base}",
+        "-c",
+        f"{base}/pyproject.toml",
+    )
+    assert (sides.base.directory, sides.base.files) == (base / "tests", (base / "tests/perf/test_x.py",))
+    assert sides.changed == ("docs/conf.py", "src/mylib/__init__.py")
+    assert (sides.notes, sides.head.label) == ((), f"HEAD {tree.git('rev-parse', 'HEAD')[:12]}")
+
+
+def test_monorepo(tmp_path: Path) -> None:
+    """A rootdir below git's top has its place in base's tree, with all that lies beside it."""
+    tree = Tree(tmp_path / "tree")
+    side = 'SIDE = "base"\n'
+    tree.commit(**{"libs/one/mylib.py": side, "libs/one/tests/helper.py": side, "libs/two/other.py": side})
+    side = 'SIDE = "head"\n'
+    tree.commit(
+        **{
+            "libs/one/mylib.py": side,
+            "libs/one/tests/conftest.py": side,
+            "libs/one/tests/helper.py": side,
+            "libs/one/tests/data.txt": "head",
+            "libs/one/tests/test_x.py": TEST.format(helper="helper", library="mylib"),
+            "libs/two/other.py": side,
+        }
+    )
+    rootdir = tree.top / "libs/one"
+    sides = prepare("HEAD~1", make_project(rootdir, "tests/test_x.py", conftests=("tests/conftest.py",)))
+    run_tests(sides.base)
+    base = tree_of(sides.base).parents[1]
+    assert (base / ".git").is_dir()
+    assert files_of(base, "libs/two/other.py") == {"libs/two/other.py": 'SIDE = "base"\n'}
+    assert sides.changed == ("libs/one/mylib.py", "libs/two/other.py")
+
+
+def test_tests_within_a_package_take_no_helper_along(tmp_path: Path) -> None:
+    """Of a package only measured tests and conftests are today's: a helper in it cannot be told from its code."""
+    tree = Tree(tmp_path / "tree")
+    old = {"mylib/__init__.py": "", "mylib/core.py": "1", "mylib/perf/__init__.py": "", "mylib/perf/helper.py": "1"}
+    tree.commit(**old)
+    tree.commit(**{"mylib/core.py": "2", "mylib/perf/helper.py": "2", "mylib/perf/test_x.py": "2"})
+    sides = prepare("HEAD~1", make_project(tree.top, "mylib/perf/test_x.py", packages=("mylib",)))
+    names = ("mylib/core.py", "mylib/perf/helper.py", "mylib/perf/test_x.py")
+    assert "".join(files_of(tree_of(sides.base), *names).values()) == "112"
+    assert sides.changed == ("mylib/core.py", "mylib/perf/helper.py")
+
+
+def test_ignored_files_stay_behind_and_links_stay_links(tmp_path: Path) -> None:
+    """What git ignores is not laid on; a link is copied as one, and none of base's leads a copy out of its tree."""
+    tree = Tree(tmp_path / "tree")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tree.top / "tests").symlink_to(outside)
+    tree.commit(**{".gitignore": "*.log\n"})
+    (tree.top / "tests").unlink()
+    tree.write(**{"tests/test_x.py": "", "tests/x.log": "", "tests/data.txt": ""})
+    (tree.top / "tests/link").symlink_to("data.txt")
+    sides = prepare("HEAD", make_project(tree.top, "tests/test_x.py"))
+    base = tree_of(sides.base)
+    assert sorted(path.name for path in (base / "tests").iterdir()) == ["data.txt", "link", "test_x.py"]
+    assert (base / "tests/link").readlink() == Path("data.txt")
+    assert not list(outside.iterdir())
+
+
+def test_only_tests_changed_is_the_same_code(tmp_path: Path) -> None:
+    """A branch at HEAD with nothing but tests and baselines changed has nothing to compare."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"src/mylib/__init__.py": "", "tests/test_x.py": "1"})
+    tree.write(**{"tests/test_x.py": "2", "baselines/default/x.json": "{}"})
+    sides = prepare("main", make_project(tree.top, "tests/test_x.py"))
+    assert sides.changed == ()
+    assert sides.base.label.startswith("main (merge base ")
+
+
+def test_file_taken_away_or_added_differs(tmp_path: Path) -> None:
+    """Deleted, new and renamed files are among those by which the trees differ; ignored ones are not."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"src/a.py": "1", "src/b é.py": "1", ".gitignore": "*.so\n", "tests/test_x.py": ""})
+    tree.git("mv", "src/a.py", "src/c.py")
+    (tree.top / "src/b é.py").unlink()
+    tree.write(**{"src/d.py": "1", "src/e.so": "1"})
+    sides = prepare("HEAD", make_project(tree.top, "tests/test_x.py"))
+    assert sides.changed == ("src/a.py", "src/b é.py", "src/c.py", "src/d.py")
+
+
+def test_environment_variables_lead_to_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths in PYTHONPATH and PYTEST_ADDOPTS that lead into today's tree lead into base's for its workers."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"src/mylib.py": "", "tests/test_x.py": ""})
+    monkeypatch.setenv("PYTHONPATH", f"{tree.top}/src{os.pathsep}{tmp_path}")
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"-p no:x --ignore='{tree.top}/a b' -k tests")
+    sides = prepare("HEAD", make_project(tree.top, "tests/test_x.py"))
+    base = tree_of(sides.base)
+    assert sides.base.environment["PYTHONPATH"] == f"{base}/src{os.pathsep}{tmp_path}"
+    assert sides.base.environment["PYTEST_ADDOPTS"] == f"-p no:x '--ignore={base}/a b' -k tests"
+    assert sides.head.environment == {}
+
+
+def test_run_started_outside_the_tree(tmp_path: Path) -> None:
+    """A relative path into the tree leads into base's, from a directory that has no counterpart there."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"mylib/__init__.py": "", "tests/test_x.py": ""})
+    args = ("tree/tests/test_x.py::test_a[x=tree]", "-k", "tree", "--", "tree/tests")
+    sides = prepare("HEAD", make_project(tree.top, "tests/test_x.py", args=args, directory=tmp_path))
+    base = tree_of(sides.base)
+    mapped = (f"{base}/tests/test_x.py::test_a[x=tree]", "-k", "tree", f"--rootdir={base}", "--", f"{base}/tests")
+    assert (sides.base.args, sides.base.directory) == (mapped, tmp_path)
+
+
+def test_users_repository_is_not_touched(tmp_path: Path) -> None:
+    """Preparing a side writes no ref, worktree, setting, object or index of the user's, and runs no hook."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"mylib/__init__.py": "1", "tests/test_x.py": ""})
+    tree.commit(**{"mylib/__init__.py": "2"})
+    hook = tree.top / ".git/hooks/post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/hook-ran\n", encoding="utf-8")
+    hook.chmod(0o755)
+    os.utime(tree.top / "mylib/__init__.py")  # stale in the index, which a plain git status would refresh
+    before = snapshot(tree.top)
+    prepare("HEAD~1", make_project(tree.top, "tests/test_x.py"))
+    assert snapshot(tree.top) == before
+    assert not (tmp_path / "hook-ran").exists()
+
+
+def snapshot(top: Path) -> dict[str, bytes]:
+    """Return every file below a directory."""
+    return {str(path): path.read_bytes() for path in sorted(top.rglob("*")) if path.is_file()}
+
+
+# --------------------------------------------------------------------------- another directory
+
+
+def test_directory_with_git_is_compared_with_as_it_is(tmp_path: Path) -> None:
+    """Another checkout counts with its uncommitted changes, less what it ignores, and stays as it is."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"mylib/__init__.py": "1", "mylib/gone.py": "", "tests/test_x.py": "today"})
+    subprocess.run(["git", "clone", "--quiet", str(tree.top), str(tmp_path / "other")], check=True)
+    write(tmp_path / "other", **{"mylib/__init__.py": "other", "mylib/new.py": "other", "tests/test_x.py": "other"})
+    (tmp_path / "other/mylib/gone.py").unlink()
+    before = snapshot(tmp_path / "other")
+    sides = prepare("dir:../other", make_project(tree.top, "tests/test_x.py"))
+    assert snapshot(tmp_path / "other") == before
+    base = tree_of(sides.base)
+    names = ("mylib/__init__.py", "mylib/gone.py", "mylib/new.py", "tests/test_x.py")
+    assert list(files_of(base, *names).values()) == ["other", "other", "today"]
+    assert sides.changed == ("mylib/__init__.py", "mylib/gone.py", "mylib/new.py")
+    assert (sides.base.label, sides.notes) == (str(tmp_path / "other"), ())
+
+
+def test_directories_without_git_are_compared(tmp_path: Path) -> None:
+    """Neither tree needs git: all files count but caches and environments."""
+    for name in ("tree", "other"):
+        write(tmp_path / name, **{"mylib/__init__.py": name, "mylib/same.py": "", "tests/test_x.py": name})
+    write(tmp_path / "other", **{"venv/pyvenv.cfg": "", "venv/lib/x.py": "", "mylib/__pycache__/x.pyc": ""})
+    sides = prepare(f"dir:{tmp_path}/other", make_project(tmp_path / "tree", "tests/test_x.py"))
+    base = tree_of(sides.base)
+    assert files_of(base, "mylib/__init__.py", "tests/test_x.py") == {
+        "mylib/__init__.py": "other",
+        "tests/test_x.py": "tree",
+    }
+    assert not (base / "venv").exists()
+    assert sides.changed == ("mylib/__init__.py",)
+
+
+def test_directory_may_stand_for_the_rootdir_alone(tmp_path: Path) -> None:
+    """Where a rootdir lies below git's top, an old copy of it alone takes its place, even one kept in the tree."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"libs/one/mylib.py": "today", "libs/one/tests/test_x.py": "", "old/mylib.py": "old"})
+    project = make_project(tree.top / "libs/one", "tests/test_x.py")
+    sides = prepare(f"dir:{tree.top}/old", project)
+    assert files_of(tree_of(sides.base), "mylib.py") == {"mylib.py": "old"}
+    assert sides.changed == ("libs/one/mylib.py",)
+
+
+@pytest.mark.parametrize(("spec", "words"), [("dir:missing", "names no directory"), ("dir:.", "today's own tree")])
+def test_directory_that_is_none_is_refused(tmp_path: Path, spec: str, words: str) -> None:
+    """A directory that is not there, or is today's tree, is no side."""
+    Tree(tmp_path / "tree").commit(**{"test_x.py": ""})
+    with pytest.raises(SideError, match=words):
+        prepare(spec, make_project(tmp_path / "tree", "test_x.py"))
+
+
+# --------------------------------------------------------------------------- the cache
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    """Open a cache of some tree's."""
+    opened = open_cache(tmp_path / "tree")
+    yield opened
+    opened.close()
+
+
+def filled_with(text: str) -> Callable[[Path], None]:
+    """Return a build that writes one file."""
+    return lambda directory: write(directory, file=text)
+
+
+def test_entry_is_built_once(cache: Cache) -> None:
+    """What is complete is used again, also by another cache of the same tree."""
+    first = cache.entry("key", filled_with("1"), never)
+    assert files_of(first, "file") == {"file": "1"}
+    again = Cache(cache.directory)
+    assert again.entry("key", never, never) == first  # type: ignore[arg-type]
+    assert cache.entry("other", filled_with("2"), never) != first
+    again.close()
+
+
+def test_second_preparation_builds_nothing(tmp_path: Path) -> None:
+    """An unchanged tree is prepared from the cache, a changed test makes another entry."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"mylib/__init__.py": "1", "tests/test_x.py": "1"})
+    project = make_project(tree.top, "tests/test_x.py")
+    first = prepare("HEAD", project)
+    assert prepare_sides("HEAD", project, never) == first
+    tree.write(**{"tests/test_x.py": "2"})
+    assert tree_of(prepare("HEAD", project).base) != tree_of(first.base)
+
+
+def test_failed_build_leaves_nothing(cache: Cache) -> None:
+    """A build that fails is not believed, and leaves no files."""
+
+    def fail(directory: Path) -> None:
+        write(directory, file="half")
+        raise SideError("no luck")
+
+    with pytest.raises(SideError, match="no luck"):
+        cache.entry("key", fail, never)
+    assert not list(cache.directory.glob("*/*/file"))
+    assert files_of(cache.entry("key", filled_with("whole"), never), "file") == {"file": "whole"}
+
+
+_BUILDER = """
+import os, signal, sys
+from pathlib import Path
+from pytest_rlperf.measure.sides.cache import Cache
+
+def build(directory):
+    (directory / "file").write_text("half")
+    print("building", flush=True)
+    sys.stdin.readline()
+    (directory / "file").write_text("whole")
+
+print(Cache(Path(sys.argv[1])).entry("key", build, lambda text: print(text, flush=True)), flush=True)
+sys.stdin.readline()
+"""
+
+
+def builder(cache: Cache) -> subprocess.Popen[str]:
+    """Start a process that builds an entry in steps."""
+    argv = [sys.executable, "-c", _BUILDER, str(cache.directory)]
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    """Wait for the next line of a builder."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def tell(process: subprocess.Popen[str]) -> None:
+    """Have a builder take its next step."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_killed_build_is_not_believed(cache: Cache) -> None:
+    """What a killed process has left behind is thrown away and built anew."""
+    with builder(cache) as process:
+        assert said(process) == "building"
+        process.send_signal(signal.SIGKILL)
+    assert list(cache.directory.glob("*/*/file"))
+    assert files_of(cache.entry("key", filled_with("whole"), never), "file") == {"file": "whole"}
+    assert len(list(cache.directory.glob("*/*/file"))) == 1
+
+
+def test_two_processes_make_one_entry(cache: Cache) -> None:
+    """A run that wants what another is just making waits for it, and says so; then both use it."""
+    with builder(cache) as first, builder(cache) as second:
+        outputs = sorted([(said(first), first), (said(second), second)], key=lambda pair: pair[0])
+        (built, builds), (waited, waits) = outputs
+        assert (built, waited) == ("building", "waiting for another run, which makes the same")
+        tell(builds)
+        assert said(builds) == said(waits)
+        tell(builds)
+        tell(waits)
+
+
+def test_two_runs_prepare_at_once(tmp_path: Path) -> None:
+    """Two processes that prepare the same sides at the same time get the same complete tree."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"mylib/__init__.py": "1", "tests/test_x.py": "1"})
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; import test_sides_git as t;"
+        "project = t.make_project(Path(sys.argv[2]), 'tests/test_x.py');"
+        "print(t.tree_of(t.prepare('HEAD', project).base))"
+    )
+    argv = [sys.executable, "-c", code, str(Path(__file__).parent), str(tree.top)]
+    runs = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    answers = [process.communicate()[0].strip() for process in runs]
+    assert answers[0] == answers[1] != ""
+    assert files_of(Path(answers[0]), "mylib/__init__.py") == {"mylib/__init__.py": "1"}
+
+
+def test_old_entries_are_removed_unless_in_use(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many entries the latest are kept, and those that a run holds."""
+    monkeypatch.setattr(cache_module, "KEPT_ENTRIES", 2)
+    held = cache.entry("held", filled_with("held"), never)
+    os.utime(held.parent / "lock", (0, 0))
+    others = Cache(cache.directory)
+    places = []
+    for number in range(4):
+        places.append(others.entry(str(number), filled_with(str(number)), never))
+        others.close()
+        os.utime(places[-1].parent / "lock", (number + 1, number + 1))
+    places.append(others.entry("last", filled_with("last"), never))
+    others.close()
+    assert held.is_dir()
+    assert [place.parent.is_dir() for place in places] == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize("home", ["inside", "relative"])
+def test_cache_is_never_within_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    """A cache directory within the user's tree, or a relative one, gives way to another place."""
+    top = tmp_path / "tree"
+    (tmp_path / "temporary").mkdir()
+    top.mkdir()
+    monkeypatch.chdir(top)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("HOME", str(top))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(top / ".cache") if home == "inside" else "here")
+    directory = open_cache(top).directory
+    assert directory.parent == tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}"
+    assert directory.parent.stat().st_mode & 0o777 == 0o700
+    assert not list(top.iterdir())
+
+
+def test_shared_directory_that_others_can_write_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others may have put in the directory for temporary files is not run."""
+    (tmp_path / f"pytest-rlperf-{os.getuid()}").mkdir()
+    (tmp_path / f"pytest-rlperf-{os.getuid()}").chmod(0o777)
+    (tmp_path / "tree").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "tree"))
+    with pytest.raises(SideError, match="cannot be trusted"):
+        open_cache(tmp_path / "tree")

@@ -1,0 +1,329 @@
+"""Every way a package can lie in a tree and be installed from it: each side must see its own code and today's tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_rlperf.measure.sides.build import is_satisfied, run_pip
+from pytest_rlperf.measure.sides.environment import make_environment
+from pytest_rlperf.measure.sides.verify import check_loaded
+from pytest_rlperf.model.sides import Project, Side, Sides
+
+CONFTEST = """
+import pytest
+
+@pytest.fixture
+def conftest_side():
+    return "{side}"
+"""
+TEST = """
+import importlib
+import mylib
+from helper import HELPER
+
+def test_speed(conftest_side):
+    print("SEEN", mylib.SIDE, conftest_side, HELPER)
+    for name in {new!r}:
+        try:
+            print("FOUND", importlib.import_module(name).__name__)
+        except ModuleNotFoundError as error:
+            print("MISSING", error.name)
+"""
+SETUP_PY = """
+from setuptools import Extension, setup
+
+setup(name="mylib", version="1.0", packages=["mylib"], ext_modules=[Extension("mylib._core", ["mylib/core.c"])])
+"""
+CORE_C = """
+#include <Python.h>
+
+static PyObject *side(PyObject *self, PyObject *unused) {{ return PyUnicode_FromString("{side}"); }}
+static PyMethodDef methods[] = {{{{"side", side, METH_NOARGS, ""}}, {{NULL, NULL, 0, NULL}}}};
+static struct PyModuleDef definition = {{PyModuleDef_HEAD_INIT, "_core", "", -1, methods}};
+PyMODINIT_FUNC PyInit__core(void) {{ return PyModule_Create(&definition); }}
+"""
+CMAKE = """
+cmake_minimum_required(VERSION 3.15)
+project(mylib LANGUAGES NONE)
+"""
+MESON = """
+project('mylib', version: '1.0')
+py = import('python').find_installation(pure: false)
+py.install_sources('src/mylib/__init__.py', subdir: 'mylib')
+"""
+
+# Prepares the sides as a run would, in the environment that the project is installed into.
+PREPARE = """
+import dataclasses, json, sys
+from pathlib import Path
+from pytest_rlperf.measure.sides.prepare import prepare_sides
+from pytest_rlperf.model.sides import Project
+
+root = Path(sys.argv[1])
+project = Project(
+    rootdir=root,
+    directory=root,
+    inipath=None,
+    args=(),
+    path=tuple(entry for entry in sys.path if entry),
+    files=(root / "tests/test_speed.py",),
+    conftests=(root / "conftest.py",) if (root / "conftest.py").exists() else (root / "tests/conftest.py",),
+    test_patterns=("test_*.py", "*_test.py"),
+    packages=(),
+    baseline_dir=root / "baselines",
+)
+sides = prepare_sides("HEAD~1", project, lambda step: print(step, file=sys.stderr))
+print(json.dumps(dataclasses.asdict(sides), default=str))
+"""
+
+# Starts as a worker does, and tells what one would.
+RUN = """
+import json, sys
+start = json.loads(sys.argv[1])
+sys.path[:] = start["path"]
+import pytest
+from pytest_rlperf.measure.sides.loaded import loaded_files
+quiet = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:rlperf"]
+code = pytest.main([*quiet, *start["args"], *start["files"]])
+print("LOADED", json.dumps(loaded_files(start["watched"], start["packages"])))
+raise SystemExit(int(code))
+"""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a package lies in a tree: its files with ``{side}`` in them, and how it is installed.
+
+    ``place`` is pytest's rootdir below git's top, ``new`` are modules that only head has. ``needs`` is what must be
+    installed to build it, ``tools`` the programs it takes.
+    """
+
+    files: Mapping[str, str]
+    how: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    place: str = "."
+    new: tuple[str, ...] = ()
+
+
+def settings(backend: str, requires: str, more: str = "") -> str:
+    """Return a pyproject.toml."""
+    return (
+        f'[build-system]\nrequires = ["{requires}"]\nbuild-backend = "{backend}"\n'
+        f'[project]\nname = "mylib"\nversion = "1.0"\ndescription = "it"\n{more}'
+    )
+
+
+EDITABLE = ("-e",)
+COPIED = ("--force-reinstall",)
+SOURCE = 'SIDE = "{side}"\n'
+TESTS = {"tests/conftest.py": CONFTEST, "tests/helper.py": 'HELPER = "{side}"\n'}
+HATCHLING = settings("hatchling.build", "hatchling")
+HATCH = ("hatchling>=1.26", "editables>=0.5")
+SETUPTOOLS = "setuptools>=70.1"  # earlier ones need wheel beside them
+WHEEL = '[tool.hatch.build.targets.wheel]\ninclude = ["mylib", "extra"]\n'
+PACKAGES = '[tool.setuptools]\npackages = ["mylib", "extra"]\n'
+
+LAYOUTS = {
+    "flat beside a root conftest": Layout(
+        {"mylib/__init__.py": SOURCE, "conftest.py": CONFTEST, "tests/helper.py": 'HELPER = "{side}"\n'}, ()
+    ),
+    "src, hatchling": Layout({"src/mylib/__init__.py": SOURCE, "pyproject.toml": HATCHLING, **TESTS}, EDITABLE, HATCH),
+    "src, flit": Layout(
+        {"src/mylib/__init__.py": SOURCE, "pyproject.toml": settings("flit_core.buildapi", "flit_core"), **TESTS},
+        EDITABLE,
+        ("flit-core>=3.9",),
+    ),
+    "src, poetry": Layout(
+        {
+            "src/mylib/__init__.py": SOURCE,
+            "pyproject.toml": settings("poetry.core.masonry.api", "poetry-core"),
+            **TESTS,
+        },
+        EDITABLE,
+        ("poetry-core>=2",),
+    ),
+    "src, setuptools": Layout(
+        {"src/mylib/__init__.py": SOURCE, "pyproject.toml": settings("setuptools.build_meta", "setuptools"), **TESTS},
+        EDITABLE,
+        (SETUPTOOLS,),
+    ),
+    "setuptools' finder": Layout(
+        {
+            "mylib/__init__.py": SOURCE,
+            "pyproject.toml": settings("setuptools.build_meta", "setuptools", PACKAGES),
+            **TESTS,
+        },
+        EDITABLE,
+        (SETUPTOOLS,),
+        new=("mylib.fast", "extra"),
+    ),
+    "hook, scikit-build-core": Layout(
+        {
+            "src/mylib/__init__.py": SOURCE,
+            "CMakeLists.txt": CMAKE,
+            "pyproject.toml": settings("scikit_build_core.build", "scikit-build-core"),
+            **TESTS,
+        },
+        EDITABLE,
+        ("scikit-build-core>=0.10",),
+        ("cmake",),
+    ),
+    "hook, meson-python": Layout(
+        {
+            "src/mylib/__init__.py": SOURCE,
+            "meson.build": MESON,
+            "pyproject.toml": settings("mesonpy", "meson-python"),
+            **TESTS,
+        },
+        EDITABLE,
+        ("meson-python>=0.16",),
+        ("ninja",),
+    ),
+    "C extension": Layout(
+        {
+            "mylib/__init__.py": "from mylib._core import side\nSIDE = side()\n",
+            "mylib/core.c": CORE_C,
+            "setup.py": SETUP_PY,
+            "conftest.py": CONFTEST,
+            "tests/helper.py": 'HELPER = "{side}"\n',
+        },
+        EDITABLE,
+        (SETUPTOOLS,),
+        ("cc",),
+    ),
+    "copied, pip install .": Layout(
+        {"mylib/__init__.py": SOURCE, "pyproject.toml": HATCHLING + WHEEL, **TESTS},
+        COPIED,
+        ("hatchling>=1.26",),
+        new=("mylib.fast", "extra"),
+    ),
+    "monorepo": Layout(
+        {"libs/one/src/mylib/__init__.py": SOURCE, "libs/one/pyproject.toml": HATCHLING}
+        | {f"libs/one/{name}": text for name, text in TESTS.items()},
+        EDITABLE,
+        HATCH,
+        place="libs/one",
+    ),
+}
+
+
+def git(top: Path, *arguments: str) -> None:
+    """Run git in a tree."""
+    identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
+    subprocess.run(["git", *identity, *arguments], cwd=top, check=True, capture_output=True, timeout=60)
+
+
+def write(top: Path, layout: Layout, side: str) -> None:
+    """Write the layout's files as one side has them."""
+    files = dict(layout.files)
+    files[f"{layout.place}/tests/test_speed.py"] = TEST.replace("{new!r}", repr(layout.new))
+    for name in layout.new if side == "head" else ():
+        files[f"{name.replace('.', '/')}.py" if "." in name else f"{name}/__init__.py"] = ""
+    for name, text in files.items():
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("{side}", side).replace("{{", "{").replace("}}", "}"), encoding="utf-8")
+
+
+def make_repository(top: Path, layout: Layout) -> Path:
+    """Return the rootdir in a repository of two commits, base and head."""
+    top.mkdir()
+    (top / ".gitignore").write_text("*.so\n*.egg-info/\n.venv/\nbuild/\n__pycache__/\n", encoding="utf-8")
+    git(top, "init", "-q")
+    for side in ("base", "head"):
+        write(top, layout, side)
+        git(top, "add", ".")
+        git(top, "commit", "-q", "-m", side)
+    return top / layout.place
+
+
+def make_python(top: Path, rootdir: Path, layout: Layout) -> str:
+    """Return an interpreter within the tree that sees what the running one sees, with the project installed."""
+    nothing = Project(rootdir, rootdir, None, (), (), (), (), (), (), rootdir)
+    python = make_environment(top / ".venv", nothing, (), None, built=False)
+    if layout.how:
+        options = ["install", "--no-deps", "--no-build-isolation", *layout.how, str(rootdir)]
+        completed = run_pip(python, options, "install it")
+        assert not completed.code, completed.out + completed.err
+    return python
+
+
+def answer(python: str, code: str, argument: str, directory: Path, **changes: str | None) -> str:
+    """Return what an interpreter prints, its environment being this one with changes."""
+    variables: dict[str, str | None] = {**os.environ, **changes}
+    completed = subprocess.run(
+        [python, "-c", code, argument],
+        cwd=directory,
+        env={name: value for name, value in variables.items() if value is not None},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert not completed.returncode, completed.stdout + completed.stderr
+    return completed.stdout
+
+
+def read_sides(text: str) -> Sides:
+    """Return the sides that another process has prepared."""
+
+    def side(said: dict[str, Any]) -> Side:
+        paths = {name: tuple(map(Path, said[name])) for name in ("files", "homes")}
+        words = {name: tuple(said[name]) for name in ("path", "args")}
+        return Side(**{**said, **paths, **words, "directory": Path(said["directory"])})
+
+    said = json.loads(text.splitlines()[-1])
+    tuples = {name: said[name] and tuple(said[name]) for name in ("packages", "changed", "notes")}
+    return Sides(base=side(said["base"]), head=side(said["head"]), **tuples)
+
+
+def run_side(side: Side, sides: Sides) -> tuple[list[str], dict[str, str]]:
+    """Run the tests of a side in its interpreter; return what they printed and the files that were loaded."""
+    start = {name: value for name, value in dataclasses.asdict(side).items() if name in {"path", "args", "files"}}
+    start |= {"watched": [*sides.base.homes, *sides.head.homes], "packages": sides.packages}
+    printed = answer(side.python, RUN, json.dumps(start, default=str), side.directory, **side.environment)
+    lines = printed.splitlines()
+    seen = [line for line in lines if line.startswith(("SEEN", "FOUND", "MISSING"))]
+    return seen, json.loads(next(line for line in lines if line.startswith("LOADED")).removeprefix("LOADED"))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_each_side_sees_its_own(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Base has the package's old code, head its new, and both have today's conftest and helper."""
+    layout = LAYOUTS[name]
+    tools = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", os.pathsep.join([tools, os.environ["PATH"]]))  # as in an environment that is active
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if missing := [need for need in layout.needs if not is_satisfied(need)]:
+        pytest.skip(f"pip install {' '.join(map(repr, missing))}")
+    if missing := [tool for tool in layout.tools if shutil.which(tool) is None]:
+        pytest.skip(f"takes {', '.join(missing)}")
+
+    top = tmp_path / "tree"
+    rootdir = make_repository(top, layout)
+    python = make_python(top, rootdir, layout)
+    sides = read_sides(answer(python, PREPARE, str(rootdir), rootdir))
+    base, base_files = run_side(sides.base, sides)
+    head, head_files = run_side(sides.head, sides)
+
+    assert base == ["SEEN base head head", *(f"MISSING {new}" for new in layout.new)]
+    assert head == ["SEEN head head head", *(f"FOUND {new}" for new in layout.new)]
+    assert check_loaded(sides, base_files, head_files)
+    assert "mylib" in sides.packages
+    if name == "C extension":
+        assert base_files["mylib._core"].endswith(tuple(EXTENSION_SUFFIXES))
+    status = subprocess.run(["git", "status", "--porcelain"], cwd=top, capture_output=True, text=True, timeout=60)
+    assert not status.stdout
