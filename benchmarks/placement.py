@@ -4,7 +4,7 @@ Both workers of a pair run the same code, so whatever their times differ by is e
 which take up one workload after another and measure each in every mode, as a duet does. A spinning neighbour is on for
 about 4 s and off for about 6 s all the while. Prints Markdown tables and judges nothing::
 
-    python benchmarks/placement.py                    # about eleven minutes
+    python benchmarks/placement.py                    # about twelve minutes
     python benchmarks/placement.py --only gae,loop    # some of the workloads
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from typing import TypeAlias
 
 import numpy as np
 import psutil
-from placement_workers import CPUS, WORKLOADS, Worker, processes
+from placement_workers import CPUS, WORKLOADS, Worker, ask_both, processes
 
 from pytest_rlperf.measure.duet import Block, Pair
 from pytest_rlperf.measure.figures import by_cpu, by_wall, never_waits, trimmed_mean
@@ -32,8 +33,9 @@ from pytest_rlperf.model import Shape, SliceKind, Warm
 from pytest_rlperf.units import seconds as in_words
 
 WARM_UP_S = 0.2
-LOOK_S = 0.24  # how long the CPUs are watched before the idlest is chosen; their clocks tick every 10 ms
+LOOK_S = 0.2  # how long the CPUs are watched before the idlest is chosen; their clocks tick every 10 ms
 RESAMPLES = 5000
+PAIRS_LEAST = 5
 ALONE_SHARE = 0.9
 NEIGHBOUR = """
 import os, random, time
@@ -111,7 +113,10 @@ MODES = {
 
 @dataclass(frozen=True)
 class Found:
-    """What a pair found in a mode: its log-ratio by either clock, and the median slice's seconds per call."""
+    """What a pair found in a mode: its log-ratio by either clock, and the median slice's seconds per call.
+
+    ``single`` says that warming up saw one thread at work and no children; ``alone`` that CPU time may stand in.
+    """
 
     wall: float
     cpu: float
@@ -120,8 +125,12 @@ class Found:
     call_s: float
     blocks: int
 
+    def __str__(self) -> str:
+        clocks = f"wall {100 * self.wall:+.2f} %, CPU {100 * self.cpu:+.2f} %"
+        return f"{clocks}, {in_words(self.call_s)}, {self.blocks} blocks{', alone' if self.alone else ''}"
 
-def measure(pair: Pair, warm: tuple[Warm, Warm], mode: Mode, index: int, seconds: float) -> Found:
+
+def measure(pair: Pair, warm: Sequence[Warm], mode: Mode, index: int, seconds: float) -> Found:
     """Take a pair's blocks in a mode, for about so many seconds."""
     blocks: list[Block] = []
     mode.seat(pair, index, 0)
@@ -141,19 +150,15 @@ def measure(pair: Pair, warm: tuple[Warm, Warm], mode: Mode, index: int, seconds
     return Found(wall, cpu, alone, single, call_s, len(blocks))
 
 
-def ready(workers: tuple[Worker, Worker], name: str, shapes: dict[str, Shape]) -> tuple[Pair, tuple[Warm, Warm]]:
+def ready(workers: tuple[Worker, Worker], name: str, shapes: dict[str, Shape]) -> tuple[Pair, Sequence[Warm]]:
     """Have both workers make, check and warm up a workload; the first pair's head sizes the slices of all."""
     base, head = workers
-    for worker in workers:
-        worker.start("prepare", name)
-    for worker in workers:
-        worker.answer()
-    for worker in workers:
-        worker.start_check()
-    check_s = max(worker.wait_checked()[0] for worker in workers)
-    warm = head.warm_up(shapes.get(name), WARM_UP_S)
-    shapes[name] = warm.shape
-    return Pair(base, head, check_s, 0.0), (base.warm_up(warm.shape, WARM_UP_S), warm)
+    for order in (("prepare", name), ("check",)):
+        ask_both(workers, *order)
+    if name not in shapes:
+        shapes[name] = head.warm_up(None, WARM_UP_S).shape
+    # Both at once, where a duet has one after the other: it takes half the time.
+    return Pair(base, head, 0.0, 0.0), ask_both(workers, "warm_up", shapes[name], WARM_UP_S)
 
 
 Results: TypeAlias = Mapping[str, Mapping[str, list[Found]]]
@@ -172,8 +177,8 @@ def run(names: Sequence[str], pairs: int, seconds: float) -> Results:
                 for mode in [*MODES, *MODES][first : first + len(MODES)]:
                     found = measure(pair, warm, MODES[mode], index, seconds)
                     results[name][mode].append(found)
-                    say(f"  {name:8}{mode:8} wall {found.wall:+.4f} cpu {found.cpu:+.4f} {found}")
-        say(f"pair {index + 1} of {pairs}, {time.monotonic() - started_s:.0f} s")
+                    elapsed_s = time.monotonic() - started_s
+                    say(f"{elapsed_s:4.0f} s, pair {index + 1} of {pairs}: {name:8} {mode:8} {found}")
     return results
 
 
@@ -264,20 +269,21 @@ def main() -> None:
     """Measure everything and print it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=20, help="pairs of processes")
-    parser.add_argument("--seconds", type=float, default=0.7, help="measuring time of a pair in a mode")
+    parser.add_argument("--seconds", type=float, default=0.6, help="measuring time of a pair in a mode")
     parser.add_argument("--only", default=",".join(WORKLOADS), help="workloads, parted by commas")
     options = parser.parse_args()
     names = [name for name in WORKLOADS if name in options.only.split(",")]
     if unknown := set(options.only.split(",")) - set(WORKLOADS):
         parser.error(f"--only={options.only}: {', '.join(sorted(unknown))} is none of {', '.join(WORKLOADS)}")
-    if options.pairs < 2:
-        parser.error(f"--pairs={options.pairs}: a spread needs two at the least")
+    if options.pairs < PAIRS_LEAST:
+        parser.error(f"--pairs={options.pairs}: an interval needs {PAIRS_LEAST} at the least")
     if len(CPUS) < 2:
         parser.error("there is but one CPU to use")
     with neighbour():
         results = run(names, options.pairs, options.seconds)
     show_spreads(results)
     show_ratios(results)
+    print(f"\n{len(CPUS)} CPUs, load average {os.getloadavg()[2]:.1f} over the last 15 minutes")
 
 
 if __name__ == "__main__":

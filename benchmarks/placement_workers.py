@@ -88,7 +88,7 @@ def _matmul() -> Workload:
     import torch
 
     torch.set_num_threads(2)
-    left, right = torch.rand(512, 512), torch.rand(512, 512)
+    left, right = torch.rand(256, 256), torch.rand(256, 256)
     return thunk_workload(lambda: left @ right, items=1, unit="product", setup=None, check=None)
 
 
@@ -149,7 +149,7 @@ class Stage:
 def work(connection: Conversation, seed: int) -> None:
     """Do what the other end of ``connection`` says, until there is none."""
     stage = Stage(seed)
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             name, *arguments = connection.recv()
             connection.send(getattr(stage, name)(*arguments))
@@ -209,15 +209,16 @@ class Worker:
         times = psutil.Process(self._process.pid).cpu_times()
         return float(times.user + times.system)
 
-    def start_ending(self) -> None:
-        """Let the process end."""
+    def end(self) -> None:
+        """Let the process end; multiprocessing waits for it when this one does."""
         self._connection.close()
 
-    def end(self) -> None:
-        """Wait until it has, or make it."""
-        self._process.join(10)
-        if self._process.exitcode is None:
-            self._process.kill()
+
+def ask_both(workers: tuple[Worker, Worker], *order: object) -> list[Any]:
+    """Give both workers of a pair an order, and wait for both."""
+    for worker in workers:
+        worker.start(*order)
+    return [worker.answer() for worker in workers]
 
 
 @contextlib.contextmanager
@@ -227,7 +228,5 @@ def processes(index: int) -> Iterator[tuple[Worker, Worker]]:
     try:
         yield workers
     finally:
-        for worker in workers:
-            worker.start_ending()
         for worker in workers:
             worker.end()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_rlperf.judge.blame import contributions
+from pytest_rlperf.judge.blame import contributions, told
 from pytest_rlperf.judge.live import PairLimits, judge_pairs
 from pytest_rlperf.judge.verdict import broken_rule
 from pytest_rlperf.measure import messages as m
@@ -16,6 +16,8 @@ from pytest_rlperf.measure.duet import Duet, Duettist, Pair
 from pytest_rlperf.measure.solo import Solo
 from pytest_rlperf.model import Contribution, Live, PairRecord, Policy, Reason, Result, Status, Verdict, log_ratios
 from pytest_rlperf.opponents import Opponent
+
+UNPLACED_LEAST = 5
 
 
 class SameCode(Exception):  # noqa: N818 - a finding, not an error
@@ -59,7 +61,8 @@ class Contest:
         sides = self._opponent.sides
         result = make_result(self._crew.key, self._crew.called, duet.head)
         base = make_result(self._crew.key, self._crew.called, duet.base)
-        live = Live(sides.base.label, sides.head.label, base, duet.pairs, _contributions(duet, base, self._verdict))
+        parts, blame = _blame(duet, base, self._verdict)
+        live = Live(sides.base.label, sides.head.label, base, duet.pairs, parts, blame)
         broken = broken_rule(result) or broken_rule(base)
         verdict = self._verdict
         if broken is not None:
@@ -81,7 +84,11 @@ class Contest:
 
     def _is_content(self, records: Sequence[PairRecord], final: bool) -> bool:
         base_call_s = statistics.median(record.base.wall.call_s for record in records)
-        self._verdict = judge_pairs(log_ratios(list(records)), self._policy, self._limits, base_call_s, final=final)
+        limits = self._limits
+        if any(record.placed is None for record in records):
+            # Where the kernel places workers, pairs differ by more, and three may happen to agree.
+            limits = PairLimits(max(limits.least, UNPLACED_LEAST), max(limits.most, UNPLACED_LEAST))
+        self._verdict = judge_pairs(log_ratios(list(records)), self._policy, limits, base_call_s, final=final)
         return self._verdict is not None
 
 
@@ -99,10 +106,10 @@ def make_result(key: str, called: m.Called, solo: Solo) -> Result:
     )
 
 
-def _contributions(duet: Duet, base: Result, verdict: Verdict) -> tuple[Contribution, ...]:
-    """Say which phases carry a change, where there is one."""
+def _blame(duet: Duet, base: Result, verdict: Verdict) -> tuple[tuple[Contribution, ...], str]:
+    """Return what every phase adds to a change, and in words which carry it, where there is one."""
     if verdict.status not in (Status.SLOWER, Status.FASTER) or verdict.estimate is None:
-        return ()
+        return (), ""
     ratio = verdict.estimate.ratio
     # The estimate says how long the calls are, traced turns what share of them a phase has.
     blocks = [
@@ -110,4 +117,5 @@ def _contributions(duet: Duet, base: Result, verdict: Verdict) -> tuple[Contribu
         for base_shares, head_shares in (block.shares() for block in duet.traced)
     ]
     change_s = base.call_s * (ratio - 1)
-    return tuple(Contribution(path, share_s) for path, share_s in contributions(blocks, base.call_s, change_s))
+    parts = contributions(blocks, base.call_s, change_s)
+    return tuple(Contribution(path, part_s) for path, part_s in parts), told(parts, change_s)

@@ -161,7 +161,7 @@ class Ledger:
     def origin(self, outcome: Outcome) -> str:
         """Say what an outcome was compared with."""
         if outcome.live is not None:
-            return f"{outcome.live.base_label}, live"
+            return f"{outcome.live.head_label} with {outcome.live.base_label}, live"
         session = None
         if self.baseline is not None and outcome.baseline is not None:
             session = self.baseline.sessions[outcome.baseline.session]

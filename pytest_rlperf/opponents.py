@@ -45,8 +45,9 @@ class Opponent:
             )
 
     def differs(self, base: Worker, head: Worker) -> bool:
-        """Verify what a pair has loaded; return whether any of it differs. SideError where a side has the other's."""
-        return check_loaded(self.sides, base.loaded, head.loaded)
+        """Verify what a pair has loaded; return whether any of it may differ. SideError where a side has the other's."""
+        differs = check_loaded(self.sides, base.loaded, head.loaded)
+        return differs or base.has_children or head.has_children  # whose files nobody sees
 
     def trim(self) -> None:
         """End the pairs that only one test needed."""

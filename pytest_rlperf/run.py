@@ -177,7 +177,13 @@ class MeasuredRun:
             machine=describe(ledger.machine),
             origins=ledger.origins(),
             notes=[*self._notes, *saved_notes(ledger.saved)],
-            commands=next_commands(outcomes, self._command(), saved=ledger.saved is not None, verbose=verbose),
+            commands=next_commands(
+                outcomes,
+                self._command(),
+                saved=ledger.saved is not None,
+                against=self._settings.against is not None,
+                verbose=verbose,
+            ),
         )
         terminalreporter.section("rlperf")
         terminalreporter.write(

@@ -25,7 +25,7 @@ STAGES = (
 )
 # What pytest drives, outside the stages. `relay` and `run` are rooms of the coordinator,
 # `worker_session` is one of the worker.
-HOSTS = {"options", "fixtures", "coordinator", "relay", "run", "plugin"} | {
+HOSTS = {"options", "fixtures", "coordinator", "inline", "relay", "run", "plugin"} | {
     "measure.worker",
     "measure.worker_session",
 }

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 OK, FAILED, USAGE = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.USAGE_ERROR
-QUICK = ("--rlperf-pairs=2..4", "--rlperf-max-time=2")
+QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=4")
 DECISIVE = ("--rlperf-tolerance=50%",)  # what these tests change is far over it, what they do not is far under it
 
 # A few microseconds of work in two phases, {times} as much of it in the second.
@@ -164,8 +164,8 @@ def test_a_slowdown_is_found_and_blamed(repository: Repository) -> None:
         "> rlperf(mylib.work)",
         "E pytest_rlperf.PerformanceRegression: SLOWER ×",
         f"a call, * on HEAD~1 ({sha})",
-        "E compared with HEAD~1",
-        "a call: critic +",
+        f" with HEAD~1 ({sha}), live",
+        "critic +",
         "tests/test_it.py:5: PerformanceRegression",
         "live pairs (",
     ):
@@ -301,10 +301,7 @@ def test_a_side_that_loads_the_others_code_is_a_usage_error(repository: Reposito
     repository.commit()
     run = repository.against("HEAD~1")
     assert run.code == USAGE, run.out
-    assert (
-        str(repository.root / "mylib" / "__init__.py") in run.words.replace(" ", "").join(("", ""))
-        or "mylib" in run.words
-    )
+    assert str(repository.root / "mylib" / "__init__.py") in run.out.replace("\n", "")
 
 
 # ------------------------------------------------------------------ processes
@@ -437,7 +434,7 @@ def test_a_suspicion_is_settled_by_the_baselines_own_commit(repository: Reposito
     assert convicted.code == FAILED, convicted.out
     assert convicted.verdicts == {"test_work": "SLOWER"}
     sha = repository.git("rev-parse", "--short=12", "HEAD")
-    assert f"compared {sha}" in convicted.words or sha in convicted.words
+    assert f"with commit {sha}, live" in convicted.words, convicted.out
     assert "live pairs" in convicted.words
 
 

@@ -308,7 +308,7 @@ def test_a_run_with_every_verdict(pytester: pytest.Pytester, measured: Path) -> 
             "E       AssertionError: after",
             "test_ungated *SLOWER [*]",
             "[*] shown, not gated",
-            "*cannot certify ±20 %; the smallest slowdown *",
+            "test_scattered  UNDECIDED",
             "*a call processed 1.00 calls in the baseline and 100 now*",
             "*the baseline measured callable in calls, this run callable in steps",
             "*stored 1 result in",

@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_rlperf.options import (
-    MARKER,
-    OPTIONS,
-    Config,
-    Option,
+from pytest_rlperf.options import MARKER, OPTIONS, Config, Option, read_config
+from pytest_rlperf.values import (
     parse_alpha,
     parse_duration,
     parse_flag,
@@ -21,7 +18,6 @@ from pytest_rlperf.options import (
     parse_path,
     parse_reason,
     parse_tolerance,
-    read_config,
 )
 
 # --------------------------------------------------------------------------- one value at a time
@@ -145,7 +141,7 @@ def test_paths() -> None:
     """A path is taken as it is, unless it is none."""
     assert parse_path("a/b") == Path("a/b")
     for empty in ("", "  "):
-        with pytest.raises(ValueError, match="directory"):
+        with pytest.raises(ValueError, match="path"):
             parse_path(empty)
 
 

@@ -191,7 +191,7 @@ def test_command_that_is_missing_is_told() -> None:
 
 def test_command_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> None:
     """At its limit a program ends, and so does what it has started."""
-    child = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); print('up', flush=True); signal.pause()"
+    child = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); print(flush=True); signal.pause()"
     parent = (
         "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1], sys.argv[2]],"
         " stdout=subprocess.PIPE); p.stdout.readline(); p.wait()"
@@ -547,7 +547,7 @@ def test_src_layout(tmp_path: Path) -> None:
         "tests/perf/test_x.py",
         conftests=("tests/perf/conftest.py",),
         path=("src",),
-        args=("tests/perf", f"--ignore={tree.top}/tests/other", f"{tree.top}/tests/perf/test_x.py::test_sides"),
+        args=("perf", f"--ignore={tree.top}/tests/other", f"{tree.top}/tests/perf/test_x.py::test_sides"),
         ini="pyproject.toml",
         directory=tree.top / "tests",
     )
@@ -555,7 +555,7 @@ def test_src_layout(tmp_path: Path) -> None:
     base = tree_of(sides.base)
     run_tests(sides.base)
     assert sides.base.args == (
-        "tests/perf",
+        "perf",
         f"--ignore={base}/tests/other",
         f"{base}/tests/perf/test_x.py::test_sides",
         f"--rootdir={base}",
@@ -806,10 +806,15 @@ sys.stdin.readline()
 """
 
 
-def builder(cache: Cache) -> subprocess.Popen[str]:
-    """Start a process that builds an entry in steps."""
+@contextlib.contextmanager
+def builder(cache: Cache) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that builds an entry in steps, and end it whatever happens."""
     argv = [sys.executable, "-c", _BUILDER, str(cache.directory)]
-    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def said(process: subprocess.Popen[str]) -> str:
@@ -843,8 +848,6 @@ def test_two_processes_make_one_entry(cache: Cache) -> None:
         assert (built, waited) == ("building", "waiting for another run, which makes the same")
         tell(builds)
         assert said(builds) == said(waits)
-        tell(builds)
-        tell(waits)
 
 
 def test_two_runs_prepare_at_once(tmp_path: Path) -> None:

@@ -49,13 +49,13 @@ class Simulated:
         """Return what it took, and its items."""
         return self._checked_s, 2.0
 
-    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None) -> Warm:
+    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
         """Spend up to a quarter of a second, and a call at least, unless there is no time."""
         self.shapes.append(shape)
         self._shape = shape or slice_shape(self._call_s, 76.0, single=False, long=long)
         warm_up_s = max(min(0.25, limit_s), self._call_s) if limit_s > 0 else 0.0
         self._clock.advance(warm_up_s)
-        return Warm(self._shape, self._call_s, warm_up_s, 1)
+        return Warm(self._shape, self._call_s, warm_up_s, threads=1, single=True)
 
     def take(self, kind: SliceKind) -> SliceRecord:
         """Run a slice of the workload or the kernel."""
@@ -75,6 +75,7 @@ class Simulated:
             cpu_s=cpu_s,
             waits=self.waits,
             collections=0,
+            cpu=0,
             phases=phases,
         )
 

@@ -47,7 +47,7 @@ def outcome(name: str, status: Status, call_s: float, ratio: float | None = None
         stored = StoredResult(before, "then", None)
         estimate = Estimate(ratio, ratio * 0.96, ratio * 1.04, 0.99, ratio * 0.97, ratio * 1.03)
     verdict = Verdict(status, Reason("code", message), estimate, 0.2, suspect=False, gated=True, accepted=False)
-    return Outcome(result, stored, verdict, 8.25)
+    return Outcome(result, stored, None, verdict, 8.25)
 
 
 SUMMARY = Summary(
@@ -151,7 +151,7 @@ def test_a_hostile_name_is_only_text() -> None:
 
 def test_the_parts_of_a_tree_add_up() -> None:
     """At each level, children and what is unaccounted make the parent."""
-    rows = phase_rows(outcome("t", Status.NEW, 1.0).result.phases, 1.0, ())
+    rows = phase_rows(outcome("t", Status.NEW, 1.0))
     tops = [row.total_s for row in rows if row.depth == 0]
     assert sum(tops) == pytest.approx(1.0)
     assert [row.name for row in rows if row.depth == 1] == ["critic", "actor", "(unaccounted)"]
@@ -180,13 +180,16 @@ def test_an_origin_says_whether_its_code_can_be_had() -> None:
 def test_what_to_type_next_follows_from_the_verdicts() -> None:
     """Each situation names its command, once."""
     new, slower = outcome("a", Status.NEW, 1.0), outcome("b", Status.SLOWER, 1.0, 1.5)
-    commands = next_commands([new, slower, slower], "pytest", saved=False, verbose=False)
+    commands = next_commands([new, slower, slower], "pytest", saved=False, against=False, verbose=False)
     assert ["--rlperf-accept" in command for command in commands] == [False, True]
-    assert next_commands([outcome("a", Status.SAME, 1.0, 1.0)], "pytest -v", saved=False, verbose=True) == []
-    assert next_commands([new], "pytest -k a", saved=True, verbose=False) == [
+    assert (
+        next_commands([outcome("a", Status.SAME, 1.0, 1.0)], "pytest -v", saved=False, against=False, verbose=True)
+        == []
+    )
+    assert next_commands([new], "pytest -k a", saved=True, against=False, verbose=False) == [
         "show every test's phases and what its figures rest on:\n  pytest -k a --rlperf -v"
     ]
-    assert next_commands([], "pytest", saved=False, verbose=False) == []
+    assert next_commands([], "pytest", saved=False, against=False, verbose=False) == []
 
 
 class Screen:

@@ -87,12 +87,14 @@ class Called(Message, frozen=True):
 class Checked(Message, frozen=True):
     """The component ran once and is right: how long that took, check included, and how many items it processed.
 
-    ``loaded`` are the files of the code under test by module, now that it has run.
+    ``loaded`` are the files of the code under test by module, now that it has run; what ``children`` processes have
+    loaded is not among them.
     """
 
     first_call_s: float
     items: float
     loaded: dict[str, str]
+    children: bool
 
 
 class Warmed(Message, frozen=True):

@@ -42,6 +42,11 @@ def cpu_reader() -> Callable[[], int]:
     return reader
 
 
+def has_children() -> bool:
+    """Whether this process has started others that still run."""
+    return bool(psutil.Process().children())
+
+
 class Activity(NamedTuple):
     """How many threads worked while a process was watched, and how many child processes it has.
 

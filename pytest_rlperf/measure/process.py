@@ -62,6 +62,7 @@ class Worker:
         self.ready = False
         self.called: m.Called | None = None
         self.checked_s: float | None = None
+        self.has_children = False
         self.patience_s = SETUP_LIMIT_S
         self._relay = relay
         self._scratch = scratch
@@ -109,6 +110,7 @@ class Worker:
         """Wait for that; return the seconds it took and the items it processed."""
         checked = self._expect(m.Checked, self.patience_s)
         self.loaded |= checked.loaded
+        self.has_children = checked.children
         self.checked_s = checked.first_call_s
         return checked.first_call_s, checked.items
 

@@ -41,7 +41,8 @@ class Contribution:
 class Live:
     """A live comparison: who was compared, the pairs in order, what base's side gave, and what carries the change.
 
-    ``base`` is base's result, as the outcome's own result is head's.
+    ``base`` is base's result, as the outcome's own result is head's. ``contributions`` add up to the change; ``blame``
+    names the few that carry it, and is empty where nothing changed.
     """
 
     base_label: str
@@ -49,6 +50,7 @@ class Live:
     base: Result
     pairs: tuple[PairRecord, ...]
     contributions: tuple[Contribution, ...]
+    blame: str
 
     @property
     def clock(self) -> str:

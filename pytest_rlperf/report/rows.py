@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Outcome, Phase, Provenance, Status
-
-_BLAMED_MOST = 3  # phases named in a failure
+from pytest_rlperf.model import Outcome, Provenance, Status
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,8 @@ COLUMNS = (
 class PhaseRow:
     """One line of a phase tree: seconds of an iteration, its share of the whole, entries per iteration.
 
-    ``was_s`` is the baseline's figure; it and ``count`` are None where there is none.
+    ``was_s`` is the figure before, ``change_s`` what the line adds to the change of the whole; they and ``count`` are
+    None where there is none.
     """
 
     name: str
@@ -82,25 +81,46 @@ class PhaseRow:
     share: float
     count: float | None
     was_s: float | None
+    change_s: float | None
 
 
-def phase_rows(phases: Sequence[Phase], whole_s: float, before: Sequence[Phase]) -> list[PhaseRow]:
-    """Return a tree's lines, depth first, each level's unaccounted time after its children."""
-    rows: list[PhaseRow] = []
+def phase_rows(outcome: Outcome) -> list[PhaseRow]:
+    """Return the lines of a test's phase tree, depth first, each level's unaccounted time after its children.
+
+    A phase that only the figures before have is there with no time. The changes of all lines add up to the whole.
+    """
+    result, before = outcome.result, () if outcome.before is None else outcome.before.phases
+    whole_s = result.traced_call_s
+    if whole_s <= 0:
+        return []
     was_s = {phase.path: phase.total_s for phase in before}
+    known = {phase.path for phase in result.phases}
+    gone = [replace(phase, count=0.0, total_s=0.0, self_s=0.0) for phase in before if phase.path not in known]
+    phases = [*result.phases, *gone]
+    changes_s = {} if outcome.live is None else {part.path: part.change_s for part in outcome.live.contributions}
+    rows: list[PhaseRow] = []
 
     def add(parent: str, parent_s: float, depth: int) -> None:
         children = [phase for phase in phases if phase.path.rpartition("/")[0] == parent]
         for phase in children:
-            share = phase.total_s / whole_s
-            rows.append(PhaseRow(phase.name, depth, phase.total_s, share, phase.count, was_s.get(phase.path)))
+            leaf = not any(other.path.startswith(f"{phase.path}/") for other in phases)
+            rows.append(
+                PhaseRow(
+                    phase.name,
+                    depth,
+                    phase.total_s,
+                    phase.total_s / whole_s,
+                    phase.count,
+                    was_s.get(phase.path),
+                    changes_s.get(phase.path) if leaf else None,
+                )
+            )
             add(phase.path, phase.total_s, depth + 1)
-        rest_s = parent_s - sum(phase.total_s for phase in children)
-        if children and rest_s > 0:
-            rows.append(PhaseRow("(unaccounted)", depth, rest_s, rest_s / whole_s, None, None))
+        rest_s = max(0.0, parent_s - sum(phase.total_s for phase in children))
+        if children and (rest_s > 0 or parent in changes_s):
+            rows.append(PhaseRow("(unaccounted)", depth, rest_s, rest_s / whole_s, None, None, changes_s.get(parent)))
 
-    if whole_s > 0:
-        add("", whole_s, 0)
+    add("", whole_s, 0)
     return rows
 
 
@@ -145,24 +165,19 @@ def failure_text(outcome: Outcome, origin: str) -> str:
             f"{verdict.status.value} {units.change(estimate.ratio)}: {takes}, {units.seconds(before.call_s)} {where}",
             f"{100 * estimate.confidence:.0f} % interval {interval}, {basis}",
         ]
-    lines += [f"compared with {origin}", verdict.reason.message, *blame_lines(outcome)]
-    if verdict.status is Status.SLOWER:
+    lines += [
+        f"compared {'with ' if outcome.live is None else ''}{origin}",
+        verdict.reason.message,
+        *blame_lines(outcome),
+    ]
+    if verdict.status is Status.SLOWER and outcome.baseline is not None:
         lines.append('meant to be? --rlperf-save-baseline --rlperf-accept="why" stores the new figures')
     return "\n".join(lines)
 
 
 def blame_lines(outcome: Outcome) -> list[str]:
-    """Say which phases carry a change, and what of it no phase accounts for; they add up to the whole."""
-    if outcome.live is None or not outcome.live.contributions:
-        return []
-    parts = outcome.live.contributions
-    whole_s = sum(part.change_s for part in parts)
-    named = [part for part in parts if part.path][:_BLAMED_MOST]
-    rest_s = whole_s - sum(part.change_s for part in named)
-    texts = [f"{part.path} {units.signed_seconds(part.change_s)}" for part in named]
-    return [
-        f"of {units.signed_seconds(whole_s)} a call: {', '.join([*texts, f'the rest {units.signed_seconds(rest_s)}'])}"
-    ]
+    """Say which phases carry a change."""
+    return [] if outcome.live is None or not outcome.live.blame else [f"{outcome.live.blame} a call"]
 
 
 def origin_text(name: str, provenance: Provenance | None) -> str:

@@ -45,15 +45,16 @@ def saved_notes(saved: Saved | None) -> list[str]:
     return notes
 
 
-def next_commands(outcomes: Sequence[Outcome], command: str, *, saved: bool, verbose: bool) -> list[str]:
+def next_commands(outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool, verbose: bool) -> list[str]:
     """Return what would be typed next, after ``command``, each with what it does."""
     statuses = {outcome.verdict.status for outcome in outcomes}
     commands = []
-    if not saved and statuses & {Status.NEW, Status.INCOMPARABLE}:
+    if not saved and statuses & {Status.NEW, Status.INCOMPARABLE} and not against:
         commands.append(f"store these figures to compare with:\n  {command} --rlperf-save-baseline")
-    if not saved and Status.FASTER in statuses:
+    if not saved and any(outcome.baseline for outcome in outcomes if outcome.verdict.status is Status.FASTER):
         commands.append(f"hold on to what got faster:\n  {command} --rlperf-save-baseline")
-    if Status.SLOWER in statuses and not any(outcome.verdict.accepted for outcome in outcomes):
+    slower = [outcome for outcome in outcomes if outcome.verdict.status is Status.SLOWER]
+    if any(outcome.baseline for outcome in slower) and not any(outcome.verdict.accepted for outcome in outcomes):
         commands.append(f'if it was meant to get slower:\n  {command} --rlperf-save-baseline --rlperf-accept="why"')
     if outcomes and not commands and not verbose:
         commands.append(f"show every test's phases and what its figures rest on:\n  {command} --rlperf -v")

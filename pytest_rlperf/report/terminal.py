@@ -163,12 +163,12 @@ def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None
 
 
 def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
-    before = () if outcome.before is None else outcome.before.phases
-    for row in phase_rows(outcome.result.phases, outcome.result.traced_call_s, before):
+    for row in phase_rows(outcome):
         if row.depth >= _DEEPEST and not verbose:
             continue
         name = f"{'  ' * (row.depth + 1)}{row.name}"
         count = "" if row.count is None else f"×{row.count:.3g}"
         was = "" if row.was_s is None else f"  was {units.seconds(row.was_s)}"
-        figures = f"{units.seconds(row.total_s):>10}{units.percent(row.share, signed=False):>9}{count:>9}{was}"
+        change = "" if row.change_s is None else f"  {units.signed_seconds(row.change_s)}"
+        figures = f"{units.seconds(row.total_s):>10}{units.percent(row.share, signed=False):>9}{count:>9}{was}{change}"
         console.print(Text(f"{name:<34}{figures}"))

@@ -59,6 +59,8 @@ class Cache:
 
     def _use(self, place: Path) -> Path | None:
         """Return the complete attempt of an entry and hold on to it, or None where there is none."""
+        if _complete_attempt(place) is None:
+            return None  # unlocked: who is about to build it should not wait for those who only look
         descriptor = _lock(place, fcntl.LOCK_SH)
         found = _complete_attempt(place)
         if found is None:

@@ -268,7 +268,7 @@ class _Comparison:
         return f"HEAD {short(repository.head)}"
 
     def _key(self, kind: str, *parts: object) -> str:
-        return "\0".join([kind, repr(self.packages), *map(str, parts)])
+        return "\0".join([kind, *map(str, parts), repr(self.packages)])
 
 
 def _is_installed(name: str, home: Path) -> bool:

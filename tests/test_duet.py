@@ -1,0 +1,626 @@
+"""Pairs of workers taking turns, with simulated workers on a clock of their own."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Collection, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_rlperf.measure.duet import Block, Duet, Duettist, Pair, one_cpu_per_pair
+from pytest_rlperf.measure.figures import by_cpu, by_wall, trimmed_mean
+from pytest_rlperf.measure.idle import IdleWatch
+from pytest_rlperf.measure.slices import WARM_UP_MOST_S, slice_shape
+from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm, log_ratios
+from pytest_rlperf.testing import FakeClock
+
+Steps = list[tuple[str, str]]
+
+
+class Simulated:
+    """A worker whose calls take ``call_s``; what it is told to do is noted in ``steps``, which a world shares."""
+
+    def __init__(self, name: str, clock: FakeClock, steps: Steps, call_s: float) -> None:
+        self.number = 0
+        self.seed = 7
+        self.name = name
+        self.call_s = call_s
+        self.waits = 0
+        self.single = True
+        self.held_up = 1.0  # wall time over CPU time of a slice
+        self.traced_cost = 1.0
+        self.idle = 0.0
+        self.cpu = 3
+        self.pace: Callable[[int], float] = lambda slice_: 1.0
+        self.phases: dict[str, float] = {"work": 1.0}
+        self.limits_s: list[float] = []
+        self.shapes: list[Shape | None] = []
+        self.placed: list[int] = []
+        self.kernels: list[bool] = []
+        self.breaks_after = math.inf
+        self._clock = clock
+        self._steps = steps
+        self._shape = Shape(1, 1, long=False)
+        self._taken = 0
+
+    def start_check(self) -> None:
+        """Never happens: a pair's component is checked before it is handed over."""
+        raise AssertionError
+
+    def wait_checked(self) -> tuple[float, float]:
+        """Never happens either."""
+        raise AssertionError
+
+    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
+        """Spend a quarter of a second, and a call at least, unless there is no time."""
+        self._steps.append((self.name, "warm up"))
+        self.shapes.append(shape)
+        self.limits_s.append(limit_s)
+        self.kernels.append(kernels)
+        self._shape = shape or slice_shape(self.call_s, 76.0, single=False, long=long)
+        warm_up_s = max(min(0.25, limit_s), self.call_s) if limit_s > 0 else 0.0
+        self._clock.advance(warm_up_s)
+        return Warm(self._shape, self.call_s, warm_up_s, threads=2, single=self.single)
+
+    def place(self, cpus: Collection[int]) -> None:
+        """Be kept on ``cpus`` from now on."""
+        self._steps.append((self.name, "place"))
+        self.placed += cpus
+        (self.cpu,) = cpus
+
+    def take(self, kind: SliceKind) -> SliceRecord:
+        """Run a slice of the workload."""
+        if self._taken >= self.breaks_after:
+            raise ConnectionError(self.name)
+        self._steps.append((self.name, kind.value))
+        call_s = self.call_s
+        if kind is SliceKind.TRACED:
+            call_s *= self.traced_cost
+        else:
+            call_s *= self.pace(self._taken)
+            self._taken += 1
+        calls = self._shape.iterations * self._shape.rounds
+        self._clock.advance(calls * call_s)
+        phases = tuple(Phase(path, 1.0, share * call_s, share * call_s, "host") for path, share in self.phases.items())
+        return SliceRecord(
+            kind=kind,
+            call_s=call_s,
+            rounds_s=calls * call_s,
+            calls=calls,
+            items=2.0 * calls,
+            wall_s=calls * call_s,
+            cpu_s=calls * call_s / self.held_up,
+            waits=self.waits,
+            collections=1,
+            cpu=self.cpu,
+            phases=phases if kind is SliceKind.TRACED else (),
+        )
+
+    def cpu_s(self) -> float:
+        """Burn a share of all time, at work or not."""
+        return self.idle * self._clock.now_ns / 1e9
+
+
+class World:
+    """Pairs, their clock, and a rule that is content with ``wanted`` of them; the rest notes what happened."""
+
+    def __init__(self, base_s: float = 2e-3, head_s: float = 2e-3, wanted: float = 3) -> None:
+        self.clock = FakeClock()
+        self.steps: Steps = []
+        self.wanted = wanted
+        self.check_s = min(base_s, head_s)
+        self.setup_s = 0.0
+        self.asked: list[tuple[int, bool]] = []
+        self.told: list[tuple[str, float]] = []
+        self.before_turns: Callable[[Pair], None] = lambda pair: self.steps.append(("", "before turns"))
+        self.placer: Callable[[int], int | None] = lambda index: None
+        self.bases = [Simulated("B", self.clock, self.steps, base_s) for _ in range(60)]
+        self.heads = [Simulated("H", self.clock, self.steps, head_s) for _ in range(60)]
+
+    def measure(self, *, least: int = 3, max_time_s: float = 60.0) -> Duet:
+        """Measure pairs until the rule is content."""
+        return Duettist(
+            self.next_pair,
+            self.is_content,
+            lambda step, left_s: self.told.append((step, left_s)),
+            least=least,
+            max_time_s=max_time_s,
+            before_turns=self.before_turns,
+            placer=self.placer,
+            clock=lambda: self.clock.now_ns / 1e9,
+        ).measure()
+
+    def next_pair(self, index: int) -> Pair:
+        """Hand over a pair; starting it takes its time."""
+        self.steps.append(("", "pair"))
+        self.clock.advance(self.setup_s)
+        return Pair(self.bases[index], self.heads[index], self.check_s, self.setup_s)
+
+    def is_content(self, records: Sequence[object], final: bool) -> bool:
+        """Be content with so many."""
+        self.asked.append((len(records), final))
+        return len(records) >= self.wanted
+
+    def turns(self) -> list[str]:
+        """Return each pair's slices in their order: ``HB`` for plain ones of head and base, ``hb`` for traced ones."""
+        pairs: list[str] = []
+        for name, step in self.steps:
+            if step == "pair":
+                pairs.append("")
+            elif step in ("plain", "traced"):
+                pairs[-1] += name if step == "plain" else name.lower()
+        return pairs
+
+
+def plain(turns: str) -> str:
+    """Leave traced slices out."""
+    return "".join(letter for letter in turns if letter.isupper())
+
+
+def blocks(turns: str, length: int) -> list[str]:
+    """Cut turns into blocks of ``length`` slices."""
+    assert len(turns) % length == 0
+    return [turns[start : start + length] for start in range(0, len(turns), length)]
+
+
+# --------------------------------------------------------------------------- whose turn it is
+
+
+def test_blocks_are_mirrored_and_so_are_pairs() -> None:
+    """Every block has its slices as ABBA, the next one as BAAB; what one pair begins with, the next one does not."""
+    world = World()
+    world.measure()
+    for index, turns in enumerate(world.turns()):
+        first, second = ("BHHB", "HBBH") if index % 2 else ("HBBH", "BHHB")
+        found = blocks(plain(turns), 4)
+        assert len(found) > 10
+        assert found == [first if number % 2 == 0 else second for number in range(len(found))]
+
+
+@pytest.mark.parametrize(("base_s", "head_s", "length"), [(0.99, 0.99, 4), (1.0, 1.0, 2), (1.2, 0.9, 2), (0.9, 1.2, 2)])
+def test_calls_of_a_second_are_taken_one_a_side(base_s: float, head_s: float, length: int) -> None:
+    """Where a call of either side takes a second or more a block is one slice each, and who begins still changes."""
+    world = World(base_s, head_s)
+    world.measure()
+    orders = {2: ["HB", "BH"], 4: ["HBBH", "BHHB"]}[length]
+    for index, turns in enumerate(world.turns()):
+        found = blocks(plain(turns), length)
+        assert found == [orders[(number + index) % 2] for number in range(len(found))]
+        assert len(found) >= 2
+
+
+def test_both_sides_of_all_pairs_take_slices_of_one_shape() -> None:
+    """The first pair's head sizes the slices, by its own pace; everyone else is told."""
+    world = World(base_s=2e-3, head_s=3e-3)
+    world.measure()
+    shape = slice_shape(3e-3, 76.0, single=False)
+    assert shape != slice_shape(2e-3, 76.0, single=False)
+    assert world.heads[0].shapes == [None]
+    others = [*world.bases[:3], *world.heads[1:3]]
+    assert [worker.shapes for worker in others] == [[shape]] * 5
+
+
+def test_sides_warm_up_one_after_the_other_before_any_slice() -> None:
+    """Each pair warms up when it is taken, head and then base, without the kernels, which nothing will ask for."""
+    world = World()
+    world.measure()
+    starts = [index for index, step in enumerate(world.steps) if step == ("", "pair")]
+    for start in starts:
+        assert world.steps[start + 1 : start + 4] == [("H", "warm up"), ("B", "warm up"), ("", "before turns")]
+    assert world.steps.count(("H", "warm up")) == world.steps.count(("B", "warm up")) == 3
+    assert all(worker.kernels == [False] for worker in (*world.bases[:3], *world.heads[:3]))
+
+
+def test_warming_up_takes_a_sixth_of_a_share_or_two_seconds() -> None:
+    """A side may warm up for two seconds, and for less where the time is short."""
+    world = World()
+    world.measure(max_time_s=60)
+    assert [worker.limits_s for worker in world.heads[:3]] == [[WARM_UP_MOST_S]] * 3
+    world = World()
+    world.measure(max_time_s=9)
+    assert world.heads[0].limits_s == world.bases[0].limits_s == [0.5]
+
+
+def test_calls_too_long_to_warm_up_are_measured_at_once() -> None:
+    """Where the checked call took a large part of a pair's share, no time goes into warming up."""
+    world = World(base_s=10.0, head_s=10.0)
+    world.measure(max_time_s=60)
+    assert world.heads[0].limits_s == world.bases[0].limits_s == [0.0]
+
+
+def test_traced_blocks_are_interleaved() -> None:
+    """A traced block of both sides, as long as a plain one, follows the first block and every fourth one after it."""
+    world = World()
+    duet = world.measure()
+    for turns in world.turns():
+        seen, traced_after = 0, []
+        for block in blocks(turns, 4):
+            if block.islower():
+                assert block in ("hbbh", "bhhb")
+                traced_after.append(seen)
+            else:
+                assert block.isupper()
+                seen += 1
+        assert traced_after == list(range(1, seen + 1, 4))
+    assert len(duet.traced) == sum(turns.count("h") for turns in world.turns()) / 2
+    assert all(len(block.base) == len(block.head) == 2 for block in duet.traced)
+
+
+# --------------------------------------------------------------------------- a pair's figure
+
+
+def test_traced_slices_are_not_counted() -> None:
+    """What tracing costs is in the phases, never in a figure, a ratio, or a count of slices."""
+    world = World()
+    for worker in world.heads:
+        worker.traced_cost = 10.0
+    duet = world.measure()
+    for index, record in enumerate(duet.pairs):
+        assert record.wall_log_ratio == pytest.approx(0.0, abs=1e-12)
+        assert record.head.wall.call_s == pytest.approx(2e-3)
+        assert record.head.slices == record.base.slices == 2 * record.blocks == world.turns()[index].count("H")
+        assert record.head.collections == record.head.slices
+    assert duet.head.traced_call_s == pytest.approx(20e-3)
+    assert duet.base.traced_call_s == pytest.approx(2e-3)
+    assert {phase.path: phase.total_s for phase in duet.head.phases} == pytest.approx({"work": 20e-3})
+
+
+@settings(max_examples=30, deadline=None)
+@given(base_s=st.floats(1e-6, 3.0), ratio=st.floats(0.25, 4.0))
+def test_a_constant_factor_is_found_exactly(base_s: float, ratio: float) -> None:
+    """Where nothing disturbs, a pair's figure is the logarithm of the factor, for calls of any length."""
+    duet = World(base_s, ratio * base_s).measure(max_time_s=90)
+    assert len(duet.pairs) == 3
+    for record in duet.pairs:
+        assert record.wall_log_ratio == pytest.approx(math.log(ratio), abs=1e-9)
+        assert record.cpu_log_ratio == pytest.approx(math.log(ratio), abs=1e-9)
+        assert record.base.wall.call_s == pytest.approx(base_s)
+        assert record.head.wall.call_s == pytest.approx(ratio * base_s)
+        assert record.head.wall.relative == record.head.wall.relative_memory == 0.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_swapping_sides_mirrors_every_figure(seed: int) -> None:
+    """Workers with a noise of their own give the opposite figure when what was head is base."""
+    figures = []
+    for swapped in (False, True):
+        world = World()
+        for number, worker in enumerate([*world.bases, *world.heads]):
+            noise = random.Random(f"{seed} {number}")
+            factors = [math.exp(noise.gauss(0, 0.1)) for _ in range(200)]
+            worker.pace = factors.__getitem__
+        if swapped:
+            world.bases, world.heads = world.heads, world.bases
+        figures.append([(record.wall_log_ratio, record.cpu_log_ratio) for record in world.measure().pairs])
+    assert figures[0][0] != (0.0, 0.0)
+    for (wall, cpu), (mirrored_wall, mirrored_cpu) in zip(*figures, strict=True):
+        assert wall == pytest.approx(-mirrored_wall, abs=1e-12)
+        assert cpu == pytest.approx(-mirrored_cpu, abs=1e-12)
+
+
+def plain_slice(call_s: float, cpu_s: float) -> SliceRecord:
+    """Return a slice of one call."""
+    return SliceRecord(SliceKind.PLAIN, call_s, call_s, 1, 1.0, call_s, cpu_s, 0, 0, 0, ())
+
+
+times_s = st.floats(1e-6, 10.0)
+taken = st.tuples(times_s, st.floats(0.1, 1.0)).map(lambda pair: plain_slice(pair[0], pair[0] * pair[1]))
+drawn_blocks = st.builds(Block, st.tuples(taken, taken), st.tuples(taken, taken))
+
+
+@given(drawn=st.lists(drawn_blocks, min_size=1, max_size=12), scale=st.floats(1e-3, 1e3))
+def test_scaling_both_sides_changes_nothing(drawn: list[Block], scale: float) -> None:
+    """A machine at another pace gives the same ratio, by either clock."""
+
+    def scaled(records: tuple[SliceRecord, ...]) -> tuple[SliceRecord, ...]:
+        return tuple(plain_slice(scale * record.call_s, scale * record.cpu_s) for record in records)
+
+    for clock in (by_wall, by_cpu):
+        before = trimmed_mean([block.log_ratio(clock) for block in drawn])
+        after = trimmed_mean([Block(scaled(block.base), scaled(block.head)).log_ratio(clock) for block in drawn])
+        assert after == pytest.approx(before, abs=1e-9)
+
+
+@pytest.mark.parametrize("stalled", [20, 30])
+def test_one_stalled_slice_does_not_move_a_figure(stalled: int) -> None:
+    """A slice a hundred times as long as the others is one block's, which is cut off: nothing is left of it."""
+    world = World()
+    world.heads[1].pace = lambda slice_: 100.0 if slice_ == stalled else 1.0
+    duet = world.measure()
+    assert duet.pairs[1].blocks > 5
+    assert [record.wall_log_ratio for record in duet.pairs] == [pytest.approx(0.0, abs=1e-12)] * 3
+    assert duet.pairs[1].head.wall.call_s == pytest.approx(2e-3)
+
+
+@given(
+    values=st.lists(st.floats(-0.1, 0.1), min_size=5, max_size=30),
+    at=st.integers(0, 29),
+    stall=st.floats(math.log(100) / 2, 10.0),
+    sign=st.sampled_from([-1, 1]),
+)
+def test_how_far_a_stalled_block_can_move_a_figure(values: list[float], at: int, stall: float, sign: int) -> None:
+    """From five blocks on it moves a pair's figure by the spread of the others over the blocks that count, no more."""
+    with_stall = list(values)
+    with_stall[at % len(values)] = sign * stall
+    counted = len(values) - 2 * int(0.2 * len(values))
+    spread = max(values) - min(values)
+    assert abs(trimmed_mean(with_stall) - trimmed_mean(values)) <= spread / counted + 1e-12
+    assert min(values) - 1e-12 <= trimmed_mean(with_stall) <= max(values) + 1e-12
+
+
+def test_contention_that_comes_and_goes_cancels() -> None:
+    """A machine that is twice as slow for seconds on end moves the times, and the figures by far less than 1 %."""
+    world = World(base_s=2e-3, head_s=2.1e-3)
+    slow = lambda _: 2.0 if world.clock.now_ns // 500_000_000 % 2 else 1.0  # noqa: E731
+    for worker in (*world.bases, *world.heads):
+        worker.pace = slow
+    for record in world.measure().pairs:
+        assert record.wall_log_ratio == pytest.approx(math.log(1.05), abs=1e-3)
+
+
+# --------------------------------------------------------------------------- which clock tells
+
+
+def long_calls(head_held_up: float = 2.0) -> World:
+    """Return pairs of 20 ms calls where others hold up the heads: the same work takes them longer."""
+    world = World(base_s=20e-3, head_s=20e-3 * head_held_up)
+    for worker in world.heads:
+        worker.held_up = head_held_up
+    return world
+
+
+def test_where_everyone_is_alone_cpu_time_tells() -> None:
+    """Long calls that never wait are told by CPU time: being held up is not being slower."""
+    pairs = long_calls().measure().pairs
+    assert [record.alone for record in pairs] == [True] * 3
+    assert [record.wall_log_ratio for record in pairs] == [pytest.approx(math.log(2))] * 3
+    assert log_ratios(pairs) == pytest.approx((0.0,) * 3, abs=1e-12)
+
+
+@pytest.mark.parametrize("side", ["bases", "heads"])
+@pytest.mark.parametrize("index", [0, 2])
+def test_one_worker_that_waits_has_wall_time_tell(side: str, index: int) -> None:
+    """CPU time needs every pair to be alone on both sides; wall time then tells all pairs, not only that one."""
+    world = long_calls()
+    getattr(world, side)[index].waits = 1
+    pairs = world.measure().pairs
+    assert [record.alone for record in pairs] == [number != index for number in range(3)]
+    assert log_ratios(pairs) == pytest.approx((math.log(2),) * 3)
+
+
+def test_several_busy_threads_have_wall_time_tell() -> None:
+    """More CPU time than wall time is no one thread's."""
+    world = long_calls()
+    world.bases[1].held_up = 0.5
+    pairs = world.measure().pairs
+    assert not pairs[1].alone
+    assert log_ratios(pairs)[1] == pytest.approx(math.log(2))
+
+
+def test_short_calls_have_wall_time_tell() -> None:
+    """The median round of short calls leaves out being held up by itself."""
+    world = World(base_s=1e-3, head_s=1.5e-3)
+    for worker in world.heads:
+        worker.held_up = 1.5
+    pairs = world.measure().pairs
+    assert [record.alone for record in pairs] == [False] * 3
+    assert log_ratios(pairs) == pytest.approx((math.log(1.5),) * 3)
+
+
+# --------------------------------------------------------------------------- how many pairs, and for how long
+
+
+@pytest.mark.parametrize("wanted", [1, 3, 7])
+def test_the_rule_is_asked_after_every_pair(wanted: int) -> None:
+    """The pair that makes it content is the last one, and nothing is asked for the last time before that."""
+    world = World(wanted=wanted)
+    duet = world.measure()
+    assert world.asked == [(count, False) for count in range(1, wanted + 1)]
+    assert len(duet.pairs) == len(duet.base.workers) == len(duet.head.workers) == wanted
+
+
+def test_a_rule_never_content_is_asked_for_the_last_time_when_time_is_up() -> None:
+    """With no time left the rule is told so, once, about the pairs there are."""
+    world = World(wanted=math.inf)
+    duet = world.measure(max_time_s=6.0)
+    count = len(duet.pairs)
+    assert count >= 3
+    assert world.asked == [*((number, False) for number in range(1, count + 1)), (count, True)]
+
+
+def test_there_is_always_a_pair() -> None:
+    """A time limit far too short leaves one pair of one block, and one last question."""
+    world = World(wanted=math.inf)
+    duet = world.measure(max_time_s=1e-3)
+    assert [record.blocks for record in duet.pairs] == [1]
+    assert world.asked == [(1, False), (1, True)]
+
+
+def test_short_calls_take_as_long_as_planned() -> None:
+    """A pair of short calls measures for about a second and a half, however much time there would be."""
+    world = World(50e-6, 50e-6)
+    duet = world.measure(max_time_s=600.0)
+    assert all(1.2 < record.seconds < 2.5 for record in duet.pairs)
+
+
+def test_time_is_shared_out_among_the_least_pairs() -> None:
+    """Calls too long for what the rule wants leave each of the least pairs its part, the first one too."""
+    world = World(2.0, 2.0)
+    duet = world.measure(max_time_s=60.0)
+    first, second, third = (record.seconds for record in duet.pairs)
+    assert 10.0 < first <= 20.0
+    assert second <= (60.0 - first) / 2
+    assert third <= 60.0 - first - second
+    alone = World(2.0, 2.0, wanted=1).measure(least=1, max_time_s=60.0)
+    assert alone.pairs[0].blocks > duet.pairs[0].blocks
+
+
+def test_setting_up_is_not_counted() -> None:
+    """Starting workers for minutes takes nothing from the time to measure; each pair's is in its record."""
+    quick, slow = World(), World()
+    slow.setup_s = 100.0
+    expected, found = quick.measure(), slow.measure()
+    assert [record.setup_s for record in found.pairs] == [100.0] * 3
+    assert [record.blocks for record in found.pairs] == [record.blocks for record in expected.pairs]
+    assert [record.seconds for record in found.pairs] == pytest.approx([record.seconds for record in expected.pairs])
+    assert slow.heads[0].limits_s == [WARM_UP_MOST_S]
+
+
+@pytest.mark.parametrize("call_s", [1e-6, 0.01, 0.2, 0.9, 3.0, 7.0, 20.0])
+@pytest.mark.parametrize("max_time_s", [2.0, 10.0, 60.0])
+def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s: float) -> None:
+    """No test takes more than its time and what one pair's first blocks, begun in time, take."""
+    world = World(call_s, call_s, wanted=math.inf)
+    duet = world.measure(max_time_s=max_time_s)
+    per_block_s = (2 if call_s >= 1 else 4) * max(call_s, 0.02)
+    assert world.clock.now_ns / 1e9 <= max_time_s + 2 * per_block_s + 0.6
+    assert world.asked[-1] == (len(duet.pairs), True)
+    assert all(record.blocks >= 1 for record in duet.pairs)
+
+
+def test_progress_says_which_pair() -> None:
+    """The user sees which pair is measured, and how long those that are surely needed will take."""
+    world = World(wanted=4)
+    world.measure()
+    assert [step for step, _ in world.told] == ["pair 1", "pair 2", "pair 3", "pair 4"]
+    assert [left_s for _, left_s in world.told] == pytest.approx([6.0, 4.0, 2.0, 2.0])
+
+
+def test_a_worker_lost_within_a_pair_is_told() -> None:
+    """No figure is made of half a pair: what took the worker away comes through."""
+    world = World()
+    world.bases[1].breaks_after = 9
+    with pytest.raises(ConnectionError, match="B"):
+        world.measure()
+    assert world.asked == [(1, False)]
+
+
+# --------------------------------------------------------------------------- where, and what else goes on
+
+
+def test_work_done_out_of_turn_is_told() -> None:
+    """A worker that burns CPU time while a later pair is measured is found, and only that one."""
+    world = World()
+    world.bases[0].idle = 0.4
+    pairs = world.measure().pairs
+    assert pairs[0].base.idle_cpu_share == pytest.approx(0.4)
+    assert [record.head.idle_cpu_share for record in pairs] == [0.0] * 3
+    assert [record.base.idle_cpu_share for record in pairs[1:]] == [0.0] * 2
+
+
+def test_only_waiting_workers_are_watched() -> None:
+    """CPU time of a worker's own turns is none done out of turn."""
+    clock = FakeClock()
+    steps: Steps = []
+    measuring, waiting = (Simulated(name, clock, steps, 1e-3) for name in "BH")
+    measuring.idle, waiting.idle = 1.0, 0.25
+    watch = IdleWatch(lambda: clock.now_ns / 1e9)
+    clock.advance(5.0)
+    with watch.while_measuring([measuring], [measuring, waiting]):
+        clock.advance(2.0)
+    clock.advance(5.0)
+    with watch.while_measuring([measuring], [measuring, waiting]):
+        clock.advance(1.0)
+    assert watch.share(measuring) == 0.0
+    assert watch.share(waiting) == pytest.approx(0.25)
+
+
+def test_a_pair_that_is_single_shares_one_cpu() -> None:
+    """Both sides are kept on the CPU chosen for the pair, once they are warm; slices tell where they were."""
+    world = World()
+    world.placer = lambda index: 10 + index
+    duet = world.measure()
+    assert [(base.placed, head.placed) for base, head in zip(world.bases[:3], world.heads[:3], strict=True)] == [
+        ([10], [10]),
+        ([11], [11]),
+        ([12], [12]),
+    ]
+    assert [(record.placed, record.cpus) for record in duet.pairs] == [(10, (10,)), (11, (11,)), (12, (12,))]
+    assert [step for _, step in world.steps[1:6]] == ["warm up", "warm up", "place", "place", "before turns"]
+
+
+@pytest.mark.parametrize("side", ["bases", "heads"])
+def test_a_pair_of_which_one_side_is_not_single_is_placed_nowhere(side: str) -> None:
+    """Work of several threads or processes on either side is never squeezed onto one CPU, nor is the other side."""
+    world = World()
+    world.placer = lambda index: 10 + index
+    getattr(world, side)[1].single = False
+    world.bases[1].cpu, world.heads[1].cpu = 5, 4
+    duet = world.measure()
+    assert world.bases[1].placed == world.heads[1].placed == []
+    assert [record.placed for record in duet.pairs] == [10, None, 12]
+    assert duet.pairs[1].cpus == (4, 5)
+
+
+def test_a_system_without_placement_is_left_alone() -> None:
+    """Where no CPU can be chosen nobody is placed."""
+    world = World()
+    duet = world.measure()
+    assert not any(step == "place" for _, step in world.steps)
+    assert [record.placed for record in duet.pairs] == [None] * 3
+
+
+def test_pairs_go_round_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pair has the next of the CPUs this process may use, whatever their numbers; none where none is told."""
+    monkeypatch.setattr("pytest_rlperf.measure.duet.usable_cpus", lambda: (2, 3, 8))
+    assert [one_cpu_per_pair(index) for index in range(5)] == [2, 3, 8, 2, 3]
+    monkeypatch.setattr("pytest_rlperf.measure.duet.usable_cpus", lambda: ())
+    assert one_cpu_per_pair(0) is None
+
+
+def test_what_comes_before_turns_comes_once_a_pair() -> None:
+    """Each pair is handed over once, warm and before its first slice; the time it takes is the pair's."""
+    world = World()
+    given_pairs: list[Pair] = []
+
+    def before_turns(pair: Pair) -> None:
+        given_pairs.append(pair)
+        world.steps.append(("", "before turns"))
+        world.clock.advance(0.5)
+
+    world.before_turns = before_turns
+    duet = world.measure()
+    expected = zip(world.bases[:3], world.heads[:3], strict=True)
+    assert [(pair.base, pair.head) for pair in given_pairs] == list(expected)
+    for number, (_, step) in enumerate(world.steps):
+        if step == "before turns":
+            assert world.steps[number - 1][1] == "warm up"
+            assert world.steps[number + 1][1] == "plain"
+    assert all(record.seconds > 0.5 + 1.2 for record in duet.pairs)
+
+
+def test_records_say_what_was_measured() -> None:
+    """A pair's record has its blocks, items, seeds and threads, and the seconds that the clock saw."""
+    world = World()
+    for number, worker in enumerate((*world.bases, *world.heads)):
+        worker.seed = number
+    duet = world.measure()
+    assert [record.base.seed for record in duet.pairs] == [0, 1, 2]
+    assert [record.head.seed for record in duet.pairs] == [60, 61, 62]
+    assert sum(record.seconds for record in duet.pairs) == pytest.approx(world.clock.now_ns / 1e9)
+    for record in duet.pairs:
+        assert record.blocks >= 3
+        assert record.cpus == (3,)
+        assert record.head.items_per_call == 2.0
+        assert record.head.threads == 2
+        assert record.head.cpu_share == pytest.approx(1.0)
+
+
+def test_phases_are_shares_of_their_own_sides_calls() -> None:
+    """A traced block tells each side's phases over that side's call, so that the machine's pace cancels."""
+    world = World(base_s=2e-3, head_s=3e-3)
+    for worker in world.bases:
+        worker.phases = {"critic": 0.25, "actor": 0.5}
+    for worker in world.heads:
+        worker.phases = {"critic": 0.5, "extra": 0.1}
+        worker.traced_cost = 7.0
+    traced = world.measure().traced
+    assert len(traced) > 3
+    for block in traced:
+        base, head = block.shares()
+        assert base == pytest.approx({"critic": 0.25, "actor": 0.5})
+        assert head == pytest.approx({"critic": 0.5, "extra": 0.1})

@@ -1,0 +1,238 @@
+"""Where a process may run, where it is, and which of its threads work."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_rlperf.measure.placement import Activity, ActivityWatch, cpu_reader, place, usable_cpus
+from pytest_rlperf.testing import FakeClock
+
+needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the kernel places processes here")
+
+
+def run_apart(script: str) -> str:
+    """Run a script in a process of its own, which may then do to its CPUs what it likes, and return its output."""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+# --------------------------------------------------------------------------- CPUs
+
+
+@needs_affinity
+def test_every_thread_of_a_process_is_kept_on_its_cpus() -> None:
+    """Threads there are and threads to come stay on the CPUs told, and go back to all of them when told so."""
+    script = """
+import os, threading
+from pathlib import Path
+from pytest_rlperf.measure.placement import cpu_reader, place, usable_cpus
+
+before = usable_cpus()
+last = before[-1]
+asked, told = threading.Semaphore(0), threading.Semaphore(0)
+seen = []
+
+def look():
+    asked.acquire()
+    seen.append((usable_cpus(), cpu_reader()()))
+    told.release()
+
+def all_look():
+    del seen[:]
+    thread = threading.Thread(target=look)
+    thread.start()
+    for _ in range(2):
+        asked.release()
+        told.acquire()
+    thread.join()
+    return seen[:]
+
+early = threading.Thread(target=look)
+early.start()
+place([last])
+assert usable_cpus() == (last,)
+assert cpu_reader()() == last
+assert all_look() == [((last,), last)] * 2, seen
+early.join()
+late = threading.Thread(target=look)
+late.start()
+place(before)
+assert usable_cpus() == before
+found = all_look()
+assert [cpus for cpus, _ in found] == [before] * 2, found
+late.join()
+print("done")
+"""
+    assert run_apart(script) == "done"
+
+
+@needs_affinity
+def test_this_test_run_keeps_its_cpus() -> None:
+    """Being told no CPU at all leaves a process where it may already be."""
+    before = usable_cpus()
+    place([])
+    assert usable_cpus() == before != ()
+
+
+@needs_affinity
+def test_child_processes_inherit_where_they_may_run() -> None:
+    """What a placed process starts stays on its CPU too."""
+    script = """
+import subprocess, sys
+from pytest_rlperf.measure.placement import place, usable_cpus
+last = usable_cpus()[-1]
+place([last])
+print(last, subprocess.check_output([sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"], text=True))
+"""
+    placed, *inherited = run_apart(script).split()
+    assert inherited == [placed]
+
+
+@needs_affinity
+def test_the_cpu_told_is_one_that_may_be_used() -> None:
+    """A slice ends on a CPU that this process may run on."""
+    assert cpu_reader()() in usable_cpus()
+
+
+def test_a_system_that_tells_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without affinity there is no CPU to choose and nothing to place; without a reader every slice is on -1."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    assert usable_cpus() == ()
+    place([0])
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
+    assert cpu_reader()() == -1
+
+    def missing(name: object) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert cpu_reader()() == -1
+
+
+@needs_affinity
+def test_a_thread_that_ends_meanwhile_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of threads listed a moment ago one may be gone; all others are placed."""
+    placed: list[int] = []
+
+    def set_affinity(thread: int, cpus: object) -> None:
+        if not placed:
+            placed.append(0)
+            raise ProcessLookupError
+        placed.append(thread)
+
+    monkeypatch.setattr(os, "sched_setaffinity", set_affinity)
+    monkeypatch.setattr(
+        "pytest_rlperf.measure.placement.Path",
+        lambda path: SimpleNamespace(iterdir=lambda: [SimpleNamespace(name=str(number)) for number in (7, 8, 9)]),
+    )
+    place([0])
+    assert placed == [0, 8, 9]
+
+
+# --------------------------------------------------------------------------- activity
+
+Usage = dict[int, tuple[float, float]]
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Usage, Usage, float, int], Activity]:
+    """Return what is seen of threads that used these user and system seconds before and after some time."""
+
+    def see(before: Usage, after: Usage, watched_s: float, children: int) -> Activity:
+        clock = FakeClock()
+        now = [before]
+
+        def threads() -> list[SimpleNamespace]:
+            return [
+                SimpleNamespace(id=number, user_time=user_s, system_time=system_s)
+                for number, (user_s, system_s) in now[0].items()
+            ]
+
+        process = SimpleNamespace(threads=threads, children=lambda recursive: [object()] * children * recursive)
+        time = SimpleNamespace(perf_counter=lambda: clock.now_ns / 1e9)
+        monkeypatch.setattr("pytest_rlperf.measure.placement.psutil", SimpleNamespace(Process=lambda: process))
+        monkeypatch.setattr("pytest_rlperf.measure.placement.time", time)
+        watch = ActivityWatch()
+        clock.advance(watched_s)
+        now[0] = after
+        return watch.seen()
+
+    return see
+
+
+Watched = Callable[[Usage, Usage, float, int], Activity]
+QUIET, BUSY = (1.0, 1.0), (1.5, 1.5)
+
+
+def test_one_thread_that_works_is_single(watched: Watched) -> None:
+    """What threads used earlier does not count, nor does a tick that an idle one used since."""
+    seen = watched({1: QUIET, 2: (9.0, 9.0)}, {1: BUSY, 2: (9.0, 9.01)}, 1.0, 0)
+    assert seen == Activity(threads=1, children=0)
+    assert seen.is_single
+
+
+def test_two_threads_that_work_are_not(watched: Watched) -> None:
+    """User time and system time are both work."""
+    seen = watched({1: (1.0, 1.0), 2: (1.0, 1.0)}, {1: (1.6, 1.0), 2: (1.0, 1.4)}, 1.0, 0)
+    assert seen.threads == 2
+    assert not seen.is_single
+
+
+def test_a_thread_started_meanwhile_counts(watched: Watched) -> None:
+    """All that a new thread has used, it used since; one that has ended is not there to be kept anywhere."""
+    assert watched({1: QUIET}, {1: BUSY, 2: (0.5, 0.0)}, 1.0, 0).threads == 2
+    assert watched({1: QUIET, 2: QUIET}, {1: BUSY}, 1.0, 0).threads == 1
+
+
+def test_a_process_that_waits_is_single(watched: Watched) -> None:
+    """Where hardly anything works there is nothing that one CPU would hold up."""
+    seen = watched({1: QUIET, 2: QUIET}, {1: QUIET, 2: QUIET}, 1.0, 0)
+    assert seen == Activity(threads=0, children=0)
+    assert seen.is_single
+
+
+def test_little_work_over_a_long_time_is_none(watched: Watched) -> None:
+    """A thread that used 4 % of the time watched is no second worker; one that used 6 % is."""
+    assert watched({1: QUIET, 2: QUIET}, {1: BUSY, 2: (1.4, 1.0)}, 10.0, 0).threads == 1
+    assert watched({1: QUIET, 2: QUIET}, {1: BUSY, 2: (1.6, 1.0)}, 10.0, 0).threads == 2
+
+
+def test_children_are_others_that_work(watched: Watched) -> None:
+    """A process with children is never put on one CPU with them, children of children included."""
+    seen = watched({1: QUIET}, {1: BUSY}, 1.0, 2)
+    assert seen.children == 2
+    assert not seen.is_single
+
+
+def test_a_moment_is_too_short_to_tell(watched: Watched) -> None:
+    """Threads' times come in ticks: of less than a few nothing is known, and nobody is placed."""
+    seen = watched({1: QUIET}, {1: BUSY}, 0.039, 0)
+    assert seen.threads is None
+    assert not seen.is_single
+    assert watched({1: QUIET}, {1: BUSY}, 0.041, 0).threads == 1
+
+
+def test_real_children_are_found() -> None:
+    """A child that waits for its input is seen, and its own child with it."""
+    script = """
+import subprocess, sys
+from pytest_rlperf.measure.placement import ActivityWatch
+watch = ActivityWatch()
+print(watch.seen().children)
+code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
+with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    child.stdout.readline()
+    print(watch.seen().children)
+    child.communicate(b"\\n")
+print(watch.seen().children)
+"""
+    assert run_apart(script).split() == ["0", "2", "0"]

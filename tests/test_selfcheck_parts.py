@@ -1,0 +1,558 @@
+"""What a self-check is made of: known slowdowns, what is concluded from them, its report, and a run as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pytest_rlperf.judge.fitness import judge_fitness
+from pytest_rlperf.judge.live import PairLimits, judge_pairs, live_policy
+from pytest_rlperf.measure import slowdown
+from pytest_rlperf.measure.slices import Clocks, Meter
+from pytest_rlperf.measure.slowdown import slowed, steps_for
+from pytest_rlperf.model import (
+    Contribution,
+    Estimate,
+    Figures,
+    Fitness,
+    Live,
+    Machine,
+    Outcome,
+    PairRecord,
+    Phase,
+    Reason,
+    Result,
+    Selfcheck,
+    SliceKind,
+    Status,
+    StoredResult,
+    Trial,
+    Verdict,
+    WorkerRecord,
+    Workload,
+)
+from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
+from pytest_rlperf.report.selfcheck import render_selfcheck
+from pytest_rlperf.testing import FakeClock
+
+# --------------------------------------------------------------------------- known slowdowns
+
+
+class Extra:
+    """Extra work that takes ``step_ns`` a step by itself, and beside a call ``beside_ns`` a step and ``fixed_ns``."""
+
+    def __init__(self, clock: FakeClock, step_ns: int, beside_ns: int, fixed_ns: int) -> None:
+        self._clock = clock
+        self._step_ns = step_ns
+        self._beside_ns = beside_ns
+        self._fixed_ns = fixed_ns
+
+    def by_itself(self) -> int:
+        """Do a thousand steps with no call beside them."""
+        self._clock.now_ns += 1000 * self._step_ns
+        return 0
+
+    def beside(self, steps: int) -> int:
+        """Do steps after a call."""
+        self._clock.now_ns += self._fixed_ns + self._beside_ns * steps
+        return 0
+
+
+def sized(
+    share: float, call: Callable[[], object], setup: Callable[[], None] | None, clock: FakeClock, extra: Extra
+) -> int:
+    """Return the steps found for ``share`` where steps take what ``extra`` says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slowdown, "_thousand", extra.by_itself)
+        patch.setattr(slowdown, "_work", extra.beside)
+        return steps_for(share, call, setup, clock)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    call_ns=st.integers(100_000, 2_000_000_000),
+    step_ns=st.integers(10, 100),
+    dearer_ns=st.integers(0, 100),
+    fixed_ns=st.integers(0, 2000),
+    steps=st.integers(0, 10_000_000),
+)
+def test_the_steps_of_a_share_are_found_exactly(
+    call_ns: int, step_ns: int, dearer_ns: int, fixed_ns: int, steps: int
+) -> None:
+    """Where n steps beside a call cost a + b·n, the n found is the very one, whatever a step costs by itself."""
+    share = (fixed_ns + (step_ns + dearer_ns) * steps) / call_ns
+    assume(share <= 1)
+    clock = FakeClock()
+    call = lambda: clock.advance(call_ns / 1e9)  # noqa: E731
+    extra = Extra(clock, step_ns, step_ns + dearer_ns, fixed_ns)
+    assert sized(share, call, None, clock, extra) == steps
+
+
+def test_short_calls_have_their_share_too() -> None:
+    """Many short calls are timed as one, so that the clock's own cost does not count."""
+    clock = FakeClock(reading_ns=40)
+    call = lambda: clock.advance(2e-6)  # noqa: E731
+    assert sized(0.05, call, None, clock, Extra(clock, 5, 5, 0)) == pytest.approx(20, abs=1)
+
+
+def test_a_share_under_what_any_work_costs_is_no_work() -> None:
+    """Where the fixed cost is more than the share there are no steps, never fewer than none."""
+    clock = FakeClock()
+    call = lambda: clock.advance(1e-3)  # noqa: E731
+    assert sized(0.02, call, None, clock, Extra(clock, 50, 50, 100_000)) == 0
+
+
+def test_the_setup_of_a_call_is_not_counted() -> None:
+    """A call that needs a setup has one before each call, and the share is of the call alone."""
+    clock = FakeClock()
+    order: list[str] = []
+
+    def setup() -> None:
+        order.append("setup")
+        clock.advance(7e-3)
+
+    def call() -> None:
+        order.append("call")
+        clock.advance(1e-3)
+
+    assert sized(0.10, call, setup, clock, Extra(clock, 20, 20, 0)) == 5000
+    assert order == ["setup", "call"] * (len(order) // 2)
+
+
+def test_a_pace_that_drifts_does_not_move_the_share() -> None:
+    """Calls and steps that take longer by the second, as on a busy machine, give nearly the same steps."""
+    clock = FakeClock()
+
+    def pace() -> float:
+        return 1 + 0.2 * clock.now_ns / 1e9
+
+    def call() -> None:
+        clock.advance(2e-3 * pace())
+
+    class Drifting(Extra):
+        def by_itself(self) -> int:
+            clock.advance(1000 * 20e-9 * pace())
+            return 0
+
+        def beside(self, steps: int) -> int:
+            clock.advance(steps * 20e-9 * pace())
+            return 0
+
+    assert sized(0.05, call, None, clock, Drifting(clock, 20, 20, 0)) == pytest.approx(5000, rel=0.1)
+
+
+def test_a_machine_too_restless_to_tell_goes_by_what_steps_take_alone() -> None:
+    """Where many steps seem to take no longer than few, the first estimate stands."""
+    clock = FakeClock()
+    call = lambda: clock.advance(1e-3)  # noqa: E731
+    assert sized(0.05, call, None, clock, Extra(clock, 10, 0, 3000)) == 5000
+
+
+@pytest.mark.parametrize("steps", [0, 1, 1000])
+def test_a_slowed_call_calls_once_and_returns_its_result(steps: int) -> None:
+    """Extra work comes after the call, which is made once and whose result is passed on."""
+    results = [object()]
+    calls: list[int] = []
+
+    def call() -> object:
+        calls.append(1)
+        return results[0]
+
+    assert slowed(call, steps)() is results[0]
+    assert calls == [1]
+
+
+def test_a_slowed_call_does_its_steps_after_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The very number of steps asked for is done, every time, and none where the call fails."""
+    order: list[object] = []
+    monkeypatch.setattr(slowdown, "_work", order.append)
+    both = slowed(lambda: order.append("call"), 7)
+    both()
+    both()
+    assert order == ["call", 7, "call", 7]
+
+    def fail() -> None:
+        raise ValueError("it")
+
+    with pytest.raises(ValueError, match="it"):
+        slowed(fail, 9)()
+    assert order == ["call", 7, "call", 7]
+
+
+def test_extra_work_is_real_and_never_the_same_result() -> None:
+    """Each step computes something from the one before, so that none can be left out."""
+    states = [slowdown._work(steps) for steps in range(50)]
+    assert len(set(states)) == 50
+    assert states[0] == 1
+    assert states[1] == 48271
+
+
+def test_a_meter_told_to_slow_down_does_so_until_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices are longer by the share asked for, a second order replaces the first, and a share of nothing ends it."""
+    clock = FakeClock()
+    extra = Extra(clock, 20, 30, 0)
+    monkeypatch.setattr(slowdown, "_thousand", extra.by_itself)
+    monkeypatch.setattr(slowdown, "_work", extra.beside)
+    workload = Workload("callable", lambda: clock.advance(1e-3), 4.0, "thing", lambda: None)
+    meter = Meter(workload, lambda: {}, Clocks(clock, clock, 76.0))
+    try:
+        meter.warm_up(None, 0.5, kernels=False)
+        for share, expected_s in ((0.06, 1.06e-3), (0.03, 1.03e-3), (0.0, 1e-3), (0.12, 1.12e-3)):
+            steps = meter.slow_down(share)
+            assert steps == round(share * 1e-3 / 30e-9)
+            for kind in (SliceKind.PLAIN, SliceKind.TRACED):
+                record = meter.take(kind)
+                assert record.call_s == pytest.approx(expected_s)
+                assert record.items == 4.0 * record.calls
+    finally:
+        meter.thaw()
+
+
+def test_sizing_a_slowdown_leaves_no_items_to_the_next_slice() -> None:
+    """What calls made for sizing processed is counted in no slice."""
+    clock = FakeClock()
+    counted = [0]
+
+    def call() -> None:
+        counted[0] += 3
+        clock.advance(1e-3)
+
+    def count() -> float:
+        counted[0], items = 0, counted[0]
+        return float(items)
+
+    meter = Meter(
+        Workload("callable", call, 3.0, "thing", lambda: None, count=count), lambda: {}, Clocks(clock, clock, 76.0)
+    )
+    try:
+        meter.warm_up(None, 0.5, kernels=False)
+        meter.slow_down(0.05)
+        record = meter.take(SliceKind.PLAIN)
+    finally:
+        meter.thaw()
+    assert record.items == 3 * record.calls
+
+
+# --------------------------------------------------------------------------- what is concluded
+
+
+FIGURES = Figures(1e-3, 0.0, 0.0)
+WORKER = WorkerRecord(FIGURES, FIGURES, False, False, 4.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+PHASES = (Phase("work", 1.0, 0.9e-3, 0.9e-3, "host"),)
+
+
+def result(name: str = "test_step", call_s: float = 1e-3) -> Result:
+    """Return a result of a few workers."""
+    worker = replace(WORKER, wall=replace(FIGURES, call_s=call_s))
+    return Result(f"tests/test_env.py::{name}", "callable", "thing", 4.0, (worker,) * 3, PHASES, call_s, ())
+
+
+def verdict(status: Status, ratio: float | None = None) -> Verdict:
+    """Return a verdict with an estimate, or without one."""
+    estimate = None if ratio is None else Estimate(ratio, ratio - 0.01, ratio + 0.01, 0.99, ratio - 0.01, ratio + 0.01)
+    return Verdict(status, Reason("live", "why"), estimate, 0.03, suspect=False, gated=True, accepted=False)
+
+
+def pair(log_ratio: float, setup_s: float = 1.0, seconds: float = 1.5) -> PairRecord:
+    """Return a pair that found so much."""
+    return PairRecord(log_ratio, log_ratio / 2, False, 20, WORKER, WORKER, 1, (1,), setup_s, seconds)
+
+
+def trial(share: float, status: Status, ratio: float | None = None) -> Trial:
+    """Return a trial that ended so."""
+    return Trial(share, verdict(status, 1 + share if ratio is None else ratio), (pair(share),) * 3, 5.0)
+
+
+def check(*trials: Trial, name: str = "test_step") -> Selfcheck:
+    """Return a test's trials."""
+    return Selfcheck(result(name), trials)
+
+
+SAME, SLOWER, FASTER, UNDECIDED, INVALID = (
+    Status.SAME,
+    Status.SLOWER,
+    Status.FASTER,
+    Status.UNDECIDED,
+    Status.INVALID,
+)
+SHARES = (0.0, 0.02, 0.03, 0.05, 0.10)
+
+
+def checked(*statuses: Status, name: str = "test_step") -> Selfcheck:
+    """Return a test's trials, unchanged and with 2, 3, 5 and 10 %, that ended so."""
+    return check(*(trial(share, status) for share, status in zip(SHARES, statuses, strict=True)), name=name)
+
+
+@pytest.mark.parametrize(
+    ("share", "status", "alarm", "found"),
+    [
+        (0.0, SAME, False, True),
+        (0.0, SLOWER, True, False),
+        (0.0, FASTER, True, False),
+        (0.0, UNDECIDED, False, False),
+        (0.0, INVALID, False, False),
+        (0.05, SLOWER, False, True),
+        (0.05, FASTER, False, False),
+        (0.05, SAME, False, False),
+        (0.05, UNDECIDED, False, False),
+    ],
+)
+def test_what_a_trial_shows(share: float, status: Status, alarm: bool, found: bool) -> None:
+    """Only unchanged code can be a false alarm, and nothing but the one right verdict has found what there was."""
+    assert trial(share, status).is_false_alarm is alarm
+    assert trial(share, status).is_found is found
+
+
+@pytest.mark.parametrize(
+    ("statuses", "smallest"),
+    [
+        ((SAME, SLOWER, SLOWER, SLOWER, SLOWER), 0.02),
+        ((SAME, SAME, SAME, SLOWER, SLOWER), 0.05),
+        ((SAME, SAME, SLOWER, UNDECIDED, SLOWER), 0.10),
+        ((SAME, SLOWER, SLOWER, SLOWER, UNDECIDED), None),
+        ((SAME, SAME, SAME, SAME, SAME), None),
+        ((SLOWER, SAME, SAME, SAME, SLOWER), 0.10),
+    ],
+)
+def test_the_smallest_found_is_the_one_from_which_on_all_were(
+    statuses: Sequence[Status], smallest: float | None
+) -> None:
+    """A small slowdown found by luck below a larger one that was missed does not count; nor does the unchanged trial."""
+    assert checked(*statuses).smallest_found == smallest
+
+
+def test_without_slowdowns_none_was_found() -> None:
+    """Unchanged code alone finds nothing."""
+    assert check(trial(0.0, SAME)).smallest_found is None
+
+
+def test_a_machine_that_tells_everything_is_fit() -> None:
+    """With unchanged tests SAME and slowdowns well over the tolerance SLOWER, the smaller ones may be missed."""
+    checks = [checked(SAME, SAME, SAME, SLOWER, SLOWER), checked(SAME, UNDECIDED, SLOWER, SLOWER, SLOWER, name="b")]
+    fitness = judge_fitness(checks, 0.03)
+    assert fitness.is_fit
+    assert fitness.tolerance == 0.03
+    assert fitness.false_alarms == 0
+    assert fitness.reasons == (
+        "0 false alarms; 2 of 2 unchanged tests SAME",
+        "4 of 4 slowdowns of 5 % or more found, as a tolerance of 3 % asks",
+    )
+
+
+@pytest.mark.parametrize(
+    ("statuses", "alarms", "reason"),
+    [
+        ((SLOWER, SAME, SAME, SLOWER, SLOWER), 1, "1 false alarm; 1 of 2 unchanged tests SAME"),
+        ((FASTER, SAME, SAME, SLOWER, SLOWER), 1, "1 false alarm; 1 of 2 unchanged tests SAME"),
+        ((UNDECIDED, SAME, SAME, SLOWER, SLOWER), 0, "0 false alarms; 1 of 2 unchanged tests SAME"),
+        ((SAME, SAME, SLOWER, UNDECIDED, SLOWER), 0, "3 of 4 slowdowns of 5 % or more found"),
+        ((SAME, SAME, SAME, SAME, FASTER), 0, "2 of 4 slowdowns of 5 % or more found"),
+    ],
+)
+def test_one_breach_makes_a_machine_unfit(statuses: Sequence[Status], alarms: int, reason: str) -> None:
+    """One test that is not SAME unchanged, or one clear slowdown missed, is enough, and is told."""
+    fitness = judge_fitness([checked(SAME, SAME, SAME, SLOWER, SLOWER), checked(*statuses)], 0.03)
+    assert not fitness.is_fit
+    assert fitness.false_alarms == alarms
+    assert any(text.startswith(reason) for text in fitness.reasons)
+
+
+def test_fitness_is_for_a_tolerance() -> None:
+    """What one tolerance does not ask for, a smaller one does."""
+    checks = [checked(SAME, SAME, SAME, SLOWER, SLOWER)]
+    assert judge_fitness(checks, 0.03).is_fit
+    assert not judge_fitness(checks, 0.018).is_fit
+    assert not judge_fitness(checks, 0.01).is_fit
+
+
+# --------------------------------------------------------------------------- the report
+
+FIT = Fitness(0.03, True, 0, ("0 false alarms; 2 of 2 unchanged tests SAME", "4 of 4 slowdowns of 5 % or more found"))
+
+
+def rendered(checks: Sequence[Selfcheck], fitness: Fitness = FIT, width: int = 100, *, color: bool = False) -> str:
+    """Return a report for a machine of no special name."""
+    return render_selfcheck(checks, fitness, machine="Some CPU, 2 cores", width=width, color=color)
+
+
+def test_the_report_to_the_letter() -> None:
+    """The table, what its cells mean, and whether the machine is fit, without colour."""
+    checks = [
+        checked(SAME, SAME, SLOWER, SLOWER, SLOWER),
+        check(
+            trial(0.0, UNDECIDED, 1.004),
+            trial(0.02, INVALID, 1.0),
+            trial(0.03, FASTER, 0.9),
+            trial(0.05, UNDECIDED),
+            replace(trial(0.10, SLOWER), seconds=7.4),
+            name="test_sample[256]",
+        ),
+    ]
+    text = rendered(checks, width=100)
+    lines = text.splitlines()
+    assert [re.split(r"\s{2,}", line.strip()) for line in lines[:3]] == [
+        ["test", "call", "unchanged", "+2 %", "+3 %", "+5 %", "+10 % finds time"],
+        ["test_step", "1.00 ms", "+0.0 ✓", "+2.0 SAME", "+3.0 ✓", "+5.0 ✓", "+10.0 ✓", "+3 % 25 s"],
+        ["test_sample[256] 1.00 ms", "+0.4 ? +0.0 INVALID -10.0 FASTER +5.0 ? +10.0 ✓ +10 % 27 s"],
+    ]
+    assert lines[3:] == [
+        "rows: today's code against itself; +N %: with that much real work added to one side",
+        "each cell: the change seen, and ✓ where the verdict is right, ? where it is UNDECIDED",
+        "",
+        "machine   Some CPU, 2 cores",
+        "fit       yes",
+        "          0 false alarms; 2 of 2 unchanged tests SAME",
+        "          4 of 4 slowdowns of 5 % or more found",
+    ]
+
+
+def test_a_verdict_without_an_estimate_has_its_word_alone() -> None:
+    """Where no change could be told the cell says what was said."""
+    lines = rendered([check(replace(trial(0.0, SAME), verdict=verdict(UNDECIDED)))]).splitlines()
+    assert re.fullmatch(r"test_step +1\.00 ms +\? +none +5 s", lines[1])
+
+
+def test_a_machine_that_is_not_fit_is_told() -> None:
+    """No is said as clearly as yes."""
+    text = rendered([checked(SAME, SAME, SAME, SAME, SAME)], replace(FIT, is_fit=False))
+    assert "\nfit       no\n" in text
+    assert re.search(r"SAME +none +25 s\n", text)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_every_line_of_the_report_fits_the_terminal(width: int) -> None:
+    """Long names fold, and no cell is cut off."""
+    name = "test_" + "very_" * 12 + "long[param-0]"
+    checks = [
+        check(
+            trial(0.0, SAME),
+            trial(0.02, UNDECIDED),
+            trial(0.03, SAME),
+            trial(0.05, SLOWER),
+            trial(0.1, SLOWER),
+            name=name,
+        )
+    ]
+    text = rendered(checks, width=width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "…" not in text
+    table = text.partition("rows:")[0]
+    assert "".join(line.partition(" ")[0] for line in table.splitlines()[1:]) == name
+
+
+def test_colour_says_nothing_more_in_the_report() -> None:
+    """With colour the text is the same text."""
+    checks = [checked(SAME, SAME, SLOWER, SLOWER, SLOWER)]
+    colored = rendered(checks, color=True)
+    assert "\x1b[" in colored
+    stripped = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", colored).splitlines()]
+    assert stripped == rendered(checks).splitlines()
+
+
+def test_a_hostile_name_is_only_text_in_the_report() -> None:
+    """Markup in a test's id is shown, not obeyed."""
+    assert "test_x[[red]a[/red]]" in rendered([checked(*(SAME,) * 5, name="test_x[[red]a[/red]]")])
+
+
+# --------------------------------------------------------------------------- JSON
+
+MACHINE = Machine("Linux", "x86_64", "Some CPU", 2, "CPython 3.11", 1)
+
+
+def read(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what a strict reader makes of the text that is written for a document."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    text = written(document)
+    assert text.endswith("}\n")
+    found: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    return found
+
+
+def live_outcome() -> Outcome:
+    """Return an outcome of live pairs, as judged by the judge."""
+    pairs = (pair(0.05, 1.0, 1.5), pair(0.051, 0.5, 1.25), pair(0.052), pair(0.05))
+    policy = live_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+    said = judge_pairs([record.wall_log_ratio for record in pairs], policy, PairLimits(), 1e-3, final=True)
+    assert said is not None
+    assert said.status is SLOWER
+    live = Live(
+        base_label="main, 0123456",
+        head_label="HEAD",
+        base=result(call_s=0.95e-3),
+        pairs=pairs,
+        contributions=(Contribution("work", 4e-5), Contribution("", 1e-5)),
+        blame="work +0.040 of +0.050 ms",
+    )
+    return Outcome(result(), None, live, said, 9.5)
+
+
+def test_a_live_run_reads_back() -> None:
+    """Every test has its verdict, both sides' figures, each pair by both clocks, and what it cost."""
+    key = "tests/test_env.py::test_step"
+    found = read(run_document(MACHINE, {key: live_outcome()}, ["HEAD with main, live"], ["a note: µs"]))
+    assert (found["schema"], found["kind"]) == (1, "run")
+    assert found["machine"]["cpu"] == "Some CPU"
+    assert found["compared"] == ["HEAD with main, live"]
+    assert found["notes"] == ["a note: µs"]
+    test = found["tests"][key]
+    assert test["verdict"]["status"] == "SLOWER"
+    assert test["verdict"]["reason"]["code"] == "live"
+    assert test["verdict"]["estimate"]["low"] < math.exp(0.0508) < test["verdict"]["estimate"]["high"]
+    assert (test["call_s"], test["base_call_s"], test["seconds"]) == (1e-3, 0.95e-3, 9.5)
+    live = test["live"]
+    assert [record["wall_log_ratio"] for record in live["pairs"]] == [0.05, 0.051, 0.052, 0.05]
+    assert [record["cpus"] for record in live["pairs"]] == [[1]] * 4
+    assert (live["clock"], live["setup_s"], live["measured_s"]) == ("wall", 3.5, 5.75)
+    assert sum(part["change_s"] for part in live["contributions"]) == pytest.approx(5e-5)
+    assert test["result"]["phases"][0]["path"] == "work"
+
+
+def test_stored_and_unmeasured_outcomes_read_back() -> None:
+    """A stored comparison has its baseline's figure and no pairs; what was not measured has no figure at all."""
+    stored = Outcome(result(), StoredResult(result(call_s=0.9e-3), "then", None), None, verdict(SAME, 1.1), 8.0)
+    unmeasured = Outcome(replace(result(), workers=()), None, None, verdict(SAME), 0.1)
+    found = read(run_document(MACHINE, {"a": stored, "b": unmeasured}, [], []))["tests"]
+    assert (found["a"]["live"], found["a"]["base_call_s"]) == (None, 0.9e-3)
+    assert found["a"]["baseline"]["session"] == "then"
+    assert (found["b"]["call_s"], found["b"]["base_call_s"], found["b"]["verdict"]["estimate"]) == (None, None, None)
+
+
+def test_a_selfcheck_reads_back() -> None:
+    """Each trial has its slowdown, its verdict, its pairs and its time; the machine has what it is fit for."""
+    found = read(selfcheck_document(MACHINE, {"a": checked(SAME, SAME, SLOWER, SLOWER, SLOWER)}, FIT))
+    assert (found["schema"], found["kind"]) == (1, "selfcheck")
+    assert found["fitness"]["is_fit"] is True
+    assert found["fitness"]["tolerance"] == 0.03
+    trials = found["tests"]["a"]["trials"]
+    assert [entry["slowdown"] for entry in trials] == list(SHARES)
+    assert [entry["verdict"]["status"] for entry in trials] == ["SAME", "SAME", "SLOWER", "SLOWER", "SLOWER"]
+    assert [len(entry["pairs"]) for entry in trials] == [3] * 5
+    assert trials[0]["seconds"] == 5.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_json_cannot_say_is_null(value: float) -> None:
+    """A figure that is no number is null wherever it stands, for readers that know no NaN."""
+    told = verdict(UNDECIDED, 1.0)
+    assert told.estimate is not None
+    wide = replace(told, estimate=replace(told.estimate, high=value), smallest_seen=value)
+    found = read(run_document(MACHINE, {"a": Outcome(result(), None, None, wide, 1.0)}, [], []))["tests"]["a"]
+    assert found["verdict"]["estimate"]["high"] is None
+    assert found["verdict"]["smallest_seen"] is None
+    assert found["verdict"]["estimate"]["ratio"] == 1.0
+
+
+def test_text_is_written_as_it_is() -> None:
+    """Names in any script are readable in the file."""
+    assert '"µs": "日本"' in written({"µs": "日本"})
