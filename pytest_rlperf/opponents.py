@@ -12,8 +12,6 @@ from pytest_rlperf.measure.sides.prepare import commit_sides
 from pytest_rlperf.measure.sides.verify import check_loaded
 from pytest_rlperf.model import Project, Side, Sides
 
-PAIRS_WAITING = 3  # kept from test to test; further ones end with the test that needed them
-
 MakePool = Callable[[Launch], Pool]
 MakeLaunch = Callable[[str, Side, Sides | None], Launch]
 
@@ -51,7 +49,8 @@ class Opponent:
 
     def trim(self) -> None:
         """End the pairs that only one test needed."""
-        self.base.trim(PAIRS_WAITING)
+        self.base.trim()
+        self.head.trim()
 
 
 class Opponents:

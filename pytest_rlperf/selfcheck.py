@@ -42,12 +42,15 @@ class SelfExamination:
     def run(self, max_time_s: float, slowdowns: Sequence[float]) -> Selfcheck:
         """Run all trials, each in ``max_time_s`` at most."""
         trials = tuple(self._try(slowdown, max_time_s) for slowdown in (0.0, *slowdowns))
+        for pool in (self._heads, self._twins):
+            pool.trim()
         assert self._result is not None
         return Selfcheck(self._result, trials)
 
     def _try(self, slowdown: float, max_time_s: float) -> Trial:
         started_s = time.monotonic()
         verdicts: list[Verdict] = []
+        steps: int | None = None if slowdown else 0
 
         def is_content(records: Sequence[PairRecord], final: bool) -> bool:
             base_call_s = statistics.median(record.base.wall.call_s for record in records)
@@ -56,8 +59,10 @@ class SelfExamination:
             return verdict is not None
 
         def slow_down(pair: Pair) -> None:
-            for worker, share in ((pair.base, 0.0), (pair.head, slowdown)):
-                _as_worker(worker).slow_down(share)
+            nonlocal steps
+            _as_worker(pair.base).slow_down(0.0, 0)
+            # Sized once for all pairs, or they would differ by the errors of that.
+            steps = _as_worker(pair.head).slow_down(slowdown, steps)
 
         name = f"{100 * slowdown:g} % slower" if slowdown else "unchanged"
         duet = Duettist(

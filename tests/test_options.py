@@ -12,11 +12,16 @@ from hypothesis import strategies as st
 from pytest_rlperf.options import MARKER, OPTIONS, Config, Option, read_config
 from pytest_rlperf.values import (
     parse_alpha,
+    parse_confirm,
     parse_duration,
     parse_flag,
     parse_name,
+    parse_packages,
+    parse_pairs,
     parse_path,
     parse_reason,
+    parse_slowdowns,
+    parse_spec,
     parse_tolerance,
 )
 
@@ -171,6 +176,88 @@ def test_a_value_is_read_or_refused(value: object) -> None:
         assert is_sensible(read), (parse, read)
 
 
+@pytest.mark.parametrize(
+    ("value", "spec"),
+    [("main", "main"), (" HEAD~1 ", "HEAD~1"), ("pip:a==1,b", "pip:a==1,b"), ("dir:../x y", "dir:../x y")],
+)
+def test_specs(value: str, spec: str) -> None:
+    """Anything that says something names a side; whether there is such a one is seen later."""
+    assert parse_spec(value) == spec
+
+
+@pytest.mark.parametrize("value", ["", "  ", "\n"])
+def test_what_is_no_spec(value: str) -> None:
+    """Nothing is no side; the message says which kinds there are."""
+    with pytest.raises(ValueError, match=r"git ref, pip:REQUIREMENT, dir:PATH or python:PATH"):
+        parse_spec(value)
+
+
+def test_when_to_confirm() -> None:
+    """Three words, and no other."""
+    for word in ("auto", "always", "never"):
+        assert parse_confirm(word) == word
+    for other in ("", "Auto", "yes", " auto", None, True):
+        with pytest.raises(ValueError, match="auto, always or never"):
+            parse_confirm(other)
+
+
+@pytest.mark.parametrize(
+    ("value", "pairs"), [("3..10", (3, 10)), (" 2 .. 2 ", (2, 2)), ("5..5", (5, 5)), ("03..100", (3, 100))]
+)
+def test_pairs(value: str, pairs: tuple[int, int]) -> None:
+    """The fewest and the most, which may be the same."""
+    assert parse_pairs(value) == pairs
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "3",
+        "3-10",
+        "3..",
+        "..10",
+        "3.10",
+        "3...10",
+        "10..3",
+        "1..5",
+        "0..0",
+        "-3..10",
+        "3..x",
+        "3.5..10",
+        "3..10..12",
+        None,
+    ],
+)
+def test_what_is_no_number_of_pairs(value: object) -> None:
+    """One pair has no spread, and the most are no fewer than the fewest; the message shows how it is written."""
+    with pytest.raises(ValueError, match=r"3\.\.10"):
+        parse_pairs(value)
+
+
+def test_slowdowns() -> None:
+    """Percentages, parted by blanks, commas or lines, as rising fractions."""
+    assert parse_slowdowns("2% 3% 5% 10%") == pytest.approx((0.02, 0.03, 0.05, 0.10))
+    assert parse_slowdowns(" 10%, 2.5%\n5%,1% ") == pytest.approx((0.01, 0.025, 0.05, 0.10))
+    assert parse_slowdowns("7%") == pytest.approx((0.07,))
+
+
+@pytest.mark.parametrize("value", ["", " ", "0%", "3", "2% -3%", "2%,", "2 %", "some", "2001%"])
+def test_what_is_no_slowdown(value: str) -> None:
+    """One that is none makes the whole list none, and the message shows a percentage."""
+    with pytest.raises(ValueError, match="3%"):
+        parse_slowdowns(value)
+
+
+def test_packages() -> None:
+    """Names that can be imported, parted by blanks, commas or lines, in their order."""
+    assert parse_packages("my_library") == ("my_library",)
+    assert parse_packages(" b, a\nc ") == ("b", "a", "c")
+    for other in ("", " ", "my-library", "a/b", "a.b", "1st", "a,", "a;b"):
+        with pytest.raises(ValueError, match="import packages"):
+            parse_packages(other)
+
+
 # --------------------------------------------------------------------------- the table
 
 
@@ -289,6 +376,38 @@ def test_the_closest_marker_wins(pytester: pytest.Pytester) -> None:
     assert (found.tolerance, found.max_time_s, found.gate) == (0.3, 2.0, False)
 
 
+def test_the_ini_file_sets_up_live_comparisons(pytester: pytest.Pytester) -> None:
+    """When to confirm, how many pairs, which packages and which slowdowns are a project's to say."""
+    ini = "rlperf_confirm = never\nrlperf_pairs = 4..6\nrlperf_packages = one\n  two\nrlperf_slowdowns = 5% 4%"
+    found = settings_of(pytester, ini=ini)
+    assert (found.confirm, found.pairs, found.packages) == ("never", (4, 6), ("one", "two"))
+    assert found.slowdowns == pytest.approx((0.04, 0.05))
+    assert not found.active
+    found = settings_of(pytester, "--rlperf-confirm=always", "--rlperf-pairs=2..9", ini=ini)
+    assert (found.confirm, found.pairs) == ("always", (2, 9))
+
+
+@pytest.mark.parametrize("flag", ["--rlperf-against=main", "--rlperf-selfcheck", "--rlperf-inline"])
+def test_what_only_a_measured_run_can_do_makes_it_one(pytester: pytest.Pytester, flag: str) -> None:
+    """To name what to compare with, or to ask what the machine can tell, is to ask for measuring."""
+    assert settings_of(pytester, flag).active
+
+
+@pytest.mark.parametrize("flag", ["--rlperf-confirm=always", "--rlperf-pairs=3..4", "--rlperf-tolerance=5%"])
+def test_how_to_compare_alone_measures_nothing(pytester: pytest.Pytester, flag: str) -> None:
+    """How a comparison would go is no reason for one."""
+    assert not settings_of(pytester, flag).active
+
+
+def test_saving_and_comparing_live_go_together(pytester: pytest.Pytester) -> None:
+    """Figures may be stored in the run that compares live, and against, confirm and JSON are read as they are."""
+    found = settings_of(pytester, "--rlperf-save-baseline", "--rlperf-against=pip:a==1", "--rlperf-json=out/run.json")
+    assert found.save
+    assert found.active
+    assert found.against == "pip:a==1"
+    assert found.json == Path("out/run.json")
+
+
 # --------------------------------------------------------------------------- as a user meets it
 
 MEASURED = "def test_it(rlperf):\n    rlperf(int)\n"
@@ -325,6 +444,19 @@ def usage_error(pytester: pytest.Pytester, *args: str) -> str:
         (["--rlperf-inline", "--rlperf-save-baseline"], "leave out one of"),
         (["--rlperf", "--pdb"], "add --rlperf-inline"),
         (["--rlperf", "--trace"], "add --rlperf-inline"),
+        (["--rlperf-against="], "--rlperf-against=: expected a git ref, pip:REQUIREMENT"),
+        (["--rlperf-confirm=maybe"], "--rlperf-confirm=maybe: expected auto, always or never"),
+        (["--rlperf-pairs=3"], "--rlperf-pairs=3: expected the fewest and the most pairs, such as 3..10"),
+        (["--rlperf-pairs=10..3"], "--rlperf-pairs=10..3: expected the fewest and the most pairs"),
+        (["--rlperf-json="], "--rlperf-json=: expected a path"),
+        (["--rlperf-strict"], "--rlperf-strict has nothing to judge"),
+        (["--rlperf-against=main", "--rlperf-inline"], "--rlperf-against needs processes of its own"),
+        (["--rlperf-selfcheck", "--rlperf-inline"], "--rlperf-selfcheck needs processes of its own"),
+        (["--rlperf-selfcheck", "--rlperf-save-baseline"], "leave out --rlperf-save-baseline"),
+        (["--rlperf-selfcheck", "--rlperf-against=main"], "leave out --rlperf-against"),
+        (["--rlperf-against=main", "--rlperf-accept=x"], "goes with --rlperf-save-baseline"),
+        (["--rlperf-selfcheck", "--pdb"], "add --rlperf-inline"),
+        (["--rlperf-against=main", "--trace"], "add --rlperf-inline"),
     ],
 )
 def test_a_flag_that_makes_no_sense(pytester: pytest.Pytester, args: list[str], says: str) -> None:
@@ -352,7 +484,11 @@ def test_a_run_that_cannot_start(pytester: pytest.Pytester, args: list[str], say
 
 @pytest.mark.parametrize(
     "line",
-    ["rlperf_tolerance = 3", "rlperf_alpha = 1", "rlperf_max_time = -1", "rlperf_baseline = a/b", "rlperf_strict = 7"],
+    [
+        *("rlperf_tolerance = 3", "rlperf_alpha = 1", "rlperf_max_time = -1", "rlperf_baseline = a/b"),
+        *("rlperf_strict = 7", "rlperf_confirm = no", "rlperf_pairs = 3", "rlperf_packages = a-b"),
+        "rlperf_slowdowns = 3",
+    ],
 )
 def test_an_ini_value_that_makes_no_sense(pytester: pytest.Pytester, line: str) -> None:
     """A bad value in the ini file is named as such."""

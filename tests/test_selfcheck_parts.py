@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from pytest_rlperf.judge.fitness import judge_fitness
 from pytest_rlperf.judge.live import PairLimits, judge_pairs, live_policy
 from pytest_rlperf.measure import slowdown
+from pytest_rlperf.measure.placement import Activity
 from pytest_rlperf.measure.slices import Clocks, Meter
 from pytest_rlperf.measure.slowdown import slowed, steps_for
 from pytest_rlperf.model import (
@@ -72,7 +74,7 @@ def sized(
     """Return the steps found for ``share`` where steps take what ``extra`` says."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slowdown, "_thousand", extra.by_itself)
-        patch.setattr(slowdown, "_work", extra.beside)
+        patch.setattr(slowdown, "work", extra.beside)
         return steps_for(share, call, setup, clock)
 
 
@@ -173,7 +175,7 @@ def test_a_slowed_call_calls_once_and_returns_its_result(steps: int) -> None:
 def test_a_slowed_call_does_its_steps_after_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """The very number of steps asked for is done, every time, and none where the call fails."""
     order: list[object] = []
-    monkeypatch.setattr(slowdown, "_work", order.append)
+    monkeypatch.setattr(slowdown, "work", order.append)
     both = slowed(lambda: order.append("call"), 7)
     both()
     both()
@@ -189,7 +191,7 @@ def test_a_slowed_call_does_its_steps_after_the_call(monkeypatch: pytest.MonkeyP
 
 def test_extra_work_is_real_and_never_the_same_result() -> None:
     """Each step computes something from the one before, so that none can be left out."""
-    states = [slowdown._work(steps) for steps in range(50)]
+    states = [slowdown.work(steps) for steps in range(50)]
     assert len(set(states)) == 50
     assert states[0] == 1
     assert states[1] == 48271
@@ -200,13 +202,13 @@ def test_a_meter_told_to_slow_down_does_so_until_told_otherwise(monkeypatch: pyt
     clock = FakeClock()
     extra = Extra(clock, 20, 30, 0)
     monkeypatch.setattr(slowdown, "_thousand", extra.by_itself)
-    monkeypatch.setattr(slowdown, "_work", extra.beside)
+    monkeypatch.setattr(slowdown, "work", extra.beside)
     workload = Workload("callable", lambda: clock.advance(1e-3), 4.0, "thing", lambda: None)
     meter = Meter(workload, lambda: {}, Clocks(clock, clock, 76.0))
     try:
         meter.warm_up(None, 0.5, kernels=False)
         for share, expected_s in ((0.06, 1.06e-3), (0.03, 1.03e-3), (0.0, 1e-3), (0.12, 1.12e-3)):
-            steps = meter.slow_down(share)
+            steps = meter.slow_down(share, None)
             assert steps == round(share * 1e-3 / 30e-9)
             for kind in (SliceKind.PLAIN, SliceKind.TRACED):
                 record = meter.take(kind)
@@ -216,9 +218,70 @@ def test_a_meter_told_to_slow_down_does_so_until_told_otherwise(monkeypatch: pyt
         meter.thaw()
 
 
-def test_sizing_a_slowdown_leaves_no_items_to_the_next_slice() -> None:
+@pytest.mark.parametrize("single", [True, False])
+def test_what_holds_up_a_single_thread_is_not_slowed_down(monkeypatch: pytest.MonkeyPatch, single: bool) -> None:
+    """A call that got two thirds of a CPU is slowed by a share of its work, one of several threads of its time."""
+    wall, cpu = FakeClock(), FakeClock()
+
+    def call() -> None:
+        wall.advance(1.5e-3)
+        cpu.advance(1e-3)
+
+    def by_itself() -> int:
+        wall.advance(20e-6)
+        cpu.advance(20e-6)
+        return 0
+
+    def beside(steps: int) -> int:
+        wall.advance(20e-9 * steps)
+        cpu.advance(20e-9 * steps)
+        return 0
+
+    monkeypatch.setattr(slowdown, "_thousand", by_itself)
+    monkeypatch.setattr(slowdown, "work", beside)
+    activity = Activity(threads=1 if single else 2, children=0)
+    monkeypatch.setattr("pytest_rlperf.measure.slices.ActivityWatch", lambda: SimpleNamespace(seen=lambda: activity))
+    meter = Meter(Workload("callable", call, 4.0, "thing", lambda: None), lambda: {}, Clocks(wall, cpu, 76.0))
+    try:
+        assert meter.warm_up(None, 0.5, kernels=False).single is single
+        assert meter.slow_down(0.06, None) == (3000 if single else 4500)
+    finally:
+        meter.thaw()
+
+
+def test_steps_that_were_sized_before_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told in steps a meter sizes nothing and runs no call, and does the very steps in its slices."""
+    clock = FakeClock()
+    done: list[int] = []
+    calls: list[int] = []
+    monkeypatch.setattr(slowdown, "work", done.append)
+
+    def call() -> None:
+        calls.append(1)
+        clock.advance(1e-3)
+
+    meter = Meter(Workload("callable", call, 4.0, "thing", lambda: None), lambda: {}, Clocks(clock, clock, 76.0))
+    try:
+        meter.warm_up(None, 0.5, kernels=False)
+        calls.clear()
+        assert meter.slow_down(0.05, 7) == 7
+        assert calls == done == []
+        assert meter.take(SliceKind.PLAIN).calls == len(calls) == len(done)
+        assert set(done) == {7}
+        done.clear()
+        assert meter.slow_down(0.05, 0) == 0
+        meter.take(SliceKind.PLAIN)
+        assert done == []
+    finally:
+        meter.thaw()
+
+
+def test_sizing_a_slowdown_leaves_no_items_to_the_next_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     """What calls made for sizing processed is counted in no slice."""
     clock = FakeClock()
+    extra = Extra(clock, 20, 20, 0)
+    monkeypatch.setattr(slowdown, "_thousand", extra.by_itself)
+    monkeypatch.setattr(slowdown, "work", extra.beside)
     counted = [0]
 
     def call() -> None:
@@ -234,7 +297,7 @@ def test_sizing_a_slowdown_leaves_no_items_to_the_next_slice() -> None:
     )
     try:
         meter.warm_up(None, 0.5, kernels=False)
-        meter.slow_down(0.05)
+        meter.slow_down(0.05, None)
         record = meter.take(SliceKind.PLAIN)
     finally:
         meter.thaw()
@@ -325,7 +388,7 @@ def test_what_a_trial_shows(share: float, status: Status, alarm: bool, found: bo
 def test_the_smallest_found_is_the_one_from_which_on_all_were(
     statuses: Sequence[Status], smallest: float | None
 ) -> None:
-    """A small slowdown found by luck below a larger one that was missed does not count; nor does the unchanged trial."""
+    """A small slowdown found below a larger one that was missed is luck and does not count, nor does unchanged code."""
     assert checked(*statuses).smallest_found == smallest
 
 
@@ -396,22 +459,18 @@ def test_the_report_to_the_letter() -> None:
             name="test_sample[256]",
         ),
     ]
-    text = rendered(checks, width=100)
-    lines = text.splitlines()
-    assert [re.split(r"\s{2,}", line.strip()) for line in lines[:3]] == [
-        ["test", "call", "unchanged", "+2 %", "+3 %", "+5 %", "+10 % finds time"],
-        ["test_step", "1.00 ms", "+0.0 ✓", "+2.0 SAME", "+3.0 ✓", "+5.0 ✓", "+10.0 ✓", "+3 % 25 s"],
-        ["test_sample[256] 1.00 ms", "+0.4 ? +0.0 INVALID -10.0 FASTER +5.0 ? +10.0 ✓ +10 % 27 s"],
-    ]
-    assert lines[3:] == [
-        "rows: today's code against itself; +N %: with that much real work added to one side",
-        "each cell: the change seen, and ✓ where the verdict is right, ? where it is UNDECIDED",
-        "",
-        "machine   Some CPU, 2 cores",
-        "fit       yes",
-        "          0 false alarms; 2 of 2 unchanged tests SAME",
-        "          4 of 4 slowdowns of 5 % or more found",
-    ]
+    assert rendered(checks, width=100) == (
+        "test                call unchanged         +2 %         +3 %   +5 %   +10 % finds time\n"
+        "test_step        1.00 ms    +0.0 ✓    +2.0 SAME       +3.0 ✓ +5.0 ✓ +10.0 ✓  +3 % 25 s\n"
+        "test_sample[256] 1.00 ms    +0.4 ? +0.0 INVALID -10.0 FASTER +5.0 ? +10.0 ✓ +10 % 27 s\n"
+        "rows: today's code against itself; +N %: with that much real work added to one side\n"
+        "each cell: the change seen, and ✓ where the verdict is right, ? where it is UNDECIDED\n"
+        "\n"
+        "machine   Some CPU, 2 cores\n"
+        "fit       yes\n"
+        "          0 false alarms; 2 of 2 unchanged tests SAME\n"
+        "          4 of 4 slowdowns of 5 % or more found\n"
+    )
 
 
 def test_a_verdict_without_an_estimate_has_its_word_alone() -> None:

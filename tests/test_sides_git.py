@@ -416,10 +416,11 @@ def superproject(tmp_path: Path) -> Tree:
     return tree
 
 
-def test_submodules_come_from_the_users_own(superproject: Tree, tmp_path: Path) -> None:
+def test_submodules_come_from_the_users_own(superproject: Tree) -> None:
     """A commit's submodules are checked out as it had them, from where today's tree has them."""
-    find_repository(superproject.top).check_out(superproject.git("rev-parse", "HEAD~1"), tmp_path / "clone")
-    assert files_of(tmp_path / "clone/vendor/library", "code") == {"code": "1"}
+    sides = prepare("HEAD~1", make_project(superproject.top, "test_x.py"))
+    assert files_of(tree_of(sides.base) / "vendor/library", "code") == {"code": "1"}
+    assert (sides.changed, sides.notes) == (("vendor/library",), ())
 
 
 def test_submodule_that_is_not_checked_out_is_noted(superproject: Tree) -> None:

@@ -104,7 +104,7 @@ class Warmed(Message, frozen=True):
 
 
 class Slowed(Message, frozen=True):
-    """The workload does ``steps`` of extra work a call from now on."""
+    """The workload does ``steps`` of extra work a round from now on."""
 
     steps: int
 
@@ -160,9 +160,10 @@ class WarmUp(Message, frozen=True):
 
 
 class Slow(Message, frozen=True):
-    """Do extra work worth ``share`` of a call in every call from now on; none at 0."""
+    """Do extra work in every round from now on: ``steps`` of it or, where that is None, ``share`` of a round."""
 
     share: float
+    steps: int | None
 
 
 class Place(Message, frozen=True):

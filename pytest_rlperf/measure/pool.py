@@ -14,6 +14,7 @@ from pytest_rlperf.measure.launch import Launch
 from pytest_rlperf.measure.process import Worker
 
 QUIT_LIMIT_S = 10.0
+WAITING_MOST = 5  # kept from test to test; more are ended with the test that needed them, as each takes its memory
 
 
 class Pool:
@@ -53,21 +54,20 @@ class Pool:
         worker.end(0)
         return False
 
-    def trim(self, count: int) -> None:
-        """End the workers beyond the first ``count``."""
-        for number in [number for number in self._workers if number >= count]:
-            worker = self._workers.pop(number)
-            if worker.alive:
-                worker.start_quitting()
-            worker.end(QUIT_LIMIT_S)
+    def trim(self) -> None:
+        """End the workers that only one test needed."""
+        self._end([self._workers.pop(number) for number in list(self._workers) if number >= WAITING_MOST])
 
     def close(self) -> None:
         """End every worker, letting fixtures tear down, and remove what they wrote."""
-        deadline = time.monotonic() + QUIT_LIMIT_S
-        for worker in self._workers.values():
-            if worker.alive:
-                worker.start_quitting()
-        for worker in self._workers.values():
-            worker.end(max(0.0, deadline - time.monotonic()))
+        self._end(list(self._workers.values()))
         self._workers.clear()
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _end(self, workers: list[Worker]) -> None:
+        deadline = time.monotonic() + QUIT_LIMIT_S
+        for worker in workers:
+            if worker.alive:
+                worker.start_quitting()
+        for worker in workers:
+            worker.end(max(0.0, deadline - time.monotonic()))

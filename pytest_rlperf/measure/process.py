@@ -119,9 +119,9 @@ class Worker:
         self._send(m.WarmUp(shape, limit_s, long, kernels))
         return self._expect(m.Warmed, self.patience_s).warm
 
-    def slow_down(self, share: float) -> int:
-        """Have every call do extra work worth ``share`` of it from now on; return the steps of that."""
-        self._send(m.Slow(share))
+    def slow_down(self, share: float, steps: int | None) -> int:
+        """Have every round do extra work from now on, ``share`` of it unless told in steps; return the steps."""
+        self._send(m.Slow(share, steps))
         return self._expect(m.Slowed, self.patience_s).steps
 
     def place(self, cpus: Collection[int]) -> None:

@@ -18,7 +18,7 @@ import psutil
 
 from pytest_rlperf.measure.kernel import ITERATIONS
 from pytest_rlperf.measure.placement import ActivityWatch, cpu_reader
-from pytest_rlperf.measure.slowdown import slowed, steps_for
+from pytest_rlperf.measure.slowdown import steps_for, work
 from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.timers.tree import Recording
 
@@ -83,7 +83,8 @@ class Meter:
         self._cpu = cpu_reader()
         self._shapes: dict[SliceKind, Shape] = {}
         self._call_s = 0.0
-        self._call = workload.call
+        self._extra_steps = 0
+        self._single = False
 
     def check(self) -> float:
         """Run the component once, untimed by any verdict, and check it; return the seconds that took."""
@@ -113,6 +114,7 @@ class Meter:
                 watch = ActivityWatch()
                 self._settle(self.workload.call, self.workload.setup, _WARM_UP_AGAIN_S)
                 activity = watch.seen()
+            self._single = activity.is_single
             self._kernels = self._make_kernels() if kernels else {}
             for kind, kernel in self._kernels.items():
                 self._shapes[kind] = kernel_shape(self._settle(kernel, None, _KERNEL_WARM_UP_S))
@@ -129,7 +131,7 @@ class Meter:
             call_s=self._call_s,
             warm_up_s=warm_up_s,
             threads=psutil.Process().num_threads(),
-            single=activity.is_single,
+            single=self._single,
         )
 
     def take(self, kind: SliceKind) -> SliceRecord:
@@ -137,7 +139,7 @@ class Meter:
         __tracebackhide__ = True
         shape = self._shapes[kind]
         kernel = self._kernels.get(kind)
-        call, setup = (self._call, self.workload.setup) if kernel is None else (kernel, None)
+        call, setup = (self.workload.call, self.workload.setup) if kernel is None else (kernel, None)
         trace = Recording(self.clocks.wall_ns) if kind is SliceKind.TRACED else None
         collections, waits = _collections(), _waits()
         start_ns, start_cpu_ns = self.clocks.wall_ns(), self.clocks.cpu_ns()
@@ -145,7 +147,7 @@ class Meter:
             # The checked first call ran under the user's filters. Here a repeated warning costs what it costs
             # anywhere, a look at the filters, and not what pytest's recording of it would.
             warnings.simplefilter("ignore")
-            rounds = self._rounds(call, setup, shape, trace)
+            rounds = self._rounds(call, setup, shape, trace, 0 if kernel is not None else self._extra_steps)
         wall_ns, cpu_ns = self.clocks.wall_ns() - start_ns, self.clocks.cpu_ns() - start_cpu_ns
         rounds_ns = [round_.wall_ns for round_ in rounds]
         calls = shape.iterations * shape.rounds
@@ -163,10 +165,22 @@ class Meter:
             phases=() if trace is None else trace.phases(calls),
         )
 
-    def slow_down(self, share: float) -> int:
-        """Have every call do extra work worth ``share`` of it from now on; return the steps of that work."""
-        steps = steps_for(share, self.workload.call, self.workload.setup, self.clocks.wall_ns) if share else 0
-        self._call = slowed(self.workload.call, steps) if share else self.workload.call
+    def slow_down(self, share: float, steps: int | None) -> int:
+        """Have every round do extra work from now on, ``share`` of it unless told in steps; return the steps.
+
+        It is done once a round and not once a call, of which it may be too small a part to be sized.
+        """
+        if steps is None:
+            # What holds up a single thread is not its work, and must not be taken for the measure of it.
+            clock = self.clocks.cpu_ns if self._single else self.clocks.wall_ns
+            call, iterations = self.workload.call, self._shapes[SliceKind.PLAIN].iterations
+
+            def calls() -> None:
+                for _ in repeat(None, iterations):
+                    call()
+
+            steps = steps_for(share, calls, self.workload.setup, clock)
+        self._extra_steps = steps
         self.workload.processed(0)
         return steps
 
@@ -181,6 +195,7 @@ class Meter:
         setup: Callable[[], None] | None,
         shape: Shape,
         trace: Recording | None,
+        extra_steps: int,
     ) -> list[_Round]:
         """Time each round by itself; ``setup`` runs before the clock is read, and unrecorded."""
         __tracebackhide__ = True
@@ -191,7 +206,7 @@ class Meter:
                 setup()
             with nullcontext() if trace is None else trace.armed():
                 start_cpu_ns = cpu_ns() if shape.long else 0
-                round_ns = _round_ns(call, shape.iterations, wall_ns)
+                round_ns = _round_ns(call, shape.iterations, wall_ns, extra_steps)
                 rounds.append(_Round(round_ns, cpu_ns() - start_cpu_ns if shape.long else 0))
         return rounds
 
@@ -247,9 +262,15 @@ def slice_figure_ns(rounds_ns: list[int], shape: Shape) -> float:
     return average(rounds_ns) / shape.iterations
 
 
-def _round_ns(call: Callable[[], object], iterations: int, clock: ClockNs) -> int:
-    """Run ``iterations`` calls back to back under one pair of clock readings."""
+def _round_ns(call: Callable[[], object], iterations: int, clock: ClockNs, extra_steps: int = 0) -> int:
+    """Run ``iterations`` calls back to back under one pair of clock readings, and extra work where that is asked."""
     __tracebackhide__ = True
+    if extra_steps:
+        start_ns = clock()
+        for _ in repeat(None, iterations):
+            call()
+        work(extra_steps)
+        return clock() - start_ns
     if iterations == 1:
         start_ns = clock()
         call()

@@ -1,4 +1,4 @@
-"""Known slowdowns: real work beside a workload's own, sized in the process that does it.
+"""Known slowdowns: real work beside a workload's own, sized in the run that uses it.
 
 The extra work is arithmetic of the interpreter, in steps of tens of nanoseconds. How many steps make a given share of
 a call is found in turns with the call itself, just before they are used: a share sized at another time would be
@@ -11,9 +11,12 @@ import statistics
 from collections.abc import Callable
 from itertools import repeat
 
+from pytest_rlperf.measure.figures import trimmed_mean
+
 _TURNS = 9
+_LONG_ENOUGH_NS = 1_000_000_000  # for all turns: what is off here is off in all that rests on it
 _TURN_NS = 4_000_000
-_ROUND_NS = 50_000
+_ROUND_NS = 200_000
 _STEPS = 1000
 
 
@@ -22,7 +25,7 @@ def slowed(call: Callable[[], object], steps: int) -> Callable[[], object]:
 
     def both() -> object:
         result = call()
-        _work(steps)
+        work(steps)
         return result
 
     return both
@@ -41,11 +44,12 @@ def steps_for(
     low, high = max(1, few // 2), 2 * few + 8
     variants = (call, slowed(call, low), slowed(call, high))
     added: tuple[list[float], list[float]] = ([], [])
-    for _ in range(_TURNS):
+    end_ns = clock() + _LONG_ENOUGH_NS
+    while len(added[0]) < _TURNS or clock() < end_ns:
         plain_ns, low_ns, high_ns = (_call_ns(variant, clock, setup) for variant in variants)
         added[0].append(low_ns / plain_ns - 1)
         added[1].append(high_ns / plain_ns - 1)
-    at_low, at_high = (statistics.median(shares) for shares in added)
+    at_low, at_high = (trimmed_mean(shares) for shares in added)
     if at_high <= at_low:
         return few  # too restless to tell
     return max(0, round(low + (share - at_low) / (at_high - at_low) * (high - low)))
@@ -59,10 +63,11 @@ def _ratio(
 
 
 def _thousand() -> int:
-    return _work(_STEPS)
+    return work(_STEPS)
 
 
-def _work(steps: int) -> int:
+def work(steps: int) -> int:
+    """Do a fixed amount of arithmetic ``steps`` times over."""
     state = 1
     for _ in repeat(None, steps):
         state = (48271 * state) % 2147483647

@@ -68,7 +68,7 @@ class RemoteEngine:
                     case m.WarmUp(shape, limit_s, long, kernels):
                         m.send(self._connection, m.Warmed(meter.warm_up(shape, limit_s, long, kernels=kernels)))
                     case m.Slow():
-                        m.send(self._connection, m.Slowed(meter.slow_down(order.share)))
+                        m.send(self._connection, m.Slowed(meter.slow_down(order.share, order.steps)))
                     case m.Place():
                         place(order.cpus)
                         m.send(self._connection, m.Placed())

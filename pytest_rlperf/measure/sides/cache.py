@@ -71,11 +71,13 @@ class Cache:
         return found
 
     def _build(self, place: Path, build: Callable[[Path], None], progress: Callable[[str], None]) -> bool:
-        """Fill an entry, unless another run has just done so."""
+        """Fill an entry, and return whether that was this run's doing; where another is at it, wait for its end."""
         descriptor = _try_lock(place)
         if descriptor is None:
             progress("waiting for another run, which makes the same")
-            descriptor = _lock(place, fcntl.LOCK_EX)
+            # Shared: when the other is done, it holds on to what it made for as long as it runs.
+            os.close(_lock(place, fcntl.LOCK_SH))
+            return False
         try:
             if _complete_attempt(place) is not None:
                 return False

@@ -1,0 +1,40 @@
+"""A pytest plugin for gate_quality.py: pytest-benchmark answers the fixtures of the shipped suite."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+
+from pytest_rlperf.fixtures import ENGINE, RunOnce
+from pytest_rlperf.measure.slowdown import slowed, steps_for
+from pytest_rlperf.model import Result, Workload
+
+SLOWDOWN = 0.05
+VARIABLE = "GATE_QUALITY_SLOW"
+
+
+class ByBenchmark:
+    """Has pytest-benchmark measure a workload, where the variable says so with extra work of a share of it."""
+
+    def __init__(self, benchmark: Any) -> None:
+        self._benchmark = benchmark
+
+    def measure(self, workload: Workload, item: pytest.Item) -> Result:
+        """Check, size the extra work and benchmark; all runs prepare alike, whether they then use it or not."""
+        if workload.setup is not None:
+            raise NotImplementedError(f"{item.name} has a setup, which would want benchmark.pedantic")
+        start_s = time.perf_counter()
+        workload.check()
+        steps = steps_for(SLOWDOWN, workload.call, None, time.perf_counter_ns)
+        self._benchmark.extra_info["prepared_s"] = time.perf_counter() - start_s
+        self._benchmark(slowed(workload.call, steps) if os.environ[VARIABLE] == "yes" else workload.call)
+        return RunOnce().measure(workload, item)
+
+
+@pytest.fixture(autouse=True)
+def _answered_by_benchmark(request: pytest.FixtureRequest, benchmark: Any) -> None:
+    """Put pytest-benchmark behind every rlperf fixture."""
+    request.config.stash[ENGINE] = ByBenchmark(benchmark)

@@ -1,0 +1,239 @@
+"""What gate_quality.py keeps of its runs, and the tables it makes of that."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import msgspec
+from gate_quality_plugin import SLOWDOWN
+from scipy.stats import binomtest
+
+RESULTS = "results.jsonl"
+STATISTICS = ("mean", "median", "min")
+LIMITS = (5, 3)
+GATES = tuple(f"{name}:{limit}%" for limit in LIMITS for name in STATISTICS)
+
+# --------------------------------------------------------------------------- what is kept, a line of JSON each
+
+
+class Session(msgspec.Struct, frozen=True, tag=True):
+    """One start of this script: when, the code, the machine and the versions."""
+
+    started: str
+    code: str
+    machine: str
+    versions: str
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One live verdict."""
+
+    test: str
+    slowdown: float
+    status: str
+    ratio: float | None
+    pairs: int
+    seconds: float
+
+
+class Live(msgspec.Struct, frozen=True, tag=True):
+    """A live run of the suite."""
+
+    repetition: int
+    wall_s: float
+    trials: tuple[Trial, ...]
+
+    @property
+    def unchanged_s(self) -> float:
+        """What a run of unchanged tests alone takes: all there is but the slowed trials."""
+        return self.wall_s - sum(trial.seconds for trial in self.trials if trial.slowdown)
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """A comparing run of pytest-benchmark: seconds, gates failed by test, and changes by test and statistic."""
+
+    seconds: float
+    failed: dict[str, tuple[str, ...]]
+    changes: dict[str, dict[str, float]]
+
+
+class Benchmarks(msgspec.Struct, frozen=True, tag=True):
+    """pytest-benchmark's runs of a repetition."""
+
+    repetition: int
+    stored_s: float
+    unchanged: Compared
+    slowed: Compared
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """A step that gave no figures."""
+
+    repetition: int
+    step: str
+    output: str
+
+
+Line: TypeAlias = Session | Live | Benchmarks | Failed
+Kind = TypeVar("Kind", Session, Live, Benchmarks, Failed)
+
+
+class Log:
+    """What was kept in a folder, and where more of it goes at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path = folder / RESULTS
+        self._lines: list[Line] = []
+        if self._path.exists():
+            self._lines = msgspec.json.Decoder(Line).decode_lines(self._path.read_bytes())
+
+    def add(self, line: Line) -> None:
+        """Keep a line, so that whatever happens next it is there."""
+        self._lines.append(line)
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+
+    def all(self, kind: type[Kind]) -> list[Kind]:
+        """Return the lines of a kind, in order."""
+        return [line for line in self._lines if isinstance(line, kind)]
+
+
+# --------------------------------------------------------------------------- tables
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """What a gate did: unchanged and slowed tests failed and left undecided by run, and seconds a verdict."""
+
+    gate: str
+    tests: int
+    unchanged: tuple[int, ...]
+    slowed: tuple[int, ...]
+    undecided: str
+    seconds: float
+
+    def row(self) -> list[str]:
+        """Write it as a row."""
+        alarmed = sum(1 for count in self.unchanged if count)
+        return [
+            self.gate,
+            share(sum(self.unchanged), self.tests * len(self.unchanged)),
+            f"{alarmed} of {len(self.unchanged)}",
+            share(sum(self.slowed), self.tests * len(self.slowed)),
+            self.undecided,
+            f"{self.seconds:.1f}",
+        ]
+
+
+def tallies(lives: Sequence[Live], benchmarks: Sequence[Benchmarks]) -> Iterator[Tally]:
+    """Yield what each gate did; to fail an unchanged test is a false alarm, to fail a slowed one is to find it."""
+    if lives:
+        tests = len({trial.test for trial in lives[0].trials})
+        unchanged, slowed = (
+            tuple(sum(t.status == "SLOWER" and (t.slowdown > 0) == slow for t in live.trials) for live in lives)
+            for slow in (False, True)
+        )
+        left = [trial.slowdown for live in lives for trial in live.trials if trial.status in ("UNDECIDED", "INVALID")]
+        undecided = f"{left.count(0.0)} unchanged, {len(left) - left.count(0.0)} at +{100 * SLOWDOWN:g} %"
+        seconds = statistics.fmean(live.unchanged_s for live in lives) / tests
+        yield Tally("live pairs, `3 %`", tests, unchanged, slowed, undecided, seconds)
+    if benchmarks:
+        tests = len(benchmarks[0].unchanged.changes)
+        seconds = statistics.fmean(each.unchanged.seconds for each in benchmarks) / tests
+        for gate in GATES:
+            unchanged, slowed = (
+                tuple(sum(gate in gates for gates in compared.failed.values()) for compared in runs)
+                for runs in ([each.unchanged for each in benchmarks], [each.slowed for each in benchmarks])
+            )
+            yield Tally(f"pytest-benchmark `{gate}`", tests, unchanged, slowed, "–", seconds)
+
+
+def component_rows(lives: Sequence[Live], benchmarks: Sequence[Benchmarks]) -> Iterator[list[str]]:
+    """Yield a row a test: how far estimates spread, and what they cost."""
+    for test in dict.fromkeys(trial.test for live in lives for trial in live.trials):
+        own = [trial for live in lives for trial in live.trials if trial.test == test]
+        cells = [test]
+        for slow in (False, True):
+            trials = [trial for trial in own if (trial.slowdown > 0) == slow]
+            changes = [trial.ratio - 1 for trial in trials if trial.ratio is not None]
+            spread_or_seen = [typical(changes)] if slow else [deviation(changes), largest(changes)]
+            pairs = statistics.median(trial.pairs for trial in trials)
+            cells += [*spread_or_seen, f"{pairs:g}", f"{statistics.median(trial.seconds for trial in trials):.1f}"]
+        medians = [each.unchanged.changes[test]["median"] for each in benchmarks if test in each.unchanged.changes]
+        yield [*cells, deviation(medians), largest(medians)]
+
+
+def report(log: Log) -> None:
+    """Print the tables."""
+    lives, benchmarks, failed = log.all(Live), log.all(Benchmarks), log.all(Failed)
+    slowed = f"+{100 * SLOWDOWN:g} %"
+    gates = [tally.row() for tally in tallies(lives, benchmarks)]
+    print_table(["gate", "false alarms", "alarmed runs", f"{slowed} found", "undecided", "s a verdict"], gates)
+    live = ("live SD", "largest", "pairs", "s", f"{slowed} seen", "pairs", "s")
+    print_table(["test", *live, "`median` SD", "largest"], component_rows(lives, benchmarks))
+    print("Beside a spinning neighbour, on for about 4 s and off for about 6 s. Brackets: 95 %, Clopper and Pearson.")
+    for name, slow in (("unchanged", False), (slowed, True)):
+        said = Counter(trial.status for live in lives for trial in live.trials if (trial.slowdown > 0) == slow)
+        print(f"Live, {name}: {', '.join(f'{count} {status}' for status, count in said.items()) or 'none'}.")
+    if lives:
+        unchanged_s = statistics.fmean(each.unchanged_s for each in lives)
+        wall_s = statistics.fmean(each.wall_s for each in lives)
+        print(f"A live run of unchanged tests took {unchanged_s:.0f} s, with the slowed trials {wall_s:.0f} s.")
+    if benchmarks:
+        stored_s = statistics.fmean(each.stored_s for each in benchmarks)
+        seconds = statistics.fmean(each.unchanged.seconds for each in benchmarks)
+        print(
+            f"A comparing run of pytest-benchmark took {seconds:.0f} s, and the stored run it needs {stored_s:.0f} s."
+        )
+    if failed:
+        print(f"{len(failed)} steps failed and are not in the tables.")
+    for session in log.all(Session):
+        print(f"{session.started}: {session.code}, {session.machine}, {session.versions}.")
+
+
+def share(count: int, whole: int) -> str:
+    """Write a share with its interval."""
+    interval = binomtest(count, whole).proportion_ci(0.95, method="exact")
+    return f"{count} of {whole}: {100 * count / whole:.1f} % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+
+
+def deviation(changes: Sequence[float]) -> str:
+    """Write the standard deviation of changes."""
+    return f"{100 * statistics.stdev(changes):.2f} %" if len(changes) > 1 else "–"
+
+
+def largest(changes: Sequence[float]) -> str:
+    """Write the change farthest from none."""
+    return percent(max(changes, key=abs)) if changes else "–"
+
+
+def typical(changes: Sequence[float]) -> str:
+    """Write the median change."""
+    return percent(statistics.median(changes)) if changes else "–"
+
+
+def percent(change: float) -> str:
+    """Write a change."""
+    return f"{100 * change:+.1f} %"
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a Markdown table, the first column to the left and the others to the right."""
+    for line in (head, ["---", *["--:"] * (len(head) - 1)], *rows):
+        print(f"| {' | '.join(line)} |")
+    print()
+
+
+def in_brief(line: Line) -> str:
+    """Write what a step gave in a line."""
+    if isinstance(line, Live):
+        seen = Counter(f"{trial.status} at +{100 * trial.slowdown:g} %" for trial in line.trials)
+        return f"{line.wall_s:.0f} s, {', '.join(f'{count} {what}' for what, count in seen.items())}"
+    if isinstance(line, Benchmarks):
+        counts = [len(compared.failed) for compared in (line.unchanged, line.slowed)]
+        return f"{line.unchanged.seconds:.0f} s a run, a gate failed {counts[0]} unchanged and {counts[1]} slowed tests"
+    return f"FAILED\n{line.output}" if isinstance(line, Failed) else line.started
