@@ -68,13 +68,19 @@ class Extra:
         return 0
 
 
+def replace_work(patch: pytest.MonkeyPatch, by_itself: Callable[[], object], beside: Callable[[int], object]) -> None:
+    """Have extra work be what ``by_itself`` does of a thousand steps, and ``beside`` of so many after calls."""
+    patch.setattr(slowdown, "_thousand", by_itself)
+    patch.setattr(slowdown, "work", beside)
+    patch.setattr("pytest_rlperf.measure.slices.work", beside)
+
+
 def sized(
     share: float, call: Callable[[], object], setup: Callable[[], None] | None, clock: FakeClock, extra: Extra
 ) -> int:
     """Return the steps found for ``share`` where steps take what ``extra`` says."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slowdown, "_thousand", extra.by_itself)
-        patch.setattr(slowdown, "work", extra.beside)
+        replace_work(patch, extra.by_itself, extra.beside)
         return steps_for(share, call, setup, clock)
 
 
@@ -201,8 +207,7 @@ def test_a_meter_told_to_slow_down_does_so_until_told_otherwise(monkeypatch: pyt
     """Slices are longer by the share asked for, a second order replaces the first, and a share of nothing ends it."""
     clock = FakeClock()
     extra = Extra(clock, 20, 30, 0)
-    monkeypatch.setattr(slowdown, "_thousand", extra.by_itself)
-    monkeypatch.setattr(slowdown, "work", extra.beside)
+    replace_work(monkeypatch, extra.by_itself, extra.beside)
     workload = Workload("callable", lambda: clock.advance(1e-3), 4.0, "thing", lambda: None)
     meter = Meter(workload, lambda: {}, Clocks(clock, clock, 76.0))
     try:
@@ -237,8 +242,7 @@ def test_what_holds_up_a_single_thread_is_not_slowed_down(monkeypatch: pytest.Mo
         cpu.advance(20e-9 * steps)
         return 0
 
-    monkeypatch.setattr(slowdown, "_thousand", by_itself)
-    monkeypatch.setattr(slowdown, "work", beside)
+    replace_work(monkeypatch, by_itself, beside)
     activity = Activity(threads=1 if single else 2, children=0)
     monkeypatch.setattr("pytest_rlperf.measure.slices.ActivityWatch", lambda: SimpleNamespace(seen=lambda: activity))
     meter = Meter(Workload("callable", call, 4.0, "thing", lambda: None), lambda: {}, Clocks(wall, cpu, 76.0))
@@ -249,25 +253,43 @@ def test_what_holds_up_a_single_thread_is_not_slowed_down(monkeypatch: pytest.Mo
         meter.thaw()
 
 
+def test_short_calls_are_slowed_down_by_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of calls too short for steps of their own a round has them, and each call is longer by its share."""
+    clock = FakeClock()
+    extra = Extra(clock, 20, 30, 500)
+    replace_work(monkeypatch, extra.by_itself, extra.beside)
+    workload = Workload("callable", lambda: clock.advance(500e-9), 4.0, "thing", lambda: None)
+    meter = Meter(workload, lambda: {}, Clocks(clock, clock, 76.0))
+    try:
+        shape = meter.warm_up(None, 0.05, kernels=False).shape
+        assert shape.iterations > 100
+        steps = meter.slow_down(0.05, None)
+        assert steps == pytest.approx((0.05 * shape.iterations * 500 - 500) / 30, abs=1)
+        assert meter.take(SliceKind.PLAIN).call_s == pytest.approx(1.05 * 500e-9, rel=1e-3)
+    finally:
+        meter.thaw()
+
+
 def test_steps_that_were_sized_before_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told in steps a meter sizes nothing and runs no call, and does the very steps in its slices."""
     clock = FakeClock()
     done: list[int] = []
     calls: list[int] = []
-    monkeypatch.setattr(slowdown, "work", done.append)
+    replace_work(monkeypatch, int, done.append)
 
     def call() -> None:
         calls.append(1)
-        clock.advance(1e-3)
+        clock.advance(1e-6)
 
     meter = Meter(Workload("callable", call, 4.0, "thing", lambda: None), lambda: {}, Clocks(clock, clock, 76.0))
     try:
-        meter.warm_up(None, 0.5, kernels=False)
+        shape = meter.warm_up(None, 0.05, kernels=False).shape
+        assert shape.iterations > 50
         calls.clear()
         assert meter.slow_down(0.05, 7) == 7
         assert calls == done == []
-        assert meter.take(SliceKind.PLAIN).calls == len(calls) == len(done)
-        assert set(done) == {7}
+        assert meter.take(SliceKind.PLAIN).calls == len(calls)
+        assert done == [7] * shape.rounds
         done.clear()
         assert meter.slow_down(0.05, 0) == 0
         meter.take(SliceKind.PLAIN)
@@ -276,12 +298,30 @@ def test_steps_that_were_sized_before_are_taken_as_they_are(monkeypatch: pytest.
         meter.thaw()
 
 
+def test_kernels_are_never_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the machine's pace is told by stays as it is beside a workload with extra work."""
+    clock = FakeClock()
+    done: list[int] = []
+    replace_work(monkeypatch, int, done.append)
+    kernels = {SliceKind.INTERPRETER: lambda: clock.advance(50e-6)}
+    workload = Workload("callable", lambda: clock.advance(1e-3), 4.0, "thing", lambda: None)
+    meter = Meter(workload, lambda: kernels, Clocks(clock, clock, 76.0))
+    try:
+        meter.warm_up(None, 0.05)
+        meter.slow_down(0.05, 7)
+        meter.take(SliceKind.INTERPRETER)
+        assert done == []
+        meter.take(SliceKind.TRACED)
+        assert set(done) == {7}
+    finally:
+        meter.thaw()
+
+
 def test_sizing_a_slowdown_leaves_no_items_to_the_next_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     """What calls made for sizing processed is counted in no slice."""
     clock = FakeClock()
     extra = Extra(clock, 20, 20, 0)
-    monkeypatch.setattr(slowdown, "_thousand", extra.by_itself)
-    monkeypatch.setattr(slowdown, "work", extra.beside)
+    replace_work(monkeypatch, extra.by_itself, extra.beside)
     counted = [0]
 
     def call() -> None:
