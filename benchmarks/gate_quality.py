@@ -4,7 +4,7 @@ Each repetition runs the suite live, today's code against itself, unchanged and 
 by pytest-benchmark: a stored run, a comparing run of unchanged code, and one with the same extra work. A spinning
 neighbour is on for about 4 s and off for about 6 s all the while. Prints Markdown tables and judges nothing::
 
-    python benchmarks/gate_quality.py                     # 15 repetitions of about three minutes
+    python benchmarks/gate_quality.py                     # 15 repetitions of three to five minutes
     python benchmarks/gate_quality.py --out DIR           # what DIR has not yet, kept there
     python benchmarks/gate_quality.py --report DIR        # the tables of what is in DIR
 """

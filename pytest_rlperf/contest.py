@@ -59,8 +59,9 @@ class Contest:
         duet = duettist.measure()
         assert self._verdict is not None
         sides = self._opponent.sides
-        result = make_result(self._crew.key, self._crew.called, duet.head)
-        base = make_result(self._crew.key, self._crew.called, duet.base)
+        result, base = (
+            _at_pace(make_result(self._crew.key, self._crew.called, side)) for side in (duet.head, duet.base)
+        )
         parts, blame = _blame(duet, base, self._verdict)
         live = Live(sides.base.label, sides.head.label, base, duet.pairs, parts, blame)
         broken = broken_rule(result) or broken_rule(base)
@@ -104,6 +105,18 @@ def make_result(key: str, called: m.Called, solo: Solo) -> Result:
         traced_call_s=solo.traced_call_s,
         notes=solo.notes,
     )
+
+
+def _at_pace(result: Result) -> Result:
+    """Return ``result`` with its phases as shares of the figure that is judged.
+
+    Two processes on one CPU, on a machine that others use, are held up within slices; the figure leaves that out.
+    """
+    if not result.traced_call_s:
+        return result
+    pace = result.call_s / result.traced_call_s
+    phases = tuple(replace(phase, total_s=pace * phase.total_s, self_s=pace * phase.self_s) for phase in result.phases)
+    return replace(result, phases=phases, traced_call_s=result.call_s)
 
 
 def _blame(duet: Duet, base: Result, verdict: Verdict) -> tuple[tuple[Contribution, ...], str]:

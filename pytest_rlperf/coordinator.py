@@ -104,6 +104,8 @@ class Coordinator:
                 opponent.check_collected([result_key(item) for item in session.items])
             except (SideError, WorkerLostError) as error:
                 raise pytest.UsageError(f"--rlperf-against={self._ledger.settings.against}: {error}") from None
+            finally:
+                self._progress.clear()
         return opponent
 
     def _run_items(self, session: pytest.Session, examine: Examine) -> None:

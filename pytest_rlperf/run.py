@@ -78,7 +78,7 @@ class MeasuredRun:
             least = self._settings.pairs[0]
             each_s = min(expected_s(least) + 1, self._settings.max_time_s, share_s(self._settings, len(items)))
             total = units.seconds(each_s * len(items))
-            return f"rlperf: {tests} in {least} live pairs or more, from {total} on beside imports and fixtures"
+            return f"rlperf: {tests} in {least} live pairs each or more: {total} or more beside imports and fixtures"
         each_s = min(expected_s(WORKERS), self._settings.max_time_s, share_s(self._settings, len(items)))
         total = units.seconds(each_s * len(items))
         return f"rlperf: {tests} in {WORKERS} processes each, {total} beside imports and fixtures"
