@@ -163,7 +163,9 @@ def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None
 
 
 def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
-    for row in phase_rows(outcome):
+    rows = phase_rows(outcome)
+    width = 34 if all(row.change_s is None for row in rows) else 28  # what a change adds must fit 80 columns, too
+    for row in rows:
         if row.depth >= _DEEPEST and not verbose:
             continue
         name = f"{'  ' * (row.depth + 1)}{row.name}"
@@ -171,4 +173,4 @@ def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
         was = "" if row.was_s is None else f"  was {units.seconds(row.was_s)}"
         change = "" if row.change_s is None else f"  {units.signed_seconds(row.change_s)}"
         figures = f"{units.seconds(row.total_s):>10}{units.percent(row.share, signed=False):>9}{count:>9}{was}{change}"
-        console.print(Text(f"{name:<34}{figures}"))
+        console.print(Text(f"{name:<{width}}{figures}"))
