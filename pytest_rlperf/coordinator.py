@@ -197,6 +197,7 @@ class Coordinator:
             share_terminal=self._config.option.capture in ("no", "tee-sys"),
             watched=tuple(str(home) for home in dict.fromkeys((*homes, _top(project.rootdir)))),
             packages=() if sides is None else sides.packages,
+            foreign=() if sides is None else _foreign(side, sides),
         )
 
 
@@ -236,6 +237,12 @@ def own_side(project: Project) -> Side:
 def share_s(settings: Config, tests: int) -> float:
     """Return the seconds of the run's budget that fall to each of ``tests`` tests; infinite without a budget."""
     return math.inf if settings.budget_s is None or not tests else settings.budget_s / tests
+
+
+def _foreign(side: Side, sides: Sides) -> tuple[str, ...]:
+    """Return the homes of the other side that are not this one's too."""
+    other = sides.head if side is sides.base else sides.base
+    return tuple(str(home) for home in other.homes if home not in side.homes)
 
 
 def _top(rootdir: Path) -> Path:

@@ -44,7 +44,7 @@ class Opponent:
 
     def differs(self, base: Worker, head: Worker) -> bool:
         """Verify what a pair has loaded; return whether it may differ. SideError where a side has the other's."""
-        differs = check_loaded(self.sides, base.loaded, head.loaded)
+        differs = check_loaded(self.sides, base.loaded, head.loaded, base.importers | head.importers)
         return differs or base.has_children or head.has_children  # whose files nobody sees
 
     def trim(self) -> None:

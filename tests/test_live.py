@@ -301,7 +301,7 @@ def test_a_side_that_loads_the_others_code_is_a_usage_error(repository: Reposito
     repository.commit()
     run = repository.against("HEAD~1")
     assert run.code == USAGE, run.out
-    assert str(repository.root / "mylib" / "__init__.py") in run.out.replace("\n", "")
+    assert f"mylib is {repository.root / 'mylib' / '__init__.py'}, imported by test_it" in run.out.replace("\n", "")
 
 
 # ------------------------------------------------------------------ processes

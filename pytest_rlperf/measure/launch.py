@@ -29,7 +29,8 @@ class Launch:
     """What every worker of one side is started with.
 
     ``name`` is what its workers are called. The first worker of a launch that ``reports`` is the one the user sees.
-    ``watched`` are the directories and ``packages`` the import packages whose loaded files are told.
+    ``watched`` are the directories and ``packages`` the import packages whose loaded files are told, ``foreign`` the
+    directories that nothing should be loaded from.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Launch:
     share_terminal: bool
     watched: tuple[str, ...]
     packages: tuple[str, ...]
+    foreign: tuple[str, ...]
 
     def start(self, number: int, name: str, scratch: Path, log: Path) -> tuple[subprocess.Popen[bytes], Conversation]:
         """Start worker ``number``, which keeps its files in ``scratch`` and writes to ``log``."""
@@ -57,6 +59,7 @@ class Launch:
             reports=reporter,
             watched=list(self.watched),
             packages=list(self.packages),
+            foreign=list(self.foreign),
         )
         output = None if self.share_terminal and reporter else log.open("ab")
         try:

@@ -31,7 +31,8 @@ class Start(msgspec.Struct, frozen=True):
     """What a worker is told through its environment, before it can be told anything else.
 
     One worker of a run ``reports``: it is the one the user sees. Files below ``watched`` and of ``packages`` are told
-    about once they are loaded. A worker of another protocol must be able to read this, so fields are only added.
+    about once they are loaded, and who imported those below ``foreign``, which should not be. A worker of another
+    protocol must be able to read this, so fields are only added.
     """
 
     descriptor: int
@@ -44,18 +45,26 @@ class Start(msgspec.Struct, frozen=True):
     reports: bool
     watched: list[str]
     packages: list[str]
+    foreign: list[str]
 
 
 # ------------------------------------------------------------------ worker → coordinator
 
 
+class Loaded(msgspec.Struct, frozen=True):
+    """The files of the code under test by module, and by module who imported those that are another side's."""
+
+    files: dict[str, str] = {}
+    importers: dict[str, str] = {}
+
+
 class Ready(Message, frozen=True):
-    """The worker has collected tests by these keys, and loaded these files of the code under test by module."""
+    """The worker has collected tests by these keys, and loaded this of the code under test."""
 
     protocol: int
     keys: list[str] = []
     errors: str = ""
-    loaded: dict[str, str] = {}
+    loaded: Loaded = Loaded()
 
 
 class Reported(Message, frozen=True):
@@ -87,13 +96,13 @@ class Called(Message, frozen=True):
 class Checked(Message, frozen=True):
     """The component ran once and is right: how long that took, check included, and how many items it processed.
 
-    ``loaded`` are the files of the code under test by module, now that it has run; what ``children`` processes have
-    loaded is not among them.
+    ``loaded`` is what there is of the code under test, now that it has run; what ``children`` processes have loaded is
+    not part of it.
     """
 
     first_call_s: float
     items: float
-    loaded: dict[str, str]
+    loaded: Loaded
     children: bool
 
 

@@ -56,6 +56,7 @@ class Worker:
         self.name = f"{launch.name} {number}"
         self.seed = 1000 + number  # both workers of a pair have the same
         self.loaded: dict[str, str] = {}
+        self.importers: dict[str, str] = {}
         self.keys: frozenset[str] = frozenset()
         self.errors = ""
         self.running = False
@@ -86,7 +87,7 @@ class Worker:
             )
         self.keys = frozenset(ready.keys)
         self.errors = ready.errors
-        self.loaded |= ready.loaded
+        self._note(ready.loaded)
         self.ready = True
 
     def start_run(self, key: str, next_key: str | None, *, reporter: bool, patience_s: float) -> None:
@@ -109,7 +110,7 @@ class Worker:
     def wait_checked(self) -> tuple[float, float]:
         """Wait for that; return the seconds it took and the items it processed."""
         checked = self._expect(m.Checked, self.patience_s)
-        self.loaded |= checked.loaded
+        self._note(checked.loaded)
         self.has_children = checked.children
         self.checked_s = checked.first_call_s
         return checked.first_call_s, checked.items
@@ -186,6 +187,10 @@ class Worker:
     def alive(self) -> bool:
         """Whether the process can be talked to."""
         return self._process.poll() is None and not self._connection.closed
+
+    def _note(self, loaded: m.Loaded) -> None:
+        self.loaded |= loaded.files
+        self.importers |= loaded.importers
 
     def _wait_done(self) -> m.Done:
         """Wait for the end of the test; a call made meanwhile is unwound."""

@@ -20,7 +20,7 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.measure.kernel import make_kernels
 from pytest_rlperf.measure.placement import has_children, place, usable_cpus
-from pytest_rlperf.measure.sides.loaded import loaded_files
+from pytest_rlperf.measure.sides.loaded import importers_of, loaded_files
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Result, Workload
 
@@ -84,9 +84,11 @@ class RemoteEngine:
             meter.thaw()
             place(self._cpus)
 
-    def loaded(self) -> dict[str, str]:
-        """Return which files the code under test was loaded from."""
-        return loaded_files(self._start.watched, self._start.packages)
+    def loaded(self) -> m.Loaded:
+        """Return what is loaded of the code under test."""
+        files = loaded_files(self._start.watched, self._start.packages)
+        foreign = loaded_files(self._start.foreign, ())
+        return m.Loaded(files, importers_of(foreign) if foreign else {})
 
     def receive(self) -> m.FromCoordinator:
         """Wait for the next order; a coordinator that is gone ends the session, with all its teardowns."""
