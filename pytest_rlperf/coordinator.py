@@ -58,7 +58,7 @@ class Coordinator:
     def run(self, session: pytest.Session) -> None:
         """Run the session's tests, all of which are measured."""
         project = make_project(session, self._path, self._ledger.settings)
-        own = own_side(project)
+        own = project.side("working tree", sys.executable, project.path, ())
         sides = self._sides_asked_for(project)
         heads = self._pool(self._launch("worker", own if sides is None else sides.head, sides, project))
         opponents = Opponents(
@@ -217,20 +217,6 @@ def make_project(session: pytest.Session, path: Sequence[str], settings: Config)
         test_patterns=tuple(config.getini("python_files")),
         packages=settings.packages,
         baseline_dir=settings.baseline_dir,
-    )
-
-
-def own_side(project: Project) -> Side:
-    """Return today's code as this process would run it."""
-    return Side(
-        label="working tree",
-        python=sys.executable,
-        path=project.path,
-        directory=project.directory,
-        args=project.args,
-        files=project.files,
-        environment={},
-        homes=(),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import differences, this_machine
@@ -108,25 +109,21 @@ class Ledger:
     def stored_policy(self, settings: Config, *, settleable: bool) -> Policy:
         """Return the rules for stored numbers; where live pairs can follow, they certify no less than those would."""
         tolerance = LIVE_TOLERANCE if settings.tolerance is None and settleable else settings.tolerance
-        return stored_policy(
-            tolerance=tolerance,
-            alpha=settings.alpha,
-            tests=self._gated,
-            min_change_s=settings.min_change_s,
-            gated=settings.gate,
-            accept=settings.accept is not None,
-        )
+        return stored_policy(tolerance=tolerance, **self._rules(settings))
 
     def live_policy(self, settings: Config) -> Policy:
         """Return the rules for live pairs."""
-        return live_policy(
-            tolerance=settings.tolerance,
-            alpha=settings.alpha,
-            tests=self._gated,
-            min_change_s=settings.min_change_s,
-            gated=settings.gate,
-            accept=settings.accept is not None,
-        )
+        return live_policy(tolerance=settings.tolerance, **self._rules(settings))
+
+    def _rules(self, settings: Config) -> dict[str, Any]:
+        """Return the part of a policy that does not depend on what is compared."""
+        return {
+            "alpha": settings.alpha,
+            "tests": self._gated,
+            "min_change_s": settings.min_change_s,
+            "gated": settings.gate,
+            "accept": settings.accept is not None,
+        }
 
     def judge(self, key: str, measured: Result, policy: Policy) -> Verdict:
         """Judge a result by stored numbers."""

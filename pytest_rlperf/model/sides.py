@@ -8,6 +8,24 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
+class Side:
+    """How workers of one side are started, and where their code must come from.
+
+    ``environment`` is laid over this process's; a value of None removes a variable. ``homes`` are the directories
+    that the packages under test may be loaded from.
+    """
+
+    label: str
+    python: str
+    path: tuple[str, ...]
+    directory: Path
+    args: tuple[str, ...]
+    files: tuple[Path, ...]
+    environment: Mapping[str, str | None]
+    homes: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
 class Project:
     """Today's tree, as the run sees it that wants it compared.
 
@@ -27,23 +45,9 @@ class Project:
     packages: tuple[str, ...]
     baseline_dir: Path
 
-
-@dataclass(frozen=True)
-class Side:
-    """How workers of one side are started, and where their code must come from.
-
-    ``environment`` is laid over this process's; a value of None removes a variable. ``homes`` are the directories
-    that the packages under test may be loaded from.
-    """
-
-    label: str
-    python: str
-    path: tuple[str, ...]
-    directory: Path
-    args: tuple[str, ...]
-    files: tuple[Path, ...]
-    environment: Mapping[str, str | None]
-    homes: tuple[Path, ...]
+    def side(self, label: str, python: str, path: tuple[str, ...], homes: tuple[Path, ...]) -> Side:
+        """Return today's tree as run by an interpreter."""
+        return Side(label, python, path, self.directory, self.args, self.files, {}, homes)
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def python_sides(python: str, project: Project, top: Path, progress: Progress) -
 
 def _side(label: str, python: str, path: tuple[str, ...], project: Project, homes: tuple[Path, ...]) -> Side:
     """Return a side that runs today's tree."""
-    return Side(label, python, path, project.directory, project.args, project.files, {}, homes)
+    return project.side(label, python, path, homes)
 
 
 def _own_path(project: Project) -> tuple[str, ...]:

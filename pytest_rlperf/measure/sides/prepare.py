@@ -132,17 +132,7 @@ class _Comparison:
 
     def _own_side(self, label: str) -> Side:
         """Return today's tree as this process runs it."""
-        project = self.project
-        return Side(
-            label=label,
-            python=sys.executable,
-            path=project.path,
-            directory=project.directory,
-            args=project.args,
-            files=project.files,
-            environment={},
-            homes=(self.today.top,),
-        )
+        return self.project.side(label, sys.executable, self.project.path, (self.today.top,))
 
     def _mapped_side(self) -> Side:
         """Return the source's tree as this process would run it, had it been started there."""
