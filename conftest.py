@@ -9,7 +9,8 @@ pytest_plugins = ["pytester"]
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave the tests of the plugin out of a measured run: none of them is measured, and they need the extra `test`."""
-    active = config.getoption("rlperf_active") or config.getoption("rlperf_save")
+    measures = ("active", "save", "against", "selfcheck", "inline")
+    active = any(config.getoption(f"rlperf_{name}") for name in measures)
     if active and collection_path.is_relative_to(config.rootpath / "tests"):
         return True
     return None

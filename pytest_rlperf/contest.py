@@ -55,7 +55,14 @@ class Contest:
         """Measure and judge; SameCode where there is nothing to measure, SideError where a side has other's code."""
         # Time is kept for a pair that confirms.
         least = self._limits.least + 1
-        duettist = Duettist(self._next_pair, self._is_content, self._show, least=least, max_time_s=max_time_s)
+        duettist = Duettist(
+            self._next_pair,
+            self._is_content,
+            self._show,
+            least=least,
+            least_unplaced=UNPLACED_LEAST + 1,
+            max_time_s=max_time_s,
+        )
         duet = duettist.measure()
         assert self._verdict is not None
         sides = self._opponent.sides
@@ -84,13 +91,19 @@ class Contest:
         return Pair(base, head, check_s, time.monotonic() - started_s)
 
     def _is_content(self, records: Sequence[PairRecord], final: bool) -> bool:
-        base_call_s = statistics.median(record.base.wall.call_s for record in records)
-        limits = self._limits
-        if any(record.placed is None for record in records):
-            # Where the kernel places workers, pairs differ by more, and three may happen to agree.
-            limits = PairLimits(max(limits.least, UNPLACED_LEAST), max(limits.most, UNPLACED_LEAST))
-        self._verdict = judge_pairs(log_ratios(list(records)), self._policy, limits, base_call_s, final=final)
+        self._verdict = judge_records(records, self._policy, self._limits, final=final)
         return self._verdict is not None
+
+
+def judge_records(records: Sequence[PairRecord], policy: Policy, limits: PairLimits, *, final: bool) -> Verdict | None:
+    """Judge the pairs so far; None means one more. ``final`` says that no more can be had.
+
+    Where the kernel places workers, pairs differ by more, and three may happen to agree: there it takes more.
+    """
+    if any(record.placed is None for record in records):
+        limits = PairLimits(max(limits.least, UNPLACED_LEAST), max(limits.most, UNPLACED_LEAST))
+    base_call_s = statistics.median(record.base.wall.call_s for record in records)
+    return judge_pairs(log_ratios(list(records)), policy, limits, base_call_s, final=final)
 
 
 def make_result(key: str, called: m.Called, solo: Solo) -> Result:

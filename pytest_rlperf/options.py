@@ -172,6 +172,8 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
         )
     if not settings.active and "--rlperf-strict" in map(str, config.invocation_params.args):
         raise pytest.UsageError("--rlperf-strict has nothing to judge: it goes with --rlperf, which measures")
+    if not settings.active and settings.json is not None:
+        raise pytest.UsageError("--rlperf-json has nothing to write: it goes with --rlperf, which measures")
     if settings.inline and settings.save:
         raise pytest.UsageError(
             "--rlperf-inline measures in one process, too little for a baseline: leave out one of --rlperf-inline "

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from pytest_rlperf.contest import make_result
-from pytest_rlperf.judge.live import PairLimits, judge_pairs
+from pytest_rlperf.contest import UNPLACED_LEAST, judge_records, make_result
+from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.measure.crew import Crew, check
 from pytest_rlperf.measure.duet import Duettist, LiveTurns, Pair
 from pytest_rlperf.measure.pool import Pool
 from pytest_rlperf.measure.process import Worker
-from pytest_rlperf.model import PairRecord, Policy, Result, Selfcheck, Trial, Verdict, log_ratios
+from pytest_rlperf.model import PairRecord, Policy, Result, Selfcheck, Trial, Verdict
 
 
 class SelfExamination:
@@ -53,8 +52,7 @@ class SelfExamination:
         steps: int | None = None if slowdown else 0
 
         def is_content(records: Sequence[PairRecord], final: bool) -> bool:
-            base_call_s = statistics.median(record.base.wall.call_s for record in records)
-            verdict = judge_pairs(log_ratios(list(records)), self._policy, self._limits, base_call_s, final=final)
+            verdict = judge_records(records, self._policy, self._limits, final=final)
             verdicts.extend([] if verdict is None else [verdict])
             return verdict is not None
 
@@ -70,6 +68,7 @@ class SelfExamination:
             is_content,
             lambda step, left_s: self._show(f"{name}, {step}", left_s),
             least=self._limits.least + 1,  # one to confirm
+            least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=max_time_s,
             before_turns=slow_down,
         ).measure()

@@ -114,7 +114,7 @@ def parse_pairs(value: object) -> tuple[int, int]:
 
 def parse_slowdowns(value: object) -> tuple[float, ...]:
     """Read percentages, parted by blanks or commas, as rising fractions."""
-    return tuple(sorted(parse_tolerance(part) for part in re.split(r"[\s,]+", str(value).strip())))
+    return tuple(sorted(parse_tolerance(part) for part in re.split(r",|(?<=%)\s+(?=\S)", str(value).strip())))
 
 
 def parse_packages(value: object) -> tuple[str, ...]:

@@ -164,6 +164,20 @@ def test_a_machine_too_restless_to_tell_goes_by_what_steps_take_alone() -> None:
     assert sized(0.05, call, None, clock, Extra(clock, 10, 0, 3000)) == 5000
 
 
+@pytest.mark.parametrize(("call_s", "most"), [(0.1, 36), (1.0, 27), (20.0, 12)])
+def test_long_calls_are_sized_by_few(call_s: float, most: int) -> None:
+    """Sizing takes seconds, or a dozen calls where they are longer, and finds the same."""
+    clock = FakeClock()
+    calls: list[int] = []
+
+    def call() -> None:
+        calls.append(1)
+        clock.advance(call_s)
+
+    assert sized(0.05, call, None, clock, Extra(clock, 20, 20, 0)) == round(0.05 * call_s / 20e-9)
+    assert 12 <= len(calls) <= most
+
+
 @pytest.mark.parametrize("steps", [0, 1, 1000])
 def test_a_slowed_call_calls_once_and_returns_its_result(steps: int) -> None:
     """Extra work comes after the call, which is made once and whose result is passed on."""
@@ -249,6 +263,33 @@ def test_what_holds_up_a_single_thread_is_not_slowed_down(monkeypatch: pytest.Mo
     try:
         assert meter.warm_up(None, 0.5, kernels=False).single is single
         assert meter.slow_down(0.06, None) == (3000 if single else 4500)
+    finally:
+        meter.thaw()
+
+
+def test_work_that_waits_is_slowed_down_by_a_share_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that hardly uses a CPU, as one that waits for others, is sized in seconds, and never for hours."""
+    wall, cpu = FakeClock(), FakeClock()
+    waits = [0]
+
+    def call() -> None:
+        waits[0] += 1
+        wall.advance(10e-3)
+        cpu.advance(1e-6)
+        assert wall.now_ns < 60e9
+
+    def beside(steps: int) -> None:
+        wall.advance(20e-9 * steps)
+        cpu.advance(20e-9 * steps)
+
+    replace_work(monkeypatch, lambda: beside(1000), beside)
+    activity = Activity(threads=0, children=0)
+    monkeypatch.setattr("pytest_rlperf.measure.slices.ActivityWatch", lambda: SimpleNamespace(seen=lambda: activity))
+    monkeypatch.setattr("pytest_rlperf.measure.slices._waits", lambda: waits[0])
+    meter = Meter(Workload("callable", call, 4.0, "thing", lambda: None), lambda: {}, Clocks(wall, cpu, 76.0))
+    try:
+        meter.warm_up(None, 0.5, kernels=False)
+        assert meter.slow_down(0.06, None) == 30_000
     finally:
         meter.thaw()
 
@@ -468,6 +509,15 @@ def test_one_breach_makes_a_machine_unfit(statuses: Sequence[Status], alarms: in
     assert any(text.startswith(reason) for text in fitness.reasons)
 
 
+def test_a_machine_that_was_not_tried_is_not_fit() -> None:
+    """Where no slowdown is as large as the tolerance asks for, nothing was shown, and it is said what would."""
+    fitness = judge_fitness([checked(SAME, SAME, SLOWER, SLOWER, SLOWER)], 0.20)
+    assert not fitness.is_fit
+    assert fitness.reasons[1] == (
+        "no slowdown of 33.3 % or more was tried, as a tolerance of 20 % asks: add one to rlperf_slowdowns"
+    )
+
+
 def test_fitness_is_for_a_tolerance() -> None:
     """What one tolerance does not ask for, a smaller one does."""
     checks = [checked(SAME, SAME, SAME, SLOWER, SLOWER)]
@@ -558,7 +608,12 @@ def test_colour_says_nothing_more_in_the_report() -> None:
 
 def test_a_hostile_name_is_only_text_in_the_report() -> None:
     """Markup in a test's id is shown, not obeyed."""
-    assert "test_x[[red]a[/red]]" in rendered([checked(*(SAME,) * 5, name="test_x[[red]a[/red]]")])
+    checks = [checked(*(SAME,) * 5, name="test_x[[red]a[/red]]")]
+    assert "test_x[[red]a[/red]]" in rendered(checks)
+    fitness = replace(FIT, reasons=("[red]why[/red]",))
+    text = render_selfcheck(checks, fitness, machine="Some [x86] CPU :fire:", width=100, color=False)
+    assert "machine   Some [x86] CPU :fire:\n" in text
+    assert "[red]why[/red]" in text
 
 
 # --------------------------------------------------------------------------- JSON
@@ -638,6 +693,7 @@ def test_a_selfcheck_reads_back() -> None:
     assert [entry["verdict"]["status"] for entry in trials] == ["SAME", "SAME", "SLOWER", "SLOWER", "SLOWER"]
     assert [len(entry["pairs"]) for entry in trials] == [3] * 5
     assert trials[0]["seconds"] == 5.0
+    assert found["tests"]["a"]["smallest_found"] == 0.03
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

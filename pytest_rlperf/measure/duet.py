@@ -122,10 +122,11 @@ class _PairTurn:
             block_start_s = clock()
             swapped = not swapped
             self.blocks.append(Block.take(pair, SliceKind.PLAIN, swapped=swapped, single=single))
-            if len(self.blocks) % TRACED_EVERY == 1 and clock() - started_s + longest_s < share_s:
-                self.traced.append(Block.take(pair, SliceKind.TRACED, swapped=swapped, single=single))
+            longest_s = max(longest_s, clock() - block_start_s)
+            if len(self.blocks) % TRACED_EVERY == 1 and clock() - started_s + longest_s <= share_s:
+                first = swapped == (len(self.traced) % 2 == 0)  # not always the side that begins every fourth block
+                self.traced.append(Block.take(pair, SliceKind.TRACED, swapped=first, single=single))
             now_s = clock()
-            longest_s = max(longest_s, now_s - block_start_s)
             enough = len(self.blocks) >= BLOCKS_LEAST and now_s - started_s >= PAIR_S
             if enough or now_s - started_s + longest_s > share_s:
                 break
@@ -158,7 +159,8 @@ class Duettist:
     """Measures one test by live pairs, in about ``max_time_s`` beside what starting workers and setting up take.
 
     ``next_pair`` makes the pair with an index ready. ``is_content`` is told all pairs so far, and whether there can be
-    no more of them; the last pair is the first it is content with. ``least`` is how many the time is shared out among.
+    no more of them; the last pair is the first it is content with. ``least`` is how many the time is shared out among,
+    ``least_unplaced`` where the kernel places workers.
     ``before_turns`` is given each pair once it is warm.
     """
 
@@ -169,6 +171,7 @@ class Duettist:
         progress: Callable[[str, float], None],
         *,
         least: int,
+        least_unplaced: int = 0,
         max_time_s: float,
         before_turns: Callable[[Pair], None] = lambda pair: None,
         placer: Placer = one_cpu_per_pair,
@@ -178,6 +181,7 @@ class Duettist:
         self._is_content = is_content
         self._progress = progress
         self._least = least
+        self._least_unplaced = least_unplaced
         self._left_s = max_time_s
         self._before_turns = before_turns
         self._placer = placer
@@ -187,6 +191,7 @@ class Duettist:
         self._costs: list[tuple[float, float]] = []
         self._placed: list[int | None] = []
         self._shape: Shape | None = None
+        self._call_s = 0.0
 
     def measure(self) -> Duet:
         """Take pairs until the rule is content or the time is up."""
@@ -225,6 +230,9 @@ class Duettist:
         self._progress(f"pair {index + 1}", missing * (PAIR_S + 0.8))
         warm = self._warm_up(pair, share_s)
         cpu = self._placer(index) if all(side.single for side in warm) else None
+        if cpu is None and self._least < self._least_unplaced:
+            self._least = self._least_unplaced
+            share_s = self._left_s / max(1, self._least - index)
         if cpu is not None:
             for worker in (pair.base, pair.head):
                 worker.place([cpu])
@@ -238,12 +246,17 @@ class Duettist:
         self._left_s -= self._clock() - started_s
 
     def _warm_up(self, pair: Pair, share_s: float) -> tuple[Warm, Warm]:
-        """Warm up both sides, one after the other; the first head worker sizes the slices of all."""
+        """Warm up both sides, one after the other; the first head worker sizes the slices of all.
+
+        Only a second call tells the pace: the first may have compiled, imported or allocated.
+        """
         __tracebackhide__ = True
-        limit_s = min(WARM_UP_MOST_S, share_s / _WARM_UP_SHARE) if pair.check_s < share_s / _WARM_UP_SHARE else 0.0
-        head = pair.head.warm_up(self._shape, limit_s, kernels=False)
-        self._shape = head.shape
-        return pair.base.warm_up(self._shape, limit_s, kernels=False), head
+        part_s = share_s / _WARM_UP_SHARE
+        most_s = min(WARM_UP_MOST_S, part_s)
+        affordable = pair.check_s < share_s / 2 if self._shape is None else self._call_s < part_s
+        head = pair.head.warm_up(self._shape, most_s if affordable else 0.0, kernels=False)
+        self._shape, self._call_s = head.shape, head.call_s
+        return pair.base.warm_up(self._shape, most_s if head.call_s < part_s else 0.0, kernels=False), head
 
     def records(self) -> list[PairRecord]:
         """Return what every pair so far found."""

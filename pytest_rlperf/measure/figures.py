@@ -27,8 +27,8 @@ def by_cpu(record: SliceRecord) -> float:
 
 
 def trimmed_mean(values: Sequence[float]) -> float:
-    """Return the mean of ``values`` without the lowest and the highest fifth of them."""
-    cut = int(TRIM * len(values))
+    """Return the mean of ``values`` without the lowest and the highest fifth of them, one each of three or more."""
+    cut = max(int(TRIM * len(values)), 1 if len(values) >= 3 else 0)
     return statistics.fmean(sorted(values)[cut : len(values) - cut])
 
 

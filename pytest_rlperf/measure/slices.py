@@ -172,14 +172,18 @@ class Meter:
         """
         if steps is None:
             # What holds up a single thread is not its work, and must not be taken for the measure of it.
-            clock = self.clocks.cpu_ns if self._single else self.clocks.wall_ns
+            # Work that waits has hardly a CPU's time, of which a share is no share of the call.
+            busy = self._single and self.take(SliceKind.PLAIN).waits == 0
+            clock = self.clocks.cpu_ns if busy else self.clocks.wall_ns
             call, iterations = self.workload.call, self._shapes[SliceKind.PLAIN].iterations
 
             def calls() -> None:
                 for _ in repeat(None, iterations):
                     call()
 
-            steps = steps_for(share, calls, self.workload.setup, clock)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # as in slices
+                steps = steps_for(share, calls, self.workload.setup, clock)
         self._extra_steps = steps
         self.workload.processed(0)
         return steps

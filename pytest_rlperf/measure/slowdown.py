@@ -14,6 +14,8 @@ from itertools import repeat
 from pytest_rlperf.measure.figures import trimmed_mean
 
 _TURNS = 9
+_TURNS_LEAST = 3
+_TOO_LONG_NS = 5_000_000_000  # for more than the least turns
 _LONG_ENOUGH_NS = 1_000_000_000  # for all turns: what is off here is off in all that rests on it
 _TURN_NS = 4_000_000
 _ROUND_NS = 200_000
@@ -44,8 +46,8 @@ def steps_for(
     low, high = max(1, few // 2), 2 * few + 8
     variants = (call, slowed(call, low), slowed(call, high))
     added: tuple[list[float], list[float]] = ([], [])
-    end_ns = clock() + _LONG_ENOUGH_NS
-    while len(added[0]) < _TURNS or clock() < end_ns:
+    start_ns = clock()
+    while _goes_on(len(added[0]), clock() - start_ns):
         plain_ns, low_ns, high_ns = (_call_ns(variant, clock, setup) for variant in variants)
         added[0].append(low_ns / plain_ns - 1)
         added[1].append(high_ns / plain_ns - 1)
@@ -59,7 +61,18 @@ def _ratio(
     call: Callable[[], object], setup: Callable[[], None] | None, step: Callable[[], object], clock: Callable[[], int]
 ) -> float:
     """Return how many steps take as long as a call, each by itself."""
-    return statistics.median(_call_ns(call, clock, setup) / (_call_ns(step, clock) / _STEPS) for _ in range(_TURNS))
+    ratios: list[float] = []
+    start_ns = clock()
+    while len(ratios) < _TURNS_LEAST or (len(ratios) < _TURNS and clock() - start_ns < _TOO_LONG_NS):
+        ratios.append(_call_ns(call, clock, setup) / (_call_ns(step, clock) / _STEPS))
+    return statistics.median(ratios)
+
+
+def _goes_on(turns: int, taken_ns: int) -> bool:
+    """Return whether one more turn is worth its time: long calls have few."""
+    if turns < _TURNS_LEAST:
+        return True
+    return taken_ns < (_TOO_LONG_NS if turns < _TURNS else _LONG_ENOUGH_NS)
 
 
 def _thousand() -> int:

@@ -35,7 +35,7 @@ def selfcheck_document(machine: Machine, checks: Mapping[str, Selfcheck], fitnes
         "kind": "selfcheck",
         "machine": asdict(machine),
         "fitness": asdict(fitness),
-        "tests": {key: asdict(check) for key, check in checks.items()},
+        "tests": {key: asdict(check) | {"smallest_found": check.smallest_found} for key, check in checks.items()},
     }
 
 

@@ -28,10 +28,10 @@ def render_selfcheck(checks: Sequence[Selfcheck], fitness: Fitness, *, machine: 
     lines = Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(no_wrap=True, min_width=8)
     lines.add_column(overflow="fold")
-    lines.add_row("machine", machine)
+    lines.add_row("machine", Text(machine))
     lines.add_row("fit", Text("yes" if fitness.is_fit else "no", "green" if fitness.is_fit else "bold red"))
     for sentence in fitness.reasons:
-        lines.add_row("", sentence)
+        lines.add_row("", Text(sentence))
     console.print(lines)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
