@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_rlperf.measure.duet import Block, Duet, Duettist, Pair, one_cpu_per_pair
+from pytest_rlperf.measure.duet import Block, Duet, Duettist, Pair, one_cpu_per_pair, typical_shares
 from pytest_rlperf.measure.figures import by_cpu, by_wall, trimmed_mean
 from pytest_rlperf.measure.idle import IdleWatch
 from pytest_rlperf.measure.slices import WARM_UP_MOST_S, slice_shape
@@ -276,7 +276,7 @@ def test_either_side_begins_traced_blocks() -> None:
 
 
 def test_traced_slices_are_not_counted() -> None:
-    """What tracing costs is in the phases, never in a figure, a ratio, or a count of slices."""
+    """What tracing costs is in no figure, ratio or count of slices, and phases are shares of the traced calls."""
     world = World()
     for worker in world.heads:
         worker.traced_cost = 10.0
@@ -286,9 +286,26 @@ def test_traced_slices_are_not_counted() -> None:
         assert record.head.wall.call_s == pytest.approx(2e-3)
         assert record.head.slices == record.base.slices == 2 * record.blocks == world.turns()[index].count("H")
         assert record.head.collections == record.head.slices
-    assert duet.head.traced_call_s == pytest.approx(20e-3)
-    assert duet.base.traced_call_s == pytest.approx(2e-3)
-    assert {phase.path: phase.total_s for phase in duet.head.phases} == pytest.approx({"work": 20e-3})
+    for side in (duet.base, duet.head):
+        assert side.traced_call_s == 1.0
+        assert {phase.path: phase.total_s for phase in side.phases} == pytest.approx({"work": 1.0})
+
+
+def test_a_stalled_slice_moves_no_phase() -> None:
+    """Phases are the median of the slices' shares, and what has children keeps the rest for itself."""
+
+    def traced(critic: float) -> SliceRecord:
+        phases = (
+            Phase("update", 1.0, 0.9, 0.9 - critic, "host"),
+            Phase("update/critic", 2.0, critic, critic, "host"),
+        )
+        return SliceRecord(SliceKind.TRACED, 1.0, 1.0, 1, 1.0, 1.0, 1.0, 0, 0, 0, phases)
+
+    shares = typical_shares([traced(0.3), traced(0.9), traced(0.3), traced(0.31), traced(0.29)])
+    assert [(phase.path, phase.count) for phase in shares] == [("update", 1.0), ("update/critic", 2.0)]
+    assert [phase.total_s for phase in shares] == pytest.approx([0.9, 0.3])
+    assert [phase.self_s for phase in shares] == pytest.approx([0.6, 0.3])
+    assert typical_shares([]) == ()
 
 
 @settings(max_examples=30, deadline=None)

@@ -7,9 +7,10 @@ gives one figure however long it runs, and pairs are added until the rule that w
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from pytest_rlperf.measure.figures import (
@@ -26,7 +27,7 @@ from pytest_rlperf.measure.placement import usable_cpus
 from pytest_rlperf.measure.slices import WARM_UP_MOST_S
 from pytest_rlperf.measure.solo import Solo, merge_phases, traced_call_s
 from pytest_rlperf.measure.turn import BLOCKS_LEAST, SINGLE_CALL_S, TRACED_EVERY, Turns
-from pytest_rlperf.model import Figures, PairRecord, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.model import Figures, PairRecord, Phase, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs tell more
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
@@ -86,12 +87,24 @@ class Block:
 
 @dataclass(frozen=True)
 class Duet:
-    """What the pairs found: by pair, by side, and in traced turns."""
+    """What the pairs found: by pair, by side with phases as shares of a call, and in traced turns."""
 
     pairs: tuple[PairRecord, ...]
     base: Solo
     head: Solo
     traced: tuple[Block, ...]
+
+
+def typical_shares(slices: Sequence[SliceRecord]) -> tuple[Phase, ...]:
+    """Return every phase's median share of its slice's call, which one stall does not move as it would a mean."""
+    counted = merge_phases(slices)
+    shares = [{phase.path: phase.total_s / traced_call_s([record]) for phase in record.phases} for record in slices]
+    totals = {phase.path: statistics.median(each.get(phase.path, 0.0) for each in shares) for phase in counted}
+
+    def own(path: str) -> float:
+        return totals[path] - sum(total for other, total in totals.items() if other.rpartition("/")[0] == path)
+
+    return tuple(replace(phase, total_s=totals[phase.path], self_s=max(0.0, own(phase.path))) for phase in counted)
 
 
 Placer = Callable[[int], int | None]
@@ -208,8 +221,8 @@ class Duettist:
         base, head = (
             Solo(
                 tuple(getattr(record, side) for record in records),
-                merge_phases(slices),
-                traced_call_s(slices),
+                typical_shares(slices),
+                1.0 if slices else 0.0,
                 (),
             )
             for side, slices in self._traced_by_side(traced)
