@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.measure.sides.command import run
+from pytest_rlperf.measure.sides.git import code_paths
 from pytest_rlperf.model import Provenance
+
+_GIT_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,7 @@ def read_tree(root: Path, baseline_dir: Path) -> Tree:
     top = _git(root, "rev-parse", "--show-toplevel")
     if commit is None or top is None:
         return Tree(None, None, dirty=False)
-    ignored = [":(top,exclude,glob)**/__pycache__/**"]
-    if baseline_dir.resolve().is_relative_to(Path(top).resolve()):
-        files = baseline_dir.resolve().relative_to(Path(top).resolve()) / "*" / "*.json"
-        ignored.append(f":(top,exclude,glob){files.as_posix()}")
-    status = _git(root, "status", "--porcelain", "--", ":(top)", *ignored)
+    status = _git(root, "status", "--porcelain", "--", *code_paths(Path(top), baseline_dir))
     # A status that git does not give may hide anything.
     return Tree(commit, _git(root, "rev-parse", "--verify", "HEAD^{tree}"), dirty=status != "")
 
@@ -54,12 +54,10 @@ def make_provenance(before: Tree, after: Tree, modules: Iterable[str]) -> Proven
 def _git(root: Path, *arguments: str) -> str | None:
     """Return what git says, or None where there is no git, or no repository of this user's."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = run(["git", "-C", root, *arguments], limit_s=_GIT_LIMIT_S)
+    except SideError:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return done.out.strip() if done.code == 0 else None
 
 
 def providing(modules: Iterable[str]) -> set[str]:
