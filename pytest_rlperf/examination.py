@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_rlperf.contest import Contest, Found, SameCode, make_result
+from pytest_rlperf.contest import Contest, SameCode, make_result
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.ledger import Ledger
@@ -97,7 +97,7 @@ class Examination:
         """Compare live, unless it is the same code; ``saved`` are the figures to store, where there are such."""
         base = opponent.sides.base.label
         if opponent.is_same_code:
-            return self._same_code(f"same code as {base}: nothing to measure", saved)
+            return self._same_code(f"same code as {base}", saved)
         policy = self._ledger.live_policy(self._settings)
         limits = PairLimits(*self._settings.pairs)
         try:
@@ -108,16 +108,18 @@ class Examination:
             opponent.trim()
         keep = saved is not None and self._settings.save
         result = saved if keep and saved is not None else found.result
-        return self._ledger.enter(self._crew.key, result, found.live, self._told(found, saved), self._seconds())
+        verdict, cause = found.verdict, self._cause(saved)
+        if verdict.status is Status.SAME and cause is not None:
+            verdict = replace(verdict, reason=Reason("environment", f"the code is as fast as it was; {cause}"))
+        return self._ledger.enter(self._crew.key, result, found.live, verdict, self._seconds())
 
-    def _told(self, found: Found, stored: Result | None) -> Verdict:
-        """Return the live verdict; where stored numbers saw a change that it does not, say what may have made it."""
-        if found.verdict.status is not Status.SAME or stored is None or self._against is not None:
-            return found.verdict
-        suspicion = self._judge(stored, settleable=True)
-        if not (suspicion.suspect or suspicion.status is Status.FASTER):
-            return found.verdict
-        return replace(found.verdict, reason=self._ledger.environment(self._crew.key, suspicion))
+    def _cause(self, measured: Result | None) -> str | None:
+        """Return what may have made stored numbers see a change where the code has none, if they do see one."""
+        if measured is None or self._against is not None:
+            return None
+        suspicion = self._judge(measured, settleable=True)
+        suspicious = suspicion.suspect or suspicion.status is Status.FASTER
+        return self._ledger.environment(self._crew.key, suspicion) if suspicious else None
 
     def _same_code(self, text: str, saved: Result | None) -> Outcome:
         """Enter a test whose sides do not differ."""
@@ -125,9 +127,10 @@ class Examination:
         called = worker.called
         assert called is not None
         result = saved or Result(self._crew.key, called.component, called.unit, called.items, (), (), 0.0, ())
+        cause = self._cause(saved)
         verdict = Verdict(
             status=Status.SAME,
-            reason=Reason("code", text),
+            reason=Reason("code", text) if cause is None else Reason("environment", f"{text}; {cause}"),
             estimate=None,
             smallest_seen=None,
             suspect=False,

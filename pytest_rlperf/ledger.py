@@ -22,7 +22,6 @@ from pytest_rlperf.model import (
     Live,
     Outcome,
     Policy,
-    Reason,
     Result,
     Selfcheck,
     Status,
@@ -134,8 +133,8 @@ class Ledger:
         outcome = self.outcomes[key] = Outcome(result, self.stored(key), live, verdict, seconds)
         return outcome
 
-    def environment(self, key: str, suspicion: Verdict) -> Reason:
-        """Say what may have made stored numbers see a change that live pairs do not see."""
+    def environment(self, key: str, suspicion: Verdict) -> str:
+        """Say what may have made stored numbers see a change that the code does not have."""
         stored, estimate = self.stored(key), suspicion.estimate
         assert stored is not None
         assert self.baseline is not None
@@ -148,7 +147,7 @@ class Ledger:
         else:
             name = changed[0].partition(" ")[0]
             cause = f"{', '.join(changed)}; --rlperf-against=pip:{name}=={then[name]} tells what that cost"
-        return Reason("environment", f"the code is as fast as it was; stored numbers say{told}: {cause}")
+        return f"stored numbers say{told}: {cause}"
 
     def told_by_mean(self, key: str) -> bool | None:
         """Whether a test's stored figures are means of long calls, None where there are none to go by."""

@@ -444,7 +444,8 @@ def test_equal_code_is_acquitted_without_live_pairs(repository: Repository, stor
     run = repository.run(*SETTLE, "-v")
     assert run.code == OK, run.out
     assert run.verdicts == {"test_work": "SAME"}
-    assert "same code as" in run.words
+    assert "same code as commit" in run.words
+    assert "stored numbers say ×" in run.words
 
 
 def test_a_baseline_of_another_machine_is_settled_live(repository: Repository, stored: Path) -> None:
