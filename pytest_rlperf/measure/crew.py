@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.measure.pool import Pool
-from pytest_rlperf.measure.process import Worker, WorkerLostError
+from pytest_rlperf.measure.process import LeftEarlyError, Worker, WorkerLostError
 
 
 class Crew:
@@ -71,6 +71,12 @@ def check(workers: Sequence[Worker]) -> float:
     fresh = [worker for worker in workers if worker.checked_s is None]
     for worker in fresh:
         worker.start_check()
-    for worker in fresh:
-        worker.wait_checked()
+    failure: LeftEarlyError | WorkerLostError | None = None
+    for worker in fresh:  # all of them: an answer left unread would be taken for the next one's
+        try:
+            worker.wait_checked()
+        except (LeftEarlyError, WorkerLostError) as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
     return max(worker.checked_s or 0.0 for worker in workers)
