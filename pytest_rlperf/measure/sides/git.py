@@ -69,7 +69,8 @@ class Repository:
 
     def differing(self, sha: str) -> list[str]:
         """Return the files by which the working tree may differ from a commit, relative to the top."""
-        tracked = self._list("diff", "--ignore-submodules=none", "--name-only", "--no-renames", "--no-ext-diff", "-z", sha, "--")
+        whole = ("--ignore-submodules=none", "--no-renames", "--no-ext-diff")
+        tracked = self._list("diff", "--name-only", *whole, "-z", sha, "--")
         new = self._list("ls-files", "-z", "--others", "--exclude-standard")
         return sorted({*tracked, *(name for name in new if not name.endswith("/"))})  # no repositories within this one
 
