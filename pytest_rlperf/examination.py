@@ -190,7 +190,7 @@ def essence(text: str) -> str:
     """Return the line of a failure that says what it was: the error of a traceback, else the first."""
     lines = [line.strip() for line in text.strip().splitlines()] or ["it says no more"]
     errors = [line[1:].strip() for line in lines if line.startswith("E  ")]
-    return errors[-1] if errors else lines[0]
+    return errors[0] if errors else lines[0]
 
 
 def _noted(result: Result, note: str) -> Result:

@@ -19,7 +19,7 @@ from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.measure.kernel import make_kernels
-from pytest_rlperf.measure.placement import has_children, place, usable_cpus
+from pytest_rlperf.measure.placement import children_seen, place, usable_cpus
 from pytest_rlperf.measure.sides.loaded import importers_of, loaded_files
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Result, Workload
@@ -62,9 +62,14 @@ class RemoteEngine:
                 match order:
                     case m.Check():
                         self._seed_loaded()  # what the test's fixtures were the first to import
+                        ended = children_seen()[1]
                         first_call_s = meter.check()
-                        items, children = workload.processed(1), has_children()
-                        m.send(self._connection, m.Checked(first_call_s, items, self.loaded(), children))
+                        running, ended_since = children_seen()
+                        children = running > 0 or ended_since > ended
+                        m.send(
+                            self._connection,
+                            m.Checked(first_call_s, workload.processed(1), self.loaded(), children),
+                        )
                     case m.WarmUp(shape, limit_s, long, kernels):
                         m.send(self._connection, m.Warmed(meter.warm_up(shape, limit_s, long, kernels=kernels)))
                     case m.Slow():

@@ -148,7 +148,7 @@ def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None
     """Print a test's reason and its phase tree, where it is not simply the same."""
     verdict = outcome.verdict
     same = verdict.status is Status.SAME and not verbose
-    if same and not outcome.result.notes:
+    if same and outcome.result.measured and not outcome.result.notes:
         return
     title = Text(f"{test_name(outcome)}  ")
     title.append(verdict.status.value, _STYLES[verdict.status])
