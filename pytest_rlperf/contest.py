@@ -13,11 +13,17 @@ from pytest_rlperf.judge.verdict import broken_rule
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.measure.crew import Crew, check
 from pytest_rlperf.measure.duet import Duet, Duettist, Pair
+from pytest_rlperf.measure.process import Worker
 from pytest_rlperf.measure.solo import Solo
 from pytest_rlperf.model import Contribution, Live, PairRecord, Policy, Reason, Result, Status, Verdict, log_ratios
 from pytest_rlperf.opponents import Opponent
 
 UNPLACED_LEAST = 5
+_MANY_CALLS_S = 1.0
+
+
+class OtherWorkError(Exception):
+    """A call is not the same work on both sides."""
 
 
 class SameCode(Exception):  # noqa: N818 - a finding, not an error
@@ -52,7 +58,11 @@ class Contest:
         self._verdict: Verdict | None = None
 
     def run(self, max_time_s: float) -> Found:
-        """Measure and judge; SameCode where there is nothing to measure, SideError where a side has other's code."""
+        """Measure and judge.
+
+        SameCode where there is nothing to measure, OtherWorkError where it is not the same work on both sides,
+        SideError where a side has the other's code.
+        """
         # Time is kept for a pair that confirms.
         least = self._limits.least + 1
         duettist = Duettist(
@@ -86,9 +96,30 @@ class Contest:
         heads, bases = self._crew.engage((self._opponent.head, count), (self._opponent.base, count))
         base, head = bases[index], heads[index]
         check_s = check((base, head))
-        if not self._opponent.differs(base, head):
+        self._refuse_other_work(base.called, head.called)
+        if not self._may_differ(base, head):
             raise SameCode
         return Pair(base, head, check_s, time.monotonic() - started_s)
+
+    def _may_differ(self, base: Worker, head: Worker) -> bool:
+        """Whether what a pair runs may differ: by what the first call has loaded, else by what many have."""
+        if self._opponent.may_differ(base, head):
+            return True
+        for worker in (base, head):
+            worker.warm_up(None, _MANY_CALLS_S, kernels=False)
+            worker.survey()
+        return self._opponent.may_differ(base, head)
+
+    def _refuse_other_work(self, base: m.Called | None, head: m.Called | None) -> None:
+        """Raise OtherWorkError where a call is not the same work on both sides."""
+        assert base is not None
+        assert head is not None
+        if base != head:
+            sides = self._opponent.sides
+            raise OtherWorkError(
+                f"a call is {_work(head)} on {sides.head.label}, {_work(base)} on {sides.base.label}: "
+                "their times say nothing about each other"
+            )
 
     def _is_content(self, records: Sequence[PairRecord], final: bool) -> bool:
         self._verdict = judge_records(records, self._policy, self._limits, final=final)
@@ -118,6 +149,10 @@ def make_result(key: str, called: m.Called, solo: Solo) -> Result:
         traced_call_s=solo.traced_call_s,
         notes=solo.notes,
     )
+
+
+def _work(called: m.Called) -> str:
+    return f"{called.component} of {called.items:g} {called.unit}"
 
 
 def _at_pace(result: Result) -> Result:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_rlperf.contest import Contest, SameCode, make_result
+from pytest_rlperf.contest import Contest, OtherWorkError, SameCode, make_result
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.ledger import Ledger
@@ -102,6 +102,10 @@ class Examination:
         limits = PairLimits(*self._settings.pairs)
         try:
             found = Contest(self._crew, opponent, policy, limits, self._show).run(self._settings.max_time_s)
+        except OtherWorkError as other:
+            return self._enter(
+                saved or self._unmeasured(), self._unjudged(Status.INCOMPARABLE, Reason("work", str(other)))
+            )
         except SameCode:
             return self._same_code(f"nothing that this test loads differs from {base}", saved)
         finally:
@@ -123,10 +127,7 @@ class Examination:
 
     def _same_code(self, text: str, saved: Result | None) -> Outcome:
         """Enter a test whose sides do not differ."""
-        (worker,) = self._crew.engage((self._heads, 1))[0]
-        called = worker.called
-        assert called is not None
-        result = saved or Result(self._crew.key, called.component, called.unit, called.items, (), (), 0.0, ())
+        result = saved or self._unmeasured()
         cause = self._cause(saved)
         verdict = Verdict(
             status=Status.SAME,
@@ -139,14 +140,26 @@ class Examination:
         )
         return self._enter(result, verdict)
 
+    def _unmeasured(self) -> Result:
+        """Return a result without figures."""
+        (worker,) = self._crew.engage((self._heads, 1))[0]
+        called = worker.called
+        assert called is not None
+        return Result(self._crew.key, called.component, called.unit, called.items, (), (), 0.0, ())
+
     def _not_on_base(self, opponent: Opponent, early: LeftEarlyError) -> Verdict:
         """Say that base cannot run the test: NEW where a name is missing there, else INCOMPARABLE."""
         status = Status.NEW if early.done.name_missing else Status.INCOMPARABLE
         how = {"missing": "cannot be collected", "passed": "never calls its fixture"}
         did = how.get(early.done.outcome, early.done.outcome)
+        said = f": {essence(early.done.text)}" if early.done.text.strip() else ""
+        return self._unjudged(status, Reason("base", f"on {opponent.sides.base.label} the test {did}{said}"))
+
+    def _unjudged(self, status: Status, reason: Reason) -> Verdict:
+        """Say why there is nothing to compare with."""
         return Verdict(
             status=status,
-            reason=Reason("base", f"on {opponent.sides.base.label} the test {did}: {essence(early.done.text)}"),
+            reason=reason,
             estimate=None,
             smallest_seen=None,
             suspect=False,

@@ -42,8 +42,11 @@ class Opponent:
                 f"nothing to compare with:\n{first.errors or 'no test of the same name is there'}"
             )
 
-    def differs(self, base: Worker, head: Worker) -> bool:
-        """Verify what a pair has loaded; return whether it may differ. SideError where a side has the other's."""
+    def may_differ(self, base: Worker, head: Worker) -> bool:
+        """Verify what a pair has loaded so far; return whether it may differ.
+
+        SideError where a side has loaded the other's.
+        """
         differs = check_loaded(self.sides, base.loaded, head.loaded, base.importers | head.importers)
         return differs or base.has_children or head.has_children  # whose files nobody sees
 

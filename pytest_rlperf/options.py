@@ -174,6 +174,8 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
         raise pytest.UsageError("--rlperf-strict has nothing to judge: it goes with --rlperf, which measures")
     if not settings.active and settings.json is not None:
         raise pytest.UsageError("--rlperf-json has nothing to write: it goes with --rlperf, which measures")
+    if settings.json is not None and settings.json.is_dir():
+        raise pytest.UsageError(f"--rlperf-json={settings.json} is a directory: name a file to write")
     if settings.inline and settings.save:
         raise pytest.UsageError(
             "--rlperf-inline measures in one process, too little for a baseline: leave out one of --rlperf-inline "

@@ -117,7 +117,7 @@ class MeasuredRun:
         fitness = self._ledger.fitness
         if self._settings.strict and fitness is not None and not fitness.is_fit and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self._write_json()
+        self._write_json(session)
         if exitstatus == pytest.ExitCode.OK and not (self._ledger.outcomes or self._ledger.selfchecks):
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             self._notes.append("nothing was measured: no test called an rlperf fixture")
@@ -140,7 +140,7 @@ class MeasuredRun:
             self._notes.append(f"nothing was compared: no gated test runs on {self._settings.against}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
-    def _write_json(self) -> None:
+    def _write_json(self, session: pytest.Session) -> None:
         path, ledger = self._settings.json, self._ledger
         if path is None:
             return
@@ -153,6 +153,7 @@ class MeasuredRun:
             path.write_text(written(document), encoding="utf-8")
         except OSError as error:
             self._notes.append(f"cannot write --rlperf-json={path}: {error.strerror}")
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the table, the phases, and what to do next."""

@@ -244,10 +244,8 @@ def test_equal_trees_are_the_same_unmeasured(repository: Repository) -> None:
     run = repository.against("HEAD")
     assert run.code == OK, run.out
     assert run.verdicts == {"test_work": "SAME", "test_rest": "SAME"}
-    assert "passed" in run.out
-    verbose = repository.against("HEAD", "-v")
-    assert "same code as HEAD" in verbose.words
-    assert "live pair" not in verbose.words.partition("rlperf ===")[2]
+    assert "same code as HEAD" in run.words
+    assert "live pair" not in run.words.partition("rlperf ===")[2]
 
 
 def test_a_change_the_test_does_not_load_is_the_same_unmeasured(repository: Repository) -> None:
@@ -258,6 +256,78 @@ def test_a_change_the_test_does_not_load_is_the_same_unmeasured(repository: Repo
     assert run.code == OK, run.out
     assert run.verdicts == {"test_work": "SAME", "test_rest": "SAME"}
     assert "nothing that this test loads differs from HEAD~1" in run.words
+
+
+@pytest.mark.parametrize("how", ["a later call", "runpy"])
+def test_code_that_no_import_shows_at_first_is_measured(repository: Repository, how: str) -> None:
+    """Code that only the hundredth call imports, or that runs with no module of its own, is code all the same."""
+    run_it = {
+        "a later call": "from mylib import later; later.LAST",
+        "runpy": "import runpy, os; f = runpy.run_path(os.path.join(os.path.dirname(__file__), 'later.py'))['work']",
+    }[how]
+    more = f"""
+    calls = 0
+
+    def twice():
+        global calls, f
+        calls += 1
+        if calls == {100 if how == "a later call" else 1}:
+            {run_it}
+        return sum(range(400))
+    """
+    repository.library("base", more=more)
+    repository.write("mylib/later.py", "LAST = 1\ndef work():\n    return 1\n")
+    repository.write("tests/test_it.py", "import mylib\n\ndef test_twice(rlperf):\n    rlperf(mylib.twice)\n")
+    repository.commit()
+    repository.write("mylib/later.py", "LAST = 2\ndef work():\n    return 2\n")
+    run = repository.against("HEAD", "-v")
+    assert run.code == OK, run.out
+    assert run.verdicts == {"test_twice": "SAME"}
+    assert "live pairs (" in run.words
+
+
+def test_code_that_only_child_processes_ran_is_measured(repository: Repository) -> None:
+    """Nobody sees what a child process loads, least of all one that has ended."""
+    more = """
+    import subprocess, sys
+
+    def spawn():
+        return subprocess.run([sys.executable, "-S", "-c", ""], check=True)
+    """
+    repository.library("base", more=more)
+    repository.write("mylib/elsewhere.py", "VALUE = 1\n")
+    repository.write("tests/test_it.py", "import mylib\n\ndef test_spawn(rlperf):\n    rlperf(mylib.spawn)\n")
+    repository.commit()
+    repository.write("mylib/elsewhere.py", "VALUE = 2\n")
+    run = repository.against("HEAD", "-v")
+    assert run.code == OK, run.out
+    assert "live pairs (" in run.words
+
+
+def test_other_work_a_call_is_incomparable(repository: Repository) -> None:
+    """Two sides whose calls do not do as much are not compared, and the reader is told both figures."""
+    repository.library("base", more="SIZE = 64\n")
+    repository.write(
+        "tests/test_it.py",
+        "import mylib\n\ndef test_sized(rlperf):\n    rlperf(mylib.rest, items=mylib.SIZE, unit='samples')\n",
+    )
+    repository.commit()
+    repository.library("head", more="SIZE = 128\n")
+    run = repository.against("HEAD")
+    assert run.code == OK, run.out
+    assert run.verdicts == {"test_sized": "INCOMPARABLE"}
+    assert "128 samples on" in run.words
+    assert "64 samples on HEAD" in run.words
+
+
+def test_json_that_cannot_be_written_is_a_usage_error(repository: Repository) -> None:
+    """Whoever reads the file must not find yesterday's, or none, after a run that passed."""
+    directory = repository.against("HEAD", "--rlperf-json=tests")
+    assert directory.code == USAGE, directory.out
+    assert "is a directory: name a file to write" in directory.words
+    beyond = repository.against("HEAD", "--rlperf-json=conftest.py/run.json")
+    assert beyond.code == USAGE, beyond.out
+    assert "cannot write --rlperf-json" in beyond.words
 
 
 def test_a_name_that_is_missing_on_base_is_new(repository: Repository) -> None:

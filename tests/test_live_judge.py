@@ -534,10 +534,10 @@ def test_too_few_blocks_blame_nobody() -> None:
         ([2.8, -0.7], 0.0, "p0 +2.8 of +2.1 ms"),
         ([-1.9], -0.2, "p0 -1.9 of -2.1 ms"),
         ([0.019], 0.002, "p0 +19 of +21 µs"),
-        ([0.9], 1.2, "nothing timed carries it"),
-        ([-0.5], 2.6, "nothing timed carries it"),
-        ([], 2.1, "nothing timed carries it"),
-        ([], 0.0, "nothing timed carries it"),
+        ([0.9], 1.2, "no phase by itself carries it"),
+        ([-0.5], 2.6, "no phase by itself carries it"),
+        ([], 2.1, "no phase by itself carries it"),
+        ([], 0.0, "no phase by itself carries it"),
     ],
 )
 def test_blame_is_told_in_few_words(parts_ms: list[float], rest_ms: float, text: str) -> None:

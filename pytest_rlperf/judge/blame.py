@@ -49,7 +49,7 @@ def told(contributions: Sequence[tuple[str, float]], change_s: float) -> str:
         if _share(named, change_s) >= _CARRIES:
             break
     if not named or _share(named, change_s) < _MOSTLY:
-        return "nothing timed carries it"
+        return "no phase by itself carries it"
     *parts, whole = units.changes_s([*(part_s for _, part_s in named), change_s])
     phases = ", ".join(f"{path} {part}" for (path, _), part in zip(named, parts, strict=True))
     return f"{phases} of {whole}"

@@ -112,6 +112,13 @@ class Warmed(Message, frozen=True):
     warm: Warm
 
 
+class Surveyed(Message, frozen=True):
+    """What there is of the code under test by now, functions of files that no module is of included."""
+
+    loaded: Loaded
+    children: bool
+
+
 class Slowed(Message, frozen=True):
     """The workload does ``steps`` of extra work a round from now on."""
 
@@ -168,6 +175,10 @@ class WarmUp(Message, frozen=True):
     kernels: bool
 
 
+class Survey(Message, frozen=True):
+    """Say what has been loaded by now."""
+
+
 class Slow(Message, frozen=True):
     """Do extra work in every round from now on: ``steps`` of it or, where that is None, ``share`` of a round."""
 
@@ -209,8 +220,10 @@ class Quit(Message, frozen=True):
     """End the session."""
 
 
-FromWorker: TypeAlias = Ready | Reported | Warned | Called | Checked | Warmed | Slowed | Placed | Taken | Done
-FromCoordinator: TypeAlias = Run | Check | WarmUp | Slow | Place | Take | Conclude | Unwind | Quit
+FromWorker: TypeAlias = (
+    Ready | Reported | Warned | Called | Checked | Warmed | Surveyed | Slowed | Placed | Taken | Done
+)
+FromCoordinator: TypeAlias = Run | Check | WarmUp | Survey | Slow | Place | Take | Conclude | Unwind | Quit
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=str)
 _from_worker = msgspec.msgpack.Decoder(FromWorker)

@@ -23,7 +23,7 @@ _POLL_S = 0.2
 _LAST_WORDS = 30  # lines
 _HINT = "; work that long needs a longer --rlperf-max-time, of which an answer may take four times"
 
-Reply = TypeVar("Reply", m.Called, m.Checked, m.Warmed, m.Slowed, m.Placed, m.Taken, m.Done)
+Reply = TypeVar("Reply", m.Called, m.Checked, m.Warmed, m.Surveyed, m.Slowed, m.Placed, m.Taken, m.Done)
 
 
 class WorkerLostError(Exception):
@@ -119,6 +119,13 @@ class Worker:
         """Have the worker warm up, and wait for it."""
         self._send(m.WarmUp(shape, limit_s, long, kernels))
         return self._expect(m.Warmed, self.patience_s).warm
+
+    def survey(self) -> None:
+        """Note what the worker has loaded by now: also what a later call than the first was the first to need."""
+        self._send(m.Survey())
+        surveyed = self._expect(m.Surveyed, self.patience_s)
+        self._note(surveyed.loaded)
+        self.has_children |= surveyed.children
 
     def slow_down(self, share: float, steps: int | None) -> int:
         """Have every round do extra work from now on, ``share`` of it unless told in steps; return the steps."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import logging
 import os
@@ -20,7 +21,7 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.measure.kernel import make_kernels
 from pytest_rlperf.measure.placement import children_seen, place, usable_cpus
-from pytest_rlperf.measure.sides.loaded import importers_of, loaded_files
+from pytest_rlperf.measure.sides.loaded import executed_files, importers_of, loaded_files
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Result, Workload
 
@@ -56,22 +57,26 @@ class RemoteEngine:
         __tracebackhide__ = True
         m.send(self._connection, m.Called(workload.component, workload.unit, workload.items))
         meter = Meter(workload, self._kernels)
+        ended = children_seen()[1]
         try:
             while True:
                 order = self.receive()
                 match order:
                     case m.Check():
                         self._seed_loaded()  # what the test's fixtures were the first to import
-                        ended = children_seen()[1]
                         first_call_s = meter.check()
-                        running, ended_since = children_seen()
-                        children = running > 0 or ended_since > ended
                         m.send(
                             self._connection,
-                            m.Checked(first_call_s, workload.processed(1), self.loaded(), children),
+                            m.Checked(first_call_s, workload.processed(1), self.loaded(), _had_children(ended)),
                         )
                     case m.WarmUp(shape, limit_s, long, kernels):
                         m.send(self._connection, m.Warmed(meter.warm_up(shape, limit_s, long, kernels=kernels)))
+                    case m.Survey():
+                        gc.unfreeze()  # the collector does not name what is frozen; warming up freezes it again
+                        executed = executed_files(self._start.watched)
+                        seen = self.loaded()
+                        survey = m.Loaded(executed | seen.files, seen.importers)
+                        m.send(self._connection, m.Surveyed(survey, _had_children(ended)))
                     case m.Slow():
                         m.send(self._connection, m.Slowed(meter.slow_down(order.share, order.steps)))
                     case m.Place():
@@ -110,6 +115,12 @@ class RemoteEngine:
                 seed = module.seed if name == "numpy.random" else module.manual_seed
                 seed(self._seed)
                 self._seeded.add(name)
+
+
+def _had_children(ended_before: int) -> bool:
+    """Whether this process has children, or had some that ended since there were ``ended_before``."""
+    running, ended = children_seen()
+    return running > 0 or ended > ended_before
 
 
 def _conclude(order: m.Conclude) -> Result:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 
 def loaded_files(watched: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
@@ -26,6 +27,17 @@ def loaded_files(watched: Sequence[str], packages: Sequence[str]) -> dict[str, s
         if _is_of(name, packages) or any(path == home or path.startswith(home + os.sep) for home in homes):
             loaded[name] = path
     return loaded
+
+
+def executed_files(watched: Sequence[str]) -> dict[str, str]:
+    """Return the files under ``watched`` that live functions came from, each by its own path.
+
+    What ``runpy`` and ``exec`` run has no module to be found by.
+    """
+    homes = tuple(os.path.realpath(home) + os.sep for home in watched)
+    named = {value.__code__.co_filename for value in gc.get_objects() if type(value) is FunctionType}
+    paths = {os.path.realpath(name) for name in named if not name.startswith("<")}
+    return {path: path for path in paths if path.startswith(homes)}
 
 
 def importers_of(modules: Iterable[str]) -> dict[str, str]:
