@@ -8,6 +8,7 @@ import os
 import site
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from pytest_rlperf.measure.messages import PROTOCOL
 from pytest_rlperf.measure.sides import build, environment, foreign
 from pytest_rlperf.measure.sides.cache import Cache
 from pytest_rlperf.measure.sides.environment import make_environment, mapped_search_path, site_packages, start_path
+from pytest_rlperf.measure.sides.git import find_repository
 from pytest_rlperf.measure.sides.installs import How
 from pytest_rlperf.measure.sides.loaded import importers_of, loaded_files
 from pytest_rlperf.measure.sides.packages import Package, packages_under_test, why_build
@@ -596,12 +598,17 @@ def test_checked_out_files_are_the_commits(sides: Sides, tree: Path, base: Path,
     for arguments in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "first")):
         git(base, *arguments)
     clone = tmp_path / "clone"
-    git(base, "clone", "-q", "--shared", str(base), str(clone))
+    repository = find_repository(base)
+    repository.check_out(repository.head, clone)
+    borrowing = tmp_path / "borrowing"
+    git(base, "clone", "-q", "--shared", str(base), str(borrowing))
     ours = replace(sides, base=make_side("v1.0", clone))
     assert check_loaded(ours, loaded(clone, "core"), loaded(tree, "core"))
-    for place in (base, clone):
+    for place in (base, borrowing, clone):
         write(place, {"src/mylib/core.py": "x = 1"})
-    assert check_loaded(sides, loaded(base, "core"), loaded(tree, "core"))
+    for place in (base, borrowing):
+        users = replace(sides, base=make_side("v1.0", place))
+        assert check_loaded(users, loaded(place, "core"), loaded(tree, "core"))
     with pytest.raises(SideError, match=r"core\.py is not what was checked out for v1\.0"):
         check_loaded(ours, loaded(clone, "core"), loaded(tree, "core"))
 
@@ -612,6 +619,7 @@ BACKEND = """
 import base64, hashlib, os, zipfile
 
 def get_requires_for_build_wheel(config_settings=None):
+    print("the backend speaks")
     return os.environ.get("WANTED", "").split()
 
 def build_wheel(directory, config_settings=None, metadata_directory=None):
@@ -709,6 +717,7 @@ def test_builds_are_isolated_where_tools_are_missing(
     settings = (source / "pyproject.toml").read_text(encoding="utf-8")
     write(source, {"pyproject.toml": settings.replace("requires = []", f"requires = {requires!r}")})
     monkeypatch.setenv("WANTED", asked)
+    monkeypatch.setattr("tempfile.tempdir", str(source / "nowhere"))  # no file is left behind where none is made
     assert build.needs_isolation(thin, [source]) is isolated
 
 
@@ -808,6 +817,42 @@ def test_what_pip_cannot_install_is_told(tree: Path, wheels: Path, tmp_path: Pat
             pip_sides(tree, tmp_path / "cache", "envlib==3.0")
 
 
+@needs_pip
+def test_file_that_is_replaced_is_installed_anew(tree: Path, wheels: Path, tmp_path: Path) -> None:
+    """A wheel that is built again under the same name is another side, an unchanged one is not."""
+    make_wheel(wheels, "envlib", "0.9")
+    requirement = f"envlib @ {(wheels / 'envlib-0.9-py3-none-any.whl').as_uri()}"
+    first, _ = pip_sides(tree, tmp_path / "cache", requirement)
+    assert pip_sides(tree, tmp_path / "cache", requirement) == (first, [])
+    make_wheel(wheels, "numlib", "0.5")
+    make_wheel(wheels, "envlib", "0.9", "numlib==0.5")
+    again, steps = pip_sides(tree, tmp_path / "cache", requirement)
+    assert len(steps) == 1
+    assert ask(again.base.python, "import numlib; print(numlib.VERSION)") == "0.5"
+
+
+@needs_pip
+@pytest.mark.parametrize("packed", [False, True], ids=["directory", "archive"])
+def test_source_that_is_changed_is_built_anew(
+    tree: Path, wheels: Path, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    """A requirement that is a directory or an archive of sources is another side with every change in it."""
+    wheels.mkdir()
+    monkeypatch.setenv("WANTED", "")
+    monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip"))
+    archive = tmp_path / "built_thing-1.0.tar.gz"
+    said = []
+    for side in ("first", "first", "second"):
+        write(source, {"built_thing/__init__.py": f"SIDE = {side!r}"})
+        with tarfile.open(archive, "w:gz") as packing:
+            packing.add(source, "built_thing-1.0")
+        requirement = f"built-thing @ {(archive if packed else source).as_uri()}"
+        sides, steps = pip_sides(tree, tmp_path / "cache", requirement)
+        said.append((ask(sides.base.python, "import built_thing; print(built_thing.SIDE)"), len(steps)))
+    assert said[::2] == [("first", 1), ("second", 1)]
+    assert packed or said[1] == ("first", 0)  # an archive has its own time within it
+
+
 def python_sides(tree: Path, python: str | Path) -> Sides:
     """Return the sides for another interpreter."""
     return foreign.python_sides(str(python), make_project(tree), tree, lambda _: None)
@@ -848,10 +893,18 @@ def test_running_interpreter_is_no_other(tree: Path) -> None:
         python_sides(tree, sys.executable)
 
 
-@pytest.mark.parametrize(("text", "words"), [("missing/python", "there is no"), ("program", "is no Python that runs")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("missing/python", "there is no"),
+        ("program", "is no Python that runs"),
+        ("venv", "venv is a directory; it takes python:.*venv/bin/python$"),
+        ("venv/bin", "bin is a directory; it takes the path of the program"),
+    ],
+)
 def test_what_is_no_interpreter_is_told(tree: Path, text: str, words: str) -> None:
-    """A missing file and a program that is no Python are errors in words."""
-    program = write(tree, {"program": "#!/bin/sh\nexit 3\n"}) / "program"
+    """A missing file, a directory and a program that is no Python are errors in words."""
+    program = write(tree, {"program": "#!/bin/sh\nexit 3\n", "venv/bin/python": ""}) / "program"
     program.chmod(0o755)
     with pytest.raises(SideError, match=words):
         python_sides(tree, text)

@@ -398,6 +398,31 @@ def test_tree_is_dirty_but_for_baselines_and_bytecode(tmp_path: Path) -> None:
     assert repository.is_dirty(tree.top / "baselines")
 
 
+def test_tree_with_a_dirty_submodule_is_dirty(superproject: Tree) -> None:
+    """What is changed within a submodule counts, though the user's settings have git pass over it."""
+    superproject.git("config", "diff.ignoreSubmodules", "all")
+    repository = find_repository(superproject.top)
+    assert not repository.is_dirty(superproject.top / "baselines")
+    write(superproject.top / "vendor/library", code="3")
+    assert repository.is_dirty(superproject.top / "baselines")
+
+
+def test_touched_file_does_not_differ(tmp_path: Path) -> None:
+    """A file with other times than git remembers, but what the commit has, is none that differs; a link likewise."""
+    tree = Tree(tmp_path / "tree")
+    tree.write(a="1", b="1")
+    (tree.top / "link").symlink_to("a")
+    first = tree.commit()
+    tree.commit(b="2")
+    tree.write(b="1")
+    for name in ("a", "link"):
+        os.utime(tree.top / name, (0, 0), follow_symlinks=False)
+    assert find_repository(tree.top).differing(first) == []
+    (tree.top / "link").unlink()
+    (tree.top / "link").symlink_to("b")
+    assert find_repository(tree.top).differing(first) == ["link"]
+
+
 # --------------------------------------------------------------------------- submodules
 
 
@@ -421,6 +446,40 @@ def test_submodules_come_from_the_users_own(superproject: Tree) -> None:
     sides = prepare("HEAD~1", make_project(superproject.top, "test_x.py"))
     assert files_of(tree_of(sides.base) / "vendor/library", "code") == {"code": "1"}
     assert (sides.changed, sides.notes) == (("vendor/library",), ())
+
+
+@pytest.mark.parametrize(
+    ("rootdir", "name"), [(".", "vendor/conftest.py"), (".", "vendor/test_y.py"), ("vendor", "vendor/conftest.py")]
+)
+def test_submodule_among_tests_is_each_sides_own(superproject: Tree, rootdir: str, name: str) -> None:
+    """A submodule below a conftest or among tests is no part of them: base has its own commit of it, and it differs."""
+    superproject.commit(**{name: "", "vendor/data.txt": ""})
+    project = make_project(superproject.top / rootdir, f"{superproject.top}/{name}")
+    sides = prepare("HEAD~2", project)
+    vendor = tree_of(sides.base) / ("" if rootdir == "vendor" else "vendor")
+    assert files_of(vendor, "data.txt", "library/code") == {"data.txt": "", "library/code": "1"}
+    assert sides.changed == ("vendor/library",)
+
+
+def test_submodule_that_today_has_no_more_differs(superproject: Tree) -> None:
+    """A submodule that only base has is base's with all that is in it, wherever it lies."""
+    superproject.git("rm", "--quiet", "--cached", "vendor/library")
+    superproject.commit(**{"vendor/conftest.py": "", ".gitignore": "library/"})
+    sides = prepare("HEAD~1", make_project(superproject.top, "test_x.py", conftests=("vendor/conftest.py",)))
+    assert sides.changed == ("vendor/library",)
+    assert files_of(tree_of(sides.base), "vendor/library/code") == {"vendor/library/code": "2"}
+
+
+def test_tests_within_a_submodule_are_todays(superproject: Tree) -> None:
+    """Measured tests may lie in a submodule: they and the directory of tests they are in are laid on base's commit."""
+    write(superproject.top / "vendor/library", **{"tests/test_y.py": "2", "tests/helper.py": "2", "code.py": "2"})
+    sides = prepare("HEAD~1", make_project(superproject.top, "vendor/library/tests/test_y.py"))
+    names = ("code", "code.py", "tests/test_y.py", "tests/helper.py")
+    assert files_of(tree_of(sides.base) / "vendor/library", *names) == {
+        "code": "1",
+        "tests/test_y.py": "2",
+        "tests/helper.py": "2",
+    }
 
 
 def test_submodule_that_is_not_checked_out_is_noted(superproject: Tree) -> None:
@@ -605,6 +664,28 @@ def test_tests_within_a_package_take_no_helper_along(tmp_path: Path) -> None:
     assert sides.changed == ("mylib/core.py", "mylib/perf/helper.py")
 
 
+@pytest.mark.parametrize("name", ["tests", "test"])
+def test_directory_of_tests_within_a_package_is_todays(tmp_path: Path, name: str) -> None:
+    """What a package has below a directory of that name is for tests: helpers come along, and tell nothing of code."""
+    tree = Tree(tmp_path / "tree")
+    inside = (f"mylib/{name}/__init__.py", f"mylib/{name}/helpers.py", f"mylib/{name}/unit/data.txt")
+    tree.commit(
+        **dict.fromkeys(["mylib/__init__.py", "mylib/core.py", *inside, f"mylib/{name}/old.py"], 'SIDE = "base"')
+    )
+    (tree.top / f"mylib/{name}/old.py").unlink()
+    test = (
+        f"from mylib.core import SIDE\nfrom mylib.{name} import SIDE as TODAY\n"
+        f"from mylib.{name}.helpers import SIDE as OURS\n\n"
+        'def test_sides():\n    assert (SIDE, TODAY, OURS) == ("base", "head", "head")\n'
+    )
+    measured = f"mylib/{name}/unit/test_x.py"
+    tree.commit(**dict.fromkeys(["mylib/core.py", *inside], 'SIDE = "head"'), **{measured: test})
+    sides = prepare("HEAD~1", make_project(tree.top, measured))
+    run_tests(sides.base)
+    assert not (tree_of(sides.base) / f"mylib/{name}/old.py").exists()
+    assert (sides.packages, sides.changed) == (("mylib",), ("mylib/core.py",))
+
+
 def test_ignored_files_stay_behind_and_links_stay_links(tmp_path: Path) -> None:
     """What git ignores is not laid on; a link is copied as one, and none of base's leads a copy out of its tree."""
     tree = Tree(tmp_path / "tree")
@@ -630,6 +711,17 @@ def test_only_tests_changed_is_the_same_code(tmp_path: Path) -> None:
     sides = prepare("main", make_project(tree.top, "tests/test_x.py"))
     assert sides.changed == ()
     assert sides.base.label.startswith("main (merge base ")
+
+
+def test_bytecode_is_no_difference(tmp_path: Path) -> None:
+    """What Python has left in a tree that does not ignore it is neither compared nor laid on."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"src/mylib/__init__.py": "", "tests/test_x.py": ""})
+    project = make_project(tree.top, "tests/test_x.py")
+    before = prepare("HEAD", project)
+    tree.write(**{"src/mylib/__pycache__/x.pyc": "1", "tests/__pycache__/x.pyc": "1"})
+    after = prepare("HEAD", project)
+    assert (after.base, after.changed) == (before.base, ())
 
 
 def test_file_taken_away_or_added_differs(tmp_path: Path) -> None:
@@ -676,11 +768,24 @@ def test_users_repository_is_not_touched(tmp_path: Path) -> None:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/hook-ran\n", encoding="utf-8")
     hook.chmod(0o755)
-    os.utime(tree.top / "mylib/__init__.py")  # stale in the index, which a plain git status would refresh
+    for name in ("mylib/__init__.py", "tests/test_x.py"):
+        os.utime(tree.top / name, (0, 0))  # stale in the index, which a plain git status or diff would refresh
     before = snapshot(tree.top)
-    prepare("HEAD~1", make_project(tree.top, "tests/test_x.py"))
+    written = (tree.top / ".git/index").stat().st_mtime_ns
+    sides = prepare("HEAD~1", make_project(tree.top, "tests/test_x.py"))
     assert snapshot(tree.top) == before
+    assert (tree.top / ".git/index").stat().st_mtime_ns == written
+    assert (sides.changed, sides.notes) == (("mylib/__init__.py",), ())
     assert not (tmp_path / "hook-ran").exists()
+
+
+def test_index_of_a_submodule_is_not_touched(superproject: Tree) -> None:
+    """A submodule's own index stays as it is too."""
+    os.utime(superproject.top / "vendor/library/code", (0, 0))
+    before = snapshot(superproject.top)
+    sides = prepare("HEAD", make_project(superproject.top, "test_x.py"))
+    assert snapshot(superproject.top) == before
+    assert (sides.changed, sides.notes) == ((), ())
 
 
 def snapshot(top: Path) -> dict[str, bytes]:
@@ -706,6 +811,34 @@ def test_directory_with_git_is_compared_with_as_it_is(tmp_path: Path) -> None:
     assert list(files_of(base, *names).values()) == ["other", "other", "today"]
     assert sides.changed == ("mylib/__init__.py", "mylib/gone.py", "mylib/new.py")
     assert (sides.base.label, sides.notes) == (str(tmp_path / "other"), ())
+
+
+@pytest.mark.parametrize("where", ["tree", "other"])
+def test_what_is_within_submodules_is_compared(superproject: Tree, tmp_path: Path, where: str) -> None:
+    """Another checkout differs by what its submodules hold, changed or new, whichever of the two that is in."""
+    allowed = ("-c", "protocol.file.allow=always")
+    submodules = ("-c", f"submodule.vendor/library.url={superproject.top}/vendor/library")
+    superproject.git(*allowed, "clone", "--quiet", str(superproject.top), str(tmp_path / "other"))
+    argv = ["git", *allowed, *submodules, "submodule", "--quiet", "update", "--init"]
+    subprocess.run(argv, cwd=tmp_path / "other", check=True)
+    project = make_project(superproject.top, "test_x.py")
+    assert prepare("dir:../other", project).changed == ()
+    write(tmp_path / where / "vendor/library", code="3", new="3")
+    sides = prepare("dir:../other", project)
+    assert sides.changed == ("vendor/library/code", "vendor/library/new")
+    inside = files_of(tree_of(sides.base) / "vendor/library", "code", "new")
+    assert inside == ({"code": "3", "new": "3"} if where == "other" else {"code": "2"})
+
+
+@pytest.mark.parametrize("where", ["tree", "other"])
+def test_submodule_on_one_side_differs(superproject: Tree, tmp_path: Path, where: str) -> None:
+    """A submodule that only one of two checkouts has is seen by its files."""
+    superproject.git("clone", "--quiet", str(superproject.top), str(tmp_path / "other"))
+    tops = (superproject.top, tmp_path / "other")
+    today, other = tops if where == "tree" else tops[::-1]
+    sides = prepare(f"dir:{other}", make_project(today, "test_x.py"))
+    assert sides.changed == ("vendor/library/code",)
+    assert files_of(tree_of(sides.base) / "vendor/library", "code") == ({} if where == "tree" else {"code": "2"})
 
 
 def test_directories_without_git_are_compared(tmp_path: Path) -> None:
@@ -898,6 +1031,24 @@ def test_cache_is_never_within_the_tree(tmp_path: Path, monkeypatch: pytest.Monk
     assert directory.parent == tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}"
     assert directory.parent.stat().st_mode & 0o777 == 0o700
     assert not list(top.iterdir())
+
+
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME", "TMPDIR"])
+def test_cache_that_no_environment_can_be_made_in_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """What separates the entries of the PATH cannot be in the cache's, wherever that comes from; nothing is made."""
+    place = tmp_path / "a:b"
+    place.mkdir()
+    (tmp_path / "tree").mkdir()
+    monkeypatch.setenv(
+        "XDG_CACHE_HOME", {"XDG_CACHE_HOME": str(place), "TMPDIR": str(tmp_path / "tree")}.get(variable, "")
+    )
+    monkeypatch.setenv("HOME", str(place))
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    with pytest.raises(SideError, match=rf"{re.escape(str(place))}.*':' in its name.*set XDG_CACHE_HOME"):
+        open_cache(tmp_path / "tree")
+    assert not list(place.iterdir())
 
 
 def test_shared_directory_that_others_can_write_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def read_tree(root: Path, baseline_dir: Path) -> Tree:
     top = _git(root, "rev-parse", "--show-toplevel")
     if commit is None or top is None:
         return Tree(None, None, dirty=False)
-    status = _git(root, "status", "--porcelain", "--", *code_paths(Path(top), baseline_dir))
+    status = _git(root, "status", "--porcelain", "--ignore-submodules=none", "--", *code_paths(Path(top), baseline_dir))
     # A status that git does not give may hide anything.
     return Tree(commit, _git(root, "rev-parse", "--verify", "HEAD^{tree}"), dirty=status != "")
 

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,18 +33,19 @@ _MISLEADING = ("PIP_PREFIX", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT",
 # What a project without [build-system] is built with.
 _DEFAULT_SYSTEM = {"requires": ["setuptools>=40.8"], "build-backend": "setuptools.build_meta:__legacy__"}
 
-# Asks a build backend what it needs beside what pyproject.toml says; backends print, so the answer goes to a file.
+# Asks a build backend what it needs beside what pyproject.toml says; what backends print is kept apart from the answer.
 _ASK = """
-import importlib, json, sys
-backend, paths, answer = sys.argv[1:]
+import importlib, json, os, sys
+answer = os.dup(1)
+os.dup2(2, 1)
+backend, paths = sys.argv[1:]
 sys.path[:] = json.loads(paths) + [entry for entry in sys.path if entry]
 module, _, attributes = backend.partition(":")
 hooks = importlib.import_module(module)
 for attribute in filter(None, attributes.split(".")):
     hooks = getattr(hooks, attribute)
 requires = hooks.get_requires_for_build_wheel() if hasattr(hooks, "get_requires_for_build_wheel") else []
-with open(answer, "w", encoding="utf-8") as file:
-    json.dump(list(requires), file)
+os.write(answer, json.dumps(list(requires)).encode())
 """
 
 
@@ -130,14 +130,12 @@ def _has_all(python: str, project_dir: Path) -> bool:
     system = _build_system(project_dir)
     if not all(is_satisfied(str(requirement)) for requirement in system.get("requires", [])):
         return False
-    with tempfile.TemporaryDirectory() as scratch:
-        answer = Path(scratch) / "requires.json"
-        paths = json.dumps([str(project_dir / path) for path in system.get("backend-path", [])])
-        backend = str(system.get("build-backend", _DEFAULT_SYSTEM["build-backend"]))
-        argv = [python, "-c", _ASK, backend, paths, str(answer)]
-        completed = run(argv, cwd=project_dir, env=_for_pip(python), limit_s=_ASK_LIMIT_S)
-        # A backend that cannot even be asked here is one that pip shall try where it can have what it wants.
-        return not completed.code and all(map(is_satisfied, json.loads(answer.read_text(encoding="utf-8"))))
+    paths = json.dumps([str(project_dir / path) for path in system.get("backend-path", [])])
+    backend = str(system.get("build-backend", _DEFAULT_SYSTEM["build-backend"]))
+    argv = [python, "-c", _ASK, backend, paths]
+    completed = run(argv, cwd=project_dir, env=_for_pip(python), limit_s=_ASK_LIMIT_S)
+    # A backend that cannot even be asked here is one that pip shall try where it can have what it wants.
+    return not completed.code and all(map(is_satisfied, json.loads(completed.out)))
 
 
 def _build_system(project_dir: Path) -> dict[str, Any]:

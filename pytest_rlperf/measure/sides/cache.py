@@ -22,7 +22,7 @@ from pathlib import Path
 from pytest_rlperf.errors import SideError
 
 KEPT_ENTRIES = 16  # of a tree: a few commits, and of what is built an original, a build and its tests a side
-_FORMAT = "1"  # of what entries hold; another number makes nothing of what older versions kept
+_FORMAT = "2"  # of what entries hold; another number makes nothing of what older versions kept
 _LOCK, _COMPLETE = "lock", "complete"
 
 
@@ -129,6 +129,7 @@ def _root(top: Path) -> Path:
         # A relative one is to be ignored, as the specification of the variable says.
         root = (Path(named) if Path(named).is_absolute() else Path.home() / ".cache") / "pytest-rlperf"
         if not root.resolve().is_relative_to(top):
+            _check_name(root.resolve())
             root.mkdir(parents=True, exist_ok=True)
             if os.access(root, os.W_OK | os.X_OK):
                 return root.resolve()
@@ -143,6 +144,7 @@ def _temporary_root(top: Path) -> Path:
             f"nowhere to keep a side: {root} lies within the tree {top} itself; set XDG_CACHE_HOME to a directory "
             "outside it"
         )
+    _check_name(root)
     try:
         root.mkdir(mode=0o700, exist_ok=True)
         found = root.lstat()
@@ -154,6 +156,15 @@ def _temporary_root(top: Path) -> Path:
             "XDG_CACHE_HOME to a directory of yours"
         )
     return root
+
+
+def _check_name(root: Path) -> None:
+    """Check that virtual environments can be made in a directory: they are put on the PATH."""
+    if os.pathsep in str(root):
+        raise SideError(
+            f"cannot keep sides in {root}: no virtual environment works in a place with {os.pathsep!r} in its name, "
+            "which ends an entry of the PATH; set XDG_CACHE_HOME to a directory without it"
+        )
 
 
 def _entry_name(key: str) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -32,6 +34,7 @@ from pytest_rlperf.measure.sides.environment import (
 )
 from pytest_rlperf.measure.sides.installs import import_names, is_named, normalized
 from pytest_rlperf.measure.sides.packages import packages_under_test
+from pytest_rlperf.measure.sides.sources import digest, listing
 from pytest_rlperf.model.sides import Project, Side, Sides
 
 Progress = Callable[[str], None]
@@ -60,15 +63,18 @@ def pip_sides(requirements: tuple[str, ...], project: Project, top: Path, cache:
     wanted = [_parsed(text) for text in requirements]
     _check_not_own(wanted, project, top)
     _check_not_installed(wanted)
+    local = [content for requirement in wanted if (content := _local_content(requirement)) is not None]
 
     def install(directory: Path) -> None:
         progress(f"installing {', '.join(requirements)}, for this comparison alone")
         python = make_environment(directory / _ENVIRONMENT, project, (), None, built=False)
-        completed = run_pip(python, ["install", *map(str, wanted)], f"install {', '.join(requirements)}")
+        # What pip has built of a file before it keeps by the file's name, whatever is in it now.
+        options = ["--no-cache-dir"] if local else []
+        completed = run_pip(python, ["install", *options, *map(str, wanted)], f"install {', '.join(requirements)}")
         if completed.code:
             raise SideError(f"pip cannot install {', '.join(requirements)}:\n{last_lines(completed)}")
 
-    key = " ".join(["pip", *sorted(map(str, wanted)), parent_state()])
+    key = " ".join(["pip", *sorted(map(str, wanted)), *sorted(local), parent_state()])
     environment = cache.entry(key, install, progress) / _ENVIRONMENT
     own = site_packages(environment)
     base, head = installed_versions([own]), installed_versions()
@@ -151,6 +157,15 @@ def _parsed(text: str) -> Requirement:
         ) from None
 
 
+def _local_content(requirement: Requirement) -> str | None:
+    """Return a digest of the file or directory that a requirement takes from this machine, None where it takes none."""
+    url = urlsplit(requirement.url or "")
+    if url.scheme != "file":
+        return None
+    place = Path(url2pathname(url.path)).resolve()
+    return digest(place, sorted(listing(place))) if place.is_dir() else digest(place.parent, [place.name])
+
+
 def _check_not_own(wanted: Iterable[Requirement], project: Project, top: Path) -> None:
     """Check that no requirement is this repository itself, whose code would be today's all the same."""
     found = packages_under_test(project, top)
@@ -214,6 +229,10 @@ def _interpreter(python: str, project: Project) -> Path:
     named = Path(python).expanduser()
     found = shutil.which(python) if len(named.parts) == 1 else None
     path = Path(found) if found else project.directory / named
+    if path.is_dir():
+        within = path / "bin" / "python"
+        hint = f"python:{within}" if within.is_file() else "the path of the program, such as python:PATH/bin/python"
+        raise SideError(f"python:{python} names no interpreter: {path} is a directory; it takes {hint}")
     if not path.is_file():
         raise SideError(f"python:{python} names no interpreter: there is no {path}")
     return path.absolute()

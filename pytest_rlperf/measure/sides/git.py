@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,23 @@ _LIMIT_S = 120.0
 _CHECKOUT_LIMIT_S = 900.0
 _FULL_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHA_LIKE = re.compile(r"[0-9a-fA-F]{4,64}")
+_OURS = ".git/pytest-rlperf"  # what tells a clone of ours from one of the user's
+_SUBMODULE = "160000"  # the mode of one in git's lists
+_AT_ONCE = 500  # file names on one command line
 _DEEPEN = "git fetch --unshallow brings the rest of the history; for actions/checkout it is fetch-depth: 0"
 
-# No hook of the user's runs, and nothing that outlives a command.
-_QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=0")
+# No hook of the user's runs, and nothing that outlives a command; nor is the index refreshed, which git diff does
+# whatever GIT_OPTIONAL_LOCKS says.
+_QUIET = (
+    *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=0"),
+    *("-c", "diff.autoRefreshIndex=false"),
+)
+
+# Whatever the user's settings say: a submodule counts with all that is in it, a renamed file as two.
+_WHOLE = ("--ignore-submodules=none", "--no-renames")
+
+# New files that git would take; bytecode is nobody's, also where git is not told to ignore it.
+_NEW = ("--others", "--exclude-standard", "--exclude=__pycache__/")
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,23 @@ class Commit:
 
     sha: str
     title: str
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A line of ``git diff --raw``."""
+
+    name: str
+    mode_before: str
+    mode_after: str
+    blob_before: str
+    blob_after: str
+    status: str
+
+    def is_doubtful(self) -> bool:
+        """Whether it may be none: git has looked at the file's times alone, which are not those in its index."""
+        alike = self.status == "M" and self.mode_before == self.mode_after != _SUBMODULE
+        return alike and not self.blob_after.strip("0")
 
 
 @dataclass(frozen=True)
@@ -57,22 +88,34 @@ class Repository:
 
     def is_dirty(self, baseline_dir: Path) -> bool:
         """Whether the working tree differs from HEAD, baselines and bytecode left out."""
-        return bool(self._checked("status", "--porcelain", "--", *code_paths(self.top, baseline_dir)))
+        return bool(self._checked("status", "--porcelain", *_WHOLE, "--", *code_paths(self.top, baseline_dir)))
 
-    def files(self, *places: str) -> list[str]:
-        """Return the files of the working tree, relative to its top: tracked ones, and new ones that git would take."""
-        listed = self._list(
-            "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *map(_literal, places)
-        )
+    def files(self) -> list[str]:
+        """Return the files of the working tree, relative to its top: tracked ones, and new ones that git would take.
+
+        Those of submodules that are checked out are among them.
+        """
+        listed = self._list("ls-files", "-z", "--cached", *_NEW)
         # A deleted file is still in the index, and a submodule is a directory.
-        return [name for name in listed if (path := self.top / name).is_symlink() or path.is_file()]
+        own = [name for name in listed if (path := self.top / name).is_symlink() or path.is_file()]
+        here = [place for place in self.submodules() if (self.top / place / ".git").exists()]
+        return [*own, *(f"{place}/{name}" for place in here for name in find_repository(self.top / place).files())]
+
+    def submodules(self, sha: str | None = None) -> list[str]:
+        """Return the places of a commit's submodules, checked out or not; without a commit those of the index."""
+        if sha is not None:
+            return [path for path, _ in self._submodules(sha)]
+        entries = [entry.partition("\t") for entry in self._list("ls-files", "-z", "--stage")]
+        return sorted({path for about, _, path in entries if about.startswith(f"{_SUBMODULE} ")})
 
     def differing(self, sha: str) -> list[str]:
         """Return the files by which the working tree may differ from a commit, relative to the top."""
-        whole = ("--ignore-submodules=none", "--no-renames", "--no-ext-diff")
-        tracked = self._list("diff", "--name-only", *whole, "-z", sha, "--")
-        new = self._list("ls-files", "-z", "--others", "--exclude-standard")
-        return sorted({*tracked, *(name for name in new if not name.endswith("/"))})  # no repositories within this one
+        listed = self._list("diff", "--raw", "--no-abbrev", *_WHOLE, "--no-ext-diff", "-z", sha, "--")
+        tracked = [_Change(name, *about[1:].split()) for about, name in zip(listed[::2], listed[1::2], strict=True)]
+        same = set(self._same(change for change in tracked if change.is_doubtful()))
+        new = self._list("ls-files", "-z", *_NEW)
+        names = {change.name for change in tracked} - same
+        return sorted(names.union(name for name in new if not name.endswith("/")))  # no repositories within this one
 
     def absent_submodules(self, sha: str) -> list[str]:
         """Return the submodules of a commit that are not checked out in the working tree."""
@@ -90,6 +133,7 @@ class Repository:
         alternates = target / ".git/objects/info/alternates"
         alternates.parent.mkdir(parents=True, exist_ok=True)
         alternates.write_bytes(bytes(objects.resolve()) + b"\n")
+        (target / _OURS).touch()
         done = _git(target, "checkout", "--quiet", "--detach", "--force", sha, limit_s=_CHECKOUT_LIMIT_S)
         if done.code:
             partial = self._git("config", "--get-regexp", r"^remote\..*\.promisor$").out.strip()
@@ -102,7 +146,21 @@ class Repository:
     def _submodules(self, sha: str) -> list[tuple[str, str]]:
         """Return the path of each submodule of a commit, and the commit it takes of it."""
         entries = [entry.partition("\t") for entry in self._list("ls-tree", "-r", "-z", "--full-tree", sha)]
-        return [(path, about.split()[2]) for about, _, path in entries if about.startswith("160000 ")]
+        return [(path, about.split()[2]) for about, _, path in entries if about.startswith(f"{_SUBMODULE} ")]
+
+    def _same(self, doubtful: Iterable[_Change]) -> Iterator[str]:
+        """Yield the files that hold what the commit has after all."""
+        files = []
+        for change in doubtful:
+            path = self.top / change.name
+            if not path.is_symlink():
+                files.append(change)
+            elif self._checked("cat-file", "blob", change.blob_before) == str(path.readlink()):
+                yield change.name
+        for start in range(0, len(files), _AT_ONCE):
+            some = files[start : start + _AT_ONCE]
+            blobs = self._checked("hash-object", "--", *(change.name for change in some)).split()
+            yield from (change.name for change, blob in zip(some, blobs, strict=True) if blob == change.blob_before)
 
     def _check_out_submodule(self, path: str, wanted: str, target: Path, whose: str) -> None:
         submodule = find_repository(self.top / path)
@@ -192,6 +250,11 @@ def is_working_tree(directory: Path) -> bool:
     return True
 
 
+def is_ours(top: Path) -> bool:
+    """Whether a working tree is a clone that was made here; users too have clones that borrow their objects."""
+    return (top / _OURS).is_file()
+
+
 def record(clone: Path) -> None:
     """Commit what a clone of ours holds now, so that what changes it later can be seen."""
     _checked(clone, "add", "--all", "--force", limit_s=_CHECKOUT_LIMIT_S)
@@ -234,10 +297,6 @@ def _checked(directory: Path, *arguments: str, limit_s: float = _LIMIT_S) -> str
 
 def _list(directory: Path, *arguments: str) -> list[str]:
     return [name for name in _checked(directory, *arguments).split("\0") if name]
-
-
-def _literal(place: str) -> str:
-    return f":(top,literal){place}"
 
 
 def _last_line(done: Completed) -> str:

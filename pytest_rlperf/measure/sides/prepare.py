@@ -97,7 +97,7 @@ class _Comparison:
     def of(cls, source: Source, today: Today, project: Project, progress: Progress) -> _Comparison:
         """Return the comparison of a source with today's tree."""
         packages = packages_under_test(project, today.top)
-        overlay = make_overlay(project, today.top, packages)
+        overlay = make_overlay(project, today.top, packages, {*source.submodules(), *today.submodules()})
         return cls(source, today, project, packages, overlay, open_cache(today.top), progress)
 
     def sides(self) -> Sides:

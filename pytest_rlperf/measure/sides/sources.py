@@ -39,6 +39,9 @@ class Source(Protocol):
     def differing(self, today: Today) -> list[str]:
         """Return the files by which they differ from today's tree, relative to its top."""
 
+    def submodules(self) -> list[str]:
+        """Return the places of the submodules among them."""
+
     def notes(self) -> tuple[str, ...]:
         """Return what a reader of the verdict should know of them."""
 
@@ -53,6 +56,10 @@ class Today:
     def files(self) -> list[str]:
         """Return its files, relative to its top, those left out that git ignores."""
         return list(listing(self.top)) if self.repository is None else self.repository.files()
+
+    def submodules(self) -> list[str]:
+        """Return the places of its submodules."""
+        return [] if self.repository is None else self.repository.submodules()
 
     def source(self) -> Source:
         """Return it as the source of a side."""
@@ -84,6 +91,10 @@ class CommitSource:
     def differing(self, today: Today) -> list[str]:
         """Return what git says: today's tree is this repository's."""
         return self.repository.differing(self.commit.sha)
+
+    def submodules(self) -> list[str]:
+        """Return the commit's, which today's tree may have no more."""
+        return self.repository.submodules(self.commit.sha)
 
     def notes(self) -> tuple[str, ...]:
         """Name the submodules that are missing."""
@@ -121,8 +132,12 @@ class WorkingSource:
                 WorkingSource(find_repository(place)).lay_out(target / name)
 
     def differing(self, today: Today) -> list[str]:
-        """Compare with today's tree, file by file."""
+        """Compare with today's tree, file by file, those of submodules among them."""
         return _differing(self.repository.top, self.repository.files(), today.top, today.files())
+
+    def submodules(self) -> list[str]:
+        """Return the working tree's."""
+        return self.repository.submodules()
 
     def notes(self) -> tuple[str, ...]:
         """Nothing: a directory is taken as it is."""
@@ -168,6 +183,10 @@ class PlainSource:
         names = [name.removeprefix(prefix) for name in today.files() if name.startswith(prefix)]
         changed = _differing(self.directory, listing(self.directory), today.top / self.place, names)
         return [f"{prefix}{name}" for name in changed]
+
+    def submodules(self) -> list[str]:
+        """None: without git there is nothing to tell them by."""
+        return []
 
     def notes(self) -> tuple[str, ...]:
         """Nothing: a directory is taken as it is."""

@@ -13,6 +13,7 @@ from pytest_rlperf.measure.sides.sources import Source, Today, copy, digest, lis
 from pytest_rlperf.model.sides import Project
 
 _SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+_TESTS = {"test", "tests"}  # the names by which a directory within code is one of tests
 
 
 @dataclass(frozen=True)
@@ -20,15 +21,16 @@ class Overlay:
     """Which files of a tree are today's on every side; all paths are relative to the tree's top.
 
     ``deep`` are directories of tests: all that is in them, at any depth. ``level`` are directories that hold packages
-    beside tests or conftests: the files in them, none further down. ``single`` are files by themselves. Of the
-    ``packages`` under test only tests and conftests among the single files are today's.
+    beside tests or conftests: the files in them, none further down. ``single`` are files by themselves. ``code`` are
+    the packages under test and the submodules of either side: all in them is the side's own but those files, and what
+    lies in a directory of tests within them.
     """
 
     top: Path
     deep: tuple[PurePosixPath, ...]
     level: tuple[PurePosixPath, ...]
     single: frozenset[PurePosixPath]
-    packages: tuple[PurePosixPath, ...]
+    code: tuple[PurePosixPath, ...]
     baselines: PurePosixPath | None
     test_patterns: tuple[str, ...]
 
@@ -39,15 +41,13 @@ class Overlay:
             return False
         if path in self.single:
             return True
-        if any(path.is_relative_to(package) for package in self.packages):
-            return False
-        return path.parent in self.level or any(path.is_relative_to(directory) for directory in self.deep)
+        return self._is_deep(path) or (path.parent in self.level and _innermost(path, self.code) is None)
 
     def is_test(self, name: str) -> bool:
         """Whether a file is there for tests alone, and so tells nothing of what is built."""
         path = PurePosixPath(name)
         named = path.name == "conftest.py" or any(fnmatch(path.name, pattern) for pattern in self.test_patterns)
-        return self.covers(name) and (named or any(path.is_relative_to(directory) for directory in self.deep))
+        return self.covers(name) and (named or self._is_deep(path))
 
     def is_baseline(self, name: str) -> bool:
         """Whether a file holds stored figures."""
@@ -60,20 +60,28 @@ class Overlay:
 
     def key(self, today: Today) -> str:
         """Return a digest of all that laying on depends on."""
-        places = (self.deep, self.level, sorted(self.single), self.packages)
+        places = (self.deep, self.level, sorted(self.single), self.code)
         return f"{digest(self.top, self.files(today))} {places!r}"
 
+    def _is_deep(self, path: PurePosixPath) -> bool:
+        """Whether a file lies in a directory of tests, and in no code further down."""
+        tests, code = _innermost(path, self.deep), _innermost(path, self.code)
+        return tests is not None and (code is None or tests.is_relative_to(code))
 
-def make_overlay(project: Project, top: Path, packages: Iterable[Package]) -> Overlay:
-    """Return what is laid on for a project in the tree at ``top``."""
+
+def make_overlay(project: Project, top: Path, packages: Iterable[Package], submodules: Iterable[str]) -> Overlay:
+    """Return what is laid on for a project in the tree at ``top``, with the submodules that either side has."""
     top = top.resolve()
     places = tuple(_within(top, [package.location for package in packages]))
+    code = tuple(sorted({*places, *map(PurePosixPath, submodules)}))
     tests = list(_within(top, [*project.files, *project.conftests]))
-    deep, level = set(), set()
+    deep: set[PurePosixPath] = set()
+    level: set[PurePosixPath] = set()
     for directory in {path.parent for path in tests}:
-        if any(directory.is_relative_to(place) for place in places):
-            continue  # a package's own directory: its helpers cannot be told from its code
-        if _is_root(directory, project, top, places):
+        owner = _innermost(directory, code)
+        if owner is not None:
+            deep.update(_tests_within(owner, directory))
+        elif _is_root(directory, project, top, places):
             level.add(directory)
         else:
             deep.add(_outermost(directory, project, top, places))
@@ -83,7 +91,7 @@ def make_overlay(project: Project, top: Path, packages: Iterable[Package]) -> Ov
         deep=tuple(sorted(deep)),
         level=tuple(sorted(level)),
         single=frozenset([*tests, *_within(top, settings)]),
-        packages=places,
+        code=code,
         baselines=next(_within(top, [project.baseline_dir.resolve()]), None),
         test_patterns=project.test_patterns,
     )
@@ -110,6 +118,24 @@ def _within(top: Path, paths: Iterable[Path]) -> Iterator[PurePosixPath]:
         place = path.parent.resolve() / path.name
         if place.is_relative_to(top):
             yield PurePosixPath(place.relative_to(top).as_posix())
+
+
+def _innermost(path: PurePosixPath, directories: Iterable[PurePosixPath]) -> PurePosixPath | None:
+    """Return the one of the directories that a path lies in, the last of several within each other."""
+    return max(
+        (place for place in directories if path.is_relative_to(place)), key=lambda found: len(found.parts), default=None
+    )
+
+
+def _tests_within(owner: PurePosixPath, directory: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield the outermost directory of tests within code that a directory is or lies in, if there is one.
+
+    Its name alone tells: beside measured tests in any other directory within code may lie code.
+    """
+    for count in range(len(owner.parts), len(directory.parts)):
+        if directory.parts[count] in _TESTS:
+            yield PurePosixPath(*directory.parts[: count + 1])
+            return
 
 
 def _is_root(directory: PurePosixPath, project: Project, top: Path, packages: tuple[PurePosixPath, ...]) -> bool:

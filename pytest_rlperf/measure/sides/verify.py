@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.measure.sides.command import run
+from pytest_rlperf.measure.sides.git import is_ours
 from pytest_rlperf.measure.sides.installs import in_tree
 from pytest_rlperf.model.sides import Side, Sides
 
@@ -92,10 +93,10 @@ def _digest(path: Path) -> str:
 def _changed_since_checkout(home: Path, files: list[Path]) -> list[Path]:
     """Return which files are not as committed in a clone of ours, where all that was laid out is.
 
-    Somebody else's checkout, which borrows no objects, may be as it likes.
+    Somebody else's checkout may be as it likes.
     """
     top = next((path for path in [home, *home.parents] if (path / ".git").exists()), None)
-    if not files or top is None or not (top / ".git" / "objects" / "info" / "alternates").is_file():
+    if not files or top is None or not is_ours(top):
         return []
     names = [path.relative_to(top).as_posix() for path in files]
     argv = ["git", "-C", str(top), "--literal-pathspecs", "diff", "--name-only", "-z", "HEAD", "--", *names]
