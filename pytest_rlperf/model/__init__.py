@@ -20,6 +20,7 @@ from pytest_rlperf.model.measured import (
 )
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.model.stored import Acceptance, Baseline, Machine, Provenance, StoredResult
+from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 
 __all__ = [
     "Acceptance",
@@ -28,9 +29,11 @@ __all__ = [
     "Estimate",
     "Figures",
     "Fitness",
+    "Gauge",
     "Live",
     "Machine",
     "Measure",
+    "Mode",
     "Outcome",
     "PairRecord",
     "Phase",
@@ -47,6 +50,8 @@ __all__ = [
     "SliceRecord",
     "Status",
     "StoredResult",
+    "TimerTree",
+    "Timing",
     "Trial",
     "Verdict",
     "Warm",

@@ -1,0 +1,105 @@
+"""What timers have seen: a tree of named timings, frozen at one moment."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+
+class Mode(str, enum.Enum):
+    """What a timing's entries come to: their sum, the last one, or the mean of the last few."""
+
+    SUM = "sum"
+    LAST = "last"
+    MEAN = "mean"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One path of a tree: how often it was entered, and how long that took.
+
+    ``count`` is the entries that have ended; ``total_ns`` also has what one that is still open has taken so far.
+    ``min_ns``, ``max_ns`` and ``last_ns`` are of entries that have ended, None where there is none or nobody knows.
+    ``recent_ns`` are the last of them, oldest first, where a bounded number is kept. ``is_parallel`` says that it ran
+    beside its parent or in several places at once, so that its time is no part of its parent's.
+    """
+
+    name: str
+    count: int
+    total_ns: int
+    min_ns: int | None = None
+    max_ns: int | None = None
+    last_ns: int | None = None
+    children: tuple[Timing, ...] = ()
+    mode: Mode = Mode.SUM
+    recent_ns: tuple[int, ...] = ()
+    is_parallel: bool = False
+
+    @property
+    def self_ns(self) -> int:
+        """The time in no child."""
+        return self.total_ns - sum(child.total_ns for child in self.children if not child.is_parallel)
+
+    @property
+    def mean_ns(self) -> float | None:
+        """The mean of the recent entries, None where none are kept."""
+        return sum(self.recent_ns) / len(self.recent_ns) if self.recent_ns else None
+
+    @property
+    def value_ns(self) -> float:
+        """What the entries come to, as ``mode`` has it."""
+        if self.mode is Mode.LAST:
+            return float(self.last_ns or 0)
+        if self.mode is Mode.MEAN:
+            return self.mean_ns or 0.0
+        return float(self.total_ns)
+
+    def child(self, name: str) -> Timing | None:
+        """Return the child called ``name``, if there is one."""
+        return next((child for child in self.children if child.name == name), None)
+
+    def walk(self, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Timing]]:
+        """Yield every descendant with the names that lead to it, parents first, in the order of their first entry."""
+        for child in self.children:
+            path = (*above, child.name)
+            yield path, child
+            yield from child.walk(path)
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A quantity that was set now and then."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True)
+class TimerTree:
+    """A whole tree: ``root`` is as long as the tree has been recording, or as its children together.
+
+    ``workers`` are the trees that were merged into this one, each as it came.
+    """
+
+    root: Timing
+    gauges: Mapping[str, Gauge] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    workers: tuple[TimerTree, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The root's: of the component or process that was timed."""
+        return self.root.name
+
+    def at(self, *path: str) -> Timing:
+        """Return the timing at a path below the root; KeyError where there is none."""
+        here = self.root
+        for name in path:
+            found = here.child(name)
+            if found is None:
+                raise KeyError("/".join(path))
+            here = found
+        return here
