@@ -1,10 +1,18 @@
 """Settings of this repository's own test runs."""
 
+import os
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 pytest_plugins = ["pytester"]
+
+if "RLPERF_TIMERS" not in os.environ:
+    # The tests of timers need timers; what they start as a user would decides for itself.
+    os.environ["RLPERF_TIMERS"] = "standby"
+    import_module("pytest_rlperf.timers")
+    del os.environ["RLPERF_TIMERS"]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -23,7 +23,7 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 
-from pytest_rlperf.timers import Scope, hierarchical_timer, recording, timed
+from pytest_rlperf.timers import hierarchical_timer, recording, timed
 
 PLUGINS = ("pytest_rlperf.plugin", "pytest_benchmark.plugin")
 HEAVY = ("torch", "scipy", "numpy", "gymnasium", "plotly", "msgspec", "psutil", "rich")
@@ -194,7 +194,7 @@ def _clock_pair(calls: int) -> None:
 
 
 def _bound(calls: int) -> None:
-    scope = Scope("bound")
+    scope = hierarchical_timer("bound")
     for _ in repeat(None, calls):
         with scope:
             pass

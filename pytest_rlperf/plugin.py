@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -10,12 +11,19 @@ from pytest_rlperf import fixtures, options
 
 pytest_plugins = ["pytest_rlperf.fixtures"]
 
+TIMERS = "RLPERF_TIMERS"  # as pytest_rlperf.timers reads it, which is not to be loaded for its name
 _STARTUP_PATH = list(sys.path)  # before rootdirs and conftests are put on it; workers start with the same
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
     options.add_options(parser)
+
+
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Arm timers where this process is to measure, before a conftest binds one."""
+    if getattr(early_config.known_args_namespace, "rlperf_inline", False):
+        os.environ[TIMERS] = "standby"
 
 
 def pytest_configure(config: pytest.Config) -> None:

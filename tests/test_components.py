@@ -20,7 +20,7 @@ from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
-from pytest_rlperf.timers.tree import recording
+from pytest_rlperf.timers import recording
 
 Array = NDArray[Any]
 

@@ -3,59 +3,105 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import inspect
+import json
+import os
+import pickle
+import subprocess
+import sys
 import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_rlperf.model import Phase
+from pytest_rlperf import timers
+from pytest_rlperf.model import Gauge, Mode, Phase, TimerTree, Timing
 from pytest_rlperf.testing import FakeClock
-from pytest_rlperf.timers import Scope, hierarchical_timer, timed
-from pytest_rlperf.timers.tree import Recording, recording
+from pytest_rlperf.timers import TimerModeError, Tree, hierarchical_timer, merge, recording, recording_into, timed
+
+SECOND = 10**9
+Figures = dict[str, tuple[float, float, float]]
 
 
-def figures(record: Recording) -> dict[str, tuple[float, float, float]]:
-    """Return each path's count, total and self seconds."""
-    return {phase.path: (phase.count, phase.total_s, phase.self_s) for phase in record.phases(1)}
+def figures(tree: Tree) -> Figures:
+    """Return each path's count, total and self seconds, other threads' left out."""
+    return {phase.path: (phase.count, phase.total_s, phase.self_s) for phase in tree.phases(1)}
 
 
-def test_a_scope_counts_and_times_its_body() -> None:
+def everything(tree: TimerTree) -> Figures:
+    """Return each path's count, total and self seconds, whoever ran it."""
+    return {
+        "/".join(path): (timing.count, timing.total_ns / SECOND, timing.self_ns / SECOND)
+        for path, timing in tree.root.walk()
+    }
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Return a clock that stands still."""
+    return FakeClock()
+
+
+# ------------------------------------------------------------------ scopes and paths
+
+
+def test_a_scope_counts_and_times_its_body(clock: FakeClock) -> None:
     """Count, total and self are the entries, the time within, and the time within no child."""
-    clock = FakeClock()
-    with recording(clock) as record:
+    with recording(clock) as tree:
         for _ in range(3):
             with hierarchical_timer("outer"):
                 clock.advance(1)
                 with hierarchical_timer("inner"):
                     clock.advance(2)
-    assert figures(record) == {"outer": (3, 9, 3), "outer/inner": (3, 6, 6)}
+    assert figures(tree) == {"outer": (3, 9, 3), "outer/inner": (3, 6, 6)}
 
 
-def test_phases_are_per_iteration() -> None:
+def test_phases_are_per_iteration(clock: FakeClock) -> None:
     """A slice's figures are divided by its calls."""
-    clock = FakeClock()
-    with recording(clock) as record:
+    with recording(clock) as tree:
         for _ in range(4):
             with hierarchical_timer("step"):
                 clock.advance(2)
-    assert record.phases(2) == (Phase("step", 2.0, 4.0, 4.0, "host"),)
+    assert tree.phases(2) == (Phase("step", 2.0, 4.0, 4.0, "host"),)
 
 
-def test_one_name_under_two_parents_is_two_paths() -> None:
+def test_extremes_and_the_last_entry_are_kept(clock: FakeClock) -> None:
+    """A path knows its shortest, longest and last entry, and as many of the last as its tree keeps."""
+    tree = Tree(clock=clock, keep=2)
+    with recording_into(tree):
+        pass
+    for seconds in (2, 5, 1, 3):
+        with tree.timer("step"):
+            clock.advance(seconds)
+    step = tree.snapshot().at("step")
+    assert (step.min_ns, step.max_ns, step.last_ns) == (SECOND, 5 * SECOND, 3 * SECOND)
+    assert (step.recent_ns, step.mean_ns) == ((SECOND, 3 * SECOND), 2 * SECOND)
+
+
+def test_an_entry_that_takes_no_time_is_an_entry(clock: FakeClock) -> None:
+    """Nothing is the shortest there can be, and the first entry is the shortest and the longest."""
+    with recording(clock) as tree, hierarchical_timer("step"):
+        pass
+    step = tree.snapshot().at("step")
+    assert (step.count, step.total_ns, step.min_ns, step.max_ns, step.last_ns) == (1, 0, 0, 0, 0)
+
+
+def test_one_name_under_two_parents_is_two_paths(clock: FakeClock) -> None:
     """The scope open around a scope when it is entered is its parent."""
-    clock = FakeClock()
-    scope = Scope("work")
-    with recording(clock) as record:
+    scope = hierarchical_timer("work")
+    with recording(clock) as tree:
         for parent in ("a", "b"):
             with hierarchical_timer(parent), scope:
                 clock.advance(1)
-    assert list(figures(record)) == ["a", "a/work", "b", "b/work"]
+    assert list(figures(tree)) == ["a", "a/work", "b", "b/work"]
 
 
-def test_recursion_opens_a_deeper_node() -> None:
+def test_recursion_opens_a_deeper_node(clock: FakeClock) -> None:
     """A function that calls itself is timed at each depth, its own time once."""
-    clock = FakeClock()
 
     @timed
     def descend(levels: int) -> None:
@@ -63,35 +109,113 @@ def test_recursion_opens_a_deeper_node() -> None:
         if levels:
             descend(levels - 1)
 
-    with recording(clock) as record:
+    with recording(clock) as tree:
         descend(2)
     name = "test_recursion_opens_a_deeper_node.descend"
-    assert figures(record) == {
+    assert figures(tree) == {
         name: (1, 3, 1),
         f"{name}/{name}": (1, 2, 1),
         f"{name}/{name}/{name}": (1, 1, 1),
     }
 
 
-def test_an_exception_closes_its_scopes() -> None:
+def test_deep_recursion_can_be_read(clock: FakeClock) -> None:
+    """A tree may be as deep as Python recurses."""
+    scope = hierarchical_timer("down")
+
+    def descend(levels: int) -> None:
+        with scope:
+            if levels:
+                descend(levels - 1)
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(6000)
+    try:
+        with recording(clock) as tree:
+            descend(2000)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert max(phase.depth for phase in tree.phases(1)) == 2000
+
+
+def test_an_exception_closes_its_scopes(clock: FakeClock) -> None:
     """What a failing body took is counted, and the next scope opens where it should."""
-    clock = FakeClock()
 
     @timed
     def fail() -> None:
         clock.advance(1)
         raise ZeroDivisionError
 
-    with recording(clock) as record:
+    with recording(clock) as tree:
         with pytest.raises(ZeroDivisionError), hierarchical_timer("outer"):
             fail()
         with hierarchical_timer("after"):
             clock.advance(1)
-    assert figures(record) == {
+    assert figures(tree) == {
         "outer": (1, 1, 0),
         "outer/test_an_exception_closes_its_scopes.fail": (1, 1, 1),
         "after": (1, 1, 1),
     }
+
+
+@pytest.mark.parametrize("name", ["", "a/b"])
+def test_a_name_that_would_break_paths_is_refused(name: str) -> None:
+    """Paths join names by slashes."""
+    with pytest.raises(ValueError, match="timer's name"):
+        hierarchical_timer(name)
+
+
+def test_leaving_out_of_order_is_told_and_adds_up(clock: FakeClock) -> None:
+    """Who ends a scope ends what is open within it; that is named once, and what ends later changes nothing."""
+    outer, inner = hierarchical_timer("outer"), hierarchical_timer("inner")
+    with recording(clock) as tree:
+        for _ in range(2):
+            outer.__enter__()
+            clock.advance(1)
+            inner.__enter__()
+            clock.advance(2)
+            if not tree.faults:
+                with pytest.warns(RuntimeWarning, match="'inner' within 'outer' had not ended"):
+                    outer.__exit__(None, None, None)
+            else:
+                outer.__exit__(None, None, None)
+            clock.advance(4)
+            inner.__exit__(None, None, None)
+        with hierarchical_timer("after"):
+            clock.advance(1)
+    assert figures(tree) == {"outer": (2, 6, 2), "outer/inner": (2, 4, 4), "after": (1, 1, 1)}
+    assert tree.snapshot().metadata["faults"].endswith("and ended with it (2x)")
+
+
+# ------------------------------------------------------------------ modes
+
+
+def test_modes_say_what_entries_come_to(clock: FakeClock) -> None:
+    """Entries add up, or the last one counts, or the mean of the last few."""
+    tree = Tree(clock=clock)
+    for mode in Mode:
+        for seconds in (4, 1, 3):
+            with tree.timer(mode.value, mode, window=2):
+                clock.advance(seconds)
+    values = {timing.name: timing.value_ns / SECOND for _, timing in tree.snapshot().root.walk()}
+    assert values == {"sum": 8, "last": 3, "mean": 2}
+
+
+def test_mixing_modes_is_an_error_and_leaves_the_stack_whole(clock: FakeClock) -> None:
+    """One path has one mode; who asks for another is told both, and what is open stays open."""
+    with recording(clock) as tree:
+        with hierarchical_timer("outer"):
+            with hierarchical_timer("x"):
+                clock.advance(1)
+            with pytest.raises(TimerModeError, match="'x' was entered in mode 'sum' before, now in mode 'last'"):
+                hierarchical_timer("x", Mode.LAST).__enter__()
+            clock.advance(1)
+        with hierarchical_timer("other"), hierarchical_timer("x", Mode.LAST):
+            clock.advance(1)
+    assert figures(tree) == {"outer": (1, 2, 1), "outer/x": (1, 1, 1), "other": (1, 1, 0), "other/x": (1, 1, 1)}
+
+
+# ------------------------------------------------------------------ functions
 
 
 def test_timed_keeps_the_function() -> None:
@@ -103,78 +227,440 @@ def test_timed_keeps_the_function() -> None:
         return left + right
 
     assert (add(1, right=2), add.__name__, add.__doc__) == (3, "add", "Add.")
+    assert inspect.signature(add) == inspect.signature(inspect.unwrap(add))
 
 
-def test_nothing_is_recorded_while_nothing_records() -> None:
+def test_timed_takes_a_name_and_methods_of_all_kinds(clock: FakeClock) -> None:
+    """A name of one's own, and static and class methods, decorated before or after."""
+
+    class Learner:
+        @timed(name="plain")
+        def method(self) -> int:
+            clock.advance(1)
+            return 1
+
+        @timed(name="static")
+        @staticmethod
+        def static() -> int:
+            clock.advance(1)
+            return 2
+
+        @classmethod
+        @timed(name="class")
+        def of_class(cls) -> str:
+            clock.advance(1)
+            return cls.__name__
+
+    with recording(clock) as tree:
+        assert (Learner().method(), Learner.static(), Learner.of_class()) == (1, 2, "Learner")
+    assert list(figures(tree)) == ["plain", "static", "class"]
+
+
+def test_a_coroutine_is_timed_over_its_body(clock: FakeClock) -> None:
+    """Making a coroutine takes no time; running it does, until it returns."""
+
+    @timed(name="inner")
+    async def inner() -> int:
+        clock.advance(1)
+        await asyncio.sleep(0)
+        clock.advance(1)
+        return 7
+
+    @timed(name="outer")
+    async def outer() -> int:
+        made = inner()
+        clock.advance(4)
+        return await made
+
+    with recording(clock) as tree:
+        assert asyncio.run(outer()) == 7
+    assert figures(tree) == {"outer": (1, 6, 4), "outer/inner": (1, 2, 2)}
+    assert inspect.iscoroutinefunction(outer)
+
+
+def test_a_generator_is_timed_while_it_runs(clock: FakeClock) -> None:
+    """What the consumer does between two items is the consumer's, and a whole generator is one entry."""
+
+    @timed(name="generate")
+    def generate() -> Iterator[int]:
+        for number in range(3):
+            clock.advance(1)
+            yield number
+
+    with recording(clock) as tree:
+        items = generate()
+        clock.advance(8)
+        with hierarchical_timer("consume"):
+            for _ in items:
+                with hierarchical_timer("use"):
+                    clock.advance(2)
+    assert figures(tree) == {"consume": (1, 9, 0), "consume/generate": (1, 3, 3), "consume/use": (3, 6, 6)}
+    generate_ns = tree.snapshot().at("consume", "generate")
+    assert (generate_ns.min_ns, generate_ns.max_ns) == (3 * SECOND, 3 * SECOND)
+
+
+def test_a_generator_stays_one(clock: FakeClock) -> None:
+    """What is sent and thrown into it arrives, what it returns comes back, and it is closed."""
+    seen: list[object] = []
+
+    @timed(name="talk")
+    def talk() -> Generator[object, object, str]:
+        try:
+            seen.append((yield 1))
+            try:
+                yield 2
+            except KeyError as error:
+                seen.append(error)
+            return "end"
+        finally:
+            seen.append("closed")
+
+    def whole() -> Generator[object, object, None]:
+        seen.append((yield from talk()))
+
+    with recording(clock) as tree:
+        body = whole()
+        assert (next(body), body.send("sent")) == (1, 2)
+        error = KeyError("thrown")
+        with pytest.raises(StopIteration):
+            body.throw(error)
+        assert seen == ["sent", error, "closed", "end"]
+        abandoned = talk()
+        next(abandoned)
+        abandoned.close()
+        assert seen[4:] == ["closed"]
+    assert figures(tree)["talk"][0] == 2
+    assert inspect.isgeneratorfunction(talk)
+
+
+def test_an_asynchronous_generator_is_timed_while_it_runs(clock: FakeClock) -> None:
+    """As a generator is, what it awaits included."""
+
+    @timed(name="generate")
+    async def generate() -> AsyncIterator[int]:
+        for number in range(2):
+            clock.advance(1)
+            await asyncio.sleep(0)
+            yield number
+
+    async def main() -> list[int]:
+        found = []
+        async for number in generate():
+            clock.advance(4)
+            found.append(number)
+        return found
+
+    with recording(clock) as tree:
+        assert asyncio.run(main()) == [0, 1]
+    assert figures(tree) == {"generate": (1, 2, 2)}
+    assert inspect.isasyncgenfunction(generate)
+
+
+# ------------------------------------------------------------------ when something records
+
+
+def test_nothing_is_recorded_while_nothing_records(clock: FakeClock) -> None:
     """Scopes entered outside a recording leave no trace in the next."""
-    clock = FakeClock()
     with hierarchical_timer("before"):
         pass
-    with recording(clock) as record:
+    with recording(clock) as tree:
         pass
     with hierarchical_timer("after"):
         pass
-    assert figures(record) == {}
+    assert figures(tree) == {}
 
 
-def test_a_scope_entered_before_the_recording_is_left_out() -> None:
+def test_a_scope_entered_before_the_recording_is_left_out(clock: FakeClock) -> None:
     """A slice within a user's own scope records the slice only, also where both scopes share a name."""
-    clock = FakeClock()
-    outside = hierarchical_timer("step")
-    record = Recording(clock)
-    with outside:
-        context = record.armed()
+    tree = Tree(clock=clock)
+    with hierarchical_timer("step"):
+        context = recording_into(tree)
         context.__enter__()
         with hierarchical_timer("step"):
             clock.advance(1)
     context.__exit__(None, None, None)
-    assert figures(record) == {"step": (1, 1, 1)}
+    assert figures(tree) == {"step": (1, 1, 1)}
 
 
-def test_a_recording_can_be_resumed() -> None:
+def test_a_recording_can_be_resumed(clock: FakeClock) -> None:
     """What runs between two stretches of a recording is not in it."""
-    clock = FakeClock()
-    record = Recording(clock)
+    tree = Tree(clock=clock)
     for _ in range(2):
-        with record.armed(), hierarchical_timer("on"):
+        with recording_into(tree), hierarchical_timer("on"):
             clock.advance(1)
         with hierarchical_timer("off"):
             clock.advance(1)
-    assert figures(record) == {"on": (2, 2, 2)}
+    assert figures(tree) == {"on": (2, 2, 2)}
+    assert tree.snapshot().root.total_ns == 2 * SECOND
 
 
-def test_recordings_do_not_nest() -> None:
+def test_what_was_open_when_a_recording_ended_is_no_parent_in_the_next(clock: FakeClock) -> None:
+    """A scope that is open across the end is never counted, and nothing ends up below it."""
+    tree = Tree(clock=clock)
+    scope = hierarchical_timer("open")
+    with recording_into(tree):
+        scope.__enter__()
+    with recording_into(tree), hierarchical_timer("later"):
+        clock.advance(1)
+        scope.__exit__(None, None, None)
+    assert figures(tree) == {"later": (1, 1, 1)}
+
+
+def test_recordings_do_not_nest(clock: FakeClock) -> None:
     """A second recording is an error, and the first goes on."""
-    clock = FakeClock()
-    with recording(clock) as record:
+    with recording(clock) as tree:
         with pytest.raises(RuntimeError, match="do not nest"), recording():
             pass
+        with pytest.raises(RuntimeError, match="do not nest"):
+            timers.enable()
         with hierarchical_timer("still"):
             clock.advance(1)
-    assert figures(record) == {"still": (1, 1, 1)}
+    assert figures(tree) == {"still": (1, 1, 1)}
 
 
-def test_each_thread_has_its_own_tree() -> None:
+def test_a_snapshot_counts_what_open_scopes_have_taken(clock: FakeClock) -> None:
+    """Open entries are no entries yet, but their time is there, and all adds up."""
+    with recording(clock) as tree, hierarchical_timer("outer"):
+        clock.advance(1)
+        with hierarchical_timer("inner"):
+            clock.advance(2)
+            now = everything(tree.snapshot())
+    assert now == {"outer": (0, 3, 1), "outer/inner": (0, 2, 2)}
+    assert figures(tree) == {"outer": (1, 3, 1), "outer/inner": (1, 2, 2)}
+
+
+def test_a_reset_keeps_open_scopes_open(clock: FakeClock) -> None:
+    """What was before is returned and forgotten; what is open goes on under the same path, from now."""
+    with recording(clock) as tree, hierarchical_timer("outer"):
+        with hierarchical_timer("done"):
+            clock.advance(1)
+        clock.advance(1)
+        before = tree.reset()
+        clock.advance(4)
+        with hierarchical_timer("inner"):
+            clock.advance(8)
+    assert everything(before) == {"outer": (0, 2, 1), "outer/done": (1, 1, 1)}
+    assert figures(tree) == {"outer": (1, 12, 4), "outer/inner": (1, 8, 8)}
+    assert tree.snapshot().root.total_ns == 12 * SECOND
+
+
+def test_gauges_and_metadata_go_with_the_tree(clock: FakeClock) -> None:
+    """A gauge knows its last value, its extremes and how often it was set; where nothing records nothing is kept."""
+    timers.set_gauge("reward", 100.0)
+    timers.add_metadata("when", "before")
+    with recording(clock) as tree:
+        for value in (1.0, 5.0, 3.0):
+            timers.set_gauge("reward", value)
+        timers.add_metadata("env", "CartPole")
+    seen = tree.snapshot()
+    assert seen.gauges == {"reward": Gauge(3.0, 1.0, 5.0, 3)}
+    assert seen.metadata == {"env": "CartPole"}
+
+
+# ------------------------------------------------------------------ threads
+
+
+def in_thread(work: Callable[[], object], name: str | None = None) -> None:
+    """Run something in a thread of its own, to its end."""
+    thread = threading.Thread(target=work, name=name)
+    thread.start()
+    thread.join()
+
+
+def test_each_thread_has_its_own_tree(clock: FakeClock) -> None:
     """Threads that run while a scope is open elsewhere do not end up below it."""
-    clock = FakeClock()
 
     def work() -> None:
         with hierarchical_timer("other"), hierarchical_timer("inner"):
-            pass
+            clock.advance(1)
 
-    with recording(clock) as record, hierarchical_timer("main"):
+    with recording(clock) as tree, hierarchical_timer("main"):
         clock.advance(1)
         for _ in range(2):
-            thread = threading.Thread(target=work)
+            in_thread(work, "sampler")
+    assert figures(tree) == {"main": (1, 3, 3)}
+    assert everything(tree.snapshot()) == {
+        "main": (1, 3, 3),
+        "sampler": (1, 2, 0),
+        "sampler/other": (2, 2, 0),
+        "sampler/other/inner": (2, 2, 2),
+    }
+    assert tree.snapshot().at("sampler").is_parallel
+
+
+def test_trees_of_ended_threads_are_let_go(clock: FakeClock) -> None:
+    """A process that starts threads without end keeps one tree of those without a name of their own."""
+
+    def work() -> None:
+        with hierarchical_timer("work"):
+            clock.advance(1)
+
+    with recording(clock) as tree:
+        for _ in range(50):
+            in_thread(work)
+    gc.collect()
+    assert len(tree._stacks) == 1
+    (thread,) = [name for name in everything(tree.snapshot()) if "/" not in name]
+    assert everything(tree.snapshot())[f"{thread}/work"] == (50, 50, 50)
+
+
+def test_threads_that_reuse_an_identity_do_not_meet(clock: FakeClock) -> None:
+    """A thread that ends with a scope open leaves nothing for the next one with the same identity to end up in."""
+    identities = set()
+
+    def leave_open() -> None:
+        identities.add(threading.get_ident())
+        hierarchical_timer("left open").__enter__()
+
+    def work() -> None:
+        identities.add(threading.get_ident())
+        with hierarchical_timer("work"):
+            clock.advance(1)
+
+    with recording(clock) as tree:
+        in_thread(leave_open, "one")
+        in_thread(work, "two")
+    assert len(identities) == 1
+    assert everything(tree.snapshot()) == {"two": (1, 1, 0), "two/work": (1, 1, 1)}
+
+
+def test_one_scope_serves_many_threads_at_once(clock: FakeClock) -> None:
+    """Threads that hold the same scope open at the same time each leave their own."""
+    scope = hierarchical_timer("shared")
+    barrier = threading.Barrier(3)
+
+    def work(number: int) -> None:
+        with hierarchical_timer(f"worker {number}"), scope:
+            barrier.wait()
+            clock.advance(0)
+            barrier.wait()
+
+    with recording(clock) as tree, ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, range(3)))
+    found = {path for path in everything(tree.snapshot()) if path.endswith("shared")}
+    assert {path.split("/", 1)[1] for path in found} == {f"worker {number}/shared" for number in range(3)}
+    assert all(count == 1 for path, (count, _, _) in everything(tree.snapshot()).items() if path in found)
+
+
+def test_a_reset_from_another_thread_is_seen_by_all(clock: FakeClock) -> None:
+    """A thread that is within a scope meanwhile goes on there, with what comes after the reset."""
+    entered, was_reset = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with hierarchical_timer("loop"):
+            with hierarchical_timer("step"):
+                clock.advance(1)
+            entered.set()
+            was_reset.wait(30)
+            clock.advance(2)
+            with hierarchical_timer("step"):
+                clock.advance(4)
+
+    with recording(clock) as tree:
+        thread = threading.Thread(target=work, name="sampler")
+        thread.start()
+        entered.wait(30)
+        before = tree.reset()
+        between = tree.snapshot()
+        was_reset.set()
+        thread.join()
+    assert everything(before) == {"sampler": (1, 1, 0), "sampler/loop": (0, 1, 0), "sampler/loop/step": (1, 1, 1)}
+    assert everything(between) == {"sampler": (1, 0, 0), "sampler/loop": (0, 0, 0)}
+    assert everything(tree.snapshot()) == {
+        "sampler": (1, 6, 0),
+        "sampler/loop": (1, 6, 2),
+        "sampler/loop/step": (1, 4, 4),
+    }
+
+
+def test_snapshots_while_threads_run_add_up() -> None:
+    """Whatever a thread does at that moment, no path is shorter than what is below it."""
+    stop = threading.Event()
+    scope = hierarchical_timer("step")
+
+    def work() -> None:
+        while not stop.is_set():
+            with hierarchical_timer("loop"), scope, hierarchical_timer("inner"):
+                pass
+
+    with recording() as tree:
+        threads = [threading.Thread(target=work, name="sampler") for _ in range(2)]
+        for thread in threads:
             thread.start()
+        seen = [tree.snapshot() for _ in range(200)]
+        stop.set()
+        for thread in threads:
             thread.join()
-    assert figures(record) == {"main": (1, 1, 1)}
-    assert [list(dict(root.walk())) for root in record.roots[1:]] == [["other", "other/inner"]] * 2
+    assert max(timing.count for _, timing in seen[-1].root.walk()) > 0
+    for snapshot in seen:
+        for _, timing in snapshot.root.walk():
+            assert timing.self_ns >= 0
 
 
-def test_threads_that_inherit_a_context_have_their_own_tree() -> None:
+# ------------------------------------------------------------------ coroutines
+
+
+def test_tasks_do_not_end_up_in_each_other(clock: FakeClock) -> None:
+    """Coroutines that take turns within plain scopes each have their own path, below what was open around the loop."""
+
+    async def work(name: str) -> None:
+        with hierarchical_timer(name):
+            await asyncio.sleep(0)
+            with hierarchical_timer("inner"):
+                clock.advance(1)
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(work("a"), work("b"))
+
+    with recording(clock) as tree, hierarchical_timer("run"):
+        asyncio.run(main())
+    assert figures(tree) == {
+        "run": (1, 2, 2),
+        "run/a": (1, 2, 0),
+        "run/a/inner": (1, 2, 2),
+        "run/b": (1, 2, 1),
+        "run/b/inner": (1, 1, 1),
+    }
+    assert {timing.is_parallel for timing in tree.snapshot().at("run").children} == {True}
+
+
+def test_one_task_at_a_time_is_part_of_what_runs_it(clock: FakeClock) -> None:
+    """Tasks that do not overlap take up the time of the scope around their loop."""
+
+    async def work() -> None:
+        with hierarchical_timer("step"):
+            clock.advance(1)
+            await asyncio.sleep(0)
+
+    with recording(clock) as tree:
+        for _ in range(3):
+            with hierarchical_timer("run"):
+                clock.advance(1)
+                asyncio.run(work())
+    assert figures(tree) == {"run": (3, 6, 3), "run/step": (3, 3, 3)}
+
+
+def test_trees_of_ended_tasks_are_used_again(clock: FakeClock) -> None:
+    """As many trees as tasks at a time, however many tasks there are."""
+
+    async def work() -> None:
+        with hierarchical_timer("step"):
+            clock.advance(1)
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        for _ in range(50):
+            await asyncio.gather(work(), work())
+
+    with recording(clock) as tree:
+        asyncio.run(main())
+    assert len(tree._owner.root.lanes) <= 4
+    assert tree.snapshot().at("step").count == 100
+
+
+def test_threads_that_inherit_a_context_have_their_own_tree(clock: FakeClock) -> None:
     """asyncio.to_thread copies the caller's context, not its open scopes."""
-    clock = FakeClock()
 
     def work() -> None:
         with hierarchical_timer("other"):
@@ -185,43 +671,323 @@ def test_threads_that_inherit_a_context_have_their_own_tree() -> None:
             clock.advance(1)
             await asyncio.gather(*(asyncio.to_thread(work) for _ in range(3)))
 
-    with recording(clock) as record:
+    with recording(clock) as tree:
         asyncio.run(main())
-    assert figures(record) == {"main": (1, 1, 1)}
+    assert figures(tree) == {"main": (1, 1, 1)}
+    assert all(timing.name != "other" for timing in tree.snapshot().at("main").children)
 
 
-@pytest.mark.parametrize("name", ["", "a/b"])
-def test_a_name_that_would_break_paths_is_refused(name: str) -> None:
-    """Paths join names by slashes."""
-    with pytest.raises(ValueError, match="timer's name"):
-        hierarchical_timer(name)
+# ------------------------------------------------------------------ several trees
 
+
+def test_merging_keeps_the_sum_and_each_worker(clock: FakeClock) -> None:
+    """Workers' trees add up below one name that is no part of the time around it; each stays as it came."""
+    parts = []
+    for number, seconds in enumerate((1, 2)):
+        worker = Tree(f"worker {number}", clock)
+        with worker.timer("step"):
+            clock.advance(seconds)
+        worker.set_gauge("reward", seconds)
+        parts.append(worker.snapshot())
+    with recording(clock) as tree, hierarchical_timer("collect"):
+        clock.advance(1)
+        for part in parts:
+            timers.merge_tree(part, "workers")
+    seen = tree.snapshot()
+    assert everything(seen) == {
+        "collect": (1, 1, 1),
+        "collect/workers": (2, 3, 0),
+        "collect/workers/step": (2, 3, 3),
+    }
+    assert seen.at("collect", "workers").is_parallel
+    assert (seen.at("collect", "workers", "step").min_ns, seen.at("collect", "workers", "step").max_ns) == (
+        SECOND,
+        2 * SECOND,
+    )
+    assert seen.gauges == {"reward": Gauge(2, 1, 2, 2)}
+    assert {worker.name: everything(worker)["step"] for worker in seen.workers} == {
+        "worker 0": (1, 1, 1),
+        "worker 1": (1, 2, 2),
+    }
+
+
+def test_frozen_trees_merge_likewise(clock: FakeClock) -> None:
+    """What was read back from files can be put together, in sequence too."""
+    one, other = Tree("one", clock), Tree("other", clock)
+    for tree in (one, other):
+        with tree.timer("step"):
+            clock.advance(1)
+    beside = merge(one.snapshot(), other.snapshot(), "other")
+    assert beside.root.self_ns == one.snapshot().root.self_ns
+    within = merge(beside, other.snapshot(), "after", is_parallel=False)
+    assert within.root.total_ns >= sum(timing.total_ns for timing in within.root.children if not timing.is_parallel)
+    assert within.at("other", "step").count == within.at("after", "step").count == 1
+    assert [worker.name for worker in within.workers] == ["other"]
+    assert within.workers[0].at("step").count == 2
+
+
+def test_snapshots_can_be_sent(clock: FakeClock) -> None:
+    """A frozen tree goes through pickle as it is."""
+    tree = Tree("learner", clock, keep=3)
+    with tree.timer("step", Mode.MEAN):
+        clock.advance(1)
+    tree.merge(tree.snapshot(), "workers")
+    assert pickle.loads(pickle.dumps(tree.snapshot())) == tree.snapshot()  # noqa: S301 - of our own making
+
+
+def test_components_have_trees_of_their_own(clock: FakeClock) -> None:
+    """Named parts of a process record side by side, each below nothing but itself."""
+    learner, worker = Tree("Learner 0", clock), Tree("RolloutWorker w0", clock)
+    with learner.timer("train"):
+        clock.advance(1)
+        with worker.timer("step"), learner.timer("forward"):
+            clock.advance(1)
+    assert everything(learner.snapshot()) == {"train": (1, 2, 1), "train/forward": (1, 1, 1)}
+    assert everything(worker.snapshot()) == {"step": (1, 1, 1)}
+
+
+# ------------------------------------------------------------------ the process, armed or not
+
+STATES = """
+import json, os, sys, threading, warnings
+warnings.simplefilter("error", RuntimeWarning)
+{setup}
+from pytest_rlperf import timers
+
+def work():
+    return 1
+
+decorated = timers.timed(work)
+assert decorated() == 1
+with timers.hierarchical_timer("step") as nothing:
+    assert nothing is None
+{body}
+"""
+
+
+def run_python(body: str, armed: str | None, setup: str = "") -> str:
+    """Run a program in a process of its own, with timers armed or not; return what it wrote."""
+    environment = {name: value for name, value in os.environ.items() if name != "RLPERF_TIMERS"}
+    if armed is not None:
+        environment["RLPERF_TIMERS"] = armed
+    done = subprocess.run(
+        [sys.executable, "-c", STATES.format(body=body, setup=setup)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("armed", [None, "", "off", "0"])
+def test_unarmed_timers_are_gone(armed: str | None) -> None:
+    """The decorated function is the function, all scopes are one, and nothing of asyncio or pytest is loaded."""
+    body = """
+assert decorated is work
+assert timers.hierarchical_timer("a") is timers.hierarchical_timer("b") is timers.component("c").timer("d")
+assert not {"asyncio", "pytest", "torch", "numpy"} & set(sys.modules), sorted(sys.modules)
+assert timers.child_environment() == {"RLPERF_TIMERS": "off"}
+for switch in (timers.enable, timers.disable):
+    try:
+        switch()
+    except RuntimeWarning as warning:
+        print(warning)
+print(timers.snapshot().root.children)
+"""
+    said = run_python(body, armed).splitlines()
+    assert said[0].startswith("enable() does nothing: timers were not armed")
+    assert said[1].startswith("disable() does nothing")
+    assert said[2] == "()"
+
+
+def test_armed_timers_record_and_can_be_switched() -> None:
+    """Armed and on, what ran is there; switched off and on again, what ran between is not. Children follow."""
+    body = """
+def seen():
+    return {name.name: name.count for name in timers.snapshot().root.children}
+print(json.dumps(seen()))
+timers.disable()
+decorated()
+print(os.environ["RLPERF_TIMERS"], timers.is_recording(), timers.child_environment()["RLPERF_TIMERS"])
+timers.enable()
+decorated()
+print(json.dumps(seen()), os.environ["RLPERF_TIMERS"])
+with timers.component("Learner 0").timer("train"):
+    pass
+print([worker.name for worker in timers.snapshot().workers], "asyncio" in sys.modules, "pytest" in sys.modules)
+"""
+    said = run_python(body, "on").splitlines()
+    assert json.loads(said[0]) == {"work": 1, "step": 1}
+    assert said[1] == "standby False standby"
+    assert said[2] == '{"work": 2, "step": 1} on'
+    assert said[3] == "['Learner 0'] True False"
+
+
+def test_standby_waits() -> None:
+    """Armed without recording, until switched on."""
+    body = """
+assert not timers.is_recording()
+assert decorated is not work
+timers.enable()
+decorated()
+print([timing.name for timing in timers.snapshot().root.children])
+"""
+    assert run_python(body, "standby") == "['work']"
+
+
+def test_a_setting_that_means_nothing_is_told() -> None:
+    """Whoever writes RLPERF_TIMERS=yes please is told what there is to write."""
+    with pytest.raises(AssertionError, match="RLPERF_TIMERS=yes please is none of on, standby and off"):
+        run_python("", "yes please")
+
+
+def test_a_forked_child_starts_with_nothing() -> None:
+    """What its parent saw is not counted twice, what is open in the parent is not open in it, and locks are free."""
+    body = """
+scope = timers.hierarchical_timer("outer")
+with scope:
+    child = os.fork()
+    if child == 0:
+        with timers.hierarchical_timer("child"):
+            pass
+        print({timing.name: timing.count for timing in timers.snapshot().root.children}, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+print([timing.name for timing in timers.snapshot().root.children])
+"""
+    assert run_python(body, "on").splitlines() == ["{'child': 1}", "['work', 'step', 'outer']"]
+
+
+def test_a_running_tree_makes_way_for_a_recording() -> None:
+    """A recording has all scopes to itself; afterwards the process's own tree goes on."""
+    body = """
+with timers.recording() as tree:
+    decorated()
+decorated()
+print(tree.phases(1)[0].count, timers.snapshot().at("work").count)
+"""
+    assert run_python(body, "on") == "1.0 2"
+
+
+# ------------------------------------------------------------------ in general
 
 Program = list[tuple[str, int, "Program"]]
 programs: st.SearchStrategy[Program] = st.recursive(
     st.just([]),
-    lambda children: st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1000), children), max_size=4),
+    lambda children: st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "c", "fail", "task", "thread", "generator", "reset"]),
+            st.integers(0, 1000),
+            children,
+        ),
+        max_size=4,
+    ),
     max_leaves=20,
 )
 
 
+class Machine:
+    """Runs random programs of scopes; ``spent_ns`` is what the main thread's outermost scopes took since a reset."""
+
+    def __init__(self, clock: FakeClock, tree: Tree) -> None:
+        self.clock = clock
+        self.tree = tree
+
+    def run(self, program: Program) -> None:
+        """Run a program to its end."""
+        for name, nanoseconds, children in program:
+            if name == "reset":
+                self.tree.reset()
+            elif name == "thread":
+                in_thread(lambda children=children: self.run(children), "thread")  # type: ignore[misc]
+            elif name == "task":
+                self.take_turns(nanoseconds, children)
+            elif name == "generator":
+                for _ in self.generate(nanoseconds, children):
+                    self.clock.advance(nanoseconds / 1e9)
+            elif name == "fail":
+                try:
+                    with hierarchical_timer(name):
+                        self.run(children)
+                        raise ZeroDivisionError
+                except ZeroDivisionError:
+                    pass
+            else:
+                with hierarchical_timer(name):
+                    self.clock.advance(nanoseconds / 1e9)
+                    self.run(children)
+
+    @timed(name="generate")
+    def generate(self, nanoseconds: int, children: Program) -> Iterator[int]:
+        """Run a program a piece at a time."""
+        for child in children:
+            self.clock.advance(nanoseconds / 1e9)
+            self.run([child])
+            yield 1
+
+    def take_turns(self, nanoseconds: int, children: Program) -> None:
+        """Run a program's parts in coroutines that take turns."""
+
+        async def work(child: tuple[str, int, Program]) -> None:
+            with hierarchical_timer("turn"):
+                await asyncio.sleep(0)
+                self.clock.advance(nanoseconds / 1e9)
+                with hierarchical_timer(f"part {child[0]}"):
+                    await asyncio.sleep(0)
+                    self.clock.advance(child[1] / 1e9)
+
+        async def main() -> None:
+            await asyncio.gather(*map(work, children))
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(main())
+
+
+@settings(max_examples=60, deadline=None)
 @given(program=programs)
 def test_children_and_self_add_up(program: Program) -> None:
-    """In any program of nested scopes, a node's total is its children's and its own time, and the whole is all."""
+    """In any program, a path's total is its sequential children's and its own time, and its own is never negative."""
     clock = FakeClock()
+    with recording(clock) as tree:
+        with hierarchical_timer("whole"):
+            Machine(clock, tree).run(program)
+            check(tree.snapshot().root)
+        check(tree.snapshot().root)
+    assert tree.faults == {}
 
-    def run(body: Program) -> int:
-        spent = 0
+
+def check(timing: Timing) -> None:
+    """Assert that a timing and all below it add up."""
+    below_ns = sum(child.total_ns for child in timing.children if not child.is_parallel)
+    assert timing.total_ns == timing.self_ns + below_ns
+    assert timing.self_ns >= 0
+    if timing.min_ns is not None and timing.max_ns is not None and timing.mode is Mode.SUM:
+        assert timing.min_ns * timing.count <= timing.total_ns
+        assert timing.min_ns <= timing.max_ns
+    for child in timing.children:
+        check(child)
+
+
+@settings(max_examples=60, deadline=None)
+@given(program=programs)
+def test_a_plain_program_is_timed_exactly(program: Program) -> None:
+    """Of nested scopes alone, every nanosecond is somewhere, and in one place."""
+    clock = FakeClock()
+    spent: dict[tuple[str, ...], int] = {}
+
+    def run(body: Program, above: tuple[str, ...]) -> None:
         for name, nanoseconds, children in body:
+            path = (*above, name)
             with hierarchical_timer(name):
                 clock.advance(nanoseconds / 1e9)
-                spent += nanoseconds + run(children)
-        return spent
+                spent[path] = spent.get(path, 0) + nanoseconds
+                run(children, path)
 
-    with recording(clock) as record:
-        spent_ns = run(program)
-    nodes = dict(record.roots[0].walk())
-    assert sum(node.total_ns for path, node in nodes.items() if "/" not in path) == spent_ns
-    for node in nodes.values():
-        assert node.total_ns == node.self_ns + sum(child.total_ns for child in node.children.values())
-        assert node.self_ns >= 0
+    with recording(clock) as tree:
+        run(program, ())
+    assert {path: timing.self_ns for path, timing in tree.snapshot().root.walk()} == spent

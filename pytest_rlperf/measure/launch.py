@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.model import Side
+from pytest_rlperf.timers.arming import VARIABLE
 
 _PADDING = "PYTEST_RLPERF_PADDING"
 _PADDING_MOST = 4096  # bytes: a page
@@ -101,6 +102,7 @@ def _environment(side: Side) -> dict[str, str]:
             environment.pop(name, None)
         else:
             environment[name] = setting
+    environment[VARIABLE] = "standby"  # before anything binds a scope; traced slices switch them on
     environment[_PADDING] = "." * random.SystemRandom().randrange(_PADDING_MOST)
     return environment
 

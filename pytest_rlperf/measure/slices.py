@@ -20,7 +20,7 @@ from pytest_rlperf.measure.kernel import ITERATIONS
 from pytest_rlperf.measure.placement import ActivityWatch, cpu_reader
 from pytest_rlperf.measure.slowdown import steps_for, work
 from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm, Workload
-from pytest_rlperf.timers.tree import Recording
+from pytest_rlperf.timers import Tree, recording_into
 
 SLICE_S = 0.015
 LONG_CALL_S = 0.002  # from here on a slice holds too few rounds for a median: its figure is the mean
@@ -140,7 +140,7 @@ class Meter:
         shape = self._shapes[kind]
         kernel = self._kernels.get(kind)
         call, setup = (self.workload.call, self.workload.setup) if kernel is None else (kernel, None)
-        trace = Recording(self.clocks.wall_ns) if kind is SliceKind.TRACED else None
+        trace = Tree(clock=self.clocks.wall_ns) if kind is SliceKind.TRACED else None
         collections, waits = _collections(), _waits()
         start_ns, start_cpu_ns = self.clocks.wall_ns(), self.clocks.cpu_ns()
         with warnings.catch_warnings():
@@ -198,7 +198,7 @@ class Meter:
         call: Callable[[], object],
         setup: Callable[[], None] | None,
         shape: Shape,
-        trace: Recording | None,
+        trace: Tree | None,
         extra_steps: int,
     ) -> list[_Round]:
         """Time each round by itself; ``setup`` runs before the clock is read, and unrecorded."""
@@ -208,7 +208,7 @@ class Meter:
         for _ in range(shape.rounds):
             if setup is not None:
                 setup()
-            with nullcontext() if trace is None else trace.armed():
+            with nullcontext() if trace is None else recording_into(trace):
                 start_cpu_ns = cpu_ns() if shape.long else 0
                 round_ns = _round_ns(call, shape.iterations, wall_ns, extra_steps)
                 rounds.append(_Round(round_ns, cpu_ns() - start_cpu_ns if shape.long else 0))

@@ -59,12 +59,14 @@ class Timing:
         """Return the child called ``name``, if there is one."""
         return next((child for child in self.children if child.name == name), None)
 
-    def walk(self, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Timing]]:
+    def walk(self) -> Iterator[tuple[tuple[str, ...], Timing]]:
         """Yield every descendant with the names that lead to it, parents first, in the order of their first entry."""
-        for child in self.children:
-            path = (*above, child.name)
-            yield path, child
-            yield from child.walk(path)
+        # Not by recursion: trees are as deep as the code that was timed recurses.
+        pending: list[tuple[tuple[str, ...], Timing]] = [((child.name,), child) for child in reversed(self.children)]
+        while pending:
+            path, timing = pending.pop()
+            yield path, timing
+            pending += [((*path, child.name), child) for child in reversed(timing.children)]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,50 @@
-"""Hierarchical timings, usable in production code and without pytest."""
+"""Hierarchical timings, usable in production code and without pytest.
 
-from pytest_rlperf.timers.tree import Scope, hierarchical_timer, recording, timed
+Nothing is timed, at no cost, unless the environment says ``RLPERF_TIMERS=on`` (or ``standby``) before this is imported.
+"""
 
-__all__ = ["Scope", "hierarchical_timer", "recording", "timed"]
+from pytest_rlperf.timers.arming import ARMED
+from pytest_rlperf.timers.merge import merge
+from pytest_rlperf.timers.node import TimerModeError
+from pytest_rlperf.timers.process import (
+    Component,
+    add_metadata,
+    child_environment,
+    component,
+    disable,
+    enable,
+    hierarchical_timer,
+    is_recording,
+    merge_tree,
+    recording,
+    recording_into,
+    reset,
+    set_gauge,
+    snapshot,
+    timed,
+)
+from pytest_rlperf.timers.scope import Timer
+from pytest_rlperf.timers.tree import Tree
+
+__all__ = [
+    "ARMED",
+    "Component",
+    "Timer",
+    "TimerModeError",
+    "Tree",
+    "add_metadata",
+    "child_environment",
+    "component",
+    "disable",
+    "enable",
+    "hierarchical_timer",
+    "is_recording",
+    "merge",
+    "merge_tree",
+    "recording",
+    "recording_into",
+    "reset",
+    "set_gauge",
+    "snapshot",
+    "timed",
+]

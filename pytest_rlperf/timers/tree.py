@@ -1,201 +1,210 @@
-"""Named scopes that build a tree of paths per thread.
-
-A scope's parent is the scope open around it when it is entered, so one function called from two places has two
-nodes. In a tree of paths recursion opens a deeper node: a node is open at most once a thread, its start time can
-live on it, and entering a scope allocates nothing after the first time.
-
-Scopes cost two clock readings and little else while a recording runs, and next to nothing while none does.
-"""
+"""A tree of named scopes that is being recorded: per thread, per task, and all of it at one moment."""
 
 from __future__ import annotations
 
-import functools
-import sys
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+import weakref
+from collections import Counter
+from dataclasses import replace
 
-from pytest_rlperf.model import Phase
+from pytest_rlperf.model import Gauge, Mode, Phase, TimerTree, Timing
+from pytest_rlperf.timers.merge import add_gauges, add_workers, together
+from pytest_rlperf.timers.node import WINDOW
+from pytest_rlperf.timers.scope import Timer, TreeScope
+from pytest_rlperf.timers.stack import ClockNs, Stack, Switch
 
-P = ParamSpec("P")
-R = TypeVar("R")
-ClockNs = Callable[[], int]
+_NUMBERED = re.compile(r"^Thread-\d+")  # the names that threads get by themselves
 
 
-class Node:
-    """One path in a thread's tree; ``total_ns`` counts closed entries only."""
+class Tree:
+    """The timings of one component or process, with scopes of its own (:meth:`timer`) that always record.
 
-    __slots__ = ("children", "count", "name", "parent", "start_ns", "total_ns")
+    The thread that makes it has its paths at the top; those of other threads are below their names, of threads that
+    have ended added up. ``clock`` gives integer nanoseconds. ``keep`` is how many of each path's last entries are kept
+    one by one. A tree may be used from any thread; of what another thread does at the moment of :meth:`snapshot`, the
+    last scope may be missing.
+    """
 
-    def __init__(self, name: str, parent: Node | None) -> None:
+    def __init__(self, name: str = "root", clock: ClockNs = time.perf_counter_ns, *, keep: int = 0) -> None:
         self.name = name
-        self.parent = parent
-        self.children: dict[str, Node] = {}
-        self.count = 0
-        self.total_ns = 0
-        self.start_ns = 0
-
-    @property
-    def self_ns(self) -> int:
-        """The time spent in no child."""
-        return self.total_ns - sum(child.total_ns for child in self.children.values())
-
-    def child(self, name: str) -> Node:
-        """Return the child called ``name``, made where there is none."""
-        node = self.children.get(name)
-        if node is None:
-            node = self.children[name] = Node(name, self)
-        return node
-
-    def walk(self, prefix: str = "") -> Iterator[tuple[str, Node]]:
-        """Yield every descendant with its path, parents first, in order of first entry."""
-        for child in self.children.values():
-            path = f"{prefix}{child.name}"
-            yield path, child
-            yield from child.walk(f"{path}/")
-
-
-class _Stack:
-    """Which node is open in one thread; at the root, none is."""
-
-    __slots__ = ("node",)
-
-    def __init__(self, root: Node) -> None:
-        self.node = root
-
-
-class Recording:
-    """The trees of one recording, one per thread that entered a scope; the recording thread's is the first."""
-
-    def __init__(self, clock: ClockNs) -> None:
         self.clock = clock
-        self.local = threading.local()
-        self.roots = [Node("", None)]
-        self._owner = threading.get_ident()
-        self._lock = threading.Lock()
+        self.keep = keep
+        self.gauges: dict[str, Gauge] = {}
+        self.metadata: dict[str, str] = {}
+        self.faults: Counter[str] = Counter()
+        self._lock = threading.RLock()  # taken again by what the garbage collector calls
+        self._homes = threading.local()
+        self._owner = Stack("")
+        self._homes.stack = self._owner
+        self._stacks = [self._owner]
+        self._ended: dict[str, tuple[Timing, ...]] = {}
+        self._workers: tuple[TimerTree, ...] = ()
+        self._since_ns: int | None = None
+        self._before_ns = 0
+        self._scopes: dict[tuple[str, Mode], TreeScope] = {}
+        self._switch: Switch | None = None
+        self._switches: list[Switch] = []
+        self._epoch = 0
 
-    def join_thread(self) -> _Stack:
-        """Give the current thread a tree of its own."""
-        if threading.get_ident() == self._owner:
-            root = self.roots[0]
-        else:
-            root = Node("", None)
+    # ------------------------------------------------------------------ recording
+
+    def timer(self, name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> Timer:
+        """Return the context manager that times its body in this tree, whatever else records."""
+        scope = self._scopes.get((name, mode))
+        if scope is None:
+            if self._switch is None:
+                self._switch = Switch()
+                self.record(self._switch)
+            scope = TreeScope(self._switch, name, mode, window, self.keep)
+            scope = self._scopes.setdefault((name, mode), scope)
+        return scope
+
+    def record(self, switch: Switch) -> None:
+        """Have the scopes of ``switch`` record here from now on."""
+        if self._since_ns is None:
+            self._since_ns = self.clock()
+        self._epoch += 1
+        self._switches.append(switch)
+        switch.turn_on(self, self.clock)
+
+    def pause(self, switch: Switch) -> None:
+        """Have the scopes of ``switch`` do nothing; those that are open are never counted."""
+        switch.turn_off()
+        self._switches.remove(switch)
+        if self._since_ns is not None:
+            self._before_ns += self.clock() - self._since_ns
+            self._since_ns = None
+
+    def join(self) -> Stack:
+        """Return the current thread's stack, as it is to go on from here."""
+        stack: Stack | None = getattr(self._homes, "stack", None)
+        if stack is None:
+            stack = self._homes.stack = Stack(_label(threading.current_thread().name))
+            token = self._homes.token = _Token()
             with self._lock:
-                self.roots.append(root)
-        stack = self.local.stack = _Stack(root)
+                self._stacks.append(stack)
+            # The thread's locals go when it does, whatever else holds on to its stack.
+            itself, key = weakref.ref(self), id(stack)
+            stack.token = weakref.ref(token, lambda _: _end_thread(itself(), key))
+        if stack.epoch != self._epoch:
+            stack.epoch = self._epoch
+            stack.leave_all()  # what was open when recording ended
+        if stack.pending_ns is not None:
+            stack.forget(stack.pending_ns)
         return stack
 
-    @contextmanager
-    def armed(self) -> Iterator[None]:
-        """Have every scope in the process record here while the body runs; recordings do not nest."""
-        global _active, _clock, _local
-        if _active is not None:
-            raise RuntimeError("a recording is running already; recordings do not nest")
-        _clock = self.clock
-        _active = self
-        _local = self.local
-        try:
-            yield
-        finally:
-            _active = _local = None
+    def note_fault(self, fault: str) -> bool:
+        """Remember that scopes were misused; return whether it is news."""
+        with self._lock:
+            self.faults[fault] += 1
+            return self.faults[fault] == 1
+
+    def set_gauge(self, name: str, value: float) -> None:
+        """Note the value of a quantity."""
+        with self._lock:
+            self.gauges = add_gauges([self.gauges, {name: Gauge(value, value, value, 1)}])
+
+    def merge(self, other: TimerTree, root_name: str, *, is_parallel: bool = True) -> None:
+        """Add what somebody else has seen below the path that is open here, as ``root_name``.
+
+        What ``other`` saw by itself is kept in the snapshot's ``workers``, by its name. Parallel paths are no part of
+        the time of the path above them.
+        """
+        switch = self._switch
+        stack = switch.current() if switch is not None else None
+        with self._lock:
+            node = self._owner.node if stack is None else stack.node
+            node.child(root_name).add(replace(other.root, name=root_name), is_parallel=is_parallel)
+            self.gauges = add_gauges([self.gauges, other.gauges])
+            self._workers = add_workers([*self._workers, replace(other, workers=()), *other.workers])
+
+    # ------------------------------------------------------------------ reading
+
+    def snapshot(self) -> TimerTree:
+        """Return all that was seen until now; open entries count by what they have taken so far."""
+        with self._lock:
+            now_ns = self.clock()
+            below = together([self._seen(self._owner, now_ns), self._threads(now_ns)])
+            on_ns = self._before_ns + (0 if self._since_ns is None else now_ns - self._since_ns)
+            sequential_ns = sum(timing.total_ns for timing in below if not timing.is_parallel)
+            faults = {"faults": "; ".join(f"{text} ({n}x)" for text, n in self.faults.items())} if self.faults else {}
+            return TimerTree(
+                root=Timing(self.name, 1, max(on_ns, sequential_ns), children=below),
+                gauges=dict(self.gauges),
+                metadata={**self.metadata, **faults},
+                workers=self._workers,
+            )
+
+    def reset(self) -> TimerTree:
+        """Forget everything, and return it; scopes that are open go on, and count from now."""
+        with self._lock:
+            seen = self.snapshot()
+            now_ns = self.clock()
+            mine = getattr(self._homes, "stack", None)
+            for stack in self._stacks:
+                if stack is mine:
+                    stack.forget(now_ns)
+                else:
+                    stack.pending_ns = now_ns  # what another thread has at hand only that thread can change
+            for switch in self._switches:
+                switch.turn_on(self, self.clock)
+            self.gauges, self._ended, self._workers = {}, {}, ()
+            self.faults.clear()
+            self._before_ns = 0
+            self._since_ns = None if self._since_ns is None else now_ns
+        return seen
 
     def phases(self, iterations: int) -> tuple[Phase, ...]:
-        """Return the recording thread's paths, per iteration; what ran beside it is in the other roots."""
+        """Return the paths of the thread that made the tree, per iteration; what ran beside it is left out."""
+        with self._lock:
+            seen = Timing("", 0, 0, children=self._seen(self._owner, self.clock()))
         return tuple(
             Phase(
-                path=path,
-                count=node.count / iterations,
-                total_s=node.total_ns / iterations / 1e9,
-                self_s=node.self_ns / iterations / 1e9,
+                path="/".join(path),
+                count=timing.count / iterations,
+                total_s=timing.total_ns / iterations / 1e9,
+                self_s=timing.self_ns / iterations / 1e9,
                 device="host",
             )
-            for path, node in self.roots[0].walk()
+            for path, timing in seen.walk()
         )
 
+    def _seen(self, stack: Stack, now_ns: int) -> tuple[Timing, ...]:
+        return stack.root.timings(stack.open_ns(now_ns), forgotten=stack.pending_ns is not None)
 
-# The running recording, its clock and the open nodes of its threads, each bound apart to save look-ups a reading.
-# With each recording comes a new thread-local: no thread is ever left with an open node of an earlier one.
-_active: Recording | None = None
-_local: threading.local | None = None
-_clock: ClockNs = time.perf_counter_ns
+    def _threads(self, now_ns: int) -> list[Timing]:
+        """Return a path for every other thread, or for several of one name."""
+        found = dict(self._ended)
+        for stack in self._stacks:
+            if stack is not self._owner:
+                found[stack.label] = together([found.get(stack.label, ()), self._seen(stack, now_ns)])
+        return [
+            Timing(label, 1, sum(t.total_ns for t in below if not t.is_parallel), children=below, is_parallel=True)
+            for label, below in found.items()
+            if below
+        ]
 
-
-class Scope:
-    """A reusable, reentrant context manager that times its body under ``name``; bind it once to save the look-up."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        if not name or "/" in name:
-            raise ValueError(f"a timer's name must be non-empty and without '/', which joins paths: {name!r}")
-        self.name = sys.intern(name)  # so that equal names are the same object, which __exit__ relies on
-
-    def __enter__(self) -> None:
-        local = _local
-        if local is None:
-            return
-        try:
-            stack = local.stack
-        except AttributeError:
-            stack = _join_thread()
-        parent = stack.node
-        try:
-            node = parent.children[self.name]
-        except KeyError:
-            node = parent.child(self.name)
-        stack.node = node
-        node.start_ns = _clock()
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        local = _local
-        if local is None:
-            return
-        now_ns = _clock()
-        try:
-            stack = local.stack
-        except AttributeError:
-            return  # entered before this recording began
-        node = stack.node
-        if node.name is not self.name:
-            return  # likewise: what is open is the root, or a scope this recording did see entered
-        node.total_ns += now_ns - node.start_ns
-        node.count += 1
-        stack.node = node.parent
+    def _end_thread(self, key: int) -> None:
+        """Keep what a thread that has ended saw, and let go of its stack."""
+        with self._lock:
+            for stack in [stack for stack in self._stacks if id(stack) == key]:
+                self._stacks.remove(stack)
+                stack.node = stack.root
+                seen = stack.root.timings({}, forgotten=stack.pending_ns is not None)
+                self._ended[stack.label] = together([self._ended.get(stack.label, ()), seen])
 
 
-def _join_thread() -> _Stack:
-    """Give the current thread a tree in the running recording, or one to forget if it has just ended."""
-    return _Stack(Node("", None)) if _active is None else _active.join_thread()
+def _end_thread(tree: Tree | None, key: int) -> None:
+    if tree is not None:
+        tree._end_thread(key)
 
 
-_scopes: dict[str, Scope] = {}
+class _Token:
+    """Lives as long as its thread."""
 
 
-def hierarchical_timer(name: str) -> Scope:
-    """Return the context manager that times its body under ``name``, below the scope open around it."""
-    try:
-        return _scopes[name]
-    except KeyError:
-        return _scopes.setdefault(name, Scope(name))
-
-
-def timed(function: Callable[P, R]) -> Callable[P, R]:
-    """Time each call of ``function`` under its qualified name."""
-    scope = Scope(function.__qualname__.replace("<locals>.", ""))
-
-    @functools.wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        with scope:
-            return function(*args, **kwargs)
-
-    return wrapper
-
-
-@contextmanager
-def recording(clock: ClockNs = time.perf_counter_ns) -> Iterator[Recording]:
-    """Arm every scope in the process while the body runs; what they saw is in the yielded recording."""
-    record = Recording(clock)
-    with record.armed():
-        yield record
+def _label(name: str) -> str:
+    """Return a thread's name, less the number it got for want of a name: such threads come and go."""
+    return _NUMBERED.sub("Thread", name)

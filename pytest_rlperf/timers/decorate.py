@@ -1,0 +1,150 @@
+"""Timing a function's body, whichever way it runs: at once, awaited, or a piece at a time."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, cast
+
+from pytest_rlperf.timers.node import Node
+from pytest_rlperf.timers.scope import Scope
+from pytest_rlperf.timers.stack import Stack
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """Return what a function is timed as: its qualified name."""
+    return function.__qualname__.replace("<locals>.", "")
+
+
+def decorate(function: Callable[P, R], scope: Scope) -> Callable[P, R]:
+    """Return ``function`` with ``scope`` around its body.
+
+    A coroutine is timed from its first step to its last, what it waits for included; a generator while it runs, what
+    its consumer does in between left out, each generator as one entry.
+    """
+    wrapped: Callable[..., Any]
+    if isinstance(function, staticmethod | classmethod):
+        return cast("Callable[P, R]", type(function)(decorate(function.__func__, scope)))
+    if inspect.iscoroutinefunction(function):
+        wrapped = _around_coroutine(function, scope)
+    elif inspect.isgeneratorfunction(function):
+        wrapped = _around_generator(function, scope)
+    elif inspect.isasyncgenfunction(function):
+        wrapped = _around_async_generator(function, scope)
+    else:
+        wrapped = _around_call(function, scope)
+    return cast("Callable[P, R]", functools.wraps(function)(wrapped))
+
+
+def _around_call(function: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with scope:
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _around_coroutine(function: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with scope:
+            return await function(*args, **kwargs)
+
+    return wrapper
+
+
+def _around_generator(function: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        with _Entry(scope) as part:
+            with part:
+                body = function(*args, **kwargs)
+            step, given = body.send, None
+            while True:
+                try:
+                    with part:
+                        item = step(given)
+                except StopIteration as end:
+                    return end.value
+                try:
+                    given = yield item
+                    step = body.send
+                except GeneratorExit:
+                    with part:
+                        body.close()
+                    raise
+                except BaseException as error:  # the body's to handle
+                    given, step = error, body.throw
+
+    return wrapper
+
+
+def _around_async_generator(function: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        with _Entry(scope) as part:
+            body = function(*args, **kwargs)
+            step, given = body.asend, None
+            while True:
+                try:
+                    with part:
+                        item = await step(given)
+                except StopAsyncIteration:
+                    return
+                try:
+                    given = yield item
+                    step = body.asend
+                except GeneratorExit:
+                    with part:
+                        await body.aclose()
+                    raise
+                except BaseException as error:  # the body's to handle
+                    given, step = error, body.athrow
+
+    return wrapper
+
+
+class _Entry:
+    """One entry of a path that is made of several parts."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._part = _Part(scope)
+
+    def __enter__(self) -> _Part:
+        return self._part
+
+    def __exit__(self, kind: object, error: object, traceback: TracebackType | None) -> None:
+        self._part.count()
+
+
+class _Part:
+    """Times one part after another, none of them an entry by itself."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._at: tuple[Stack, Node] | None = None
+        self._node: Node | None = None
+        self._elapsed_ns = 0
+
+    def __enter__(self) -> None:
+        self._at = self._scope.enter()
+
+    def __exit__(self, kind: object, error: object, traceback: TracebackType | None) -> None:
+        now_ns = self._scope.switch.clock()
+        if self._at is None:
+            return
+        stack, node = self._at
+        if stack.node is node:
+            stack.node = node.parent
+            node.total_ns += now_ns - node.start_ns
+            self._elapsed_ns += now_ns - node.start_ns
+            self._node = node
+
+    def count(self) -> None:
+        """Count all parts as one entry of the path that the last of them was on."""
+        node = self._node
+        if node is not None:
+            node.total_ns -= self._elapsed_ns
+            node.close(self._elapsed_ns)

@@ -1,0 +1,98 @@
+"""Putting frozen trees together: sums where paths meet, and each worker's own view beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_rlperf.model import Gauge, TimerTree, Timing
+
+
+def add_timings(one: Timing, other: Timing) -> Timing:
+    """Return both as one path: entries and times added up, extremes kept, the last entry the other's."""
+    return replace(
+        one,
+        count=one.count + other.count,
+        total_ns=one.total_ns + other.total_ns,
+        min_ns=_of_known(min, one.min_ns, other.min_ns),
+        max_ns=_of_known(max, one.max_ns, other.max_ns),
+        last_ns=one.last_ns if other.last_ns is None else other.last_ns,
+        children=together([one.children, other.children]),
+        recent_ns=one.recent_ns + other.recent_ns,
+        is_parallel=one.is_parallel or other.is_parallel,
+    )
+
+
+def together(groups: Sequence[Sequence[Timing]], *, are_parallel: bool = False) -> tuple[Timing, ...]:
+    """Return the paths of all groups, those of one name and mode as one; of the first group are others' if need be.
+
+    ``are_parallel`` says that every group but the first ran beside the others.
+    """
+    found: dict[tuple[str, str], Timing] = {}
+    for number, group in enumerate(groups):
+        for timing in group:
+            new = replace(timing, is_parallel=True) if are_parallel and number else timing
+            key = (timing.name, timing.mode.value)
+            found[key] = add_timings(found[key], new) if key in found else new
+    return tuple(found.values())
+
+
+def merge(tree: TimerTree, other: TimerTree, root_name: str, *, is_parallel: bool = True) -> TimerTree:
+    """Return ``tree`` with ``other`` below it as ``root_name``, added to what is there by that name.
+
+    What ``other`` saw by itself stays in ``workers``, by its name; gauges are added up. Parallel paths are no part of
+    the time of the path above them.
+    """
+    below = replace(other.root, name=root_name, is_parallel=is_parallel)
+    root = replace(tree.root, children=together([tree.root.children, [below]]))
+    if not is_parallel:
+        root = replace(root, total_ns=max(root.total_ns, sum(t.total_ns for t in root.children if not t.is_parallel)))
+    return replace(
+        tree,
+        root=root,
+        gauges=add_gauges([tree.gauges, other.gauges]),
+        workers=add_workers([*tree.workers, replace(other, workers=()), *other.workers]),
+    )
+
+
+def add_workers(trees: Iterable[TimerTree]) -> tuple[TimerTree, ...]:
+    """Return the trees, those of one name added up."""
+    found: dict[str, TimerTree] = {}
+    for tree in trees:
+        known = found.get(tree.name)
+        found[tree.name] = (
+            tree
+            if known is None
+            else replace(
+                known,
+                root=add_timings(known.root, tree.root),
+                gauges=add_gauges([known.gauges, tree.gauges]),
+                metadata={**known.metadata, **tree.metadata},
+            )
+        )
+    return tuple(found.values())
+
+
+def add_gauges(groups: Iterable[Mapping[str, Gauge]]) -> dict[str, Gauge]:
+    """Return the gauges of all groups, those of one name as one: its last value, extremes and number of settings."""
+    found: dict[str, Gauge] = {}
+    for group in groups:
+        for name, gauge in group.items():
+            known = found.get(name)
+            found[name] = (
+                gauge
+                if known is None
+                else Gauge(
+                    gauge.value,
+                    min(known.low, gauge.low),
+                    max(known.high, gauge.high),
+                    known.count + gauge.count,
+                )
+            )
+    return found
+
+
+def _of_known(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return choose(one, other)

@@ -1,0 +1,168 @@
+"""One path of a tree that is being recorded."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Mapping
+
+from pytest_rlperf.model import Mode, Timing
+from pytest_rlperf.timers.merge import together
+
+WINDOW = 100  # entries whose mean a timer of mode MEAN gives, unless told otherwise
+
+
+class TimerModeError(ValueError):
+    """One path was entered by timers of two modes."""
+
+
+def key_of(name: str, mode: Mode) -> str:
+    """Return what a path is known by among its siblings: one object for equal names and modes."""
+    # So that scopes can compare by identity, and of two modes one is not found and looked into.
+    return sys.intern(name if mode is Mode.SUM else f"{mode.value}\0{name}")
+
+
+class Node:
+    """A path in one thread's tree; it is open at most once at a time, so its start can live on it.
+
+    ``total_ns`` counts entries that have ended. An entry between ``low_ns`` and ``high_ns`` has nothing more to note:
+    they are the shortest and the longest so far, or exclude everything where recent entries are kept.
+    """
+
+    __slots__ = (
+        "children",
+        "count",
+        "high_ns",
+        "is_parallel",
+        "key",
+        "lanes",
+        "last_ns",
+        "low_ns",
+        "max_ns",
+        "min_ns",
+        "mode",
+        "name",
+        "parent",
+        "recent",
+        "start_ns",
+        "total_ns",
+    )
+
+    def __init__(self, name: str, mode: Mode, parent: Node | None, keep: int = 0) -> None:
+        self.name = name
+        self.mode = mode
+        self.key = key_of(name, mode)
+        self.parent: Node = self if parent is None else parent  # a root is never left
+        self.children: dict[str, Node] = {}
+        self.lanes: list[Node] = []  # roots of what tasks recorded while this was open in their thread
+        self.is_parallel = False
+        self.recent: deque[int] | None = deque(maxlen=keep) if keep else None
+        self.start_ns = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all entries that have ended."""
+        self.count = self.total_ns = self.last_ns = 0
+        self.min_ns: int | None = None
+        self.max_ns: int | None = None
+        self.low_ns, self.high_ns = 1, 0
+        if self.recent is not None:
+            self.recent.clear()
+
+    def clear_all(self) -> None:
+        """Forget all entries here and below."""
+        pending = [self]
+        while pending:
+            node = pending.pop()
+            node.clear()
+            pending += [*node.children.values(), *node.lanes]
+
+    def first(self, name: str, mode: Mode, keep: int) -> Node:
+        """Return a new child; TimerModeError where there is one of that name and another mode."""
+        for other in Mode:
+            if key_of(name, other) in self.children:
+                raise TimerModeError(
+                    f"timer {name!r} was entered in mode {other.value!r} before, now in mode {mode.value!r}: "
+                    "one path has one mode, so give one of them another name"
+                )
+        node = Node(name, mode, self, keep)
+        self.children[node.key] = node
+        return node
+
+    def child(self, name: str, mode: Mode = Mode.SUM, keep: int = 0) -> Node:
+        """Return the child of that name, made where there is none."""
+        node = self.children.get(key_of(name, mode))
+        return self.first(name, mode, keep) if node is None else node
+
+    def close(self, elapsed_ns: int) -> None:
+        """Count an entry."""
+        self.last_ns = elapsed_ns
+        self.count += 1
+        self.total_ns += elapsed_ns
+        if not self.low_ns <= elapsed_ns <= self.high_ns:
+            self.note(elapsed_ns)
+
+    def note(self, elapsed_ns: int) -> None:
+        """Take in an entry that is shorter or longer than all before, or that is to be kept."""
+        self.min_ns = elapsed_ns if self.min_ns is None else min(self.min_ns, elapsed_ns)
+        self.max_ns = elapsed_ns if self.max_ns is None else max(self.max_ns, elapsed_ns)
+        if self.recent is None:
+            self.low_ns, self.high_ns = self.min_ns, self.max_ns
+        else:
+            self.recent.append(elapsed_ns)
+
+    def add(self, timing: Timing, *, is_parallel: bool) -> None:
+        """Add what somebody else has seen of this path, children included."""
+        self.is_parallel = self.is_parallel or is_parallel
+        self.count += timing.count
+        self.total_ns += timing.total_ns
+        if timing.last_ns is not None:
+            self.last_ns = timing.last_ns
+        for extreme_ns in (timing.min_ns, timing.max_ns):
+            if extreme_ns is not None:
+                self.min_ns = extreme_ns if self.min_ns is None else min(self.min_ns, extreme_ns)
+                self.max_ns = extreme_ns if self.max_ns is None else max(self.max_ns, extreme_ns)
+        if self.recent is None:
+            self.low_ns, self.high_ns = (1, 0) if self.min_ns is None else (self.min_ns, self.max_ns or 0)
+        else:
+            self.recent.extend(timing.recent_ns)
+        for part in timing.children:
+            self.child(part.name, part.mode, len(part.recent_ns)).add(part, is_parallel=part.is_parallel)
+
+    def timings(self, open_ns: Mapping[Node, int], *, forgotten: bool = False) -> tuple[Timing, ...]:
+        """Return what was seen below this path.
+
+        ``open_ns`` is what entries that have not ended have taken so far. ``forgotten`` says that entries that have
+        ended are about to be cleared, and count no more.
+        """
+        order = [self]
+        for node in order:  # which grows: trees are as deep as the code that was timed recurses
+            order += [*node.children.values(), *node.lanes]
+        below: dict[Node, tuple[Timing, ...]] = {}
+        frozen: dict[Node, Timing | None] = {}
+        for node in reversed(order):
+            own = [part for child in node.children.values() if (part := frozen[child]) is not None]
+            aside = [parts for lane in node.lanes if (parts := below[lane])]
+            # One task at a time takes its turn within this path; several overlap.
+            below[node] = together([own, *aside], are_parallel=len(aside) > 1) if aside else tuple(own)
+            frozen[node] = node._frozen(below[node], open_ns.get(node), forgotten=forgotten)
+        return below[self]
+
+    def _frozen(self, below: tuple[Timing, ...], open_ns: int | None, *, forgotten: bool) -> Timing | None:
+        count, total_ns = (0, 0) if forgotten else (self.count, self.total_ns)
+        if not (count or total_ns or below) and open_ns is None:
+            return None  # it was forgotten, and has not been entered since
+        # What another thread does meanwhile may reach a path's children before the path.
+        least_ns = sum(part.total_ns for part in below if not part.is_parallel)
+        return Timing(
+            name=self.name,
+            count=count,
+            total_ns=max(total_ns + (open_ns or 0), least_ns),
+            min_ns=self.min_ns if count else None,
+            max_ns=self.max_ns if count else None,
+            last_ns=self.last_ns if count else None,
+            children=below,
+            mode=self.mode,
+            recent_ns=tuple(self.recent) if count and self.recent is not None else (),
+            is_parallel=self.is_parallel,
+        )

@@ -1,0 +1,249 @@
+"""The timers of this process: one tree that scopes anywhere in it record into, where they are armed and switched on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, ParamSpec, TypeVar, overload
+
+from pytest_rlperf.model import Mode, TimerTree
+from pytest_rlperf.timers import arming
+from pytest_rlperf.timers.decorate import decorate, name_of
+from pytest_rlperf.timers.node import WINDOW, key_of
+from pytest_rlperf.timers.scope import NOTHING, PROCESS, Scope, Timer, TreeScope
+from pytest_rlperf.timers.stack import ClockNs, Switch, watch_tasks
+from pytest_rlperf.timers.tree import Tree
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Process:
+    """What there is once in a process: the switch that scopes look at, and the trees behind it."""
+
+    def __init__(self) -> None:
+        self.switch = PROCESS
+        self.tree = Tree()
+        self.components: dict[str, tuple[Tree, Switch]] = {}
+        self.is_on = False
+        self.is_recording = False  # into a tree of its own, which this one stands aside for
+
+    def turn(self, *, on: bool) -> None:
+        """Record, or do not."""
+        if on == self.is_on:
+            return
+        self.is_on = on
+        for tree, switch in [(self.tree, self.switch), *self.components.values()]:
+            (tree.record if on else tree.pause)(switch)
+
+    def start_anew(self) -> None:
+        """Forget in a forked child what is its parent's; locks and stacks may have been in use."""
+        on, self.is_on = self.is_on, False
+        self.tree = Tree(keep=self.tree.keep)
+        self.components = {name: (Tree(name), switch) for name, (_, switch) in self.components.items()}
+        self.turn(on=on)
+
+
+_process = _Process()
+_SUM = Mode.SUM  # looking it up in the enumeration takes as long as reading the clock
+_sums: dict[str, Scope] = {}
+_others: dict[tuple[str, Mode], Scope] = {}
+
+
+if arming.ARMED:
+    watch_tasks()
+    os.register_at_fork(after_in_child=_process.start_anew)
+    _process.turn(on=arming.STARTS_ON)
+
+    def hierarchical_timer(name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> Timer:
+        """Return the context manager that times its body under ``name``, below the scope open around it."""
+        try:
+            return _sums[name] if mode is _SUM else _others[name, mode]
+        except KeyError:
+            scope = Scope(name, mode, window)
+            return _sums.setdefault(name, scope) if mode is _SUM else _others.setdefault((name, mode), scope)
+
+else:
+
+    def hierarchical_timer(name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> Timer:
+        """Return the context manager that times its body under ``name``, below the scope open around it."""
+        return NOTHING
+
+
+@overload
+def timed(function: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def timed(
+    *, name: str | None = None, mode: Mode = Mode.SUM, window: int = WINDOW
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def timed(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    mode: Mode = Mode.SUM,
+    window: int = WINDOW,
+) -> Any:
+    """Time each call of ``function`` under its qualified name, or under ``name``.
+
+    A coroutine is timed from its first step to its last, a generator while it runs. Where timers are not armed the
+    function itself comes back.
+    """
+    if function is None:
+        return partial(_timed, name=name, mode=mode, window=window)
+    return _timed(function, name=name, mode=mode, window=window)
+
+
+def _timed(function: Callable[P, R], *, name: str | None, mode: Mode, window: int) -> Callable[P, R]:
+    if not arming.ARMED:
+        return function
+    named = name if name is not None else name_of(getattr(function, "__func__", function))
+    return decorate(function, Scope(named, mode, window))
+
+
+def enable() -> None:
+    """Record from now on, here and in processes started from now on; warn where timers are not armed."""
+    _turn("enable()", on=True)
+
+
+def disable() -> None:
+    """Record nothing from now on, here and in processes started from now on; what was recorded stays."""
+    _turn("disable()", on=False)
+
+
+def _turn(action: str, *, on: bool) -> None:
+    if not arming.ARMED:
+        arming.refuse(action)
+        return
+    _refuse_within_recording(action)
+    _process.turn(on=on)
+    arming.tell_children(recording=on)
+
+
+def is_recording() -> bool:
+    """Whether scopes record at this moment."""
+    return _process.switch.local is not None
+
+
+def child_environment() -> dict[str, str]:
+    """Return the variables that arm timers elsewhere as they are here: ``runtime_env={"env_vars": …}`` of Ray."""
+    return arming.child_environment(recording=_process.is_on)
+
+
+def snapshot() -> TimerTree:
+    """Return what this process has recorded so far, with the trees of its components as ``workers``."""
+    return _whole(_process.tree.snapshot(), [tree.snapshot() for tree, _ in _process.components.values()])
+
+
+def reset() -> TimerTree:
+    """Forget what this process has recorded, and return it; scopes that are open count from now."""
+    return _whole(_process.tree.reset(), [tree.reset() for tree, _ in _process.components.values()])
+
+
+def _whole(seen: TimerTree, parts: list[TimerTree]) -> TimerTree:
+    """Return a process's tree, named as its process is, with those of its components."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    name = "MainProcess" if multiprocessing is None else multiprocessing.current_process().name
+    return replace(seen, root=replace(seen.root, name=name), workers=(*parts, *seen.workers))
+
+
+def component(name: str) -> Component:
+    """Return the tree of a part of this process, such as ``"Learner 0"``, with timers of its own."""
+    known = _process.components.get(name)
+    if known is None:
+        tree, switch = Tree(name), Switch()
+        if _process.is_on:
+            tree.record(switch)
+        known = _process.components.setdefault(name, (tree, switch))
+    return Component(name, known[1])
+
+
+class Component:
+    """A named part of a process, whose timings make a tree by themselves."""
+
+    def __init__(self, name: str, switch: Switch) -> None:
+        self.name = name
+        self._switch = switch
+        self._scopes: dict[str, TreeScope] = {}
+
+    def timer(self, name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> Timer:
+        """Return the context manager that times its body in this component's tree."""
+        if not arming.ARMED:
+            return NOTHING
+        key = key_of(name, mode)
+        scope = self._scopes.get(key)
+        return self._scopes.setdefault(key, TreeScope(self._switch, name, mode, window)) if scope is None else scope
+
+    def snapshot(self) -> TimerTree:
+        """Return what this component has recorded so far."""
+        return _process.components[self.name][0].snapshot()
+
+
+def set_gauge(name: str, value: float) -> None:
+    """Note the value of a quantity, where timers record."""
+    tree = _current()
+    if tree is not None:
+        tree.set_gauge(name, value)
+
+
+def add_metadata(key: str, value: str) -> None:
+    """Keep a text with the tree, where timers record."""
+    tree = _current()
+    if tree is not None:
+        tree.metadata[key] = value
+
+
+def merge_tree(other: TimerTree, root_name: str, *, is_parallel: bool = True) -> None:
+    """Add what another process has seen below the path that is open here, where timers record."""
+    tree = _current()
+    if tree is not None:
+        tree.merge(other, root_name, is_parallel=is_parallel)
+
+
+def _current() -> Tree | None:
+    tree = _process.switch.tree
+    return tree if is_recording() and isinstance(tree, Tree) else None
+
+
+@contextmanager
+def recording(clock: ClockNs = time.perf_counter_ns) -> Iterator[Tree]:
+    """Have every scope of this process record into the yielded tree while the body runs; recordings do not nest."""
+    tree = Tree(clock=clock)
+    with recording_into(tree):
+        yield tree
+
+
+@contextmanager
+def recording_into(tree: Tree) -> Iterator[None]:
+    """Have every scope of this process record into ``tree`` while the body runs, once more if it did before."""
+    if not arming.ARMED:
+        arming.refuse("recording()")
+        yield
+        return
+    _refuse_within_recording("recording()")
+    _process.is_recording = True
+    switch = _process.switch
+    if _process.is_on:
+        _process.tree.pause(switch)
+    tree.record(switch)
+    try:
+        yield
+    finally:
+        tree.pause(switch)
+        if _process.is_on:
+            _process.tree.record(switch)
+        _process.is_recording = False
+
+
+def _refuse_within_recording(action: str) -> None:
+    if _process.is_recording:
+        raise RuntimeError(f"{action} within a recording, which has all scopes of the process: recordings do not nest")

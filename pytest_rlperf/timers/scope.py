@@ -1,0 +1,200 @@
+"""Scopes: what code under measurement is bracketed with. The costs of these few lines are what timing costs."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from types import TracebackType
+from typing import Protocol, cast
+
+from pytest_rlperf.model import Mode
+from pytest_rlperf.timers import stack as stacks
+from pytest_rlperf.timers.node import WINDOW, Node, key_of
+from pytest_rlperf.timers.stack import ClockNs, Joinable, Stack, Switch
+
+
+class Timer(Protocol):
+    """A context manager that times its body, or does nothing where nothing is to be timed."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+
+
+class Nothing:
+    """The scope that there is where timers are not armed."""
+
+    __slots__ = ()
+
+    # Both do nothing with whatever they are given and return what is false, without a frame of Python's.
+    __enter__ = staticmethod({}.clear)
+    __exit__ = staticmethod("".format)
+
+
+NOTHING = cast("Timer", Nothing())
+
+# What the process's switch has, where a scope finds it soonest.
+_local: threading.local | None = None
+_clock: ClockNs = time.perf_counter_ns
+
+
+class _ProcessSwitch(Switch):
+    """The switch of all scopes that record wherever the process does."""
+
+    def turn_on(self, tree: Joinable, clock: ClockNs) -> None:
+        """Have scopes record into ``tree``, by ``clock``."""
+        global _clock, _local
+        super().turn_on(tree, clock)
+        _clock, _local = self.clock, self.local
+
+    def turn_off(self) -> None:
+        """Have scopes do nothing."""
+        global _local
+        super().turn_off()
+        _local = None
+
+
+PROCESS = _ProcessSwitch()
+
+
+class Scope:
+    """A reusable, reentrant context manager that times its body under ``name``; bind it once to save the look-up.
+
+    Its parent is the scope open around it, in the same thread and the same task, when it is entered. ``mode`` says what
+    its entries come to: their sum, the last, or the mean of the last ``window``. It records where the process does.
+    """
+
+    __slots__ = ("_keep", "_key", "mode", "name")
+
+    def __init__(self, name: str, mode: Mode = Mode.SUM, window: int = WINDOW, keep: int = 0) -> None:
+        if not name or "/" in name:
+            raise ValueError(f"a timer's name must be non-empty and without '/', which joins paths: {name!r}")
+        if window < 1:
+            raise ValueError(f"a mean is of one entry at least: window={window}")
+        self.name = name
+        self.mode = mode
+        self._key = key_of(name, mode)
+        self._keep = max(keep, window) if mode is Mode.MEAN else keep
+
+    # The two methods below are enter() and leave() without a call or a look-up that could be saved.
+
+    def __enter__(self) -> None:
+        local = _local
+        if local is None:
+            return
+        try:
+            stack = local.stack
+        except AttributeError:
+            stack = PROCESS.join()
+        if stacks.running_tasks:
+            stack = stack.lane()
+        try:
+            node = stack.node.children[self._key]
+        except KeyError:
+            node = stack.node.first(self.name, self.mode, self._keep)
+        # The start before the node: who looks from another thread finds no open node without one.
+        node.start_ns = _clock()
+        stack.node = node
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        local = _local
+        if local is None:
+            return
+        now_ns = _clock()
+        try:
+            stack = local.stack
+        except AttributeError:
+            stack = PROCESS.join()
+        if stacks.running_tasks:
+            stack = stack.lane()
+        node = stack.node
+        if node.key is not self._key:
+            self._leave_late(PROCESS, stack, now_ns)
+            return
+        stack.node = node.parent
+        node.last_ns = elapsed_ns = now_ns - node.start_ns
+        node.count += 1
+        node.total_ns += elapsed_ns
+        if elapsed_ns < node.low_ns or elapsed_ns > node.high_ns:
+            node.note(elapsed_ns)
+
+    @property
+    def switch(self) -> Switch:
+        """Whether and where it records."""
+        return PROCESS
+
+    def enter(self) -> tuple[Stack, Node] | None:
+        """Open this scope, and return where; None where nothing records."""
+        switch = self.switch
+        stack = switch.current()
+        if stack is None:
+            return None
+        node = stack.node.children.get(self._key) or stack.node.first(self.name, self.mode, self._keep)
+        node.start_ns = switch.clock()
+        stack.node = node
+        return stack, node
+
+    def leave(self) -> None:
+        """Close this scope, and count the entry."""
+        switch = self.switch
+        now_ns = switch.clock()
+        stack = switch.current()
+        if stack is None:
+            return
+        node = stack.node
+        if node.key is self._key:
+            stack.node = node.parent
+            node.close(now_ns - node.start_ns)
+        else:
+            self._leave_late(switch, stack, now_ns)
+
+    def _leave_late(self, switch: Switch, stack: Stack, now_ns: int) -> None:
+        """Leave where another scope than this one is the innermost that is open."""
+        inner: list[Node] = []
+        for node in stack.open_nodes():
+            if node.key is self._key:
+                break
+            inner.append(node)
+        else:
+            return  # entered before recording began, or ended already together with one around it
+        for left in inner:
+            left.close(now_ns - left.start_ns)
+        node.close(now_ns - node.start_ns)
+        stack.node = node.parent
+        if inner:
+            self._complain(switch, inner)
+
+    def _complain(self, switch: Switch, inner: list[Node]) -> None:
+        names = ", ".join(repr(node.name) for node in inner)
+        fault = f"{names} within {self.name!r} had not ended when it did, and ended with it"
+        tree = switch.tree
+        if tree is not None and tree.note_fault(fault):
+            warnings.warn(f"timers left out of order: {fault}", RuntimeWarning, stacklevel=4)
+
+
+class TreeScope(Scope):
+    """A scope that records where its own switch says."""
+
+    __slots__ = ("_switch",)
+
+    def __init__(self, switch: Switch, name: str, mode: Mode = Mode.SUM, window: int = WINDOW, keep: int = 0) -> None:
+        super().__init__(name, mode, window, keep)
+        self._switch = switch
+
+    def __enter__(self) -> None:
+        self.enter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    @property
+    def switch(self) -> Switch:
+        """Whether and where it records."""
+        return self._switch

@@ -1,0 +1,179 @@
+"""Which scopes are open in a thread, and in each coroutine that takes its turns there."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterator
+from typing import Protocol
+
+from pytest_rlperf.model import Mode
+from pytest_rlperf.timers.node import Node
+
+ClockNs = Callable[[], int]
+
+
+class Stack:
+    """One thread's or one task's tree: its ``root``, and the ``node`` that is open; at the root, none is.
+
+    Only its own thread changes it. What others want forgotten, all before ``pending_ns``, it forgets when it next joins
+    its tree. ``epoch`` is the tree's when it last did.
+    """
+
+    __slots__ = ("_idle", "_tasks", "epoch", "label", "node", "pending_ns", "root", "token")
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.node = self.root = Node("", Mode.SUM, None)
+        self.pending_ns: int | None = None
+        self.epoch = 0
+        self.token: object = None  # told when the thread has ended
+        self._tasks: dict[int, tuple[Stack, object]] = {}
+        self._idle: dict[Node, list[Stack]] = {}
+
+    def lane(self) -> Stack:
+        """Return the stack of the task that runs in this thread now, or this one where none does."""
+        task = _current_task()
+        if task is None:
+            return self
+        known = self._tasks.get(id(task))
+        return self._open_lane(task) if known is None else known[0]
+
+    def _open_lane(self, task: object) -> Stack:
+        """Give a task a tree below the path that is open in its thread; the tree of one that has ended will do."""
+        idle = self._idle.setdefault(self.node, [])
+        if idle:
+            lane = idle.pop()
+        else:
+            lane = Stack(self.label)
+            self.node.lanes.append(lane.root)
+        host, key = self.node, id(task)
+
+        def end(_: object) -> None:
+            # Bound to no more than it needs: the reference that calls this lives as long as the task.
+            self._tasks.pop(key, None)
+            lane.node = lane.root
+            self._idle.setdefault(host, []).append(lane)
+
+        self._tasks[key] = lane, weakref.ref(task, end)
+        return lane
+
+    def leave_all(self) -> None:
+        """Have nothing open, here and in tasks; what was open is not counted."""
+        self.node = self.root
+        for lane, _ in list(self._tasks.values()):
+            lane.leave_all()
+
+    def open_nodes(self) -> list[Node]:
+        """Return the open nodes, the innermost first."""
+        nodes = []
+        node = self.node
+        while node is not self.root:
+            nodes.append(node)
+            node = node.parent
+        return nodes
+
+    def open_ns(self, now_ns: int) -> dict[Node, int]:
+        """Return what each open entry has taken so far, in this stack and those of its tasks."""
+        since_ns = self.pending_ns
+        found = {
+            node: max(0, now_ns - (node.start_ns if since_ns is None else max(since_ns, node.start_ns)))
+            for node in self.open_nodes()
+        }
+        for lane, _ in list(self._tasks.values()):
+            found |= lane.open_ns(now_ns)
+        return found
+
+    def forget(self, before_ns: int) -> None:
+        """Forget all entries that have ended, and what open ones took before then."""
+        self.pending_ns = None
+        self.root.clear_all()
+        for node in self.open_nodes():
+            node.start_ns = max(before_ns, node.start_ns)
+        for lane, _ in list(self._tasks.values()):
+            lane.forget(before_ns)
+
+
+class Joinable(Protocol):
+    """A tree that threads have stacks of."""
+
+    def join(self) -> Stack:
+        """Return the current thread's stack, with nothing open."""
+
+    def note_fault(self, fault: str) -> bool:
+        """Remember that scopes were misused; return whether it is news."""
+
+
+class Switch:
+    """What scopes look at first: ``local`` holds each thread's stack while something records, and is None otherwise.
+
+    It is another one whenever threads are to join the tree anew, to see what has changed.
+    """
+
+    __slots__ = ("clock", "local", "tree")
+
+    def __init__(self) -> None:
+        self.local: threading.local | None = None
+        self.tree: Joinable | None = None
+        self.clock: ClockNs = time.perf_counter_ns
+
+    def turn_on(self, tree: Joinable, clock: ClockNs) -> None:
+        """Have scopes record into ``tree``, by ``clock``."""
+        self.tree = tree
+        self.clock = clock
+        self.local = threading.local()
+
+    def turn_off(self) -> None:
+        """Have scopes do nothing."""
+        self.local = None
+
+    def join(self) -> Stack:
+        """Return the current thread's stack, which then finds itself in ``local``."""
+        tree, local = self.tree, self.local
+        if tree is None or local is None:
+            return Stack("")  # recording has ended between two lines
+        stack = tree.join()
+        local.stack = stack
+        return stack
+
+    def current(self) -> Stack | None:
+        """Return the stack of the current thread or task, None where nothing records."""
+        local = self.local
+        if local is None:
+            return None
+        stack: Stack = getattr(local, "stack", None) or self.join()
+        return stack.lane() if running_tasks else stack
+
+
+# The tasks that run at this moment, by loop, as asyncio keeps them: empty where no coroutine runs in any thread.
+running_tasks: Collection[object] = ()
+
+
+def watch_tasks() -> None:
+    """Have scopes tell coroutines apart from now on; what asyncio takes to import is paid here."""
+    global running_tasks
+    import asyncio.tasks
+
+    # A look at the list costs a tenth of a question to asyncio. It is private, and in 3.14 it is no more.
+    running_tasks = _Loops() if sys.version_info >= (3, 14) else asyncio.tasks._current_tasks  # type: ignore[attr-defined]
+
+
+class _Loops(Collection[object]):
+    """Stands for the running tasks where there is no list of them: something, while a loop runs in this thread."""
+
+    def __len__(self) -> int:
+        return int(sys.modules["asyncio"]._get_running_loop() is not None)
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(())
+
+    def __contains__(self, item: object) -> bool:
+        return False
+
+
+def _current_task() -> object | None:
+    """Return the task that runs in this thread, if any."""
+    asyncio = sys.modules["asyncio"]
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()
