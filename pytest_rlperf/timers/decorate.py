@@ -127,6 +127,7 @@ class _Part:
         self._at: tuple[Stack, Node] | None = None
         self._node: Node | None = None
         self._elapsed_ns = 0
+        self._clearings = 0
 
     def __enter__(self) -> None:
         self._at = self._scope.enter()
@@ -139,12 +140,17 @@ class _Part:
         if stack.node is node:
             stack.node = node.parent
             node.total_ns += now_ns - node.start_ns
-            self._elapsed_ns += now_ns - node.start_ns
-            self._node = node
+            self._elapsed_ns = now_ns - node.start_ns + self._earlier_ns(node)
+            self._node, self._clearings = node, node.clearings
+
+    def _earlier_ns(self, node: Node) -> int:
+        """Return what earlier parts took, as far as ``node`` still has it: a reset may have come between."""
+        return self._elapsed_ns if node is self._node and node.clearings == self._clearings else 0
 
     def count(self) -> None:
         """Count all parts as one entry of the path that the last of them was on."""
         node = self._node
         if node is not None:
-            node.total_ns -= self._elapsed_ns
-            node.close(self._elapsed_ns)
+            elapsed_ns = self._earlier_ns(node)
+            node.total_ns -= elapsed_ns
+            node.close(elapsed_ns)

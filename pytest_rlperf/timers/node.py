@@ -31,6 +31,7 @@ class Node:
 
     __slots__ = (
         "children",
+        "clearings",
         "count",
         "high_ns",
         "is_parallel",
@@ -58,10 +59,12 @@ class Node:
         self.is_parallel = False
         self.recent: deque[int] | None = deque(maxlen=keep) if keep else None
         self.start_ns = 0
+        self.clearings = 0
         self.clear()
 
     def clear(self) -> None:
         """Forget all entries that have ended."""
+        self.clearings += 1
         self.count = self.total_ns = self.last_ns = 0
         self.min_ns: int | None = None
         self.max_ns: int | None = None
