@@ -29,3 +29,7 @@ class NotMeasuredError(RuntimeError):
 
 class SideError(Exception):
     """A side to compare with cannot be had; the text says why, and what to do."""
+
+
+class TimerFileError(ValueError):
+    """A file of timers cannot be read or written; the text names the file, the place in it and the way out."""

@@ -1,0 +1,239 @@
+"""From bytes nobody vouches for to checked values, each of which knows its place in the document."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal, DecimalException
+from typing import Any, NoReturn
+
+LARGEST = 2**63 - 1  # of a count or a number of nanoseconds: 292 years
+LARGEST_FILE = 2**31  # bytes once unpacked; a few bytes of gzip can hold terabytes
+_SAVE_AGAIN = "save it again with the tool that wrote it"
+_CUT_OFF = "it was cut off, or is still being written: save it again"
+_LONGEST_SHOWN = 40
+_JSON = re.compile(r"\s*(?:\{\s*(?:[\"}]|\Z)|\[\s*(?:[\[{\]\"]|\Z))")
+_CUT_WORD = re.compile(r"[\w.+-]{0,9}")  # what is left of a number, a null or an escape
+_PLAIN_KEY = re.compile(r"[A-Za-z_$][\w$-]*", re.ASCII)
+
+
+class Malformed(Exception):  # noqa: N818 - a finding about a document, turned into TimerFileError where its file is known
+    """What is wrong with a document and where in it; ``way_out`` says what to do."""
+
+    def __init__(self, finding: str, way_out: str = _SAVE_AGAIN) -> None:
+        super().__init__(finding)
+        self.way_out = way_out
+
+
+class _Repeating(dict[str, Any]):
+    """An object in which a key came twice; only who looks into it needs to know."""
+
+    repeated = ""
+
+
+class Item:
+    """One value of a JSON document; what it is asked to be it is, or Malformed says where it is not."""
+
+    __slots__ = ("_above", "_key", "value")
+
+    def __init__(self, value: Any, key: str | int = "", above: Item | None = None) -> None:
+        self.value = value
+        self._key = key
+        self._above = above
+
+    @property
+    def place(self) -> str:
+        """The way from the top of the document: ``children.run.total``."""
+        keys: list[str | int] = []
+        here: Item = self
+        while here._above is not None:
+            keys.append(here._key)
+            here = here._above
+        return "".join(_step(key) for key in reversed(keys)).removeprefix(".") or "the document"
+
+    def wrong(self, expected: str) -> NoReturn:
+        """Raise Malformed: this is not ``expected``."""
+        raise Malformed(f"{self.place} is {_shown(self.value)}, expected {expected}")
+
+    def members(self) -> dict[str, Any]:
+        """Return an object's members by name."""
+        if not isinstance(self.value, dict):
+            self.wrong("an object")
+        if isinstance(self.value, _Repeating):
+            raise Malformed(f"{self.place} has the key {_shown(self.value.repeated)} twice")
+        return self.value
+
+    def get(self, name: str) -> Item | None:
+        """Return an object's member, None where there is none, or null."""
+        value = self.members().get(name)
+        return None if value is None else Item(value, name, self)
+
+    def need(self, name: str) -> Item:
+        """Return an object's member."""
+        members = self.members()
+        if name not in members:
+            raise Malformed(f"{self.place} has no {name!r}")
+        return Item(members[name], name, self)
+
+    def pairs(self) -> Iterator[tuple[str, Item]]:
+        """Yield an object's members with their names."""
+        for name, value in self.members().items():
+            yield name, Item(value, name, self)
+
+    def each(self) -> Iterator[Item]:
+        """Yield a list's values."""
+        if not isinstance(self.value, list):
+            self.wrong("a list")
+        for index, value in enumerate(self.value):
+            yield Item(value, index, self)
+
+    def text(self) -> str:
+        """Return a text."""
+        if not isinstance(self.value, str):
+            self.wrong("a text")
+        return self.value
+
+    def flag(self) -> bool:
+        """Return true or false."""
+        if not isinstance(self.value, bool):
+            self.wrong("true or false")
+        return self.value
+
+    def whole(self) -> int:
+        """Return a count or a number of nanoseconds: an integer that is not negative."""
+        if not isinstance(self.value, int) or isinstance(self.value, bool):
+            self.wrong("an integer")
+        if not 0 <= self.value <= LARGEST:
+            self.wrong(f"an integer from 0 to {LARGEST}")
+        return self.value
+
+    def ns(self, unit_ns: int, *, signed: bool = False) -> int:
+        """Return a time given in units of ``unit_ns`` in whole nanoseconds."""
+        value = self._number()
+        if not value.is_finite() or value.adjusted() > 19 or abs(value * unit_ns) > LARGEST:
+            self.wrong(f"a number of at most {LARGEST / unit_ns:.3g}")
+        if value < 0 and not signed:
+            self.wrong("a time that is not negative")
+        return int((value * unit_ns).to_integral_value())
+
+    def real(self) -> float:
+        """Return a number, which may be infinite."""
+        value = self._number()
+        if value.is_nan():
+            self.wrong("a number")
+        return float(value)
+
+    def _number(self) -> Decimal:
+        if isinstance(self.value, Decimal):
+            return self.value
+        if not isinstance(self.value, int) or isinstance(self.value, bool):
+            self.wrong("a number")
+        return Decimal(self.value)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file's content: its text, and its values where it is JSON."""
+
+    text: str
+    item: Item | None
+
+    @property
+    def top(self) -> dict[str, Any]:
+        """The members of the outermost object, none where there is no such thing."""
+        return self.item.value if self.item is not None and isinstance(self.item.value, dict) else {}
+
+
+def opened(data: bytes) -> Document:
+    """Return what ``data`` holds, unpacked, decoded and parsed where it is JSON; Malformed where it cannot be."""
+    text = _decoded(_unpacked(data))
+    if not text.strip():
+        raise Malformed("it is empty", _CUT_OFF)
+    # A log line may begin with a bracket as a list does: [2024-01-01 10:00:00,123][00123].
+    is_json = _JSON.match(text) is not None
+    return Document(text, Item(_parsed(text)) if is_json else None)
+
+
+def _unpacked(data: bytes) -> bytes:
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            unpacked = file.read(LARGEST_FILE + 1)
+    except EOFError:
+        raise Malformed("the gzip data end early", _CUT_OFF) from None
+    except (OSError, zlib.error) as error:
+        raise Malformed(f"the gzip data are damaged: {error}") from None
+    if len(unpacked) > LARGEST_FILE:
+        raise Malformed(f"it is larger than {LARGEST_FILE} bytes unpacked", "keep a shorter part of the run")
+    return unpacked
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Malformed(f"line {line}: byte {error.start} is not UTF-8: {error.reason}") from None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_float=_decimal,
+            parse_int=_integer,
+            parse_constant=Decimal,  # NaN and Infinity matter only where a number is asked for
+        )
+    except json.JSONDecodeError as error:
+        rest = text[error.pos :].strip()
+        ended = error.msg.startswith("Unterminated") or (error.msg != "Extra data" and _CUT_WORD.fullmatch(rest))
+        where = f"line {error.lineno}, column {error.colno}"
+        finding = "the JSON ends early" if ended else f"this is not JSON: {error.msg}"
+        raise Malformed(f"{where}: {finding}", _CUT_OFF if ended else _SAVE_AGAIN) from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    repeating = _Repeating(found)
+    seen: set[str] = set()
+    repeating.repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    return repeating
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)  # exact: a float has no nanoseconds left in a timestamp of today
+    except DecimalException:
+        return Decimal(math.inf)
+
+
+def _integer(text: str) -> int | Decimal:
+    return int(text) if len(text) <= 40 else _decimal(text)
+
+
+def _step(key: str | int) -> str:
+    if isinstance(key, int):
+        return f"[{key}]"
+    return f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{_shown(key)}]"
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a message shows it: short, and harmless to a terminal."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    shown = ascii(value) if isinstance(value, str) else str(value)
+    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"

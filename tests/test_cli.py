@@ -1,0 +1,423 @@
+"""``rlperf`` on the command line, to the letter."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from pytest_rlperf.cli import main
+from pytest_rlperf.model import Gauge, Mode, TimerTree, Timing
+from pytest_rlperf.report.tree import render_diff, render_tree, shown
+from pytest_rlperf.timers import formats
+from pytest_rlperf.timers.formats.reading import opened
+
+ROOT = Path(__file__).parents[1]
+SAMPLES = Path(__file__).parent / "samples"
+MS = 1_000_000
+
+Save = Callable[..., str]
+
+
+def lines(text: str) -> list[str]:
+    """Return a golden text's lines, less the indentation it has in the test."""
+    return [*[line[4:] for line in text.strip("\n").split("\n")][:-1], ""]
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Save:
+    """Return what writes trees to a file of our own JSON, and returns its path."""
+
+    def write(name: str, *trees: TimerTree) -> str:
+        path = tmp_path / name
+        path.write_text(formats.write(trees, "json"), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def sac(critic_ms: int, *more: Timing) -> TimerTree:
+    """Return an update's tree."""
+    backward = Timing("backward", 20, 4 * MS, 100_000, 400_000, 200_000)
+    critic = Timing("critic", 10, critic_ms * MS, MS, 2 * MS, MS, (backward,))
+    update = Timing("sac_update", 10, (critic_ms + 5) * MS, children=(critic, *more))
+    return TimerTree(Timing("learner", 1, 40 * MS, children=(update,)))
+
+
+# --------------------------------------------------------------------------- one tree
+
+
+def test_sample_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """A real file of ML-Agents becomes a table with its gauges below."""
+    assert main(["tree", str(SAMPLES / "mlagents_timers.json")]) == 0
+    assert capsys.readouterr().out.split("\n") == lines("""
+    name                 count    total     self     mean   share
+    root                     1  13.1 ms  5.10 ms  13.1 ms   100 %
+      run                    1  8.03 ms  2.26 ms  8.03 ms  61.1 %
+        C.step               3  5.75 ms  81.9 µs  1.92 ms  43.8 %
+          act                3  1.89 ms  1.89 ms   631 µs  14.4 %
+          C.step             3  3.78 ms  66.0 µs  1.26 ms  28.8 %
+            act              3  1.91 ms  1.91 ms   637 µs  14.6 %
+            C.step           3  1.80 ms  36.5 µs   600 µs  13.7 %
+              act            3  1.76 ms  1.76 ms   588 µs  13.4 %
+        boom                 1  5.82 µs  5.82 µs  5.82 µs   0.0 %
+        workers              1  10.8 µs  10.8 µs  10.8 µs   0.1 %
+          worker_root ∥      2  4.19 ms  4.19 ms  2.10 ms  32.0 %
+            env.step ∥       2  4.16 ms  4.16 ms  2.08 ms  31.7 %
+    ∥ ran beside the path above it, and is no part of its time
+
+    gauge       value  min  max  set
+    Env.Reward      0    0    2   ×9
+    """)
+
+
+def test_figures_nobody_knows_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """Sample Factory counts nothing, and what is no sum may be less than its parts."""
+    assert main(["tree", str(SAMPLES / "sample_factory_tree.txt")]) == 0
+    assert capsys.readouterr().out.split("\n") == lines("""
+    name                 total     self   share
+    Learner 0 profile  14.7 ms     0 ns  54.9 %
+      calculate_gae    5.10 ms  5.10 ms  19.0 %
+      train            9.60 ms        –  35.8 %
+        calculate_gae  6.40 ms  6.40 ms  23.9 %
+        forward_head   9.20 ms  9.20 ms  34.3 %
+        weight_update  2.60 ms  2.60 ms   9.7 %
+        tail           3.50 ms     0 ns  13.1 %
+          inner        3.50 ms  3.50 ms  13.1 %
+    share: of 26.8 ms, as some totals are less than their parts: they are no sums
+    """)
+
+
+def test_extremes_and_modes_have_columns_where_there_are_any(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last entry or the mean of the recent ones is shown beside the sum."""
+    last = Timing("wait", 2, 3 * MS, MS, 2 * MS, 2 * MS, mode=Mode.LAST)
+    mean = Timing("act", 2_000_000, 4 * MS, mode=Mode.MEAN, recent_ns=(1000, 2000))
+    path = save("a.json", TimerTree(Timing("actor", 1, 10 * MS, children=(last, mean))))
+    assert main(["tree", path]) == 0
+    assert capsys.readouterr().out.split("\n") == lines("""
+    name    count    total     self     mean      min      max         value   share
+    actor       1  10.0 ms  3.00 ms  10.0 ms        –        –                 100 %
+      wait      2  3.00 ms  3.00 ms  1.50 ms  1.00 ms  2.00 ms  last 2.00 ms  30.0 %
+      act   2.00M  4.00 ms  4.00 ms  2.00 ns        –        –  mean 1.50 µs  40.0 %
+    """)
+
+
+def test_several_files_are_told_apart(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each file's trees stand below its name; one that cannot be read keeps no other from being shown."""
+    one, other = save("a.json", sac(10), sac(12)), save("b.json", sac(14))
+    assert main(["tree", one, "missing.json", other]) == 2
+    out, err = capsys.readouterr()
+    assert err == (
+        "rlperf: error: cannot read missing.json: No such file or directory; give the path of a file that can be read\n"
+    )
+    assert [line for line in out.split("\n") if not line.startswith(" ")] == [
+        f"{one}:",
+        "name            count    total     self     mean      min      max   share",
+        "learner             1  40.0 ms  25.0 ms  40.0 ms        –        –   100 %",
+        "",
+        "name            count    total     self     mean      min      max   share",
+        "learner             1  40.0 ms  23.0 ms  40.0 ms        –        –   100 %",
+        "",
+        f"{other}:",
+        "name            count    total     self     mean      min      max   share",
+        "learner             1  40.0 ms  21.0 ms  40.0 ms        –        –   100 %",
+        "",
+    ]
+
+
+def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dash reads what is piped in; what is wrong with it is said of it."""
+    data = (SAMPLES / "sample_factory_tree.txt").read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert main(["tree", "-"]) == 0
+    assert "Learner 0 profile" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data[:60])))
+    assert main(["tree", "-"]) == 2
+    assert capsys.readouterr().err.startswith("rlperf: error: standard input cannot be read as Sample Factory's text: ")
+
+
+def test_one_tree_or_workers_are_chosen(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """Trees are chosen by name; workers are trees by themselves when asked for."""
+    worker = TimerTree(Timing("worker 3", 1, MS), workers=(TimerTree(Timing("its own", 1, MS)),))
+    path = save("a.json", TimerTree(Timing("main", 1, MS), workers=(worker,)), TimerTree(Timing("other", 1, MS)))
+
+    def names(*arguments: str) -> list[str]:
+        assert main(["tree", path, *arguments]) == 0
+        return re.findall(r"(?m)^(?!name)(\S.*?)  ", capsys.readouterr().out)
+
+    assert names() == ["main", "other"]
+    assert names("--workers") == ["main", "worker 3", "its own", "other"]
+    assert names("--tree", "other") == ["other"]
+    assert main(["tree", path, "--tree", "worker 3"]) == 2
+    assert "has no tree 'worker 3': choose one of 'main', 'other'" in capsys.readouterr().err
+
+
+def test_file_without_trees_is_an_error(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing to show is said, not shown."""
+    assert main(["tree", save("a.json")]) == 2
+    assert "holds no trees: record some timings first" in capsys.readouterr().err
+
+
+def test_names_cannot_command_a_terminal(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """Escape sequences, line breaks, direction marks and lone surrogates are shown, not sent."""
+    names = ["\x1b[2J\x9b1m", "a\nb\r\x07", "\u202eabc", "\ud800", "", "é 日本"]
+    children = tuple(Timing(name, 1, MS) for name in names)
+    path = save("a.json", TimerTree(Timing("root\x1b", 1, 9 * MS, children=children), {"\x1b[1m": Gauge(1, 1, 1, 1)}))
+    assert main(["tree", path, "evil\x1b[2J.json"]) == 2
+    out, err = capsys.readouterr()
+    assert all(line.isprintable() for text in (out, err) for line in text.split("\n"))
+    for text in ("\\x1b[2J\\x9b1m ", "a\\nb\\r\\x07 ", "\\u202eabc ", "\\ud800 ", "'' ", "é 日本 "):
+        assert f"  {text}" in out
+    assert "evil\\x1b[2J.json" in err
+
+
+# --------------------------------------------------------------------------- two trees
+
+
+def test_diff_goes_path_by_path(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """Means are compared where entries are counted; what is in one tree alone is marked, in the place it has."""
+    before = sac(10, Timing("alpha", 10, MS), Timing("polyak", 0, 2 * MS))
+    after = sac(25, Timing("target_q", 5, 2 * MS), Timing("polyak", 0, 3 * MS), Timing("log", 1, MS))
+    a, b = save("a.json", before), save("b.json", after)
+    assert main(["tree", "--diff", a, b]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"A  {a}\nB  {b}\n\n")
+    assert out.split("\n")[3:] == lines("""
+    name            count A  count B  total A  total B   mean A   mean B   change  share A  share B
+    learner               1        1  40.0 ms  40.0 ms  40.0 ms  40.0 ms   +0.0 %    100 %    100 %
+      sac_update         10       10  15.0 ms  30.0 ms  1.50 ms  3.00 ms     ×2.0   37.5 %   75.0 %
+        critic           10       10  10.0 ms  25.0 ms  1.00 ms  2.50 ms     ×2.5   25.0 %   62.5 %
+          backward       20       20  4.00 ms  4.00 ms   200 µs   200 µs   +0.0 %   10.0 %   10.0 %
+        + target_q        –        5        –  2.00 ms        –   400 µs    added        –    5.0 %
+        - alpha          10        –  1.00 ms        –   100 µs        –  removed    2.5 %        –
+        polyak            –        –  2.00 ms  3.00 ms        –        –  +50.0 %    5.0 %    7.5 %
+        + log             –        1        –  1.00 ms        –  1.00 ms    added        –    2.5 %
+    change: of the mean of an entry; of the total where entries are not counted
+    """)
+
+
+def test_diff_of_logs_goes_tree_by_tree(capsys: pytest.CaptureFixture[str]) -> None:
+    """Trees of one name are compared; a component that only one run had is added or removed."""
+    serial, parallel = SAMPLES / "sample_factory_run_serial.txt", SAMPLES / "sample_factory_run_parallel.txt"
+    assert main(["tree", "--diff", str(serial), str(parallel)]) == 0
+    blocks = capsys.readouterr().out.split("\n\n")[1:]
+    assert (
+        blocks[0].split("\n")
+        == lines("""
+    name                 total A  total B   change  share A  share B
+    Batcher 0 profile    21.8 ms  9.00 ms  -58.7 %    100 %    100 %
+      batching           21.0 ms  8.90 ms  -57.6 %   96.3 %   98.9 %
+      releasing_batches   800 µs   100 µs  -87.5 %    3.7 %    1.1 %
+    """)[:-1]
+    )
+    assert [block.split("\n")[1].split("  ")[0] for block in blocks] == [
+        "Batcher 0 profile",
+        "InferenceWorker_p0-w0 profile",
+        "Learner 0 profile",
+        "RolloutWorker_w0 profile",
+        "+ RolloutWorker_w1 profile",
+        "Runner profile",
+    ]
+    assert blocks[4].count("added") == 8
+
+
+def test_only_trees_are_compared_whatever_they_are_called(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """Formats name the same tree unlike each other."""
+    mine, theirs = TimerTree(Timing("learner", 1, 4 * MS)), TimerTree(Timing("root", 1, 5 * MS))
+    assert main(["tree", "--diff", save("a.json", mine), save("b.json", theirs)]) == 0
+    line = capsys.readouterr().out.split("\n")[4]
+    assert re.split(" {2,}", line)[:5] == ["learner → root", "1", "1", "4.00 ms", "5.00 ms"]
+    assert "+25.0 %" in line
+
+
+def test_siblings_of_one_name_are_compared_in_turn() -> None:
+    """A sum and a last entry may share a name; the first is compared with the first."""
+    one = TimerTree(Timing("root", 1, 9, children=(Timing("a", 1, 2), Timing("a", 1, 4, mode=Mode.LAST))))
+    other = TimerTree(Timing("root", 1, 9, children=(Timing("a", 1, 3), Timing("a", 1, 4), Timing("a", 1, 1))))
+    text = render_diff([one], [other], width=None)
+    assert re.findall(r"[+-]\d+\.\d %|added", text) == ["+0.0 %", "+50.0 %", "+0.0 %", "added"]
+
+
+def test_nothing_grows_from_nothing() -> None:
+    """What took no time has no ratio."""
+    one, other = (TimerTree(Timing("root", 1, ns)) for ns in (0, 5))
+    assert render_diff([one], [other], width=None).split("\n")[1].split()[-4:] == ["–", "–", "100", "%"]
+
+
+def test_diff_needs_both_files(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is compared with a file that cannot be read, and each that cannot is named."""
+    assert main(["tree", "--diff", "no.json", save("a.json", sac(1))]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("rlperf: error: cannot read no.json")) == ("", 1)
+
+
+# --------------------------------------------------------------------------- what fits
+
+
+WIDE = TimerTree(
+    Timing("root", 1, 500 * MS, 1, 500 * MS, children=tuple(Timing("日本語" * 20, 3, MS) for _ in range(300)))
+)
+
+
+def deep(depth: int) -> TimerTree:
+    """Return a tree of one path."""
+    here: tuple[Timing, ...] = ()
+    for level in range(depth, 0, -1):
+        here = (Timing(f"level {level}", 1, (depth - level) * MS, 1, MS, children=here),)
+    return TimerTree(Timing("root", 1, depth * MS, children=here))
+
+
+@pytest.mark.parametrize("width", [60, 80, 132])
+@pytest.mark.parametrize("tree", [WIDE, deep(300), sac(10)], ids=["wide", "deep", "usual"])
+def test_tables_fit_the_terminal(tree: TimerTree, width: int) -> None:
+    """No line is wider than the terminal, however deep or wide the tree is; names and times are always there."""
+    for text in (render_tree(tree, width=width), render_diff([tree], [sac(7)], width=width)):
+        table = text.split("\n")
+        assert max(map(cell_len, table)) <= width
+        assert "name" in table[0]
+    assert len(render_tree(tree, width=width).split("\n")) == 2 + sum(1 for _ in tree.root.walk()) + 1
+    assert all(re.search(r"\d ?[mµn]?s  ", line) for line in render_tree(tree, width=width).split("\n")[1:-1])
+
+
+def test_narrow_terminal_shows_what_matters_most() -> None:
+    """Extremes go first, then the mean; a depth that leaves no room for the name is a figure."""
+    table = render_tree(deep(12), width=60).split("\n")
+    assert table[0].split() == ["name", "count", "total", "self", "share"]
+    assert table[1].split() == ["root", "1", "12.0", "ms", "1.00", "ms", "100", "%"]
+    assert table[6].startswith("          level 5 ")
+    assert table[12].startswith("11› level 11 ")
+    assert table[13].startswith("12› level 12 ")
+    titles = render_diff([deep(12)], [sac(20)], width=60).split("\n")[0]
+    assert titles.split("  ")[-3:] == ["mean A", " mean B", " change"]
+
+
+def test_long_names_end_in_dots() -> None:
+    """A name is cut where the figures begin."""
+    row = render_tree(WIDE, width=60).split("\n")[2]
+    assert row.startswith("  日本語")
+    assert "…" in row
+    assert row.endswith("0.2 %")
+
+
+def test_terminal_width_counts_only_on_a_terminal(
+    save: Save, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe gets every column, a terminal those that fit."""
+    path = save("a.json", sac(10))
+    monkeypatch.setenv("COLUMNS", "60")
+    main(["tree", path])
+    assert capsys.readouterr().out.split("\n")[0].split()[-3:] == ["min", "max", "share"]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    main(["tree", path])
+    assert capsys.readouterr().out.split("\n")[0].split() == ["name", "count", "total", "self", "mean", "share"]
+
+
+def test_shown_leaves_ordinary_names_alone() -> None:
+    """Letters of any script, blanks and punctuation are as they were."""
+    assert shown("aten::to [é] 日本 µ ∥") == "aten::to [é] 日本 µ ∥"
+
+
+# --------------------------------------------------------------------------- conversion
+
+
+@pytest.mark.parametrize("form", formats.FORMATS)
+def test_any_format_becomes_any_other(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is written to standard output is a file of that format, and reads back."""
+    sample = SAMPLES / "mlagents_timers.json"
+    assert main(["tree", str(sample), "--format", form]) == 0
+    written = capsys.readouterr().out
+    assert written == formats.write(formats.read(sample), form)
+    assert formats.FORMATS[form].recognises(opened(written.encode()))
+    assert formats.parse(written.encode(), "x")[0].name == "root"
+
+
+def test_several_files_become_one(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """Trees of all files go into one document, or none where one file is missing or the format holds but one."""
+    one, other = save("a.json", sac(10)), save("b.json", sac(12))
+    assert main(["tree", one, other, "--format", "json"]) == 0
+    assert formats.parse(capsys.readouterr().out.encode(), "x") == [sac(10), sac(12)]
+    assert main(["tree", one, other, "--format", "mlagents"]) == 2
+    assert "holds one tree, these are 2" in capsys.readouterr().err
+    assert main(["tree", one, "missing", "--format", "json"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+# --------------------------------------------------------------------------- usage, pipes and encodings
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required"),
+        (["grow"], "invalid choice"),
+        (["tree"], "name a file, or two after --diff"),
+        (["tree", "--diff", "a"], "expected 2 arguments"),
+        (["tree", "a", "--diff", "a", "b"], "drop other files and --format"),
+        (["tree", "--diff", "a", "b", "--format", "json"], "drop other files and --format"),
+        (["tree", "a", "--format", "xml"], "invalid choice"),
+    ],
+)
+def test_usage_errors(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What cannot be followed says why, with exit code 2."""
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the command line in a process of its own."""
+    command = [sys.executable, "-m", "pytest_rlperf.cli", *arguments]
+    return subprocess.run(command, capture_output=True, cwd=ROOT, timeout=60, env={**os.environ, **more}, check=False)
+
+
+def test_module_runs_as_a_program() -> None:
+    """The command works where the script is not on the path."""
+    done = run("tree", "tests/samples/sample_factory_tree.txt")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"name                 total     self   share")
+    done = run("tree", "tests/samples")
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"rlperf: error: cannot read tests/samples: Is a directory; ")
+
+
+def test_terminal_without_our_letters_gets_escapes() -> None:
+    """An encoding that lacks a letter is no reason to fail."""
+    done = run("tree", "tests/samples/mlagents_timers.json", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"worker_root \u2225" in done.stdout
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_reader_may_leave(form: str) -> None:
+    """A pipe that nobody reads any more ends the program quietly."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [sys.executable, "-m", "pytest_rlperf.cli", "tree", "tests/samples/torch_profiler_trace.json"]
+        done = subprocess.run(
+            [*command, "--format", form], stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, timeout=60, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_package_names_the_command() -> None:
+    """The script that is installed is this one."""
+    assert 'rlperf = "pytest_rlperf.cli:main"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_command_line_starts_light() -> None:
+    """Importing the command line loads nothing that measuring needs."""
+    code = "import pytest_rlperf.cli, sys, json; print(json.dumps(sorted({n.partition('.')[0] for n in sys.modules})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, timeout=60, check=True)
+    loaded = set(json.loads(done.stdout))
+    assert not loaded & {"pytest", "_pytest", "torch", "scipy", "numpy", "gymnasium", "msgspec", "rich", "plotly"}
