@@ -1,0 +1,276 @@
+"""``Timing`` under the name and in the text of ``sample_factory.utils.timing``.
+
+Readers of Sample Factory's logs find every figure where it was, and values are seconds as they were. On purpose
+different are, all of them where the original loses track:
+
+- Time is read off a clock that is never set back.
+- Each thread nests its own scopes, and no entry of two threads is lost. A scope may be kept, entered again within
+  itself and shared between threads.
+- A scope that ends before one within it warns, and takes nothing but itself off the open ones.
+- A name that is summed up here and averaged there is an error that says so, and leaves no scope open.
+- No name hides a method: after ``add_time("items")``, ``timing.items()`` still is the mapping's, and
+  ``timing["items"]`` the time.
+- The mapping holds the name and the values only. A pickled copy has them and the tree, and no open scope.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter as _clock
+from typing import Any, cast
+
+from pytest_rlperf import model
+from pytest_rlperf.model import Mode, TimerTree
+
+_SUM, _LAST, _MEAN = Mode  # looked up once: members of an enum are slow to find
+LEAST_S = 1e-8  # what any entry comes to at least, so that values can be divided by
+
+
+class AvgTime:
+    """The last few times of a name, which reads as their mean in seconds."""
+
+    def __init__(self, num_values_to_avg: int) -> None:
+        self.values: deque[float] = deque(maxlen=num_values_to_avg)
+
+    def __str__(self) -> str:
+        return f"{sum(self.values) / max(1, len(self.values)):.4f}"
+
+
+class _Node:
+    """One path; ``value`` is what its entries come to, and what the original prints."""
+
+    __slots__ = ("children", "count", "key", "lasts", "means", "mode", "sums", "total", "value")
+
+    def __init__(self, key: Any, mode: Mode, value: float | AvgTime) -> None:
+        self.key = key
+        self.mode = mode
+        self.value = value
+        self.count = 0
+        self.total = 0.0
+        self.children: dict[Any, _Node] = {}
+        # What enters each child, by the way that it counts: a look-up in place of a new object each time.
+        self.sums: dict[Any, _Scope] = {}
+        self.lasts: dict[Any, _Scope] = {}
+        self.means: dict[Any, _Scope] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not the scopes: they belong to one Timing, with its lock and its threads.
+        state = None, {"count": self.count, "total": self.total, "children": self.children}
+        return _Node, (self.key, self.mode, self.value), state
+
+
+class _Open(threading.local):
+    """What is open in a thread, innermost last: paths with their starts, the root at the bottom."""
+
+    def __init__(self, root: _Node) -> None:
+        self.stack: list[tuple[_Node, float]] = [(root, 0.0)]
+
+
+class _Scope:
+    """Times its body under one path; it knows nothing of its entries, so that it may be entered anywhere again."""
+
+    __slots__ = ("_acquire", "_average", "_key", "_mode", "_node", "_open", "_release", "_timing")
+
+    def __init__(self, timing: Timing, node: _Node, mode: Mode, average: int) -> None:
+        self._timing = timing
+        self._open = timing._open
+        self._acquire, self._release = timing._lock.acquire, timing._lock.release
+        self._node = node
+        self._key = node.key
+        self._mode = mode
+        self._average = average
+
+    def __enter__(self) -> None:
+        self._open.stack.append((self._node, _clock()))
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        now = _clock()
+        node = self._node
+        stack = self._open.stack
+        entered, start = stack.pop()
+        if entered is not node:
+            stack.append((entered, start))
+            start = _take_out(stack, node)
+        elapsed = now - start
+        if elapsed < LEAST_S:
+            elapsed = LEAST_S
+        self._acquire()  # half the cost of a with statement
+        try:
+            if self._mode is _SUM:
+                self._timing[self._key] += elapsed
+                node.value += elapsed  # type: ignore[operator]
+            elif self._mode is _LAST:
+                self._timing[self._key] = node.value = elapsed
+            else:
+                self._timing[self._key].values.append(elapsed)
+                node.value.values.append(elapsed)  # type: ignore[union-attr]
+            node.count += 1
+            node.total += elapsed
+        except (AttributeError, KeyError, TypeError):
+            self._mend(elapsed)
+        finally:
+            self._release()
+
+    def _mend(self, elapsed: float) -> None:
+        """Count an entry whose value has been deleted since; TypeError where the value is of the other kind."""
+        key, node = self._key, self._node
+        value = self._timing.setdefault(key, _initial(self._mode, self._average))
+        if {isinstance(value, AvgTime), isinstance(node.value, AvgTime)} != {self._mode is _MEAN}:
+            raise TypeError(
+                f"{key!r} is both averaged (time_avg()) and summed up or set (add_time(), timeit()): "
+                "give one of them another name"
+            ) from None
+        self._timing[key] = _added(value, elapsed)
+        node.value = _added(node.value, elapsed)
+        node.count += 1
+        node.total += elapsed
+
+
+def _added(value: float | AvgTime, elapsed: float) -> float | AvgTime:
+    if isinstance(value, AvgTime):
+        value.values.append(elapsed)
+        return value
+    return value + elapsed
+
+
+def _initial(mode: Mode, average: int) -> float | AvgTime:
+    return AvgTime(average) if mode is _MEAN else 0.0
+
+
+def _take_out(stack: list[tuple[_Node, float]], node: _Node) -> float:
+    """Return when a path was entered that is not the innermost, and take it off the open ones."""
+    for place in range(len(stack) - 1, 0, -1):
+        if stack[place][0] is node:
+            inner = ", ".join(repr(left.key) for left, _ in stack[place + 1 :])
+            warnings.warn(f"{node.key!r} ended before {inner}, entered within it", RuntimeWarning, stacklevel=3)
+            return stack.pop(place)[1]
+    raise RuntimeError(f"{node.key!r} ended without having been entered in this thread")
+
+
+class Timing(dict[Any, Any]):
+    """Times by name, as items and as attributes, and the tree of scopes within scopes that they were spent in.
+
+    ``_name``, an item like the others, is what the tree's text begins with. Further arguments are the mapping's.
+    A scope's parent is the one that was open in the thread when the scope was asked for.
+    """
+
+    __slots__ = ("__weakref__", "_lock", "_open", "_root")
+
+    _lock: threading.RLock
+    _open: _Open
+    _root: _Node
+
+    def __init__(self, name: str = "Profile", *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self["_name"] = name
+        self.__setstate__(_Node("~", _SUM, 0.0))
+
+    # ------------------------------------------------------------------ timing
+
+    def add_time(self, key: Any) -> _Scope:
+        """Return a context manager that adds the time of its body to what there is."""
+        scopes = self._open.stack[-1][0].sums
+        return scopes[key] if key in scopes else self._first(scopes, key, _SUM)
+
+    def timeit(self, key: Any) -> _Scope:
+        """Return a context manager that keeps the time of its body, of the last one if there are several."""
+        scopes = self._open.stack[-1][0].lasts
+        return scopes[key] if key in scopes else self._first(scopes, key, _LAST)
+
+    def time_avg(self, key: Any, average: int = 10) -> _Scope:
+        """Return a context manager that averages the last ``average`` times of its body."""
+        scopes = self._open.stack[-1][0].means
+        return scopes[key] if key in scopes else self._first(scopes, key, _MEAN, average)
+
+    def _first(self, scopes: dict[Any, _Scope], key: Any, mode: Mode, average: int = 0) -> _Scope:
+        with self._lock:
+            if key not in self:
+                self[key] = _initial(mode, average)
+            parent = self._open.stack[-1][0]
+            node = parent.children.get(key)
+            if node is None:
+                node = parent.children[key] = _Node(key, mode, _initial(mode, average))
+            return scopes.setdefault(key, _Scope(self, node, mode, average))
+
+    # ------------------------------------------------------------------ reading
+
+    def flat_str(self) -> str:
+        """Return the name and the values on one line, each name's entries from wherever they were."""
+        with self._lock:
+            return ", ".join(f"{key}: {_text(value)}" for key, value in self.items())
+
+    def tree_str(self) -> str:
+        """Return the tree, one line for the leaves of a level and then one for each of its other paths."""
+        with self._lock:
+            return "\n".join([f"{self.get('_name')} tree view:", *_lines(self._root.children.values(), "")])
+
+    __str__ = tree_str
+
+    def snapshot(self) -> TimerTree:
+        """Return the tree as it is; what is open in the calling thread counts by what it has taken so far."""
+        with self._lock:
+            now = _clock()
+            open_s: dict[_Node, float] = {}
+            for node, start in self._open.stack[1:]:
+                open_s[node] = open_s.get(node, 0.0) + now - start
+            children = tuple(_frozen(node, open_s) for node in self._root.children.values())
+        total_ns = sum(child.total_ns for child in children)
+        return TimerTree(model.Timing(str(self.get("_name")), 1, total_ns, children=children))
+
+    # ------------------------------------------------------------------ a mapping with attributes
+
+    def __getattr__(self, item: str) -> Any:
+        try:
+            return self[item]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {item!r}") from None
+
+    def __setattr__(self, item: str, value: Any) -> None:
+        self[item] = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        make = cast("Callable[..., Timing]", vars(copyreg)["__newobj__"])
+        return make, (type(self),), self._root, None, iter(list(self.items()))
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+    def __setstate__(self, root: _Node) -> None:
+        for slot, value in (("_root", root), ("_lock", threading.RLock()), ("_open", _Open(root))):
+            object.__setattr__(self, slot, value)
+
+
+def _text(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _lines(nodes: Iterable[_Node], indent: str) -> Iterator[str]:
+    nodes = tuple(nodes)
+    leaves = [f"{node.key}: {_text(node.value)}" for node in nodes if not node.children]
+    if leaves:
+        yield indent + ", ".join(leaves)
+    for node in nodes:
+        if node.children:
+            yield f"{indent}{node.key}: {_text(node.value)}"
+            yield from _lines(node.children.values(), indent + "  ")
+
+
+def _frozen(node: _Node, open_s: dict[_Node, float]) -> model.Timing:
+    children = tuple(_frozen(child, open_s) for child in node.children.values())
+    total_ns = round((node.total + open_s.get(node, 0.0)) * 1e9)
+    recent = node.value.values if isinstance(node.value, AvgTime) else ()
+    last = recent[-1] if recent else node.value if node.mode is _LAST and node.count else None
+    return model.Timing(
+        name=str(node.key),
+        count=node.count,
+        # A scope that was kept may be entered while the one that it belongs below is not open.
+        total_ns=max(total_ns, sum(child.total_ns for child in children)),
+        last_ns=round(last * 1e9) if isinstance(last, float) else None,
+        children=children,
+        mode=node.mode,
+        recent_ns=tuple(round(value * 1e9) for value in recent),
+    )

@@ -1,0 +1,320 @@
+"""``timeit`` and the profiling switches under the names of ``torchrl._utils``; torch is loaded where it is asked for.
+
+Names, figures and text are TorchRL's, its environment variable ``TORCHRL_PROFILING`` included. On purpose different
+are, all of them where the original loses track:
+
+- Time is read off a clock that is never set back, so ``t0`` is no time of day.
+- A timer may be entered again before it has ended, by recursion or in another thread or task: no start is lost and
+  no entry.
+- A decorated coroutine function is timed until it has ended and not until it is called; a generator function while it
+  runs, each generator one entry, what its consumer does in between left out. The same holds for profiler ranges.
+- Where nothing has set up the logger ``torchrl``, ``timeit.print`` writes to the standard output, as TorchRL's own
+  set-up has it.
+- What is asked of a timer that was never started is an error that says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from time import perf_counter as _clock
+from typing import Any, ClassVar, TypeVar, cast
+
+from pytest_rlperf.compat.pauses import pauses, pausing
+from pytest_rlperf.model import TimerTree, Timing
+
+F = TypeVar("F", bound=Callable[..., Any])
+Context = AbstractContextManager[Any]
+
+_logger = logging.getLogger("torchrl")
+_lock = threading.RLock()
+_acquire, _release = _lock.acquire, _lock.release
+
+
+class timeit:  # noqa: N801 - TorchRL's name
+    """Times its body, or each call of what it decorates, in one register for the whole process.
+
+    ``sync`` waits for CUDA's work at both ends, where there is CUDA.
+    """
+
+    _REG: ClassVar[dict[str, list[Any]]] = {}  # the mean and the total in seconds, the count
+    _MARKS: ClassVar[dict[str, float]] = {}
+    _printevery_count = 0
+
+    def __init__(self, name: str, *, sync: bool = False) -> None:
+        self.name = name
+        self._sync = sync
+        self._starts: list[float] = []  # of entries that have not ended
+
+    # ------------------------------------------------------------------ timing
+
+    def __call__(self, fn: F) -> F:
+        """Return ``fn`` with each of its calls timed."""
+        if pauses(fn):
+            return pausing(fn, lambda: self, self._in_turns)
+
+        @wraps(fn)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if self._sync:
+                _synchronize()
+            self.t0 = start = _clock()
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                if self._sync:
+                    _synchronize()
+                _count(self._REG, self.name, _clock() - start)
+
+        return cast("F", wrapper)
+
+    def __enter__(self) -> timeit:
+        if self._sync:
+            _synchronize()
+        self.t0 = start = _clock()
+        self._starts.append(start)
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if self._sync:
+            _synchronize()
+        now = _clock()
+        # Entries that overlap in several threads may swap their starts. The register holds sums, and they are the
+        # same whoever is paired with whom.
+        starts = self._starts
+        _count(self._REG, self.name, now - (starts.pop() if starts else self._last_start()))
+
+    def start(self) -> timeit:
+        """Start without a context, for :meth:`elapsed`, or start anew within one."""
+        if self._sync:
+            _synchronize()
+        self.t0 = start = _clock()
+        if self._starts:
+            self._starts[-1] = start
+        return self
+
+    def elapsed(self) -> float:
+        """Return the seconds since the start."""
+        if self._sync:
+            _synchronize()
+        now = _clock()
+        return now - self._last_start()
+
+    def _last_start(self) -> float:
+        starts = self._starts[-1:]
+        if starts:
+            return starts[0]
+        try:
+            return self.t0
+        except AttributeError:
+            raise RuntimeError(f"timer {self.name!r} was not started: use it as a context, or call start()") from None
+
+    @contextmanager
+    def _in_turns(self) -> Iterator[_Turn]:
+        """Record all turns that the body takes as one entry."""
+        turn = _Turn(timeit(self.name, sync=self._sync))
+        try:
+            yield turn
+        finally:
+            self._record(self.name, turn.elapsed)
+
+    @classmethod
+    def _record(cls, name: str, elapsed: float) -> None:
+        _count(cls._REG, name, elapsed)
+
+    @classmethod
+    def mark_start(cls, name: str) -> None:
+        """Begin an event that may end elsewhere, in another function or thread."""
+        cls._MARKS[name] = _clock()
+
+    @classmethod
+    def mark_end(cls, name: str) -> None:
+        """End an event and record it; KeyError where it did not begin."""
+        now = _clock()
+        try:
+            start = cls._MARKS.pop(name)
+        except KeyError:
+            raise KeyError(f"{name!r} has no mark_start() that has not ended yet") from None
+        cls._record(name, now - start)
+
+    # ------------------------------------------------------------------ reading
+
+    @staticmethod
+    def print(prefix: str | None = None) -> str:
+        """Log a line for each name, and return them; means are in milliseconds, totals in seconds."""
+        with _lock:
+            entries = sorted(timeit._REG.items(), key=lambda item: item[0])
+            lines = [
+                f"{f'{prefix} -- ' if prefix else ''}{name} took {mean * 1000:4.4f} msec "
+                f"(total = {total: 4.4f} sec since last reset)."
+                for name, (mean, total, _) in entries
+            ]
+        for line in lines:
+            _show(line)
+        return "\n".join(lines)
+
+    @classmethod
+    def printevery(cls, num_prints: int, total_count: int, *, prefix: str | None = None, erase: bool = False) -> None:
+        """Print at the first of ``total_count`` calls and then regularly, ``num_prints`` times in all."""
+        if cls._printevery_count % max(1, total_count // num_prints) == 0:
+            cls.print(prefix=prefix)
+            if erase:
+                cls.erase()
+        cls._printevery_count += 1
+
+    @classmethod
+    def todict(cls, percall: bool = True, prefix: str | None = None) -> dict[str, float]:
+        """Return seconds by name, the mean of a call or, without ``percall``, the total."""
+        with _lock:
+            return {
+                f"{prefix}/{name}" if prefix else name: entry[0 if percall else 1] for name, entry in cls._REG.items()
+            }
+
+    @classmethod
+    def snapshot(cls) -> TimerTree:
+        """Return all that was recorded since the last reset, as a tree of one level."""
+        with _lock:
+            entries = [(name, round(total * 1e9), count) for name, (_, total, count) in cls._REG.items() if count]
+        children = tuple(Timing(str(name), count, total_ns) for name, total_ns, count in entries)
+        return TimerTree(Timing("torchrl", 1, sum(child.total_ns for child in children), children=children))
+
+    @staticmethod
+    def erase() -> None:
+        """Set every name back to nothing; the names stay."""
+        with _lock:
+            for name in timeit._REG:
+                timeit._REG[name] = [0.0, 0.0, 0]
+
+    @classmethod
+    def reset(cls) -> None:
+        """Do as :meth:`erase` does."""
+        cls.erase()
+
+
+def _count(register: dict[str, list[Any]], name: str, elapsed: float) -> None:
+    _acquire()  # half the cost of a with statement
+    try:
+        if name in register:
+            entry = register[name]
+        else:
+            entry = register[name] = [0.0, 0.0, 0]
+        before = entry[2]
+        entry[2] = count = before + 1
+        entry[1] += elapsed
+        # A running mean, in the order that gives the original's last digit.
+        entry[0] = entry[0] * (before / count) + elapsed / count
+    finally:
+        _release()
+
+
+class _Turn:
+    """Adds up the times of its bodies."""
+
+    def __init__(self, timer: timeit) -> None:
+        self.elapsed = 0.0
+        self._timer = timer
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self.elapsed += self._timer.elapsed()
+
+
+def _synchronize() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _show(line: str) -> None:
+    if _logger.level:
+        _logger.info(line)
+    else:
+        sys.stdout.write(f"{line}\n")
+
+
+# --------------------------------------------------------------------------- ranges of torch's profiler
+
+_PROFILING_ALLOWED = os.environ.get("TORCHRL_PROFILING", "0") == "1"
+_PROFILING_ENABLED = _PROFILING_ALLOWED
+_NULL_CONTEXT = nullcontext()
+
+
+def set_profiling_enabled(enabled: bool) -> None:
+    """Switch ranges on or off; a warning where ``TORCHRL_PROFILING=1`` was not set when this was imported."""
+    if enabled and not _PROFILING_ALLOWED:
+        warnings.warn(
+            "set_profiling_enabled(True) does nothing: TORCHRL_PROFILING=1 was not in the environment when this was "
+            "imported, so decorated functions have no ranges to switch on. Set it before Python starts",
+            stacklevel=2,
+        )
+        return
+    # The name is what callers and tests of the original read, so the switch is the name itself.
+    global _PROFILING_ENABLED
+    _PROFILING_ENABLED = enabled
+
+
+def _is_compiling() -> bool:
+    torch = sys.modules.get("torch")  # what has not been loaded compiles nothing
+    return torch is not None and torch.compiler.is_compiling()
+
+
+def _maybe_timeit(name: str) -> Context:
+    """Return a timer, or a context that does nothing within torch.compile, which cannot follow a clock."""
+    return _NULL_CONTEXT if _is_compiling() else timeit(name)
+
+
+def _maybe_record_function(name: str) -> Context:
+    """Return a range of torch's profiler, or the one context that does nothing where ranges are off."""
+    if not _PROFILING_ENABLED or _is_compiling():
+        return _NULL_CONTEXT
+    from torch.autograd.profiler import record_function
+
+    return cast("Context", record_function(name))
+
+
+def _maybe_record_function_decorator(name: str) -> Callable[[F], F]:
+    """Return a decorator that puts each call in a range, or that does nothing where ranges are not allowed."""
+    if not _PROFILING_ALLOWED:
+        return _unchanged
+
+    def decorator(fn: F) -> F:
+        if pauses(fn):
+            return pausing(fn, lambda: _maybe_record_function(name), lambda: nullcontext(_Range(name)))
+
+        @wraps(fn)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not _PROFILING_ENABLED:
+                return fn(*args, **kwargs)
+            with _maybe_record_function(name):
+                return fn(*args, **kwargs)
+
+        return cast("F", wrapper)
+
+    return decorator
+
+
+def _unchanged(fn: F) -> F:
+    return fn
+
+
+class _Range:
+    """A range each time it is entered."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._now: Context = _NULL_CONTEXT
+
+    def __enter__(self) -> None:
+        self._now = _maybe_record_function(self._name)
+        self._now.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._now.__exit__(*error)

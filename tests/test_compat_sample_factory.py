@@ -1,0 +1,472 @@
+"""Sample Factory's ``Timing``, by a clock that stands still, and beside the real one where that is installed."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_rlperf.compat import sample_factory
+from pytest_rlperf.compat.sample_factory import AvgTime, Timing
+from pytest_rlperf.model import Mode
+
+SAMPLES = Path(__file__).parent / "samples"
+METHODS = {Mode.SUM: "add_time", Mode.LAST: "timeit", Mode.MEAN: "time_avg"}
+
+
+class Seconds:
+    """A clock of float seconds that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Read the clock."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, or set the clock back."""
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Seconds:
+    """Have our Timing read a clock that stands still."""
+    seconds = Seconds()
+    monkeypatch.setattr(sample_factory, "_clock", seconds)
+    return seconds
+
+
+# --------------------------------------------------------------------------- Sample Factory's own output
+
+
+@dataclass
+class Line:
+    """One path of a printed tree."""
+
+    name: str
+    value: float
+    children: list[Line]
+
+
+def read_profiles(text: str) -> dict[str, list[Line]]:
+    """Parse what a Sample Factory run prints at its end."""
+    profiles: dict[str, list[Line]] = {}
+    levels: list[list[Line]] = []
+    for line in text.splitlines():
+        if line.endswith(" tree view:"):
+            levels = [profiles.setdefault(line.removesuffix(" tree view:"), [])]
+            continue
+        depth = (len(line) - len(line.lstrip())) // 2
+        for entry in line.strip().split(", "):
+            name, value = entry.split(": ")
+            levels[depth].append(Line(name, float(value), []))
+        levels[depth + 1 :] = [levels[depth][-1].children]
+    return profiles
+
+
+def replay(timing: Any, lines: list[Line], clock: Seconds) -> None:
+    """Spend the time that was printed, where it was."""
+    for line in lines:
+        within = sum(child.value for child in line.children)
+        start = clock.now
+        with (timing.timeit if within > line.value else timing.add_time)(line.name):
+            replay(timing, line.children, clock)
+            clock.sleep(max(0.0, line.value - (clock.now - start)))
+        if within > line.value:  # what was printed is the last of several entries
+            with timing.timeit(line.name):
+                clock.sleep(line.value)
+
+
+@pytest.mark.parametrize("mode", ["serial", "parallel"])
+def test_runs_of_sample_factory_come_out_as_they_were_printed(mode: str, clock: Seconds) -> None:
+    """The text of real runs, played back, is the same byte for byte."""
+    text = (SAMPLES / f"sample_factory_run_{mode}.txt").read_text(encoding="utf-8").rstrip("\n")
+    profiles = read_profiles(text)
+    assert len(profiles) > 4
+    printed = []
+    for name, lines in profiles.items():
+        timing = Timing(name)
+        replay(timing, lines, clock)
+        printed.append(timing.tree_str())
+    assert "\n".join(printed) == text
+
+
+# --------------------------------------------------------------------------- beside the real one
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A scope of a random program: how it counts, its name, what is in it, and whether that fails in the end."""
+
+    mode: Mode
+    key: str
+    average: int
+    body: tuple[Any, ...]
+    fails: bool
+
+
+# Odd multiples of half of what is printed last, so that sums often have to be rounded from halfway.
+SLEEPS = st.one_of(st.sampled_from([0.0, -1.0, 5e-05, 0.00015, 0.00025, 1.0, 1e-9]), st.floats(0, 100, allow_nan=False))
+PROGRAMS = st.recursive(
+    st.lists(SLEEPS, max_size=2).map(tuple),
+    lambda inner: st.lists(
+        st.one_of(
+            SLEEPS,
+            st.builds(
+                Scope, st.sampled_from([Mode.SUM, Mode.LAST]), st.sampled_from("abc"), st.just(0), inner, st.booleans()
+            ),
+            st.builds(Scope, st.just(Mode.MEAN), st.sampled_from("xy"), st.integers(1, 3), inner, st.booleans()),
+        ),
+        max_size=4,
+    ).map(tuple),
+    max_leaves=12,
+)
+
+
+class FailedError(Exception):
+    """What a scope of a random program fails with."""
+
+
+def run(program: tuple[Any, ...], timing: Any, clock: Seconds) -> None:
+    """Run a random program."""
+    for step in program:
+        if not isinstance(step, Scope):
+            clock.sleep(step)
+            continue
+        method = getattr(timing, METHODS[step.mode])
+        try:
+            with method(step.key, step.average) if step.mode is Mode.MEAN else method(step.key):
+                run(step.body, timing, clock)
+                if step.fails:
+                    raise FailedError
+        except FailedError:
+            pass
+
+
+@contextmanager
+def our_clock() -> Iterator[Seconds]:
+    """Have our Timing read a clock of its own; Hypothesis keeps fixtures for all its examples."""
+    with pytest.MonkeyPatch.context() as patch:
+        seconds = Seconds()
+        patch.setattr(sample_factory, "_clock", seconds)
+        yield seconds
+
+
+@contextmanager
+def their_clock(theirs: types.ModuleType) -> Iterator[Seconds]:
+    """Have the real Timing read a clock of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        seconds = Seconds()
+        patch.setattr(theirs, "time", types.SimpleNamespace(time=seconds))
+        yield seconds
+
+
+def seen(timing: Any) -> dict[str, Any]:
+    """Return a mapping's values, means by what they are of."""
+    hidden = ("_root_context", "_open_contexts_stack")
+    return {key: getattr(value, "values", value) for key, value in timing.items() if key not in hidden}
+
+
+@settings(deadline=None, max_examples=300)
+@given(program=PROGRAMS)
+def test_any_program_gives_what_sample_factory_gives(program: tuple[Any, ...]) -> None:
+    """Both texts and every value are the real package's to the last bit, also after pickling."""
+    theirs = pytest.importorskip("sample_factory.utils.timing")
+    real, ours = theirs.Timing("Learner 0 profile"), Timing("Learner 0 profile")
+    with their_clock(theirs) as seconds:
+        run(program, real, seconds)
+    with our_clock() as seconds:
+        run(program, ours, seconds)
+    for left, right in ((real, ours), (pickle.loads(pickle.dumps(real)), pickle.loads(pickle.dumps(ours)))):  # noqa: S301
+        assert right.tree_str() == str(right) == left.tree_str() == str(left)
+        assert right.flat_str() == left.flat_str()
+        assert seen(right) == seen(left)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda timing: timing.update(b=2.0),
+        lambda timing: setattr(timing, "b", 2),
+        lambda timing: timing.add_time("b"),
+        lambda timing: timing.time_avg("b", average=3),
+        lambda timing: timing.pop("a"),
+        lambda timing: setattr(timing, "_name", "Other"),
+    ],
+)
+def test_a_mapping_is_used_as_sample_factorys_is(use: Callable[[Any], object]) -> None:
+    """Items that come with a Timing, are set, or begin with a scope that is asked for show alike in both."""
+    theirs = pytest.importorskip("sample_factory.utils.timing")
+    real, ours = theirs.Timing("p", {"a": 1.0}, c=3), Timing("p", {"a": 1.0}, c=3)
+    for timing in (real, ours):
+        use(timing)
+    assert ours.flat_str() == real.flat_str()
+    assert ours.tree_str() == real.tree_str()
+    assert seen(ours) == seen(real)
+
+
+# --------------------------------------------------------------------------- what it does
+
+
+def test_each_way_of_counting(clock: Seconds) -> None:
+    """A sum, the last entry, and the mean of the last few, as items, as attributes and as text."""
+    timing = Timing()
+    for seconds in (1.0, 2.0, 6.0):
+        with timing.add_time("sum"), timing.timeit("last"), timing.time_avg("mean", average=2):
+            clock.sleep(seconds)
+    assert (timing["sum"], timing.sum, timing.get("last")) == (9.0, 9.0, 6.0)
+    assert isinstance(timing.mean, AvgTime)
+    assert str(timing.mean) == "4.0000"
+    assert timing.flat_str() == "_name: Profile, sum: 9.0000, last: 6.0000, mean: 4.0000"
+    assert timing.tree_str() == "Profile tree view:\nsum: 9.0000\n  last: 6.0000\n    mean: 4.0000"
+
+
+def test_an_empty_timing_prints_its_name() -> None:
+    """There is a first line and no other."""
+    assert str(Timing("Batcher 0 profile")) == "Batcher 0 profile tree view:"
+    assert Timing().flat_str() == "_name: Profile"
+
+
+def test_a_scope_that_fails_is_counted_and_left(clock: Seconds) -> None:
+    """What follows an exception is not below what it came out of."""
+    timing = Timing()
+
+    def fail() -> None:
+        with timing.add_time("a"), timing.add_time("b"):
+            clock.sleep(1)
+            raise FailedError
+
+    with pytest.raises(FailedError):
+        fail()
+    with timing.add_time("c"):
+        clock.sleep(2)
+    assert timing.tree_str() == "Profile tree view:\nc: 2.0000\na: 1.0000\n  b: 1.0000"
+
+
+def test_recursion_is_a_path_of_its_own(clock: Seconds) -> None:
+    """A name within itself is one level deeper; the value has the entries of both, as the original's."""
+    timing = Timing()
+    with timing.add_time("f"):
+        clock.sleep(1)
+        with timing.add_time("f"):
+            clock.sleep(2)
+    assert timing.tree_str() == "Profile tree view:\nf: 3.0000\n  f: 2.0000"
+    assert timing.f == 5.0
+
+
+def test_a_kept_scope_may_be_entered_within_itself(clock: Seconds) -> None:
+    """Each entry has its own start."""
+    timing = Timing()
+    scope = timing.add_time("f")
+    with scope:
+        clock.sleep(1)
+        with scope:
+            clock.sleep(2)
+    assert timing.f == 5.0
+
+
+def test_a_scope_that_ends_early_warns_and_takes_nothing_else_along(clock: Seconds) -> None:
+    """The one within it goes on, is counted in full, and later scopes are nested where they belong."""
+    timing = Timing()
+    outer = timing.add_time("outer")
+    outer.__enter__()
+    clock.sleep(1)
+    inner = timing.add_time("inner")
+    inner.__enter__()
+    clock.sleep(1)
+    with pytest.warns(RuntimeWarning, match="'outer' ended before 'inner', entered within it"):
+        outer.__exit__(None, None, None)
+    clock.sleep(1)
+    inner.__exit__(None, None, None)
+    with timing.add_time("next"):
+        clock.sleep(4)
+    assert timing.tree_str() == "Profile tree view:\nnext: 4.0000\nouter: 2.0000\n  inner: 2.0000"
+
+
+def test_leaving_what_was_never_entered_is_an_error() -> None:
+    """Nothing is counted, and nothing that is open is left in its place."""
+    timing = Timing()
+    with timing.add_time("a"), pytest.raises(RuntimeError, match="'b' ended without having been entered"):
+        timing.add_time("b").__exit__(None, None, None)
+    assert timing.b == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("add_time", "time_avg"), ("timeit", "time_avg"), ("time_avg", "add_time")]
+)
+def test_one_name_is_summed_up_or_averaged(first: str, then: str, clock: Seconds) -> None:
+    """The other way is an error that names the scope, and leaves none open."""
+    timing = Timing()
+    with getattr(timing, first)("a"):
+        clock.sleep(1)
+    message = r"'a' is both averaged .* give one of them another name"
+    with pytest.raises(TypeError, match=message), getattr(timing, then)("a"):
+        clock.sleep(1)
+    with timing.add_time("b"):
+        clock.sleep(1)
+    assert timing.tree_str() == "Profile tree view:\na: 1.0000, b: 1.0000"
+
+
+def test_one_name_may_be_added_to_and_set(clock: Seconds) -> None:
+    """A sum goes on from the last entry, as the original's does, and a last entry replaces a mean."""
+    timing = Timing()
+    for method, seconds in ((timing.add_time, 1), (timing.timeit, 2), (timing.add_time, 4)):
+        with method("a"):
+            clock.sleep(seconds)
+    assert timing.a == 6.0
+    with timing.time_avg("b"):
+        clock.sleep(1)
+    with timing.timeit("b"):
+        clock.sleep(3)
+    assert timing.b == 3.0
+
+
+def test_a_value_may_be_set_back_or_deleted(clock: Seconds) -> None:
+    """Times are added to what is there, also where that has gone since the scope was made."""
+    timing = Timing()
+    with timing.add_time("a"), timing.time_avg("b"):
+        clock.sleep(1)
+        del timing["a"], timing["b"]
+    assert (timing.a, list(timing.b.values)) == (1.0, [1.0])
+    timing.a = 5
+    with timing.add_time("a"):
+        clock.sleep(1)
+    assert timing.a == 6.0
+    assert timing.tree_str() == "Profile tree view:\na: 2.0000\n  b: 1.0000"
+
+
+def test_a_name_hides_no_method(clock: Seconds) -> None:
+    """Times of that name are items; what is neither is an AttributeError."""
+    timing = Timing()
+    for name in ("items", "add_time", "tree_str"):
+        with timing.add_time(name):
+            clock.sleep(1)
+    assert timing["items"] == 1.0
+    assert dict(timing.items())["add_time"] == 1.0
+    assert timing.tree_str().endswith("items: 1.0000, add_time: 1.0000, tree_str: 1.0000")
+    with pytest.raises(AttributeError, match="'Timing' object has no attribute 'missing'"):
+        _ = timing.missing
+
+
+def test_an_entry_comes_to_something(clock: Seconds) -> None:
+    """Values can be divided by, also where no time has passed, or the clock was set back."""
+    timing = Timing()
+    for seconds in (0, -5):
+        with timing.timeit("a"):
+            clock.sleep(seconds)
+        assert timing.a == sample_factory.LEAST_S
+
+
+@pytest.mark.parametrize("copied", [lambda t: pickle.loads(pickle.dumps(t)), copy.deepcopy])  # noqa: S301
+def test_a_copy_goes_on_by_itself(copied: Callable[[Timing], Timing], clock: Seconds) -> None:
+    """Name, values and tree come along, open scopes do not; the original does not change with it."""
+    timing = Timing("p")
+    with timing.add_time("a"):
+        with timing.time_avg("b", average=2):
+            clock.sleep(1)
+        other = copied(timing)
+    with other.add_time("a"), other.time_avg("b"):
+        clock.sleep(3)
+    assert str(other) == "p tree view:\na: 3.0000\n  b: 2.0000"
+    assert str(timing) == "p tree view:\na: 1.0000\n  b: 1.0000"
+    assert other.b.values.maxlen == 2
+    assert list(other) == ["_name", "a", "b"]
+
+
+def test_threads_nest_by_themselves(clock: Seconds) -> None:
+    """A scope that another thread has open is no parent, also where that thread ended with it."""
+    timing = Timing()
+
+    def leave_open() -> None:
+        timing.add_time("left").__enter__()
+        with timing.add_time("inner"):
+            clock.sleep(1)
+
+    with timing.add_time("main"):
+        for _ in range(2):  # the second may be given the first one's id
+            thread = threading.Thread(target=leave_open)
+            thread.start()
+            thread.join()
+    assert timing.tree_str() == "Profile tree view:\nmain: 2.0000\nleft: 0.0000\n  inner: 2.0000"
+
+
+def test_threads_lose_no_entry() -> None:
+    """Entries of several threads that share a scope are all counted."""
+    timing = Timing()
+    scope = timing.add_time("a")
+    ready = threading.Barrier(4)
+
+    def work() -> None:
+        ready.wait()
+        for _ in range(2000):
+            with scope:
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert timing.snapshot().at("a").count == 8000
+
+
+def test_snapshot_is_the_tree_of_this_package(clock: Seconds) -> None:
+    """Counts, totals, and what each way of counting comes to, in nanoseconds; what is open counts so far."""
+    timing = Timing("Learner 0")
+    for seconds in (1, 2):
+        with timing.add_time("sum"), timing.timeit("last"), timing.time_avg("mean"):
+            clock.sleep(seconds)
+    with timing.add_time("open"):
+        clock.sleep(5)
+        tree = timing.snapshot()
+    assert (tree.name, tree.root.total_ns) == ("Learner 0", 8_000_000_000)
+    assert tree.at("sum").total_ns == tree.at("sum", "last").total_ns == 3_000_000_000
+    assert tree.at("sum", "last").value_ns == tree.at("sum", "last").last_ns == 2_000_000_000
+    assert tree.at("sum", "last", "mean").recent_ns == (1_000_000_000, 2_000_000_000)
+    assert tree.at("sum", "last", "mean").value_ns == 1_500_000_000
+    assert [timing.mode for _, timing in tree.root.walk()] == [Mode.SUM, Mode.LAST, Mode.MEAN, Mode.SUM]
+    assert (tree.at("open").count, tree.at("open").total_ns) == (0, 5_000_000_000)
+
+
+def test_snapshot_keeps_children_within_their_parent(clock: Seconds) -> None:
+    """A scope that was kept may be entered outside of what it belongs below."""
+    timing = Timing()
+    with timing.add_time("parent"):
+        kept = timing.add_time("child")
+    with kept:
+        clock.sleep(1)
+    assert timing.snapshot().at("parent").self_ns == 0
+
+
+def test_importing_loads_neither_package() -> None:
+    """The module stands where Sample Factory and torch are not installed."""
+    heavy = {"torch", "sample_factory", "numpy"}
+    code = f"import pytest_rlperf.compat.sample_factory, sys; print({heavy} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout == "set()\n"
+
+
+def test_scopes_work_as_any_context(clock: Seconds) -> None:
+    """They can be one of several in a with statement, entered when the ones before are open."""
+    timing = Timing()
+    with nullcontext(), timing.timeit("one_step"), timing.add_time("handle_policy_step"):
+        clock.sleep(1)
+    assert str(timing) == "Profile tree view:\none_step: 1.0000\n  handle_policy_step: 1.0000"

@@ -1,0 +1,597 @@
+"""TorchRL's ``timeit`` and profiling switches, by a clock that stands still, and beside the real ones if installed."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import logging
+import pickle
+import re
+import subprocess
+import sys
+import threading
+import types
+import warnings
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_rlperf.compat import torchrl
+from pytest_rlperf.compat.torchrl import timeit
+
+T = TypeVar("T")
+SAMPLE = Path(__file__).parent / "samples" / "torchrl_timeit.txt"
+
+
+class Seconds:
+    """A clock of float seconds that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Read the clock."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, or set the clock back."""
+        self.now += seconds
+
+
+@contextmanager
+def fresh(module: types.ModuleType, name: str, clock: Callable[[Seconds], object]) -> Iterator[Seconds]:
+    """Have a module's ``timeit`` begin with nothing and read a clock that stands still."""
+    with pytest.MonkeyPatch.context() as patch:
+        seconds = Seconds()
+        patch.setattr(module, name, clock(seconds))
+        patch.setattr(module.timeit, "_REG", {})
+        patch.setattr(module.timeit, "_MARKS", {})
+        patch.setattr(module.timeit, "_printevery_count", 0)
+        yield seconds
+
+
+def ours() -> Any:
+    """Begin with nothing, in ours."""
+    return fresh(torchrl, "_clock", lambda seconds: seconds)
+
+
+def theirs(module: types.ModuleType) -> Any:
+    """Begin with nothing, in the real one."""
+    return fresh(module, "time", lambda seconds: types.SimpleNamespace(time=seconds))
+
+
+@pytest.fixture
+def clock() -> Iterator[Seconds]:
+    """Begin with nothing, by a clock that stands still."""
+    with ours() as seconds:
+        yield seconds
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch, setting: str | None) -> Any:
+    """Return the module as it is imported in a process with that environment."""
+    if setting is None:
+        monkeypatch.delenv("TORCHRL_PROFILING", raising=False)
+    else:
+        monkeypatch.setenv("TORCHRL_PROFILING", setting)
+    spec = importlib.util.spec_from_file_location("torchrl_anew", torchrl.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# --------------------------------------------------------------------------- TorchRL's own output
+
+
+def test_what_torchrl_printed_comes_out_as_it_was(clock: Seconds) -> None:
+    """The text of a real run, played back, is the same byte for byte."""
+    text = SAMPLE.read_text(encoding="utf-8")
+    for name, milliseconds in re.findall(r"^(\w+) took ([\d.]+) msec", text, re.MULTILINE):
+        with timeit(name):
+            clock.sleep(float(milliseconds) / 1000)
+    assert timeit.print() == text
+
+
+# --------------------------------------------------------------------------- beside the real one
+
+SLEEP = st.tuples(
+    st.just("sleep"),
+    st.one_of(st.sampled_from([0.0, -1.0, 5e-08, 1.5e-07, 1e-3]), st.floats(0, 100, allow_nan=False)),
+)
+NAMES = st.sampled_from("abc")
+LEAVES = st.one_of(
+    SLEEP,
+    st.tuples(st.just("mark"), NAMES),
+    st.tuples(st.just("print"), st.sampled_from([None, "", "train"])),
+    st.tuples(st.just("printevery"), st.booleans()),
+    st.tuples(st.just("todict"), st.booleans(), st.sampled_from([None, "", "time"])),
+    st.tuples(st.just("erase")),
+    st.tuples(st.just("reset")),
+    st.tuples(st.just("started")),
+)
+PROGRAMS = st.recursive(
+    st.lists(LEAVES, max_size=3),
+    lambda inner: st.lists(
+        st.one_of(LEAVES, st.tuples(st.sampled_from(["with", "call"]), NAMES, inner, st.booleans())), max_size=5
+    ),
+    max_leaves=15,
+)
+
+
+class FailedError(Exception):
+    """What a timed body of a random program fails with."""
+
+
+def run(program: list[Any], timer: Any, clock: Seconds, told: list[object]) -> None:
+    """Run a random program; ``told`` is all that it got to know."""
+    for step in program:
+        if step[0] == "sleep":
+            clock.sleep(step[1])
+        elif step[0] == "mark":
+            if step[1] in timer._MARKS:
+                timer.mark_end(step[1])
+            else:
+                timer.mark_start(step[1])
+        elif step[0] == "print":
+            told.append(timer.print(prefix=step[1]))
+        elif step[0] == "printevery":
+            timer.printevery(2, 6, prefix="every", erase=step[1])
+        elif step[0] == "todict":
+            told.append(timer.todict(percall=step[1], prefix=step[2]))
+        elif step[0] == "started":
+            begun = timer("started").start()
+            clock.sleep(1)
+            told.append(begun.elapsed())
+            begun.__exit__(None, None, None)
+        elif step[0] in ("erase", "reset"):
+            getattr(timer, step[0])()
+        else:
+            run_body(step, timer, clock, told)
+
+
+def run_body(step: tuple[Any, ...], timer: Any, clock: Seconds, told: list[object]) -> None:
+    """Run a timed part of a random program, as a context or as a decorated function."""
+    how, name, program, fails = step
+
+    def body() -> None:
+        run(program, timer, clock, told)
+        if fails:
+            raise FailedError
+
+    try:
+        if how == "call":
+            timer(name)(body)()
+        else:
+            with timer(name) as entered:
+                body()
+                told.append(entered.elapsed())
+    except FailedError:
+        pass
+
+
+@settings(deadline=None, max_examples=300)
+@given(program=PROGRAMS)
+def test_any_program_gives_what_torchrl_gives(program: list[Any]) -> None:
+    """Texts, what is logged, dictionaries and the register are the real package's to the last bit."""
+    real = pytest.importorskip("torchrl._utils")
+    seen = []
+    for module, context in ((real, theirs(real)), (torchrl, ours())):
+        told: list[object] = []
+        logged: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record, logged=logged: logged.append(record.getMessage())  # type: ignore[method-assign,misc]
+        logger = logging.getLogger("torchrl")
+        with context as seconds, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(logger, "handlers", [handler])
+            run(program, module.timeit, seconds, told)
+            told.append(module.timeit.print())
+            seen.append((told, logged, dict(module.timeit._REG), dict(module.timeit._MARKS)))
+    assert seen[0] == seen[1]
+
+
+def test_every_public_name_is_there() -> None:
+    """What the installed class and module have, ours have, with the same parameters."""
+    real = pytest.importorskip("torchrl._utils")
+    for name, value in inspect.getmembers(real.timeit):
+        if not name.startswith("__") or name in ("__init__", "__call__", "__enter__", "__exit__"):
+            assert hasattr(timeit, name), name
+            if callable(value) and not name.startswith("__"):
+                assert list(inspect.signature(getattr(timeit, name)).parameters) == list(
+                    inspect.signature(value).parameters
+                )
+    for name in (
+        "_maybe_timeit",
+        "_maybe_record_function",
+        "_maybe_record_function_decorator",
+        "set_profiling_enabled",
+    ):
+        theirs, mine = inspect.signature(getattr(real, name)), inspect.signature(getattr(torchrl, name))
+        assert list(theirs.parameters) == list(mine.parameters)
+    assert real._PROFILING_ALLOWED == torchrl._PROFILING_ALLOWED
+    assert isinstance(real._NULL_CONTEXT, type(torchrl._NULL_CONTEXT))
+
+
+# --------------------------------------------------------------------------- timeit
+
+
+def test_contexts_and_calls_are_one_register(clock: Seconds) -> None:
+    """A name's entries are counted together, whichever timer has it."""
+
+    @timeit("work")
+    def work(seconds: float) -> str:
+        """Work."""
+        clock.sleep(seconds)
+        return "done"
+
+    assert work(seconds=1) == "done"
+    with timeit("work") as timer:
+        clock.sleep(2)
+        assert timer.elapsed() == 2
+        clock.sleep(1)
+    assert timeit._REG == {"work": [2.0, 4.0, 2]}
+    assert timeit.todict() == {"work": 2.0}
+    assert timeit.todict(percall=False, prefix="time") == {"time/work": 4.0}
+    assert (work.__name__, work.__doc__) == ("work", "Work.")
+
+
+def test_recursion_times_each_call_from_its_own_start(clock: Seconds) -> None:
+    """The outer calls are not cut off where the innermost began."""
+    timer = timeit("f")
+
+    @timer
+    def fall(depth: int) -> None:
+        clock.sleep(1)
+        if depth:
+            fall(depth - 1)
+
+    fall(2)
+    assert timeit._REG["f"] == [2.0, 6.0, 3]
+    with timer:
+        clock.sleep(1)
+        with timer:
+            clock.sleep(1)
+            timer.start()
+            clock.sleep(4)
+            assert timer.elapsed() == 4
+        assert timer.elapsed() == 6
+    assert timeit._REG["f"][1:] == [16.0, 5]
+
+
+def test_a_timer_that_was_not_started_says_so() -> None:
+    """An error names it and what to do."""
+    for use in (lambda: timeit("a").elapsed(), lambda: timeit("a").__exit__(None, None, None)):
+        with pytest.raises(RuntimeError, match=r"timer 'a' was not started: .* call start\(\)"):
+            use()
+
+
+def test_marks_may_be_set_in_two_places(clock: Seconds) -> None:
+    """An event begins in one thread and ends in another; one that did not begin is a KeyError that names it."""
+    thread = threading.Thread(target=timeit.mark_start, args=("event",))
+    thread.start()
+    thread.join()
+    clock.sleep(3)
+    timeit.mark_end("event")
+    assert timeit._REG == {"event": [3.0, 3.0, 1]}
+    with pytest.raises(KeyError, match=r"'event' has no mark_start\(\)"):
+        timeit.mark_end("event")
+
+
+def test_printevery_prints_at_regular_calls(
+    clock: Seconds, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls 1, 4 and 7 of nine for three prints, each with what there was since the last."""
+    monkeypatch.setattr(logging.getLogger("torchrl"), "level", logging.NOTSET)  # TorchRL may be loaded
+    for _ in range(9):
+        with timeit("a"):
+            clock.sleep(1)
+        timeit.printevery(num_prints=3, total_count=9, prefix="now", erase=True)
+    assert capsys.readouterr().out.splitlines() == [
+        f"now -- a took 1000.0000 msec (total = {total}.0000 sec since last reset)." for total in (" 1", " 3", " 3")
+    ]
+
+
+def test_print_goes_where_logs_go(
+    clock: Seconds, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A logger that somebody has set up gets the lines, one that is set to be quiet keeps them to itself."""
+    with timeit("a"):
+        clock.sleep(1)
+    with caplog.at_level(logging.INFO, logger="torchrl"):
+        text = timeit.print()
+    assert caplog.messages == [text]
+    with caplog.at_level(logging.ERROR, logger="torchrl"):
+        assert timeit.print() == text
+    assert caplog.messages == [text]
+    assert capsys.readouterr().out == ""
+
+
+def test_erased_names_stay(clock: Seconds) -> None:
+    """They are nothing until they are entered again, and no part of a snapshot."""
+    with timeit("a"):
+        clock.sleep(1)
+    timeit.reset()
+    assert timeit.todict() == {"a": 0.0}
+    assert timeit.print() == "a took 0.0000 msec (total =  0.0000 sec since last reset)."
+    assert timeit.snapshot().root.children == ()
+
+
+def test_snapshot_is_a_tree_of_one_level(clock: Seconds) -> None:
+    """Names with their counts and totals in nanoseconds."""
+    for seconds in (1, 2):
+        with timeit("a"):
+            clock.sleep(seconds)
+    tree = timeit.snapshot()
+    assert (tree.name, tree.root.total_ns) == ("torchrl", 3_000_000_000)
+    assert (tree.at("a").count, tree.at("a").total_ns) == (2, 3_000_000_000)
+
+
+def test_threads_lose_no_entry(clock: Seconds) -> None:
+    """Entries of several threads that share a timer and a decorated function are all counted."""
+    timer = timeit("a")
+
+    @timer
+    def function() -> None:
+        pass
+
+    ready = threading.Barrier(4)
+
+    def work() -> None:
+        ready.wait()
+        for _ in range(1000):
+            function()
+            with timer:
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert timeit._REG["a"][2] == 8000
+
+
+def test_entries_that_overlap_add_up(clock: Seconds) -> None:
+    """Two threads' entries with one timer come to what both took."""
+    timer = timeit("a")
+    inside, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with timer:
+            inside.set()
+            go_on.wait(10)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait(10)
+    clock.sleep(1)
+    with timer:
+        clock.sleep(3)
+        go_on.set()
+        thread.join()
+        clock.sleep(2)
+    assert timeit._REG["a"] == [4.5, 9.0, 2]
+
+
+def test_a_timer_can_be_pickled() -> None:
+    """It goes by its name to where it is wanted."""
+    assert pickle.loads(pickle.dumps(timeit("a", sync=True))).name == "a"  # noqa: S301
+
+
+def test_coroutines_are_timed_until_they_end(clock: Seconds) -> None:
+    """What they wait for is included, and two that take turns are two entries."""
+
+    @timeit("a")
+    async def work(seconds: float, turn: asyncio.Event, after: asyncio.Event) -> float:
+        await turn.wait()
+        clock.sleep(seconds)
+        after.set()
+        return seconds
+
+    async def both() -> tuple[float, float]:
+        first, second, last = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        first.set()
+        return await asyncio.gather(work(2, second, last), work(1, first, second))
+
+    assert inspect.iscoroutinefunction(work)
+    assert tuple(asyncio.run(both())) == (2, 1)
+    assert timeit._REG["a"] == [2.0, 4.0, 2]
+
+
+def test_generators_are_timed_while_they_run(clock: Seconds) -> None:
+    """Their consumers' time is left out; what is sent and thrown in and returned goes through."""
+
+    @timeit("a")
+    def echo() -> Generator[object, object, str]:
+        given: object = None
+        for _ in range(3):
+            clock.sleep(1)
+            try:
+                given = yield given
+            except FailedError:
+                given = "caught"
+        return "end"
+
+    assert inspect.isgeneratorfunction(echo)
+    body = echo()
+    assert next(body) is None
+    clock.sleep(100)
+    assert body.send("sent") == "sent"
+    assert body.throw(FailedError()) == "caught"
+    with pytest.raises(StopIteration, match="end"):
+        next(body)
+    assert timeit._REG["a"] == [3.0, 3.0, 1]
+    body = echo()
+    next(body)
+    body.close()
+    assert timeit._REG["a"][1:] == [4.0, 2]
+
+
+def test_async_generators_are_timed_while_they_run(clock: Seconds) -> None:
+    """As generators are, what they wait for included."""
+
+    @timeit("a")
+    async def count() -> AsyncIterator[int]:
+        for number in range(3):
+            clock.sleep(1)
+            await asyncio.sleep(0)
+            yield number
+
+    async def consume() -> list[int]:
+        seen = []
+        async for number in count():
+            clock.sleep(100)
+            seen.append(number)
+        first = count()
+        await first.__anext__()
+        await first.aclose()  # type: ignore[attr-defined]
+        return seen
+
+    assert asyncio.run(consume()) == [0, 1, 2]
+    assert timeit._REG["a"] == [2.0, 4.0, 2]
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_sync_waits_for_cuda_at_both_ends(sync: bool, clock: Seconds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was launched within the body is timed with it, where that was asked for."""
+
+    def synchronize() -> None:
+        clock.sleep(5)
+
+    cuda = types.SimpleNamespace(is_available=lambda: True, synchronize=synchronize)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    with timeit("a", sync=sync):
+        clock.sleep(1)
+    timeit("a", sync=sync)(lambda: clock.sleep(1))()
+    assert timeit._REG["a"][1] == (12.0 if sync else 2.0)
+
+
+# --------------------------------------------------------------------------- ranges of torch's profiler
+
+
+@pytest.mark.parametrize("setting", [None, "0", "true"])
+def test_ranges_that_are_not_allowed_cost_nothing(setting: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decorated functions are themselves, and switching on is a warning that says when to set the variable."""
+    module = loaded(monkeypatch, setting)
+    assert (module._PROFILING_ALLOWED, module._PROFILING_ENABLED) == (False, False)
+    assert module._maybe_record_function_decorator("a")(run) is run
+    assert module._maybe_record_function("a") is module._NULL_CONTEXT
+    with pytest.warns(UserWarning, match="TORCHRL_PROFILING=1 was not in the environment") as caught:
+        module.set_profiling_enabled(True)
+    assert caught[0].filename == __file__
+    assert module._PROFILING_ENABLED is False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module.set_profiling_enabled(False)
+
+
+class Ranges:
+    """Stands in for torch, and notes the ranges that are open."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.noted: list[str] = []
+        self.compiling = False
+        profiler = types.SimpleNamespace(record_function=self.record_function)
+        torch = types.SimpleNamespace(
+            autograd=types.SimpleNamespace(profiler=profiler),
+            compiler=types.SimpleNamespace(is_compiling=lambda: self.compiling),
+        )
+        for name, module in (
+            ("torch", torch),
+            ("torch.autograd", torch.autograd),
+            ("torch.autograd.profiler", profiler),
+        ):
+            monkeypatch.setitem(sys.modules, name, module)
+
+    @contextmanager
+    def record_function(self, name: str) -> Iterator[None]:
+        """Note a range's two ends."""
+        self.noted.append(f"<{name}")
+        try:
+            yield
+        finally:
+            self.noted.append(f"{name}>")
+
+
+def in_range(module: Any, name: str) -> Callable[[T], T]:
+    """Return the decorator, with a type."""
+    return cast("Callable[[T], T]", module._maybe_record_function_decorator(name))
+
+
+def test_ranges_that_are_allowed_can_be_switched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are on from the start, off and on again at any time, and off within torch.compile."""
+    module, torch = loaded(monkeypatch, "1"), Ranges(monkeypatch)
+    assert (module._PROFILING_ALLOWED, module._PROFILING_ENABLED) == (True, True)
+
+    @in_range(module, "call")
+    def function(number: int) -> int:
+        """Double."""
+        with module._maybe_record_function("body"):
+            return 2 * number
+
+    assert (function(2), function.__name__, function.__doc__) == (4, "function", "Double.")
+    assert torch.noted == ["<call", "<body", "body>", "call>"]
+    module.set_profiling_enabled(False)
+    assert module._PROFILING_ENABLED is False
+    assert function(3) == 6
+    module.set_profiling_enabled(True)
+    torch.compiling = True
+    assert function(4) == 8
+    assert module._maybe_timeit("a") is module._NULL_CONTEXT
+    assert len(torch.noted) == 4
+    torch.compiling = False
+    assert isinstance(module._maybe_timeit("a"), module.timeit)
+
+
+def test_ranges_are_open_while_a_function_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator's is open each time that it goes on, a coroutine's until it has ended."""
+    module, torch = loaded(monkeypatch, "1"), Ranges(monkeypatch)
+
+    @in_range(module, "turn")
+    def generator() -> Iterator[int]:
+        yield 1
+        yield 2
+
+    @in_range(module, "all")
+    async def coroutine() -> None:
+        torch.noted.append("runs")
+
+    for number in generator():
+        torch.noted.append(str(number))
+    assert torch.noted == ["<turn", "turn>", "1", "<turn", "turn>", "2", "<turn", "turn>"]
+    torch.noted.clear()
+    asyncio.run(coroutine())
+    assert torch.noted == ["<all", "runs", "all>"]
+
+
+@pytest.mark.torch
+def test_ranges_show_in_torchs_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real profiler sees them by their names."""
+    torch = pytest.importorskip("torch")
+    module = loaded(monkeypatch, "1")
+    function = module._maybe_record_function_decorator("a_range_of_ours")(lambda: torch.ones(2) + 1)
+    with torch.profiler.profile() as profile:
+        function()
+    assert [event.count for event in profile.key_averages() if event.key == "a_range_of_ours"] == [1]
+
+
+def test_importing_loads_neither_package() -> None:
+    """The module stands where TorchRL and torch are not installed, and times without them."""
+    code = (
+        "import sys; from pytest_rlperf.compat.torchrl import _maybe_timeit, timeit\n"
+        "with _maybe_timeit('a'): pass\n"
+        "assert timeit._REG['a'][2] == 1; print({'torch', 'torchrl', 'numpy'} & set(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout == "set()\n"
