@@ -5,7 +5,8 @@ PYTEST_DONT_REWRITE: a worker has it loaded before pytest is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -75,7 +76,7 @@ class _Measurement:
         check_markers(self._item)  # a typo in a marker is told in every run, not only where it would count
         self._used = False
 
-    def __call__(self, component: str, *args: Any, **kwargs: Any) -> Result:
+    def __call__(self, component: str, *args: Any, phases: Any = None, **kwargs: Any) -> Result:
         """Make the component's workload and measure it; MeasurementError the second time."""
         __tracebackhide__ = True
         if self._used:
@@ -88,7 +89,25 @@ class _Measurement:
         self._used = True
         module = import_module(f"pytest_rlperf.components.{component}")
         make: Callable[..., Workload] = getattr(module, f"{component}_workload")
-        return self._engine.measure(make(*args, **kwargs), self._item)
+        workload = make(*args, **kwargs)
+        if phases is not None:
+            workload = _with_phases(workload, phases, args[0])
+        return self._engine.measure(workload, self._item)
+
+
+def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
+    """Return a workload with timers around what ``phases`` names, looked up from what is measured."""
+    __tracebackhide__ = True
+    from pytest_rlperf.errors import ComponentError
+    from pytest_rlperf.timers.probes import ProbeError, probes_for
+
+    if not isinstance(phases, Mapping):
+        raise ComponentError(f"phases={phases!r}: a mapping of names to methods, like {{'critic': 'update_critic'}}")
+    try:
+        probes = probes_for(phases, getattr(measured, "__self__", measured))
+    except ProbeError as error:
+        raise ComponentError(str(error)) from None
+    return replace(workload, probes=tuple(probes), harvest=None)
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from typing import Any
 from pytest_rlperf.components.arrays import to_numpy
 from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model import Workload
+from pytest_rlperf.model import Harvest, Workload
 from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.timers.probes import UpdateSections
 
 _MOST_OBJECTS = 10_000  # looked at in search of parameters; a buffer may hold its transitions as objects
 _SAC_UPDATE = hierarchical_timer("sac_update")
@@ -29,6 +30,13 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
         with _SAC_UPDATE:
             return update()
 
+    sections = UpdateSections(agent)
+    told = sections.around(update)
+
+    def told_call() -> object:
+        with _SAC_UPDATE:
+            return told()
+
     def check() -> None:
         __tracebackhide__ = True
         before = {name: to_numpy(tensor).copy() for name, tensor in _parameters(agent).items()}
@@ -36,7 +44,8 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
         after = {name: to_numpy(tensor) for name, tensor in _parameters(agent).items()}
         _compare(before, after)
 
-    return Workload(component="sac_update", call=call, items=1.0, unit="update", check=check)
+    harvest = Harvest(told_call, (sections,)) if sections else None
+    return Workload(component="sac_update", call=call, items=1.0, unit="update", check=check, harvest=harvest)
 
 
 def _update(agent: Any, batch_size: int | None) -> Callable[[], object]:

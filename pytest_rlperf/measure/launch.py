@@ -102,6 +102,7 @@ def _environment(side: Side) -> dict[str, str]:
             environment.pop(name, None)
         else:
             environment[name] = setting
+    environment.setdefault("TORCHRL_PROFILING", "1")  # TorchRL's ranges: likewise
     environment[VARIABLE] = "standby"  # before anything binds a scope; traced slices switch them on
     environment[_PADDING] = "." * random.SystemRandom().randrange(_PADDING_MOST)
     return environment

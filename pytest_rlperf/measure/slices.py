@@ -19,8 +19,9 @@ import psutil
 from pytest_rlperf.measure.kernel import ITERATIONS
 from pytest_rlperf.measure.placement import ActivityWatch, cpu_reader
 from pytest_rlperf.measure.slowdown import steps_for, work
-from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.model import Probe, Shape, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.timers import Tree, recording_into
+from pytest_rlperf.timers.probes import attached, quieten_torchrl, standing_probes
 
 SLICE_S = 0.015
 LONG_CALL_S = 0.002  # from here on a slice holds too few rounds for a median: its figure is the mean
@@ -85,6 +86,8 @@ class Meter:
         self._call_s = 0.0
         self._extra_steps = 0
         self._single = False
+        self._has_phases: bool | None = None
+        quieten_torchrl()
 
     def check(self) -> float:
         """Run the component once, untimed by any verdict, and check it; return the seconds that took."""
@@ -141,13 +144,17 @@ class Meter:
         kernel = self._kernels.get(kind)
         call, setup = (self.workload.call, self.workload.setup) if kernel is None else (kernel, None)
         trace = Tree(clock=self.clocks.wall_ns) if kind is SliceKind.TRACED else None
+        probes: tuple[Probe, ...] = ()
+        if trace is not None:
+            call, probes = self._traced()
         collections, waits = _collections(), _waits()
         start_ns, start_cpu_ns = self.clocks.wall_ns(), self.clocks.cpu_ns()
         with warnings.catch_warnings():
             # The checked first call ran under the user's filters. Here a repeated warning costs what it costs
             # anywhere, a look at the filters, and not what pytest's recording of it would.
             warnings.simplefilter("ignore")
-            rounds = self._rounds(call, setup, shape, trace, 0 if kernel is not None else self._extra_steps)
+            with attached(probes):
+                rounds = self._rounds(call, setup, shape, trace, 0 if kernel is not None else self._extra_steps)
         wall_ns, cpu_ns = self.clocks.wall_ns() - start_ns, self.clocks.cpu_ns() - start_cpu_ns
         rounds_ns = [round_.wall_ns for round_ in rounds]
         calls = shape.iterations * shape.rounds
@@ -164,6 +171,24 @@ class Meter:
             cpu=self._cpu(),
             phases=() if trace is None else trace.phases(calls),
         )
+
+    def _traced(self) -> tuple[Callable[[], object], tuple[Probe, ...]]:
+        """Return the call that is recorded and the probes to put in place: code without timers is harvested."""
+        workload = self.workload
+        probes = (*standing_probes(), *workload.probes)
+        if workload.harvest is None:
+            return workload.call, probes
+        if self._has_phases is None:
+            tree = Tree(clock=self.clocks.wall_ns)
+            if workload.setup is not None:
+                workload.setup()
+            with attached(probes), recording_into(tree):
+                workload.call()
+            workload.processed(0)
+            self._has_phases = any(phase.depth for phase in tree.phases(1))
+        if self._has_phases:
+            return workload.call, probes
+        return workload.harvest.call, (*standing_probes(), *workload.harvest.probes)
 
     def slow_down(self, share: float, steps: int | None) -> int:
         """Have every round do extra work from now on, ``share`` of it unless told in steps; return the steps.

@@ -8,8 +8,10 @@ from pytest_rlperf.model.judged import Estimate, Outcome, Policy, Reason, Status
 from pytest_rlperf.model.live import Contribution, Live, PairRecord, log_ratios
 from pytest_rlperf.model.measured import (
     Figures,
+    Harvest,
     Measure,
     Phase,
+    Probe,
     Result,
     Shape,
     SliceKind,
@@ -30,6 +32,7 @@ __all__ = [
     "Figures",
     "Fitness",
     "Gauge",
+    "Harvest",
     "Live",
     "Machine",
     "Measure",
@@ -38,6 +41,7 @@ __all__ = [
     "PairRecord",
     "Phase",
     "Policy",
+    "Probe",
     "Project",
     "Provenance",
     "Reason",

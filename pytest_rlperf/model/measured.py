@@ -6,13 +6,28 @@ import enum
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from pytest_rlperf.errors import NotMeasuredError
 
 
 def _nothing() -> None:
     """Stand in for a step a workload does not need."""
+
+
+class Probe(Protocol):
+    """Something that makes phases of code as it is."""
+
+    def attach(self) -> Callable[[], None]:
+        """Put timers in place, and return what takes every one of them away again."""
+
+
+@dataclass(frozen=True)
+class Harvest:
+    """How to see phases in code that has no timers: another ``call``, the same work, with ``probes`` in place."""
+
+    call: Callable[[], object]
+    probes: tuple[Probe, ...]
 
 
 @dataclass(frozen=True)
@@ -23,7 +38,7 @@ class Workload:
     and raises ComponentError where it is wrong. ``setup`` runs untimed before each round, which then holds
     one call. ``count`` returns how many items were processed since it was last asked, for components where a call
     does not always process the same number; it runs outside the timed region. ``close`` releases what the fixture
-    itself made.
+    itself made. ``probes`` are in place while phases are recorded; ``harvest`` is for code without timers of its own.
     """
 
     component: str
@@ -34,6 +49,8 @@ class Workload:
     setup: Callable[[], None] | None = None
     count: Callable[[], float] | None = None
     close: Callable[[], None] = _nothing
+    probes: tuple[Probe, ...] = ()
+    harvest: Harvest | None = None
 
     def processed(self, calls: int) -> float:
         """Return the items of the ``calls`` made since this was last asked; a check is one call."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType, ModuleType
 
@@ -44,11 +45,13 @@ def importers_of(modules: Iterable[str]) -> dict[str, str]:
     """Return a module that holds each of ``modules`` or a name of it, by its name, where there is one."""
     wanted = set(modules)
     found: dict[str, str] = {}
-    for name, _ in _modules():
-        for value in list(vars(sys.modules[name]).values()):
-            source = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-            if isinstance(source, str) and source in wanted and source != name:
-                found.setdefault(source, name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that are deprecated, which this only looks at
+        for name, _ in _modules():
+            for value in list(vars(sys.modules[name]).values()):
+                source = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+                if isinstance(source, str) and source in wanted and source != name:
+                    found.setdefault(source, name)
     return found
 
 

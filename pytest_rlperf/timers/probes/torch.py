@@ -1,0 +1,154 @@
+"""Phases that PyTorch tells of: optimizer steps, backward, modules' forward, and ranges put in for its profiler."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from pytest_rlperf.timers.decorate import decorate
+from pytest_rlperf.timers.probes.attach import Undo, put, together
+from pytest_rlperf.timers.process import hierarchical_timer
+from pytest_rlperf.timers.scope import Scope
+
+
+class OptimizerSteps:
+    """Times every optimizer's step, under the name given for it or as ``step``."""
+
+    def __init__(self, names: Mapping[int, str] | None = None) -> None:
+        self._names = dict(names or {})  # by the optimizer's id
+
+    def attach(self) -> Undo:
+        """Time steps from now on, by the hooks that PyTorch has for all optimizers."""
+        from torch.optim import optimizer
+
+        before = optimizer.register_optimizer_step_pre_hook(self._enter)
+        after = optimizer.register_optimizer_step_post_hook(self._leave)
+        return together([before.remove, after.remove])
+
+    def _enter(self, optimizer: object, *_: object) -> None:
+        hierarchical_timer(self._names.get(id(optimizer), "step")).__enter__()
+
+    def _leave(self, optimizer: object, *_: object) -> None:
+        hierarchical_timer(self._names.get(id(optimizer), "step")).__exit__(None, None, None)
+
+
+class Backward:
+    """Times backward passes: ``Tensor.backward``, ``torch.autograd.backward`` and ``torch.autograd.grad``."""
+
+    def attach(self) -> Undo:
+        """Time them from now on."""
+        import torch
+
+        scope = Scope("backward")
+        # Tensor.backward looks torch.autograd.backward up when it is called.
+        return together(
+            put(torch.autograd, name, decorate(getattr(torch.autograd, name), scope)) for name in ("backward", "grad")
+        )
+
+
+class Forward:
+    """Times the forward passes of modules, each under its name; of modules within modules, all that are named."""
+
+    def __init__(self, modules: Mapping[str, Any]) -> None:
+        self._modules = modules
+
+    def attach(self) -> Undo:
+        """Time them from now on, by the modules' own hooks; also a pass that fails ends its phase."""
+        undoes: list[Undo] = []
+        for name, module in self._modules.items():
+            timer = hierarchical_timer(name)
+            enter = module.register_forward_pre_hook(partial(_enter, timer))
+            leave = module.register_forward_hook(partial(_leave, timer), always_call=True)
+            undoes += [enter.remove, leave.remove]
+        return together(undoes)
+
+
+def _enter(timer: Any, *_: object) -> None:
+    timer.__enter__()
+
+
+def _leave(timer: Any, *_: object) -> None:
+    timer.__exit__(None, None, None)
+
+
+class Ranges:
+    """Times ``torch.profiler.record_function`` ranges, and NVTX ranges that are pushed through torch.
+
+    TorchRL has such ranges, which its ``set_profiling_enabled`` switches; where its environment variable has armed
+    them they are on for as long as this is attached. PyTorch's own around optimizers are left out.
+    """
+
+    def attach(self) -> Undo:
+        """Time them from now on."""
+        import torch
+
+        undoes = list(self._switch_torchrl())
+        record: Any = torch.autograd.profiler.record_function
+        undoes.append(put(record, "__enter__", _opening(record.__enter__, _range_name)))
+        undoes.append(put(record, "__exit__", _closing(record.__exit__, _range_name)))
+        nvtx: Any = torch.cuda.nvtx
+        pushed: list[str] = []
+
+        def push(message: str) -> Any:
+            depth = original_push(message)
+            pushed.append(str(message))
+            hierarchical_timer(phase_name(message)).__enter__()
+            return depth
+
+        def pop() -> Any:
+            if pushed:
+                hierarchical_timer(phase_name(pushed.pop())).__exit__(None, None, None)
+            return original_pop()
+
+        original_push, original_pop = nvtx.range_push, nvtx.range_pop
+        undoes += [put(nvtx, "range_push", push), put(nvtx, "range_pop", pop)]
+        return together(undoes)
+
+    def _switch_torchrl(self) -> list[Undo]:
+        """Have TorchRL make its ranges, where it may."""
+        torchrl = sys.modules.get("torchrl._utils")
+        if torchrl is None or not getattr(torchrl, "_PROFILING_ALLOWED", False):
+            return []
+        before = bool(torchrl._PROFILING_ENABLED)
+        torchrl.set_profiling_enabled(True)
+        return [partial(torchrl.set_profiling_enabled, before)]
+
+
+def phase_name(name: object) -> str:
+    """Return the name of a phase for what somebody else calls a range: paths are joined by slashes."""
+    return str(name).replace("/", "|") or "(unnamed)"
+
+
+def quieten_torchrl() -> None:
+    """Have TorchRL make no ranges but while they are attached: armed, they cost what they cost."""
+    torchrl = sys.modules.get("torchrl._utils")
+    if torchrl is not None and getattr(torchrl, "_PROFILING_ENABLED", False):
+        torchrl.set_profiling_enabled(False)
+
+
+def _range_name(record: Any) -> str | None:
+    name = str(record.name)
+    return None if name.startswith("Optimizer.") else phase_name(name)
+
+
+def _opening(original: Callable[..., Any], name_of: Callable[[Any], str | None]) -> Callable[..., Any]:
+    def enter(self: Any) -> Any:
+        name = name_of(self)
+        if name is not None:
+            hierarchical_timer(name).__enter__()
+        return original(self)
+
+    return enter
+
+
+def _closing(original: Callable[..., Any], name_of: Callable[[Any], str | None]) -> Callable[..., Any]:
+    def leave(self: Any, *error: Any) -> Any:
+        done = original(self, *error)
+        name = name_of(self)
+        if name is not None:
+            hierarchical_timer(name).__exit__(None, None, None)
+        return done
+
+    return leave
