@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_rlperf.components.adapters import GaeCall, adapter_for
 from pytest_rlperf.components.arrays import leaves, to_numpy
 from pytest_rlperf.components.reference.gae import gae_float64
 from pytest_rlperf.components.sizes import check_count
@@ -51,7 +52,8 @@ def gae_workload(function: Callable[..., Any], n_steps: int, n_envs: int, backen
     __tracebackhide__ = True
     if backend not in ("numpy", "torch"):
         raise ComponentError(f"backend={backend!r}: rlperf_gae makes arrays of 'numpy' or 'torch'")
-    if not callable(function):
+    make = adapter_for("gae", function)
+    if make is None and not callable(function):
         raise ComponentError(f"rlperf_gae measures a function, not {type(function).__qualname__}")
     check_count("n_steps", n_steps)
     check_count("n_envs", n_envs)
@@ -59,6 +61,8 @@ def gae_workload(function: Callable[..., Any], n_steps: int, n_envs: int, backen
     advantages, _ = gae_float64(
         rollout["rewards"], rollout["values"], rollout["ends"], rollout["last_values"], GAMMA, LAMBDA
     )
+    if make is not None:
+        return _library_workload(make(function, rollout, backend), advantages)
     is_thunk = _takes_nothing(function)
     args, kwargs = ([], {}) if is_thunk else _arguments(function, rollout, backend)
     firsts = any(_MEANINGS.get(name.lower()) == "last_dones" for name in kwargs)
@@ -73,6 +77,23 @@ def gae_workload(function: Callable[..., Any], n_steps: int, n_envs: int, backen
         _compare(function(*args, **kwargs), advantages, None if is_thunk else convention)
 
     return Workload(component="gae", call=call, items=float(n_steps * n_envs), unit="transition", check=check)
+
+
+def _library_workload(gae: GaeCall, advantages: Any) -> Workload:
+    """Return the workload of a library's own GAE; advantages it has normalised are compared with such."""
+
+    def call() -> object:
+        with _GAE:
+            return gae.call()
+
+    def check() -> None:
+        __tracebackhide__ = True
+        expected = advantages
+        if gae.is_normalised:
+            expected = (advantages - advantages.mean()) / advantages.std()
+        _compare(gae.advantages(gae.call()), expected, "the episode ended with step t")
+
+    return Workload(component="gae", call=call, items=float(advantages.size), unit="transition", check=check)
 
 
 def _rollout(n_steps: int, n_envs: int) -> dict[str, Any]:

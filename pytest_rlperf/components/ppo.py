@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from pytest_rlperf.components.adapters import Roller, adapter_for
 from pytest_rlperf.components.arrays import leaves, to_numpy
 from pytest_rlperf.components.sizes import check_count, check_items
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model import Workload
+from pytest_rlperf.model import Harvest, Workload
 from pytest_rlperf.timers import hierarchical_timer
 
 _AFTER_THE_LAST = ("last_", "next_", "final_", "['last_", "['next_", "['final_")  # fields without a row a step
@@ -24,6 +26,12 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
     rows that were resets are not counted as env steps.
     """
     __tracebackhide__ = True
+    make = adapter_for("ppo", agent)
+    if make is not None:
+        if n_steps is None:
+            raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, the steps of each env in a rollout")
+        check_count("n_steps", n_steps)
+        return _roller_workload(make(agent, n_steps))
     collect = getattr(agent, "collect", None)
     if callable(collect):
         if n_steps is None:
@@ -39,6 +47,34 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
         raise ComponentError("rlperf_ppo_collect(thunk) also needs items=…, the env steps one call collects")
     check_items(items)
     return _workload(agent, float(items), agent, None, None)
+
+
+def _roller_workload(roller: Roller) -> Workload:
+    """Return the workload of a library's collector."""
+    counted: list[float] = []
+
+    def check() -> None:
+        __tracebackhide__ = True
+        if roller.setup is not None:
+            roller.setup()
+        rollout = roller.collect()
+        roller.check(rollout)
+        counted[:] = [roller.env_steps(rollout)]
+
+    def count() -> float:
+        steps = sum(counted)
+        counted.clear()
+        return steps
+
+    workload = _workload(
+        roller.collect,
+        float(roller.n_steps * roller.num_envs),
+        check,
+        count,
+        lambda rollout: counted.append(roller.env_steps(rollout)),
+    )
+    harvest = Harvest(workload.call, roller.probes) if roller.probes else None
+    return replace(workload, setup=roller.setup, harvest=harvest)
 
 
 def _agent_workload(collect: Callable[[int], Any], n_steps: int) -> Workload:

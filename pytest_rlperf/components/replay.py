@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from pytest_rlperf.components.adapters import Sampler, adapter_for
 from pytest_rlperf.components.arrays import leaves
 from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.errors import ComponentError
@@ -21,37 +22,51 @@ def replay_workload(buffer: Any, batch_size: int) -> Workload:
     """
     __tracebackhide__ = True
     check_count("batch_size", batch_size)
-    draw = _draw(buffer, batch_size)
+    sampler = _sampler(buffer, batch_size)
 
     def call() -> object:
         with _SAMPLE:
-            return draw()
+            return sampler.draw()
 
     def check() -> None:
         __tracebackhide__ = True
-        batch = draw()
-        found = list(leaves(batch))
+        batch = sampler.draw()
+        found = list(sampler.shapes(batch))
         if not found:
             raise ComponentError(f"sample({batch_size}) returned no arrays: {type(batch).__qualname__}")
-        for path, array in found:
-            rows = array.shape[0] if len(array.shape) else None
-            if rows != batch_size:
+        for path, shape in found:
+            if shape[:1] != (batch_size,):
                 raise ComponentError(
-                    f"sample({batch_size}) returned a batch of the wrong size: {path} has shape {tuple(array.shape)}, "
+                    f"sample({batch_size}) returned a batch of the wrong size: {path} has shape {shape}, "
                     f"expected {batch_size} rows"
                 )
 
     return Workload(component="replay_sample", call=call, items=float(batch_size), unit="transition", check=check)
 
 
-def _draw(buffer: Any, batch_size: int) -> Callable[[], Any]:
+class _AnySampler:
+    """Draws by ``sample(batch_size)``, or by a thunk; every array in a batch has a row a transition."""
+
+    def __init__(self, draw: Callable[[], Any]) -> None:
+        self.draw = draw
+
+    def shapes(self, batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield every array's shape."""
+        for path, array in leaves(batch):
+            yield path, tuple(array.shape)
+
+
+def _sampler(buffer: Any, batch_size: int) -> Sampler:
     __tracebackhide__ = True
+    make = adapter_for("replay", buffer)
+    if make is not None:
+        sampler: Sampler = make(buffer, batch_size)
+        return sampler
     sample = getattr(buffer, "sample", None)
     if callable(sample):
-        return lambda: sample(batch_size)
+        return _AnySampler(lambda: sample(batch_size))
     if callable(buffer):
-        thunk: Callable[[], Any] = buffer
-        return thunk
+        return _AnySampler(buffer)
     raise ComponentError(
         f"rlperf_replay_sample needs an object with sample(batch_size), or a thunk that draws a batch, not "
         f"{type(buffer).__qualname__}"

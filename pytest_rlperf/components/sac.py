@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from pytest_rlperf.components.adapters import Updater, adapter_for
 from pytest_rlperf.components.arrays import to_numpy
 from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.errors import ComponentError
@@ -18,20 +20,20 @@ _SAC_UPDATE = hierarchical_timer("sac_update")
 
 
 def sac_workload(agent: Any, batch_size: int | None) -> Workload:
-    """Return the workload of ``agent.update(batch_size)``, or of a thunk that does one update.
+    """Return the workload of one gradient step of ``agent``, or of a thunk that does one.
 
     The check does one update of an agent's: of the parameters its optimizers train, some must change and all must stay
-    finite.
+    finite; where it is known how many optimizer steps an update takes, it must take as many.
     """
     __tracebackhide__ = True
-    update = _update(agent, batch_size)
+    updater = _updater(agent, batch_size)
+    update = updater.update
+    sections = UpdateSections(updater.owner)
+    told = sections.around(update)
 
     def call() -> object:
         with _SAC_UPDATE:
             return update()
-
-    sections = UpdateSections(agent)
-    told = sections.around(update)
 
     def told_call() -> object:
         with _SAC_UPDATE:
@@ -39,30 +41,66 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
 
     def check() -> None:
         __tracebackhide__ = True
-        before = {name: to_numpy(tensor).copy() for name, tensor in _parameters(agent).items()}
-        update()
-        after = {name: to_numpy(tensor) for name, tensor in _parameters(agent).items()}
+        before = {name: to_numpy(tensor).copy() for name, tensor in _parameters(updater.owner).items()}
+        with counted_steps() as steps:
+            update()
+        after = {name: to_numpy(tensor) for name, tensor in _parameters(updater.owner).items()}
         _compare(before, after)
+        if updater.steps is not None and len(steps) != updater.steps:
+            raise ComponentError(
+                f"one update took {len(steps)} optimizer steps, expected {updater.steps}: is it one gradient step of "
+                "every part?"
+            )
 
     harvest = Harvest(told_call, (sections,)) if sections else None
     return Workload(component="sac_update", call=call, items=1.0, unit="update", check=check, harvest=harvest)
 
 
-def _update(agent: Any, batch_size: int | None) -> Callable[[], object]:
+class _AnyUpdater:
+    """Updates by whatever it was given; how many optimizer steps that takes is not known."""
+
+    def __init__(self, owner: object, update: Callable[[], object]) -> None:
+        self.owner = owner
+        self.update = update
+        self.steps: int | None = None
+
+
+def _updater(agent: Any, batch_size: int | None) -> Updater:
     __tracebackhide__ = True
-    method = getattr(agent, "update", None)
-    if callable(method):
-        if batch_size is None:
-            raise ComponentError("rlperf_sac_update(agent) also needs batch_size=…, which agent.update is called with")
+    if batch_size is not None:
         check_count("batch_size", batch_size)
-        return lambda: method(batch_size)
-    if callable(agent):
-        thunk: Callable[[], object] = agent
-        return thunk
-    raise ComponentError(
-        f"rlperf_sac_update needs an agent with update(batch_size), or a thunk that does one update, "
-        f"not {type(agent).__qualname__}"
-    )
+    make = adapter_for("sac", agent)
+    method = getattr(agent, "update", None)
+    if make is None and not callable(method):
+        if callable(agent):
+            return _AnyUpdater(agent, agent)
+        raise ComponentError(
+            f"rlperf_sac_update needs an agent with update(batch_size), or a thunk that does one update, "
+            f"not {type(agent).__qualname__}"
+        )
+    if batch_size is None:
+        raise ComponentError("rlperf_sac_update(agent) also needs batch_size=…, which an update samples")
+    if make is not None:
+        updater: Updater = make(agent, batch_size)
+        return updater
+    assert callable(method)
+    return _AnyUpdater(agent, lambda: method(batch_size))
+
+
+@contextmanager
+def counted_steps() -> Iterator[list[object]]:
+    """Yield a list that gets the optimizer of every step that is taken while the body runs."""
+    if "torch" not in sys.modules:
+        yield []
+        return
+    from torch.optim import optimizer
+
+    steps: list[object] = []
+    hook = optimizer.register_optimizer_step_post_hook(lambda taken, *_: steps.append(taken))
+    try:
+        yield steps
+    finally:
+        hook.remove()
 
 
 def _parameters(agent: Any) -> dict[str, Any]:

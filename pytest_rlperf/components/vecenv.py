@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
+from pytest_rlperf.components.adapters import Stepper, adapter_for, libraries_known
 from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
@@ -15,24 +15,8 @@ from pytest_rlperf.timers import hierarchical_timer
 _ENV_STEP = hierarchical_timer("env_step")
 
 
-class Stepper(Protocol):
-    """Steps one library's vector env."""
-
-    env: Any
-    num_envs: int
-
-    def check(self) -> None:
-        """Reset and step once, and check what comes back."""
-
-    def call(self) -> None:
-        """Step every env once."""
-
-    def count(self) -> float:
-        """Return the env steps since this was last asked."""
-
-
 def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
-    """Return the workload of stepping ``env``: gymnasium's VectorEnv, Stable-Baselines3's VecEnv, or a thunk for one.
+    """Return the workload of stepping ``env``: a vector env of a library that is known, or a thunk that makes one.
 
     An env made by the thunk is closed afterwards; one that was given is the giver's to close. With ``num_envs`` the
     thunk does not make an env but steps one, of any kind.
@@ -85,19 +69,13 @@ def _keep_open() -> None:
 
 
 def _stepper(env: Any, seed: int) -> Stepper:
-    """Choose by what the env is; only a library that is loaded already can have made it."""
+    """Choose by what the env is."""
     __tracebackhide__ = True
-    vector = sys.modules.get("gymnasium.vector")
-    if vector is not None and isinstance(env, vector.VectorEnv):
-        from pytest_rlperf.components.libraries.gymnasium import GymnasiumStepper
-
-        return GymnasiumStepper(env, seed)
-    vec_env = sys.modules.get("stable_baselines3.common.vec_env")
-    if vec_env is not None and isinstance(env, vec_env.VecEnv):
-        from pytest_rlperf.components.libraries.stable_baselines3 import StableBaselines3Stepper
-
-        return StableBaselines3Stepper(env, seed)
-    raise ComponentError(
-        f"rlperf_vecenv_step knows gymnasium's VectorEnv and Stable-Baselines3's VecEnv, not {type(env).__qualname__}; "
-        "for another, give a thunk that steps it and the number of envs: rlperf_vecenv_step(step, num_envs=8)"
-    )
+    make = adapter_for("vecenv", env)
+    if make is None:
+        raise ComponentError(
+            f"rlperf_vecenv_step knows the vector envs of {libraries_known('vecenv')}, not {type(env).__qualname__}; "
+            "for another, give a thunk that steps it and the number of envs: rlperf_vecenv_step(step, num_envs=8)"
+        )
+    stepper: Stepper = make(env, seed)
+    return stepper
