@@ -1,0 +1,664 @@
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import math
+import pickle
+import subprocess
+import sys
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_rlperf.compat import mlagents, mlagents_tree
+
+GOLDEN = json.loads((Path(__file__).parent / "samples" / "mlagents_timers.json").read_text())
+OWN = (mlagents, mlagents_tree)
+
+
+class Clock:
+    """Both clocks of ``time``, which a module can be given in its place."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.readings = 0
+
+    def perf_counter(self) -> float:
+        """Read the clock; each reading takes a while."""
+        self.readings += 1
+        self.now += 2**-20
+        return self.now
+
+    def time(self) -> float:
+        """Read the time of day, which is another clock's."""
+        return 1.7e9 + self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Have time pass only when told to."""
+    clock = Clock()
+    for module in OWN:
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture(autouse=True)
+def _own_timers() -> Iterator[None]:
+    """Give each test timers that no other has seen, as ML-Agents' users do."""
+    mlagents._thread_timer_stacks.clear()
+    yield
+    mlagents._thread_timer_stacks.clear()
+
+
+def shape(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return a tree without figures: names, counts and marks, in their order."""
+    found = {key: value for key, value in tree.items() if key not in {"total", "self", "metadata", "gauges"}}
+    if "children" in found:
+        found["children"] = {name: shape(child) for name, child in found["children"].items()}
+    return found
+
+
+def below(tree: dict[str, Any], *path: str) -> dict[str, Any]:
+    """Return what a tree has at a path."""
+    for name in path:
+        tree = tree["children"][name]
+    return tree
+
+
+# --------------------------------------------------------------------------- random programs, on either module
+
+
+class BoomError(Exception):
+    """What programs raise."""
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+VALUES = st.sampled_from([0, 1, -3, 0.25, math.nan, math.inf])
+SIMPLE = st.one_of(
+    st.tuples(st.just("tick"), st.integers(0, 5)),
+    st.tuples(st.just("gauge"), NAMES, VALUES),
+    st.tuples(st.just("text"), NAMES, NAMES),
+    st.tuples(st.just("tree")),
+)
+PROGRAMS = st.recursive(
+    st.lists(SIMPLE, max_size=3),
+    lambda inner: st.lists(
+        st.one_of(
+            SIMPLE,
+            st.tuples(st.sampled_from(["with", "timed", "raise", "decorated"]), NAMES, inner),
+            st.tuples(st.just("worker"), st.one_of(st.none(), NAMES), st.booleans(), inner),
+        ),
+        max_size=4,
+    ),
+    max_leaves=20,
+)
+
+
+class Machine:
+    """Runs programs with one module's timers; what its trees are like at times is in ``seen``."""
+
+    def __init__(self, timers: Any, clock: Clock, stack: Any = None) -> None:
+        self.timers = timers
+        self.clock = clock
+        self.stack = stack
+        self.seen: list[str] = []
+
+    def run(self, program: list[Any]) -> None:
+        """Do one thing after another."""
+        for action, *given_ in program:
+            getattr(self, f"do_{action}")(*given_)
+
+    def do_tick(self, n: int) -> None:
+        """Let time pass."""
+        self.clock.now += n / 8
+
+    def do_gauge(self, name: str, value: float) -> None:
+        """Set a gauge."""
+        self.timers.set_gauge(name, value, self.stack)
+
+    def do_text(self, key: str, value: str) -> None:
+        """Add metadata."""
+        self.timers.add_metadata(key, value, self.stack)
+
+    def do_tree(self) -> None:
+        """Look at the tree."""
+        tree = self.timers.get_timer_tree(self.stack)
+        self.seen.append(json.dumps(tree, indent=4))
+
+    def do_with(self, name: str, body: list[Any]) -> None:
+        """Time a body in a with statement."""
+        with self.timers.hierarchical_timer(name, self.stack) as node:
+            count = node.count
+            self.run(body)
+        assert node.count == count + 1
+
+    def do_timed(self, name: str, body: list[Any]) -> None:
+        """Time a body that is a function."""
+
+        def function(body: list[Any]) -> str:
+            self.run(body)
+            return name
+
+        function.__qualname__ = name
+        assert self.timers.timed(function)(body=body) == name
+
+    def do_decorated(self, name: str, body: list[Any]) -> None:
+        """Time a body with the context as a decorator."""
+        self.timers.hierarchical_timer(name, self.stack)(self.run)(body)
+
+    def do_raise(self, name: str, body: list[Any]) -> None:
+        """Time a body that fails."""
+        with pytest.raises(BoomError), self.timers.hierarchical_timer(name, self.stack):  # noqa: PT012 - all of it
+            self.run(body)
+            raise BoomError
+
+    def do_worker(self, root_name: str | None, is_parallel: bool, program: list[Any]) -> None:
+        """Merge what a program does in a process of its own."""
+        stack = self.timers.TimerStack()
+        worker = Machine(self.timers, self.clock, stack)
+        worker.run(program)
+        self.seen += worker.seen
+        root = pickle.loads(pickle.dumps(self.timers.get_timer_root(stack)))  # noqa: S301 - as workers send it
+        with self.timers.hierarchical_timer("workers", self.stack) as node:
+            node.merge(root, root_name, is_parallel)
+        self.timers.merge_gauges(stack.gauges, self.stack)
+
+
+def outcome(timers: Any, modules: tuple[Any, ...], programs: list[list[Any]]) -> list[str]:
+    """Return what trees a module makes of programs, with a reset between two of them."""
+    clock = Clock()
+    with mock.patch.multiple(modules[0], time=clock), mock.patch.multiple(modules[-1], time=clock):
+        machine = Machine(timers, clock)
+        for program in programs:
+            timers.reset_timers()
+            machine.run(program)
+            machine.do_tree()
+    return [*machine.seen, str(clock.readings)]
+
+
+@settings(deadline=None, max_examples=300)
+@given(programs=st.lists(PROGRAMS, min_size=1, max_size=3))
+def test_same_json_as_the_original(programs: list[list[Any]]) -> None:
+    """Where the original does not lose track, each byte of each tree is the same, by as many readings of the clock."""
+    original = pytest.importorskip("mlagents_envs.timers")
+    assert outcome(mlagents, OWN, programs) == outcome(original, (original,), programs)
+
+
+@settings(deadline=None, max_examples=100)
+@given(program=PROGRAMS)
+def test_totals_and_counts_are_of_what_ran(program: list[Any]) -> None:
+    """Every path has the time that passed and the times it was entered, as a list of all entries says it."""
+    clock = Clock()
+    entries: dict[tuple[str, ...], list[float]] = {}
+
+    class Witness(Machine):
+        path: tuple[str, ...] = ()
+
+        def run(self, program: list[Any]) -> None:
+            for action in program:
+                if action[0] in {"with", "timed", "raise", "decorated"}:
+                    self._inside(action)
+                elif action[0] != "worker":
+                    super().run([action])
+
+        def _inside(self, action: Any) -> None:
+            above, self.path, start = self.path, (*self.path, action[1]), clock.now
+            entries.setdefault(self.path, [])
+            getattr(self, f"do_{action[0]}")(*action[1:])
+            entries[self.path].append(clock.now - start)
+            self.path = above
+
+    with mock.patch.multiple(mlagents, time=clock), mock.patch.multiple(mlagents_tree, time=clock):
+        mlagents.reset_timers()
+        Witness(mlagents, clock).run(program)
+        tree = mlagents.get_timer_tree()
+    for path, times in entries.items():
+        assert below(tree, *path)["count"] == len(times)
+        assert below(tree, *path)["total"] == pytest.approx(sum(times), abs=2e-6 * len(times))
+
+
+# --------------------------------------------------------------------------- the original's JSON and names
+
+
+def test_golden_json() -> None:
+    """The program that the stored JSON of the original is of makes the same tree, key for key."""
+
+    def step(depth: int) -> None:
+        with mlagents.hierarchical_timer("act"):
+            pass
+        if depth:
+            timed_step(depth - 1)
+
+    step.__qualname__ = "C.step"
+    timed_step = mlagents.timed(step)
+    mlagents.reset_timers()
+    with mlagents.hierarchical_timer("run"):
+        for episode in range(3):
+            timed_step(2)
+            for reward in range(3):
+                mlagents.set_gauge("Env.Reward", (reward + episode + 1) % 3)
+        with pytest.raises(BoomError), mlagents.hierarchical_timer("boom"):
+            raise BoomError
+        worker = mlagents.TimerStack()
+        with mlagents.hierarchical_timer("env.step", worker):
+            pass
+        with mlagents.hierarchical_timer("workers") as node:
+            node.merge(worker.get_root(), root_name="worker_root")
+            node.merge(worker.get_root(), root_name="worker_root")
+    mlagents.set_gauge("Env.Reward", math.nan)
+    mlagents.get_timer_tree()
+    mlagents.add_metadata("torch", "n/a")
+    tree = json.loads(json.dumps(mlagents.get_timer_tree()))
+    assert json.dumps(shape(tree)) == json.dumps(shape(GOLDEN))
+    assert list(tree) == list(GOLDEN)
+    assert list(tree["metadata"]) == list(GOLDEN["metadata"])
+    assert tree["metadata"]["timer_format_version"] == mlagents.TIMER_FORMAT_VERSION == "0.1.0"
+    assert {**tree["gauges"]["Env.Reward"], "value": 0} == GOLDEN["gauges"]["Env.Reward"]
+
+
+def test_golden_self_times() -> None:
+    """Self times are the original's, parallel children counted as if they were not: byte for byte, from its totals."""
+
+    def node_of(seen: dict[str, Any]) -> mlagents.TimerNode:
+        node = mlagents.TimerNode()
+        node.total, node.count, node.is_parallel = seen["total"], seen["count"], seen.get("is_parallel", False)
+        node.children = {name: node_of(child) for name, child in seen.get("children", {}).items()}
+        return node
+
+    tree = {key: value for key, value in GOLDEN.items() if key not in {"name", "gauges", "metadata"}}
+    assert json.dumps(mlagents.TimerStack().get_timing_tree(node_of(tree))) == json.dumps(tree)
+
+
+def test_every_name_of_the_original() -> None:
+    """What the original defines is here, and its functions and methods take the same arguments."""
+    original = pytest.importorskip("mlagents_envs.timers")
+    names = {
+        name
+        for name, value in vars(original).items()
+        if not name.startswith("__")
+        and not isinstance(value, types.ModuleType)
+        and getattr(value, "__module__", original.__name__) == original.__name__
+    }
+    assert {"FuncT", "_get_thread_timer", "_thread_timer_stacks", "timed"} <= names
+    assert names <= set(dir(mlagents))
+    for name in names:
+        own, theirs = getattr(mlagents, name), getattr(original, name)
+        methods = [key for key, value in vars(theirs).items() if callable(value)] if inspect.isclass(theirs) else []
+        for key in methods:
+            assert _parameters(getattr(own, key)) == _parameters(getattr(theirs, key)), f"{name}.{key}"
+        if inspect.isfunction(theirs):
+            assert _parameters(own) == _parameters(theirs), name
+
+
+def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    return [(name, parameter.default) for name, parameter in inspect.signature(function).parameters.items()]
+
+
+def test_loads_nothing_but_the_standard_library() -> None:
+    """Production code that imports this pays for no other library."""
+    code = "import sys; import pytest_rlperf.compat.mlagents; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    loaded = {name.partition(".")[0] for name in result.stdout.split()}
+    assert not loaded & {"torch", "numpy", "pytest", "msgspec", "mlagents_envs", "rlox", "asyncio"}
+
+
+# --------------------------------------------------------------------------- the way ML-Agents' tests patch
+
+
+@mlagents.timed
+def gauging(x: int = 0, y: float = 1.0) -> str:
+    """Set a gauge."""
+    mlagents.set_gauge("my_gauge", x + y)
+    return f"{x} and {y}"
+
+
+def test_stack_can_be_patched_in() -> None:
+    """Whatever replaces ``_get_thread_timer`` is asked at each call, also by functions decorated long before."""
+    stack = mlagents.TimerStack()
+    with mock.patch("pytest_rlperf.compat.mlagents._get_thread_timer", return_value=stack):
+        with mlagents.hierarchical_timer("top"):
+            for i in range(3):
+                with mlagents.hierarchical_timer("multiple"):
+                    assert gauging(i, y=i) == f"{i} and {i}"
+            with pytest.raises(RuntimeError, match="late"), mlagents.hierarchical_timer("raises"):
+                raise RuntimeError("late")
+        tree = mlagents.get_timer_tree()
+        assert mlagents.get_timer_root() is stack.root
+        mlagents.add_metadata("key", "value")
+    leaf = {"total": mock.ANY, "count": 1, "self": mock.ANY}
+    multiple = {**leaf, "count": 3, "children": {"gauging": {**leaf, "count": 3}}}
+    assert tree == {
+        **leaf,
+        "name": "root",
+        "children": {"top": {**leaf, "children": {"multiple": multiple, "raises": leaf}}},
+        "gauges": {"my_gauge": {"value": 4.0, "min": 0.0, "max": 4.0, "count": 3}},
+        "metadata": {
+            "timer_format_version": "0.1.0",
+            "start_time_seconds": mock.ANY,
+            "end_time_seconds": mock.ANY,
+            "python_version": sys.version,
+            "command_line_arguments": " ".join(sys.argv),
+        },
+    }
+    assert stack.metadata["key"] == "value"
+    assert "key" not in tree["metadata"]
+    assert "children" not in mlagents.get_timer_tree()
+
+
+def test_stacks_can_be_cleared_and_patched() -> None:
+    """The mapping of stacks is what is looked up: cleared, patched or replaced, it is honoured, and restored."""
+    with mlagents.hierarchical_timer("kept"):
+        pass
+    mine = mlagents._get_thread_timer()
+    assert mlagents._thread_timer_stacks == {threading.get_ident(): mine}
+    assert mlagents.get_timer_stack_for_thread(threading.current_thread()) is mine
+    patches: list[AbstractContextManager[Any]] = [
+        mock.patch.dict(mlagents._thread_timer_stacks, clear=True),
+        mock.patch.object(mlagents, "_thread_timer_stacks", {}),
+    ]
+    for patch in patches:
+        with patch:
+            with mlagents.hierarchical_timer("patched"):
+                pass
+            assert list(mlagents.get_timer_tree()["children"]) == ["patched"]
+        assert mlagents._get_thread_timer() is mine
+    assert list(mlagents.get_timer_tree()["children"]) == ["kept"]
+    mlagents._thread_timer_stacks.clear()
+    assert "children" not in mlagents.get_timer_tree()
+
+
+# --------------------------------------------------------------------------- where the original loses track
+
+
+def in_thread(body: Callable[[], object]) -> threading.Thread:
+    """Run something in a thread to its end."""
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    return thread
+
+
+def test_threads_share_nothing() -> None:
+    """However identifiers are given again, each thread has its own timers, and they outlive it as it is kept."""
+
+    def work() -> None:
+        with mlagents.hierarchical_timer("work"):
+            pass
+
+    threads = [in_thread(work) for _ in range(20)]
+    assert len({thread.ident for thread in threads}) < 20, "no identifier was given again, so this shows nothing"
+    for thread in threads:
+        stack = mlagents.get_timer_stack_for_thread(thread)
+        assert stack is not None
+        assert stack.root.children["work"].count == 1
+    assert mlagents.get_timer_stack_for_thread(threading.Thread()) is None
+    assert mlagents.get_timer_stack_for_thread(in_thread(lambda: None)) is None
+    gone = weakref.ref(threads.pop())
+    del thread
+    assert gone() is None, "its stack keeps a thread that nobody else does"
+    assert len(mlagents._thread_timer_stacks) == 0
+
+
+def test_stack_of_a_thread_that_runs() -> None:
+    """A thread's stack is found while it runs, too, and by what only looks like a thread."""
+    begun, end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with mlagents.hierarchical_timer("work"):
+            begun.set()
+            end.wait(30)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert begun.wait(30)
+    stack = mlagents.get_timer_stack_for_thread(thread)
+    assert stack is mlagents.get_timer_stack_for_thread(mock.Mock(ident=thread.ident))
+    end.set()
+    thread.join()
+    assert stack is not None
+    assert stack is mlagents.get_timer_stack_for_thread(thread)
+    assert stack.root.children["work"].count == 1
+
+
+def test_reset_while_open(clock: Clock) -> None:
+    """What is open at a reset counts from then in the new tree, and no longer changes the old one."""
+    with mlagents.hierarchical_timer("outer"):
+        with mlagents.hierarchical_timer("inner"):
+            clock.now += 8
+            old = mlagents.get_timer_root()
+            mlagents.reset_timers()
+            clock.now += 1
+            mlagents.reset_timers()
+            clock.now += 2
+            with mlagents.hierarchical_timer("after"):
+                clock.now += 4
+        clock.now += 16
+    tree = mlagents.get_timer_tree()
+    assert shape(tree)["children"] == {
+        "outer": {"count": 1, "children": {"inner": {"count": 1, "children": {"after": {"count": 1}}}}}
+    }
+    assert below(tree, "outer")["total"] == pytest.approx(22, abs=1e-4)
+    assert below(tree, "outer", "inner")["total"] == pytest.approx(6, abs=1e-4)
+    assert old.children["outer"].count == 0
+    stack = mlagents._get_thread_timer()
+    assert stack.stack == [stack.root]
+    assert not stack.moved
+
+
+def test_end_out_of_order(clock: Clock) -> None:
+    """A scope that ends before one within it warns, and both have their own time."""
+    first, second = mlagents.hierarchical_timer("first"), mlagents.hierarchical_timer("second")
+    first.__enter__()
+    second.__enter__()
+    clock.now += 1
+    with pytest.warns(RuntimeWarning, match="'first' ended before 'second'") as caught:
+        first.__exit__(None, None, None)
+    assert caught[0].filename == __file__
+    clock.now += 2
+    second.__exit__(None, None, None)
+    tree = mlagents.get_timer_tree()
+    assert below(tree, "first")["total"] == pytest.approx(1, abs=1e-4)
+    assert below(tree, "first", "second")["total"] == pytest.approx(3, abs=1e-4)
+    assert len(mlagents._get_thread_timer().stack) == 1
+
+
+def test_pop_too_often() -> None:
+    """The root is not popped; a scope whose path was popped still counts, and warns."""
+    stack = mlagents.TimerStack()
+    with pytest.raises(IndexError, match="without push"):
+        stack.pop()
+    with pytest.warns(RuntimeWarning, match="'scope' was closed by pop"), mlagents.hierarchical_timer("scope", stack):
+        stack.pop()
+    assert stack.root.children["scope"].count == 1
+    assert stack.push("next") is stack.root.children["next"]
+
+
+def test_gauges_are_merged_as_copies() -> None:
+    """A gauge that was merged into another tree goes on by itself."""
+    worker = mlagents.TimerStack()
+    worker.set_gauge("g", 1)
+    mlagents.merge_gauges(worker.gauges)
+    worker.set_gauge("g", 5)
+    assert mlagents.get_timer_tree()["gauges"]["g"] == {"value": 1, "min": 1, "max": 1, "count": 1}
+    mlagents.merge_gauges(worker.gauges)
+    assert mlagents.get_timer_tree()["gauges"]["g"] == {"value": 5, "min": 1, "max": 5, "count": 3}
+
+
+# --------------------------------------------------------------------------- what is decorated
+
+
+def test_timed_keeps_what_a_function_is() -> None:
+    """Name, documentation, signature and kind are the function's own; static and class methods work."""
+
+    class Agent:
+        @mlagents.timed
+        @staticmethod
+        def static(x: int) -> int:
+            """Return what is given."""
+            return x
+
+        @mlagents.timed
+        @classmethod
+        def make(cls) -> Agent:
+            return cls()
+
+    assert gauging.__name__ == "gauging"
+    assert gauging.__doc__ == "Set a gauge."
+    assert list(inspect.signature(gauging).parameters) == ["x", "y"]
+    assert Agent().static(3) == 3
+    assert isinstance(Agent.make(), Agent)
+    names = [name.rpartition(">.")[2] for name in mlagents.get_timer_tree()["children"]]
+    assert names == ["Agent.static", "Agent.make"]
+
+
+def test_coroutines_are_timed_to_their_end(clock: Clock) -> None:
+    """A coroutine's time has what it waits for; another that runs meanwhile is beside it and not below it."""
+
+    async def wait(ticks: int) -> int:
+        for _ in range(ticks):
+            with mlagents.hierarchical_timer("tick"):
+                clock.now += 1
+                await asyncio.sleep(0)
+        return ticks
+
+    timed_short, timed_long = (mlagents.hierarchical_timer(name)(wait) for name in ("short", "long"))
+    assert inspect.iscoroutinefunction(timed_short)
+
+    async def main() -> None:
+        with mlagents.hierarchical_timer("main"):
+            both = asyncio.gather(timed_short(1), timed_long(3))
+            await asyncio.sleep(0)
+        assert list(await both) == [1, 3]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(main())
+    tree = mlagents.get_timer_tree()
+    assert below(tree, "main", "short")["count"] == below(tree, "main", "long")["count"] == 1
+    assert below(tree, "main", "short", "tick")["count"] == 1
+    assert below(tree, "main", "long", "tick")["count"] == 3
+    assert below(tree, "main", "short")["total"] == pytest.approx(2, abs=1e-3)
+    assert below(tree, "main", "long")["total"] == pytest.approx(3, abs=1e-3)
+    assert "tick" not in tree["children"]
+
+
+def test_coroutine_that_fails_or_is_cancelled(clock: Clock) -> None:
+    """However a coroutine ends, it has been timed, and nothing stays open."""
+
+    @mlagents.timed
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise BoomError
+
+    @mlagents.timed
+    async def hang() -> None:
+        await asyncio.sleep(30)
+
+    async def main() -> None:
+        with pytest.raises(BoomError):
+            await fail()
+        task = asyncio.ensure_future(hang())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert [child["count"] for child in mlagents.get_timer_tree()["children"].values()] == [1, 1]
+    assert len(mlagents._get_thread_timer().stack) == 1
+
+
+def test_generators_are_timed_while_they_run(clock: Clock) -> None:
+    """A generator is one entry of its own time, without its consumer's; it is a generator as it was."""
+
+    def count() -> Generator[int, int, str]:
+        clock.now += 1
+        with mlagents.hierarchical_timer("within"):
+            given_ = yield 1
+            clock.now += given_
+            try:
+                yield 2
+            except BoomError:
+                clock.now += 4
+        return "end"
+
+    timed_count = mlagents.hierarchical_timer("count")(count)
+    assert inspect.isgeneratorfunction(timed_count)
+    timed_count()
+    body = timed_count()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert next(body) == 1
+        with mlagents.hierarchical_timer("consumer"):
+            clock.now += 100
+            assert body.send(2) == 2
+        with pytest.raises(StopIteration) as end:
+            body.throw(BoomError())
+    assert end.value.value == "end"
+    tree = mlagents.get_timer_tree()
+    assert below(tree, "count")["count"] == below(tree, "count", "within")["count"] == 1
+    assert below(tree, "count")["total"] == pytest.approx(7, abs=1e-3)
+    assert list(tree["children"]) == ["count", "consumer"]
+    assert len(mlagents._get_thread_timer().stack) == 1
+
+
+def test_reset_while_a_generator_pauses_or_runs(clock: Clock) -> None:
+    """A reset leaves to a generator only what it does from then on."""
+
+    def count() -> Generator[int, None, None]:
+        clock.now += 8
+        yield 1
+        clock.now += 1
+        mlagents.reset_timers()
+        clock.now += 2
+        yield 2
+        clock.now += 4
+
+    timed_count = mlagents.hierarchical_timer("count")(count)
+    assert list(timed_count()) == [1, 2]
+    tree = mlagents.get_timer_tree()
+    assert shape(tree)["children"] == {"count": {"count": 1}}
+    assert below(tree, "count")["total"] == pytest.approx(6, abs=1e-3)
+    body = timed_count()
+    next(body)
+    mlagents.reset_timers()
+    body.close()
+    tree = mlagents.get_timer_tree()
+    assert below(tree, "count")["count"] == 1
+    assert below(tree, "count")["total"] == pytest.approx(0, abs=1e-3)
+
+
+def test_async_generators_are_timed_while_they_run(clock: Clock) -> None:
+    """An asynchronous generator is one entry of its own time."""
+
+    async def count() -> AsyncIterator[int]:
+        for i in range(3):
+            clock.now += 1
+            await asyncio.sleep(0)
+            yield i
+
+    timed_count = mlagents.hierarchical_timer("count")(count)
+
+    async def main() -> list[int]:
+        found = []
+        async for i in timed_count():
+            clock.now += 100
+            found.append(i)
+        return found
+
+    assert asyncio.run(main()) == [0, 1, 2]
+    child = below(mlagents.get_timer_tree(), "count")
+    assert child["count"] == 1
+    assert child["total"] == pytest.approx(3, abs=1e-3)
