@@ -9,6 +9,7 @@ import pytest
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.baseline.store import BaselineError
+from pytest_rlperf.benchmark import TakenOver, add_stats, uses_benchmark
 from pytest_rlperf.coordinator import Coordinator, share_s
 from pytest_rlperf.fixtures import ENGINE, is_measured, result_key
 from pytest_rlperf.inline import InlineEngine
@@ -31,6 +32,7 @@ class MeasuredRun:
         self._notes: list[str] = []
         self._failed: set[str] = set()
         self._passed: list[str] = []
+        self._items: dict[str, pytest.Item] = {}
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
             self._notes.append("pytest-xdist's distribution is off: measured tests run one at a time")
             config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
@@ -58,8 +60,9 @@ class MeasuredRun:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keep the measured tests only, and read their markers before any time is spent."""
-        dropped = [item for item in items if not is_measured(item)]
-        items[:] = [item for item in items if is_measured(item)]
+        measured = [item for item in items if is_measured(item) or uses_benchmark(item)]
+        dropped = [item for item in items if item not in set(measured)]
+        items[:] = measured
         if dropped:
             config.hook.pytest_deselected(items=dropped)
         for item in items:
@@ -90,8 +93,10 @@ class MeasuredRun:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         # Fixed here: each verdict stands at once, whatever later tests do.
         self._ledger.expect(sum(self._settings.for_test(item).gate for item in session.items))
+        self._items = {item.nodeid: item for item in session.items}
         line = self._live_line()
         if self._settings.inline:
+            session.config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
             session.config.stash[ENGINE] = InlineEngine(self._ledger, line, share_s(self._settings, len(session.items)))
             return None
         if session.items:
@@ -99,7 +104,13 @@ class MeasuredRun:
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Remember which tests failed, and which came to the end of their call."""
+        """Remember which tests failed, and which came to the end of their call; feed pytest-benchmark's tables."""
+        said = getattr(report, "rlperf_benchmark", None)
+        item = self._items.get(report.nodeid)
+        if said is not None and item is not None:
+            outcome = self._ledger.outcomes.get(result_key(item))
+            if outcome is not None and outcome.result.workers:
+                add_stats(item, outcome.result, said)
         if report.failed:
             self._failed.add(report.nodeid)
         elif report.when == "call" and report.passed:

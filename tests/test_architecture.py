@@ -25,7 +25,7 @@ STAGES = (
 )
 # What pytest drives, outside the stages. `relay` and `run` are rooms of the coordinator,
 # `worker_session` is one of the worker.
-HOSTS = {"options", "fixtures", "coordinator", "inline", "relay", "run", "plugin"} | {
+HOSTS = {"options", "fixtures", "coordinator", "inline", "relay", "run", "plugin", "benchmark"} | {
     "measure.worker",
     "measure.worker_session",
 }
@@ -189,7 +189,7 @@ def stages_look_back(modules: list[Module]) -> list[str]:
             theirs = stage(found.inside)
             if theirs is None:
                 # A worker is a pytest session with the plugin in it, so it knows the options and fixtures.
-                allowed = module.name in HOSTS and found.inside in {"options", "fixtures"}
+                allowed = module.name in HOSTS and found.inside in {"options", "fixtures", "benchmark"}
             else:
                 same = module.name.partition(".")[0] == found.inside.partition(".")[0] or own == 0
                 allowed = theirs < own or (theirs == own and same)

@@ -20,6 +20,7 @@ import pytest
 from _pytest import capture
 from _pytest.config import _prepareconfig
 
+from pytest_rlperf.benchmark import TakenOver
 from pytest_rlperf.fixtures import ENGINE
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.measure.worker_session import RemoteEngine, Session
@@ -46,6 +47,15 @@ def _prepare(start: m.Start) -> pytest.Config:
     config.workeroutput = {}  # type: ignore[attr-defined]
     config.args = list(start.files)
     overrides: dict[str, Any] = {
+        # Reports of pytest-benchmark's are the coordinator's to write, and its gates to judge.
+        "benchmark_autosave": False,
+        "benchmark_compare": None,
+        "benchmark_compare_fail": [],
+        "benchmark_csv": None,
+        "benchmark_histogram": None,
+        "benchmark_json": None,
+        "benchmark_quiet": True,
+        "benchmark_save": None,
         "basetemp": str(Path(start.scratch) / "tmp"),
         "continue_on_collection_errors": True,
         "dist": "no",
@@ -103,5 +113,6 @@ def main() -> None:
     config = _prepare(start)
     engine = RemoteEngine(start, connection)
     config.stash[ENGINE] = engine
+    config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
     config.pluginmanager.register(Session(start, connection, engine, terminal), "rlperf-worker")
     sys.exit(int(config.hook.pytest_cmdline_main(config=config)))

@@ -1,0 +1,181 @@
+"""Tests written for pytest-benchmark, measured by this plugin and still in pytest-benchmark's own reports.
+
+PYTEST_DONT_REWRITE: a worker has it loaded before pytest is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol
+
+import pytest
+
+from pytest_rlperf.fixtures import ENGINE
+from pytest_rlperf.model import Result, Workload
+
+_FIXTURES = frozenset({"benchmark", "benchmark_weave"})
+_TAKEN = pytest.StashKey[Any]()
+
+
+def uses_benchmark(item: pytest.Item) -> bool:
+    """Whether a test uses pytest-benchmark's fixture; what another plugin calls by that name is left alone."""
+    if _FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+        return False
+    definitions = item._fixtureinfo.name2fixturedefs.get("benchmark", ())  # type: ignore[attr-defined]
+    return any(definition.func.__module__.startswith("pytest_benchmark.") for definition in definitions[-1:])
+
+
+class _Fixture(Protocol):
+    """What this needs to know of pytest-benchmark's fixture."""
+
+    group: str | None
+    extra_info: dict[str, Any]
+    _raw: Callable[..., Any]
+    _raw_pedantic: Callable[..., Any]
+
+
+class TakenOver:
+    """The hooks that have pytest-benchmark's fixture measure by the engine of this process."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
+        """Have the fixture's calls measured here; all else that it does stays its own."""
+        value = yield
+        if fixturedef.argname == "benchmark" and uses_benchmark(request.node):
+            _take_over(value, request.node)
+        return value
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Send along what the test has said of itself: its group and extra information."""
+        report = yield
+        fixture = item.stash.get(_TAKEN, None)
+        if call.when == "call" and fixture is not None:
+            said = {"group": fixture.group, "extra_info": fixture.extra_info}
+            report.rlperf_benchmark = json.dumps(said, default=str, skipkeys=True)  # type: ignore[attr-defined]
+        return report
+
+
+def _take_over(fixture: _Fixture, item: pytest.Item) -> None:
+    item.stash[_TAKEN] = fixture
+
+    def raw(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        _measure(item, lambda: function(*args, **kwargs))
+        return function(*args, **kwargs)  # as the fixture itself does: what the test goes on with
+
+    def raw_pedantic(
+        target: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        setup: Callable[[], Any] | None = None,
+        teardown: Callable[..., Any] | None = None,
+        rounds: int = 1,
+        warmup_rounds: int = 0,
+        iterations: int = 1,
+    ) -> Any:
+        __tracebackhide__ = True
+        _check_counts(rounds=rounds, iterations=iterations, warmup_rounds=warmup_rounds + 1)
+        if iterations > 1 and setup is not None:
+            raise ValueError("Can't use more than 1 `iterations` with a `setup` function.")
+        rounds_ = _Rounds(target, tuple(args), dict(kwargs or {}), setup, teardown)
+        if setup is None and teardown is None:
+            _measure(item, rounds_.call)
+        else:
+            _measure(item, rounds_.call, rounds_.begin, rounds_.end)
+        rounds_.begin()
+        try:
+            return rounds_.call()
+        finally:
+            rounds_.end()
+
+    fixture._raw = raw
+    fixture._raw_pedantic = raw_pedantic
+
+
+def _check_counts(**counts: int) -> None:
+    """Raise ValueError for a count that pytest-benchmark would refuse; how many there are is this plugin's to say."""
+    for name, count in counts.items():
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"Must have positive int for `{name}`.")
+
+
+class _Rounds:
+    """Pedantic rounds: set up before each call and torn down after it, both untimed."""
+
+    def __init__(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        setup: Callable[[], Any] | None,
+        teardown: Callable[..., Any] | None,
+    ) -> None:
+        self._target = target
+        self._given = (args, kwargs)
+        self._args, self._kwargs = args, kwargs
+        self._setup = setup
+        self._teardown = teardown
+        self._open = False
+
+    def begin(self) -> None:
+        """End the round before, and set the next one up."""
+        self.end()
+        made = None if self._setup is None else self._setup()
+        if made and any(self._given):
+            raise TypeError("Can't use `args` or `kwargs` if `setup` returns the arguments.")
+        self._args, self._kwargs = made or self._given
+        self._open = True
+
+    def call(self) -> Any:
+        """Call the target."""
+        return self._target(*self._args, **self._kwargs)
+
+    def end(self) -> None:
+        """Tear down the round, if it has not been."""
+        if self._open and self._teardown is not None:
+            self._teardown(*self._args, **self._kwargs)
+        self._open = False
+
+
+def _measure(
+    item: pytest.Item,
+    call: Callable[[], Any],
+    setup: Callable[[], None] | None = None,
+    end: Callable[[], None] | None = None,
+) -> None:
+    """Measure a call; ``end`` follows the last round."""
+    __tracebackhide__ = True
+
+    def check() -> None:
+        __tracebackhide__ = True
+        if setup is not None:
+            setup()
+        call()
+
+    workload = Workload(
+        "benchmark", call, items=1.0, unit="call", check=check, setup=setup, close=end or (lambda: None)
+    )
+    item.config.stash[ENGINE].measure(workload, item)
+
+
+def add_stats(item: pytest.Item, result: Result, said: str) -> None:
+    """Enter a result into pytest-benchmark's session: each process is a round of its table and of its JSON."""
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+    session = item.config._benchmarksession  # type: ignore[attr-defined]
+    marker = item.get_closest_marker("benchmark")
+    options = {**session.options, **(dict(marker.kwargs) if marker else {}), "timer": session.options["timer"]}
+    make: Callable[..., Any] = BenchmarkFixture
+    fixture = make(
+        item, add_stats=session.benchmarks.append, logger=session.logger, warner=item.warn, disabled=False, **options
+    )
+    told = json.loads(said)
+    fixture.group, fixture.extra_info = told["group"], told["extra_info"]
+    calls = round(sum(worker.calls / max(1, worker.slices) for worker in result.workers) / len(result.workers))
+    stats = fixture._make_stats(max(1, calls))
+    for worker in result.workers:
+        stats.stats.update(worker.wall.call_s)
