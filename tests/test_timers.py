@@ -712,6 +712,40 @@ def test_merging_keeps_the_sum_and_each_worker(clock: FakeClock) -> None:
     }
 
 
+def test_merging_happens_where_the_caller_is(clock: FakeClock) -> None:
+    """In another thread, or in a coroutine, a worker's tree goes below what is open there."""
+    part = Tree("worker", clock)
+    with part.timer("step"):
+        clock.advance(1)
+
+    async def merge_there() -> None:
+        with hierarchical_timer("gather"):
+            await asyncio.sleep(0)
+            timers.merge_tree(part.snapshot(), "workers")
+
+    with recording(clock) as tree, hierarchical_timer("main"):
+        in_thread(lambda: asyncio.run(merge_there()), "learner")
+    assert everything(tree.snapshot())["learner/gather/workers/step"] == (1, 1, 1)
+
+
+def test_a_worker_with_another_mode_changes_nothing(clock: FakeClock) -> None:
+    """What cannot be merged is refused as a whole."""
+    part = Tree("worker", clock)
+    with part.timer("first"), part.timer("step", Mode.LAST):
+        clock.advance(1)
+    with recording(clock) as tree:
+        for name in ("workers", "first"):
+            hierarchical_timer(name).__enter__()
+        with hierarchical_timer("step"):
+            clock.advance(1)
+        for name in ("first", "workers"):
+            hierarchical_timer(name).__exit__(None, None, None)
+        before = tree.snapshot()
+        with pytest.raises(TimerModeError, match="'step' was entered in mode 'sum' before"):
+            timers.merge_tree(part.snapshot(), "workers")
+        assert tree.snapshot() == before
+
+
 def test_frozen_trees_merge_likewise(clock: FakeClock) -> None:
     """What was read back from files can be put together, in sequence too."""
     one, other = Tree("one", clock), Tree("other", clock)

@@ -37,11 +37,13 @@ def together(groups: Sequence[Sequence[Timing]], *, are_parallel: bool = False) 
     return tuple(found.values())
 
 
-def merge(tree: TimerTree, other: TimerTree, root_name: str, *, is_parallel: bool = True) -> TimerTree:
+def merge(
+    tree: TimerTree, other: TimerTree, root_name: str, *, is_parallel: bool = True, worker: str | None = None
+) -> TimerTree:
     """Return ``tree`` with ``other`` below it as ``root_name``, added to what is there by that name.
 
-    What ``other`` saw by itself stays in ``workers``, by its name; gauges are added up. Parallel paths are no part of
-    the time of the path above them.
+    What ``other`` saw by itself stays in ``workers``, as ``worker`` or by its name; gauges are added up. Parallel
+    paths are no part of the time of the path above them.
     """
     below = replace(other.root, name=root_name, is_parallel=is_parallel)
     root = replace(tree.root, children=together([tree.root.children, [below]]))
@@ -51,12 +53,17 @@ def merge(tree: TimerTree, other: TimerTree, root_name: str, *, is_parallel: boo
         tree,
         root=root,
         gauges=add_gauges([tree.gauges, other.gauges]),
-        workers=add_workers([*tree.workers, replace(other, workers=()), *other.workers]),
+        workers=add_workers([*tree.workers, called(other, worker)]),
     )
 
 
+def called(tree: TimerTree, name: str | None) -> TimerTree:
+    """Return the tree under another name, where there is one."""
+    return tree if name is None else replace(tree, root=replace(tree.root, name=name))
+
+
 def add_workers(trees: Iterable[TimerTree]) -> tuple[TimerTree, ...]:
-    """Return the trees, those of one name added up."""
+    """Return the trees, those of one name added up, and so the trees within them."""
     found: dict[str, TimerTree] = {}
     for tree in trees:
         known = found.get(tree.name)
@@ -68,6 +75,7 @@ def add_workers(trees: Iterable[TimerTree]) -> tuple[TimerTree, ...]:
                 root=add_timings(known.root, tree.root),
                 gauges=add_gauges([known.gauges, tree.gauges]),
                 metadata={**known.metadata, **tree.metadata},
+                workers=add_workers([*known.workers, *tree.workers]),
             )
         )
     return tuple(found.values())

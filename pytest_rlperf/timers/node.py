@@ -82,15 +82,19 @@ class Node:
 
     def first(self, name: str, mode: Mode, keep: int) -> Node:
         """Return a new child; TimerModeError where there is one of that name and another mode."""
+        self.check_mode(name, mode)
+        node = Node(name, mode, self, keep)
+        self.children[node.key] = node
+        return node
+
+    def check_mode(self, name: str, mode: Mode) -> None:
+        """Raise TimerModeError where there is a child of that name and another mode."""
         for other in Mode:
-            if key_of(name, other) in self.children:
+            if other is not mode and key_of(name, other) in self.children:
                 raise TimerModeError(
                     f"timer {name!r} was entered in mode {other.value!r} before, now in mode {mode.value!r}: "
                     "one path has one mode, so give one of them another name"
                 )
-        node = Node(name, mode, self, keep)
-        self.children[node.key] = node
-        return node
 
     def child(self, name: str, mode: Mode = Mode.SUM, keep: int = 0) -> Node:
         """Return the child of that name, made where there is none."""
@@ -115,7 +119,30 @@ class Node:
             self.recent.append(elapsed_ns)
 
     def add(self, timing: Timing, *, is_parallel: bool) -> None:
-        """Add what somebody else has seen of this path, children included."""
+        """Add what somebody else has seen of this path, children included; TimerModeError changes nothing."""
+        self._refuse_other_modes(timing)
+        pending = [(self, timing, is_parallel)]
+        while pending:
+            node, seen, parallel = pending.pop()
+            node._add_entries(seen, parallel)
+            for part in seen.children:
+                # Somebody else may have kept few because there were few.
+                keep = max(WINDOW, len(part.recent_ns)) if part.recent_ns else 0
+                pending.append((node.child(part.name, part.mode, keep), part, part.is_parallel))
+
+    def _refuse_other_modes(self, timing: Timing) -> None:
+        """Raise TimerModeError where a path below is of another mode here."""
+        pending = [(self, timing)]
+        while pending:
+            node, seen = pending.pop()
+            for part in seen.children:
+                here = node.children.get(key_of(part.name, part.mode))
+                if here is not None:
+                    pending.append((here, part))
+                else:
+                    node.check_mode(part.name, part.mode)
+
+    def _add_entries(self, timing: Timing, is_parallel: bool) -> None:
         self.is_parallel = self.is_parallel or is_parallel
         self.count += timing.count
         self.total_ns += timing.total_ns
@@ -129,8 +156,6 @@ class Node:
             self.low_ns, self.high_ns = (1, 0) if self.min_ns is None else (self.min_ns, self.max_ns or 0)
         else:
             self.recent.extend(timing.recent_ns)
-        for part in timing.children:
-            self.child(part.name, part.mode, len(part.recent_ns)).add(part, is_parallel=part.is_parallel)
 
     def timings(self, open_ns: Mapping[Node, int], *, forgotten: bool = False) -> tuple[Timing, ...]:
         """Return what was seen below this path.

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
 
 from pytest_rlperf.model import Mode, TimerTree
-from pytest_rlperf.timers import arming
+from pytest_rlperf.timers import arming, ray
 from pytest_rlperf.timers.decorate import decorate, name_of
 from pytest_rlperf.timers.node import WINDOW, key_of
 from pytest_rlperf.timers.scope import NOTHING, PROCESS, Scope, Timer, TreeScope
@@ -43,13 +43,15 @@ class _Process:
 
     def start_anew(self) -> None:
         """Forget in a forked child what is its parent's; locks and stacks may have been in use."""
-        on, self.is_on = self.is_on, False
+        on, self.is_on, self.is_recording = self.is_on, False, False
+        self.switch.turn_off()  # a recording goes on in the parent
         self.tree = Tree(keep=self.tree.keep)
         self.components = {name: (Tree(name), switch) for name, (_, switch) in self.components.items()}
         self.turn(on=on)
 
 
 _process = _Process()
+_MAIN = "MainProcess"
 _SUM = Mode.SUM  # looking it up in the enumeration takes as long as reading the clock
 _sums: dict[str, Scope] = {}
 _others: dict[tuple[str, Mode], Scope] = {}
@@ -111,7 +113,10 @@ def _timed(function: Callable[P, R], *, name: str | None, mode: Mode, window: in
 
 
 def enable() -> None:
-    """Record from now on, here and in processes started from now on; warn where timers are not armed."""
+    """Record from now on, here and in processes started from now on; warn where timers are not armed.
+
+    A fork server that runs already starts its processes as before: there, call this in each.
+    """
     _turn("enable()", on=True)
 
 
@@ -152,7 +157,9 @@ def reset() -> TimerTree:
 def _whole(seen: TimerTree, parts: list[TimerTree]) -> TimerTree:
     """Return a process's tree, named as its process is, with those of its components."""
     multiprocessing = sys.modules.get("multiprocessing")
-    name = "MainProcess" if multiprocessing is None else multiprocessing.current_process().name
+    name = _MAIN if multiprocessing is None else multiprocessing.current_process().name
+    if name == _MAIN:
+        name = ray.worker_name() or name
     return replace(seen, root=replace(seen.root, name=name), workers=(*parts, *seen.workers))
 
 
@@ -174,6 +181,9 @@ class Component:
         self.name = name
         self._switch = switch
         self._scopes: dict[str, TreeScope] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return component, (self.name,)
 
     def timer(self, name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> Timer:
         """Return the context manager that times its body in this component's tree."""
@@ -202,11 +212,14 @@ def add_metadata(key: str, value: str) -> None:
         tree.metadata[key] = value
 
 
-def merge_tree(other: TimerTree, root_name: str, *, is_parallel: bool = True) -> None:
-    """Add what another process has seen below the path that is open here, where timers record."""
+def merge_tree(other: TimerTree, root_name: str, *, is_parallel: bool = True, worker: str | None = None) -> None:
+    """Add what another process has seen since its last :func:`reset` below the path open here, where timers record.
+
+    Among ``workers`` it is called ``worker``, or by its own name; those of one name are added up.
+    """
     tree = _current()
     if tree is not None:
-        tree.merge(other, root_name, is_parallel=is_parallel)
+        tree.merge(other, root_name, is_parallel=is_parallel, worker=worker)
 
 
 def _current() -> Tree | None:

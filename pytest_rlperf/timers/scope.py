@@ -79,6 +79,10 @@ class Scope:
         self._key = key_of(name, mode)
         self._keep = max(keep, window) if mode is Mode.MEAN else keep
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Its key is one object in each process, which a copy from elsewhere would not be.
+        return type(self), (self.name, self.mode, 1, self._keep)
+
     # The two methods below are enter() and leave() without a call or a look-up that could be saved.
 
     def __enter__(self) -> None:
@@ -185,6 +189,11 @@ class TreeScope(Scope):
     def __init__(self, switch: Switch, name: str, mode: Mode = Mode.SUM, window: int = WINDOW, keep: int = 0) -> None:
         super().__init__(name, mode, window, keep)
         self._switch = switch
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError(
+            f"the timer {self.name!r} records into a tree of this process and cannot be sent to another: make it there"
+        )
 
     def __enter__(self) -> None:
         self.enter()

@@ -10,12 +10,12 @@ from collections import Counter
 from dataclasses import replace
 
 from pytest_rlperf.model import Gauge, Mode, Phase, TimerTree, Timing
-from pytest_rlperf.timers.merge import add_gauges, add_workers, together
+from pytest_rlperf.timers.merge import add_gauges, add_workers, called, together
 from pytest_rlperf.timers.node import WINDOW
 from pytest_rlperf.timers.scope import Timer, TreeScope
 from pytest_rlperf.timers.stack import ClockNs, Stack, Switch
 
-_NUMBERED = re.compile(r"^Thread-\d+")  # the names that threads get by themselves
+_NUMBERED = re.compile(r"^(Thread|Dummy)-\d+")  # the names that threads get by themselves, or that C++'s get
 
 
 class Tree:
@@ -106,19 +106,18 @@ class Tree:
         with self._lock:
             self.gauges = add_gauges([self.gauges, {name: Gauge(value, value, value, 1)}])
 
-    def merge(self, other: TimerTree, root_name: str, *, is_parallel: bool = True) -> None:
+    def merge(self, other: TimerTree, root_name: str, *, is_parallel: bool = True, worker: str | None = None) -> None:
         """Add what somebody else has seen below the path that is open here, as ``root_name``.
 
-        What ``other`` saw by itself is kept in the snapshot's ``workers``, by its name. Parallel paths are no part of
-        the time of the path above them.
+        What ``other`` saw by itself is kept in the snapshot's ``workers``, as ``worker`` or by its name. Parallel paths
+        are no part of the time of the path above them.
         """
-        switch = self._switch
-        stack = switch.current() if switch is not None else None
+        stack = next((switch.current() for switch in self._switches), None)
         with self._lock:
             node = self._owner.node if stack is None else stack.node
             node.child(root_name).add(replace(other.root, name=root_name), is_parallel=is_parallel)
             self.gauges = add_gauges([self.gauges, other.gauges])
-            self._workers = add_workers([*self._workers, replace(other, workers=()), *other.workers])
+            self._workers = add_workers([*self._workers, called(other, worker)])
 
     # ------------------------------------------------------------------ reading
 

@@ -1,0 +1,122 @@
+"""Environments in processes of gymnasium's or of Stable-Baselines3's: OUT LIBRARY START_METHOD SCENARIO."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from worlds import ROUNDS, STEPS, WORKERS, Room, tell, timer_state
+
+from pytest_rlperf import timers
+from pytest_rlperf.timers import hierarchical_timer, timed
+
+AROUND = hierarchical_timer("around")
+
+
+class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Timed in the script itself, whose classes are sent to workers as they are, scopes included."""
+
+    @timed(name="watched")
+    def step(self, action: Any) -> Any:
+        """Take a step within two more scopes."""
+        with AROUND:
+            return self.env.step(action)
+
+
+class Gymnasium:
+    """gymnasium.vector.AsyncVectorEnv."""
+
+    def __init__(self, start_method: str, watched: bool = False) -> None:
+        from gymnasium.vector import AsyncVectorEnv
+        from gymnasium.wrappers import TimeLimit
+
+        rooms = [
+            partial(_room, partial(TimeLimit, max_episode_steps=1000), number, watched) for number in range(WORKERS)
+        ]
+        self.vector = AsyncVectorEnv(rooms, context=start_method)
+
+    def call(self, function: Any) -> Any:
+        """Return what a function returns in each worker."""
+        self.vector.set_attr("called", function)
+        return self.vector.call("called")
+
+
+class StableBaselines3:
+    """stable_baselines3's SubprocVecEnv."""
+
+    def __init__(self, start_method: str, watched: bool = False) -> None:
+        from stable_baselines3.common.monitor import Monitor
+        from stable_baselines3.common.vec_env import SubprocVecEnv
+
+        rooms: list[Any] = [partial(_room, Monitor, number, watched) for number in range(WORKERS)]
+        self.vector = SubprocVecEnv(rooms, start_method=start_method)
+
+    def call(self, function: Any) -> Any:
+        """Return what a function returns in each worker."""
+        self.vector.set_attr("called", function)
+        return self.vector.env_method("called")
+
+
+def _room(wrapper: Any, number: int, watched: bool) -> Any:
+    room = Room(number)
+    return wrapper(Watched(room) if watched else room)
+
+
+LIBRARIES: dict[str, Any] = {"gymnasium": Gymnasium, "stable_baselines3": StableBaselines3}
+
+
+def collect(library: str, start_method: str, watched: bool = False) -> object:
+    """Return the tree of a run whose workers report twice."""
+    with hierarchical_timer("before"):
+        timers.set_gauge("room", 100.0)
+    timers.reset()
+    timers.set_gauge("of the parent", 1.0)
+    with hierarchical_timer("collect"):
+        workers = LIBRARIES[library](start_method, watched)
+        with hierarchical_timer("reset"):
+            workers.vector.reset()
+        for _ in range(ROUNDS):
+            for _ in range(STEPS):
+                with hierarchical_timer("wait"):
+                    workers.vector.step(np.zeros(WORKERS, np.int64))
+            for tree in workers.call(timers.reset):
+                timers.merge_tree(tree, "workers")
+        workers.vector.close()
+    return timers.snapshot()
+
+
+def switch(library: str, start_method: str) -> object:
+    """Return the states of the parent and of its workers as they start, then as they are told by their library."""
+    workers = LIBRARIES[library](start_method)
+    found = [timer_state(), *workers.call(timer_state)]
+    if timers.ARMED:
+        workers.call(timers.enable)
+        found += workers.call(timer_state)
+    workers.vector.close()
+    return found
+
+
+def enable(library: str, start_method: str) -> object:
+    """Return the states of workers that start before, between and after switching on and off."""
+    found = []
+    for turn in (None, timers.enable, timers.disable):
+        if turn is not None:
+            turn()
+        workers = LIBRARIES[library](start_method)
+        found.append(set(workers.call(timer_state)))
+        workers.vector.close()
+    return found
+
+
+SCENARIOS: dict[str, Any] = {
+    "collect": collect,
+    "watch": partial(collect, watched=True),
+    "switch": switch,
+    "enable": enable,
+}
+
+if __name__ == "__main__":
+    tell(SCENARIOS[sys.argv[4]](sys.argv[2], sys.argv[3]))

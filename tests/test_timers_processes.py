@@ -1,0 +1,341 @@
+"""Timers in the worker processes of the libraries that RL code runs its environments with, each run for real.
+
+Each scenario is a script in ``processes``, as timers are armed when they are imported. The tests of Ray need the extra
+``ray``: ``pip install -e '.[test,rl,ray]'``, and then ``pytest tests/test_timers_processes.py -k ray``.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pytest_rlperf.model import Mode, TimerTree, Timing
+from pytest_rlperf.timers import Tree, component, hierarchical_timer, merge, recording
+from pytest_rlperf.timers.formats import tree_from_json, tree_to_json
+
+SCRIPTS = Path(__file__).parent / "processes"
+WORKERS, ROUNDS, STEPS = 2, 2, 5  # as in processes/worlds.py, which needs gymnasium
+OFF, STANDBY, ON = (False, False), (True, False), (True, True)
+LIBRARIES = ["gymnasium", "stable_baselines3"]
+START_METHODS = {"fork": "ForkProcess", "spawn": "SpawnProcess", "forkserver": "ForkServerProcess"}
+
+
+def run_script(script: str, *arguments: str, armed: str | None) -> Any:
+    """Run a script with timers armed or not; return what it told, once all its processes are gone."""
+    environment = {name: value for name, value in os.environ.items() if name != "RLPERF_TIMERS"}
+    environment |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    if armed is not None:
+        environment["RLPERF_TIMERS"] = armed
+    with tempfile.TemporaryDirectory() as folder:
+        out, said = Path(folder, "out"), Path(folder, "said")
+        with said.open("wb") as output:
+            # Into a file: what it leaves behind would hold a pipe open. In a session: that is how it is found.
+            process = subprocess.Popen(
+                [sys.executable, str(SCRIPTS / script), str(out), *arguments],
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            code = process.wait(timeout=60)
+        finally:
+            left = leftovers(process)
+        assert code == 0, said.read_text(errors="replace")
+        assert left == []
+        return pickle.loads(out.read_bytes())  # noqa: S301 - of our own making
+
+
+def leftovers(process: subprocess.Popen[bytes]) -> list[str]:
+    """Return what a script's processes are called that outlive it, and end them."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    _, alive = psutil.wait_procs([found for found in psutil.process_iter() if _session(found) == process.pid], 10)
+    for found in alive:
+        found.kill()
+    return [str(found) for found in alive]
+
+
+def _session(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+def counts(timing: Timing) -> dict[str, int]:
+    """Return each path's entries."""
+    return {"/".join(path): below.count for path, below in timing.walk()}
+
+
+def totals(timing: Timing) -> dict[str, int]:
+    """Return each path's nanoseconds."""
+    return {"/".join(path): below.total_ns for path, below in timing.walk()}
+
+
+def check_sums(timing: Timing) -> None:
+    """Assert that a timing and all below it add up, and that no path takes more than the one above it."""
+    below_ns = sum(child.total_ns for child in timing.children if not child.is_parallel)
+    assert timing.total_ns == timing.self_ns + below_ns
+    assert timing.self_ns >= 0
+    for child in timing.children:
+        check_sums(child)
+
+
+def check_collected(seen: TimerTree, names: list[str], each: Mapping[str, int]) -> None:
+    """Assert that workers' reports were merged as sum and worker by worker, where ``each`` counts one's entries."""
+    collect, below = seen.at("collect"), seen.at("collect", "workers")
+    check_sums(seen.root)
+
+    # The sum: as many entries as all workers' together, beside what the parent did.
+    assert below.is_parallel
+    assert below.count == WORKERS * ROUNDS
+    assert counts(below) == {path: WORKERS * count for path, count in each.items()}
+    assert collect.self_ns == collect.total_ns - sum(child.total_ns for child in collect.children if child is not below)
+
+    # Each worker: its own entries, under a name of its own, and together the sum, to the nanosecond.
+    assert [worker.name for worker in seen.workers] == names
+    assert all(counts(worker.root) == each for worker in seen.workers)
+    for path, total_ns in totals(below).items():
+        assert sum(totals(worker.root)[path] for worker in seen.workers) == total_ns
+    assert sum(worker.root.total_ns for worker in seen.workers) == below.total_ns
+    for worker in seen.workers:
+        check_sums(worker.root)
+
+    # Gauges: over all workers, and of each one, where it was set to the worker's number.
+    gauge = seen.gauges["room"]
+    assert (gauge.low, gauge.high, gauge.count) == (0, WORKERS - 1, WORKERS * ROUNDS * STEPS)
+    for number, worker in enumerate(seen.workers):
+        gauge = worker.gauges["room"]
+        assert (gauge.low, gauge.value, gauge.high, gauge.count) == (number, number, number, ROUNDS * STEPS)
+        assert list(worker.gauges) == ["room"]
+
+    assert pickle.loads(pickle.dumps(seen)) == seen  # noqa: S301 - of our own making
+    assert tree_from_json(tree_to_json(seen)) == seen
+
+
+def process_names(start_method: str) -> list[str]:
+    """Return what multiprocessing calls the first processes of a start method."""
+    return [f"{START_METHODS[start_method]}-{number + 1}" for number in range(WORKERS)]
+
+
+# ------------------------------------------------------------------ what there is without a library
+
+
+def test_a_copy_of_a_scope_is_as_good() -> None:
+    """Scopes that went through pickle, and those made here, may contain each other."""
+    made = [hierarchical_timer("step"), hierarchical_timer("step", Mode.MEAN, 3)]
+    for scope in made:
+        copy = pickle.loads(pickle.dumps(scope).replace(b"step", b"went"))  # noqa: S301 - of our own making
+        other = pickle.loads(pickle.dumps(copy))  # noqa: S301 - of our own making
+        with recording() as tree, copy, other:
+            pass
+        assert counts(tree.snapshot().root) == {"went": 1, "went/went": 1}
+
+
+def test_a_component_goes_by_its_name() -> None:
+    """A component that is sent is the other process's of that name; a timer of a tree's own cannot be sent."""
+    learner = component("Learner 0")
+    assert pickle.loads(pickle.dumps(learner)).name == "Learner 0"  # noqa: S301 - of our own making
+    with pytest.raises(TypeError, match="'train' records into a tree of this process"):
+        pickle.dumps(learner.timer("train"))
+
+
+@pytest.mark.parametrize(("armed", "children"), [("on", ["child"]), ("standby", [])])
+def test_a_child_that_is_forked_within_a_recording_is_out_of_it(armed: str, children: list[str]) -> None:
+    """It is on or waits as its parent does apart from the recording, and can be switched."""
+    body = """
+with timers.recording():
+    child = os.fork()
+    if child == 0:
+        with timers.hierarchical_timer("child"):
+            pass
+        seen = [timing.name for timing in timers.snapshot().root.children]
+        timers.enable()
+        print(seen, timers.is_recording(), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import os\nfrom pytest_rlperf import timers\n{body}"],
+        env={**os.environ, "RLPERF_TIMERS": armed},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.strip() == f"{children} True", done.stderr
+
+
+def worker(name: str, *, entries: int = 1, parts: tuple[TimerTree, ...] = ()) -> TimerTree:
+    """Return what a worker with parts of its own has seen."""
+    tree = Tree(name)
+    for _ in range(entries):
+        with tree.timer("step", Mode.MEAN, window=3):
+            pass
+    return replace(tree.snapshot(), workers=parts)
+
+
+def test_parts_of_workers_stay_with_their_worker() -> None:
+    """Workers whose components or workers have the same names do not lose them to each other."""
+    tree = Tree("main")
+    for _ in range(2):
+        for name in ("a", "b"):
+            tree.merge(worker(name, parts=(worker("Worker-0"),)), "workers")
+    seen = tree.snapshot().workers
+    assert [(one.name, one.at("step").count) for one in seen] == [("a", 2), ("b", 2)]
+    assert [(part.name, part.at("step").count) for one in seen for part in one.workers] == [("Worker-0", 2)] * 2
+
+
+def test_workers_of_one_name_can_be_told_apart() -> None:
+    """Who merges may say what a worker is called: ranks of a launcher are a MainProcess each."""
+    tree, frozen = Tree("main"), Tree("main").snapshot()
+    for rank in range(2):
+        tree.merge(worker("MainProcess"), "ranks", worker=f"rank {rank}")
+        frozen = merge(frozen, worker("MainProcess"), "ranks", worker=f"rank {rank}")
+    for seen in (tree.snapshot(), frozen):
+        assert [one.name for one in seen.workers] == ["rank 0", "rank 1"]
+
+
+def test_a_short_report_leaves_room_for_longer_ones() -> None:
+    """The first worker's few entries do not say how many of the others' are kept for a mean."""
+    tree = Tree("main")
+    for entries in (1, 3):
+        tree.merge(worker("worker", entries=entries), "workers")
+    assert len(tree.snapshot().at("workers", "step").recent_ns) == 4
+
+
+STEPPED = {"step": ROUNDS * STEPS, "step/physics": ROUNDS * STEPS, "step/reward": ROUNDS * STEPS}
+
+
+# ------------------------------------------------------------------ gymnasium and Stable-Baselines3
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_vector_environments_report(library: str, start_method: str) -> None:
+    """Workers see their own steps and nothing of their parent's, and what they report adds up below the open scope."""
+    pytest.importorskip(library)
+    seen = run_script("vectors.py", library, start_method, "collect", armed="on")
+    gymnasium = [f"Worker<AsyncVectorEnv>-{number}" for number in range(WORKERS)]
+    names = gymnasium if library == "gymnasium" else process_names(start_method)
+    check_collected(seen, names, {"reset": 1, **STEPPED})
+    assert seen.at("collect", "wait").count == ROUNDS * STEPS
+    assert seen.at("collect", "reset").count == 1
+    assert set(seen.gauges) == {"room", "of the parent"}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_scopes_of_a_script_are_sent_to_workers(library: str, start_method: str) -> None:
+    """A class of the main script arrives as a copy, whose scopes count as any others do."""
+    pytest.importorskip(library)
+    seen = run_script("vectors.py", library, start_method, "watch", armed="on")
+    below = {f"watched/around/{path}": count for path, count in STEPPED.items()}
+    each = {"reset": 1, "watched": ROUNDS * STEPS, "watched/around": ROUNDS * STEPS, **below}
+    check_collected(seen, [worker.name for worker in seen.workers], each)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("armed", "state"), [(None, OFF), ("standby", STANDBY)])
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_vector_environments_start_as_their_parent_is(
+    start_method: str, armed: str | None, state: tuple[bool, bool]
+) -> None:
+    """Unarmed and waiting parents have workers likewise, and those that wait can be switched on."""
+    pytest.importorskip("gymnasium")
+    told = [ON] * WORKERS if armed == "standby" else []
+    found = run_script("vectors.py", "gymnasium", start_method, "switch", armed=armed)
+    assert found == [*[state] * (1 + WORKERS), *told]
+
+
+@pytest.mark.torch
+def test_subprocess_environments_start_as_their_parent_is() -> None:
+    """Stable-Baselines3's workers wait where their parent does, and can be switched on."""
+    pytest.importorskip("stable_baselines3")
+    found = run_script("vectors.py", "stable_baselines3", "forkserver", "switch", armed="standby")
+    assert found == [*[STANDBY] * (1 + WORKERS), *[ON] * WORKERS]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_switching_reaches_workers_that_start_afterwards(start_method: str) -> None:
+    """enable() and disable() at run time hold for the next workers."""
+    pytest.importorskip("gymnasium")
+    found = run_script("vectors.py", "gymnasium", start_method, "enable", armed="standby")
+    assert found == [{STANDBY}, {ON}, {STANDBY}]
+
+
+@pytest.mark.torch
+def test_a_fork_server_goes_on_as_it_was_started() -> None:
+    """Its workers are as the parent was when the server started: who switches later tells them by their library."""
+    pytest.importorskip("gymnasium")
+    found = run_script("vectors.py", "gymnasium", "forkserver", "enable", armed="standby")
+    assert found == [{STANDBY}] * 3
+
+
+# ------------------------------------------------------------------ torch.multiprocessing
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_torch_workers_report_by_a_queue(start_method: str) -> None:
+    """Trees go through PyTorch's own queues, in any order, and add up by worker."""
+    pytest.importorskip("torch")
+    pytest.importorskip("gymnasium")
+    seen = run_script("torch_workers.py", start_method, armed="on")
+    seen = TimerTree(seen.root, seen.gauges, seen.metadata, tuple(sorted(seen.workers, key=lambda tree: tree.name)))
+    check_collected(seen, process_names(start_method), {"reset": 1, **STEPPED, "forward": ROUNDS * STEPS})
+    assert seen.at("collect", "wait").count == WORKERS * ROUNDS
+
+
+# ------------------------------------------------------------------ Ray
+
+
+@pytest.mark.torch
+def test_ray_actors_report() -> None:
+    """Actors return their trees, which add up below the driver's open scope and stay apart as workers."""
+    pytest.importorskip("ray")
+    pytest.importorskip("gymnasium")
+    seen = run_script("ray_actors.py", "collect", armed="on")
+    names = [worker.name for worker in seen.workers]
+    assert all(re.fullmatch("RolloutWorker [0-9a-f]{8}", name) for name in names)
+    assert len(set(names)) == WORKERS
+    sampled = {f"sample/{path}": count for path, count in STEPPED.items()}
+    check_collected(seen, names, {"reset": 1, "sample": ROUNDS, **sampled})
+    assert seen.at("collect", "wait").count == ROUNDS
+
+
+@pytest.mark.torch
+def test_threads_of_a_ray_actor_are_one_path() -> None:
+    """What an actor does in threads of Ray's, which nobody named, adds up; a named actor's tree bears its name."""
+    pytest.importorskip("ray")
+    pytest.importorskip("gymnasium")
+    tree = run_script("ray_actors.py", "share", armed="on")
+    assert tree.name == "shared"
+    assert tree.at("Thread").is_parallel
+    assert (tree.at("Thread", "sample").count, tree.at("Thread", "sample", "step").count) == (4, 4 * STEPS)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("armed", "states"), [(None, [OFF] * 2), ("standby", [STANDBY] * 2 + [ON] * 2)])
+def test_ray_actors_start_as_their_driver_is(armed: str | None, states: list[tuple[bool, bool]]) -> None:
+    """child_environment() as runtime_env arms actors as the driver is at that moment, also where Ray runs already."""
+    pytest.importorskip("ray")
+    pytest.importorskip("gymnasium")
+    assert run_script("ray_actors.py", "switch", armed=armed) == states
