@@ -1,4 +1,4 @@
-"""What the plugin costs where nothing is measured, and what a timer's scope costs where something is.
+"""What the plugin costs where nothing is measured; ``timers.py`` shows what timers cost.
 
 Everything compared is measured in this one run, taking turns, so that what slows the machine down slows all sides
 down. Prints tables and judges nothing::
@@ -17,53 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 
-from pytest_rlperf.timers import hierarchical_timer, recording, timed
+from turns import Samples, difference, paired, print_table, ratio, take_turns
 
 PLUGINS = ("pytest_rlperf.plugin", "pytest_benchmark.plugin")
 HEAVY = ("torch", "scipy", "numpy", "gymnasium", "plotly", "msgspec", "psutil", "rich")
-
-Samples = dict[str, list[float]]
-
-
-def take_turns(rounds: int, measures: Mapping[str, Callable[[], float]]) -> Samples:
-    """Call every measure once a round, each round beginning with another one; return the samples of each."""
-    names = list(measures)
-    samples: Samples = {name: [] for name in names}
-    for number in range(rounds):
-        start = number % len(names)
-        for name in names[start:] + names[:start]:
-            samples[name].append(measures[name]())
-    return samples
-
-
-def paired(samples: Samples, name: str, other: str, relation: Callable[[float, float], float]) -> float:
-    """Return the median over the rounds of a relation between two measures."""
-    return statistics.median(map(relation, samples[name], samples[other]))
-
-
-def difference(one: float, other: float) -> float:
-    """Return how much more ``one`` is."""
-    return one - other
-
-
-def ratio(one: float, other: float) -> float:
-    """Return how many times as much ``one`` is."""
-    return one / other
-
-
-def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows below their heads, the first column to the left and the others to the right."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    print(f"\n{title}\n")
-    for row in (head, ["-" * width for width in widths], *rows):
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        print("  ", "  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip())
 
 
 def python(*arguments: str, folder: Path) -> str:
@@ -176,97 +136,6 @@ def show_inactive(rounds: int, tests: int, folder: Path) -> None:
     print_table(title, ["plugins", "wall", "process", "more", "a test", "more, a test"], rows)
 
 
-# --------------------------------------------------------------------------- timers
-
-clock_ns = time.perf_counter_ns
-
-
-def _empty(calls: int) -> None:
-    for _ in repeat(None, calls):
-        pass
-
-
-def _clock_pair(calls: int) -> None:
-    clock = clock_ns
-    for _ in repeat(None, calls):
-        clock()
-        clock()
-
-
-def _bound(calls: int) -> None:
-    scope = hierarchical_timer("bound")
-    for _ in repeat(None, calls):
-        with scope:
-            pass
-
-
-def _by_name(calls: int) -> None:
-    for _ in repeat(None, calls):
-        with hierarchical_timer("by name"):
-            pass
-
-
-def _function() -> None:
-    pass
-
-
-_timed_function = timed(_function)
-
-
-def _plain_calls(calls: int) -> None:
-    for _ in repeat(None, calls):
-        _function()
-
-
-def _timed_calls(calls: int) -> None:
-    for _ in repeat(None, calls):
-        _timed_function()
-
-
-# What is shown: the loop, whether a recording runs, the loop to subtract, the target as a ratio to a clock pair.
-SCOPES: dict[str, tuple[Callable[[int], None], bool, str, str]] = {
-    "empty loop": (_empty, False, "", ""),
-    "plain calls": (_plain_calls, False, "empty loop", ""),
-    "bare clock pair": (_clock_pair, False, "empty loop", ""),
-    "scope, bound beforehand": (_bound, True, "empty loop", "≤ 4"),
-    "scope, by name": (_by_name, True, "empty loop", "≤ 5"),
-    "@timed, over a plain call": (_timed_calls, True, "plain calls", ""),
-    "unarmed: bound": (_bound, False, "empty loop", ""),
-    "unarmed: by name": (_by_name, False, "empty loop", ""),
-    "unarmed: @timed, over a plain call": (_timed_calls, False, "plain calls", ""),
-}
-
-
-def show_timers(rounds: int, calls: int) -> None:
-    """Time scopes against a bare pair of clock readings, the loop around them subtracted."""
-
-    def loop_ns(name: str) -> float:
-        loop, armed, _, _ = SCOPES[name]
-        with recording() if armed else nullcontext():
-            loop(100)  # the first entry makes the node
-            start_ns = clock_ns()
-            loop(calls)
-            return (clock_ns() - start_ns) / calls
-
-    raw = take_turns(rounds, {name: partial(loop_ns, name) for name in SCOPES})
-    net = {
-        name: list(map(difference, raw[name], raw[subtracted])) if subtracted else raw[name]
-        for name, (_, _, subtracted, _) in SCOPES.items()
-    }
-    rows = [
-        [
-            name,
-            f"{statistics.median(net[name]):.0f} ns",
-            f"{paired(net, name, 'bare clock pair', ratio):.2f}",
-            target,
-        ]
-        for name, (_, _, subtracted, target) in SCOPES.items()
-        if subtracted
-    ]
-    title = f"A timer's scope (median of {rounds} turns of {calls} scopes, the loop subtracted)"
-    print_table(title, ["", "each", "in clock pairs", "target"], rows)
-
-
 def main() -> None:
     """Measure everything and print it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -276,7 +145,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         show_imports(15 if quick else 41, Path(folder))
         show_inactive(3 if quick else 11, 1000, Path(folder))
-    show_timers(15 if quick else 61, 20_000 if quick else 50_000)
 
 
 if __name__ == "__main__":

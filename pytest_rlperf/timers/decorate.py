@@ -43,8 +43,13 @@ def decorate(function: Callable[P, R], scope: Scope) -> Callable[P, R]:
 
 def _around_call(function: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with scope:
+        # Called one by one, they take less than in a with statement. Looked up here: only the scope can be pickled.
+        enter, leave = scope.__enter__, scope.__exit__
+        enter()
+        try:
             return function(*args, **kwargs)
+        finally:
+            leave(None, None, None)
 
     return wrapper
 

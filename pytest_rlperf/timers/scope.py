@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from pytest_rlperf.model import Mode
 from pytest_rlperf.timers import stack as stacks
@@ -39,6 +40,8 @@ NOTHING = cast("Timer", Nothing())
 # What the process's switch has, where a scope finds it soonest.
 _local: threading.local | None = None
 _clock: ClockNs = time.perf_counter_ns
+# The stack of the process's only thread, None where there are others: a thread enters, and joins, before it leaves.
+_only: Stack | None = None
 
 
 class _ProcessSwitch(Switch):
@@ -46,28 +49,62 @@ class _ProcessSwitch(Switch):
 
     def turn_on(self, tree: Joinable, clock: ClockNs) -> None:
         """Have scopes record into ``tree``, by ``clock``."""
-        global _clock, _local
+        global _clock, _local, _only
+        _only = None
         super().turn_on(tree, clock)
         _clock, _local = self.clock, self.local
+        # Had there been others, they could leave what they entered before, unnoticed.
+        if threading.active_count() == 1:
+            only = self.join()
+            _only = only
 
     def turn_off(self) -> None:
         """Have scopes do nothing."""
-        global _local
+        global _local, _only
+        _only = None
         super().turn_off()
         _local = None
+
+    def join(self) -> Stack:
+        """Return the current thread's stack, which then finds itself in ``local``."""
+        global _only
+        _only = None
+        return super().join()
 
 
 PROCESS = _ProcessSwitch()
 
 
-class Scope:
+class _Bracket(type):
+    """The type of scopes, each of which has functions of its own for the two methods that ``with`` calls.
+
+    To call a method, ``with`` first makes a bound one; twice an entry, that is an eighth of what a scope takes. Whoever
+    asks the class for the methods, as ``contextlib.ExitStack`` does, gets these.
+    """
+
+    @property
+    def __enter__(cls) -> Callable[[Timer], None]:
+        return lambda scope: scope.__enter__()
+
+    @property
+    def __exit__(cls) -> Callable[..., None]:
+        return lambda scope, *raised: scope.__exit__(*raised)
+
+
+class Scope(metaclass=_Bracket):
     """A reusable, reentrant context manager that times its body under ``name``; bind it once to save the look-up.
 
     Its parent is the scope open around it, in the same thread and the same task, when it is entered. ``mode`` says what
     its entries come to: their sum, the last, or the mean of the last ``window``. It records where the process does.
     """
 
-    __slots__ = ("_keep", "_key", "mode", "name")
+    __slots__ = ("__enter__", "__exit__", "_keep", "_key", "mode", "name")
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, kind: object, error: object, traceback: object, /) -> None: ...
 
     def __init__(self, name: str, mode: Mode = Mode.SUM, window: int = WINDOW, keep: int = 0) -> None:
         if not name or "/" in name:
@@ -78,54 +115,61 @@ class Scope:
         self.mode = mode
         self._key = key_of(name, mode)
         self._keep = max(keep, window) if mode is Mode.MEAN else keep
+        self.__enter__, self.__exit__ = self._bracket()  # type: ignore[method-assign]  # slots, whatever they look like
 
     def __reduce__(self) -> tuple[object, ...]:
         # Its key is one object in each process, which a copy from elsewhere would not be.
         return type(self), (self.name, self.mode, 1, self._keep)
 
-    # The two methods below are enter() and leave() without a call or a look-up that could be saved.
+    def _bracket(self) -> tuple[Callable[[], None], Callable[..., None]]:
+        """Return what ``with`` calls: enter() and leave() without a call or a look-up that could be saved."""
+        key = self._key
 
-    def __enter__(self) -> None:
-        local = _local
-        if local is None:
-            return
-        try:
-            stack = local.stack
-        except AttributeError:
-            stack = PROCESS.join()
-        if stacks.running_tasks:
-            stack = stack.lane()
-        try:
-            node = stack.node.children[self._key]
-        except KeyError:
-            node = stack.node.first(self.name, self.mode, self._keep)
-        # The start before the node: who looks from another thread finds no open node without one.
-        node.start_ns = _clock()
-        stack.node = node
+        def enter() -> None:
+            local = _local
+            if local is None:
+                return
+            try:
+                stack = local.stack
+            except AttributeError:
+                stack = PROCESS.join()
+            if stacks.running_tasks:
+                stack = stack.lane()
+            try:
+                node = stack.node.children[key]
+            except KeyError:
+                node = stack.node.first(self.name, self.mode, self._keep)
+            # The start before the node: who looks from another thread finds no open node without one.
+            node.start_ns = _clock()
+            stack.node = node
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        local = _local
-        if local is None:
-            return
-        now_ns = _clock()
-        try:
-            stack = local.stack
-        except AttributeError:
-            stack = PROCESS.join()
-        if stacks.running_tasks:
-            stack = stack.lane()
-        node = stack.node
-        if node.key is not self._key:
-            self._leave_late(PROCESS, stack, now_ns)
-            return
-        stack.node = node.parent
-        node.last_ns = elapsed_ns = now_ns - node.start_ns
-        node.count += 1
-        node.total_ns += elapsed_ns
-        if elapsed_ns < node.low_ns or elapsed_ns > node.high_ns:
-            node.note(elapsed_ns)
+        def leave(kind: object, error: object, traceback: object) -> None:
+            stack = _only
+            if stack is not None:
+                now_ns = _clock()
+            else:
+                local = _local
+                if local is None:
+                    return
+                now_ns = _clock()
+                try:
+                    stack = local.stack
+                except AttributeError:
+                    stack = PROCESS.join()
+            if stacks.running_tasks:
+                stack = stack.lane()
+            node = stack.node
+            if node.key is not key:
+                self._leave_late(PROCESS, stack, now_ns)
+                return
+            stack.node = node.parent
+            node.last_ns = elapsed_ns = now_ns - node.start_ns
+            node.count += 1
+            node.total_ns += elapsed_ns
+            if elapsed_ns < node.low_ns or elapsed_ns > node.high_ns:
+                node.note(elapsed_ns)
+
+        return enter, leave
 
     @property
     def switch(self) -> Switch:
@@ -195,13 +239,8 @@ class TreeScope(Scope):
             f"the timer {self.name!r} records into a tree of this process and cannot be sent to another: make it there"
         )
 
-    def __enter__(self) -> None:
-        self.enter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.leave()
+    def _bracket(self) -> tuple[Callable[[], None], Callable[..., None]]:
+        return (lambda: self.enter() and None), (lambda *_: self.leave())
 
     @property
     def switch(self) -> Switch:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from pytest_rlperf.model import Mode
@@ -35,11 +35,13 @@ class Stack:
 
     def lane(self) -> Stack:
         """Return the stack of the task that runs in this thread now, or this one where none does."""
-        task = _current_task()
+        task = running_tasks.get(_running_loop())
         if task is None:
             return self
-        known = self._tasks.get(id(task))
-        return self._open_lane(task) if known is None else known[0]
+        try:
+            return self._tasks[id(task)][0]
+        except KeyError:
+            return self._open_lane(task)
 
     def _open_lane(self, task: object) -> Stack:
         """Give a task a tree below the path that is open in its thread; the tree of one that has ended will do."""
@@ -147,33 +149,36 @@ class Switch:
         return stack.lane() if running_tasks else stack
 
 
+def _running_loop() -> object:
+    """Return the loop that runs in this thread, None where none does."""
+    return None
+
+
 # The tasks that run at this moment, by loop, as asyncio keeps them: empty where no coroutine runs in any thread.
-running_tasks: Collection[object] = ()
+running_tasks: Mapping[object, object] = {}
 
 
 def watch_tasks() -> None:
     """Have scopes tell coroutines apart from now on; what asyncio takes to import is paid here."""
-    global running_tasks
+    global _running_loop, running_tasks
     import asyncio.tasks
 
+    _running_loop = asyncio._get_running_loop
     # A look at the list costs a tenth of a question to asyncio. It is private, and in 3.14 it is no more.
     running_tasks = _Loops() if sys.version_info >= (3, 14) else asyncio.tasks._current_tasks  # type: ignore[attr-defined]
 
 
-class _Loops(Collection[object]):
-    """Stands for the running tasks where there is no list of them: something, while a loop runs in this thread."""
+class _Loops(Mapping[object, object]):
+    """Stands for the running tasks where there is no list of them: there are some while a loop runs in this thread."""
+
+    def __getitem__(self, loop: object) -> object:
+        task = None if loop is None else sys.modules["asyncio"].current_task()
+        if task is None:
+            raise KeyError(loop)
+        return task
 
     def __len__(self) -> int:
-        return int(sys.modules["asyncio"]._get_running_loop() is not None)
+        return int(_running_loop() is not None)
 
     def __iter__(self) -> Iterator[object]:
         return iter(())
-
-    def __contains__(self, item: object) -> bool:
-        return False
-
-
-def _current_task() -> object | None:
-    """Return the task that runs in this thread, if any."""
-    asyncio = sys.modules["asyncio"]
-    return None if asyncio._get_running_loop() is None else asyncio.current_task()

@@ -1,0 +1,174 @@
+"""What a timer's scope costs beside those of ML-Agents, Sample Factory and TorchRL, and beside two readings of a clock.
+
+All take turns in one run, checks for being switched on included and the loop around them subtracted; figures are
+medians over the turns, of ratios too. The run is of several processes, half of them with timers left out, since where
+things lie in memory moves a process's figures by some percent. Prints tables and judges nothing::
+
+    python benchmarks/timers.py            # about two minutes
+    python benchmarks/timers.py --quick    # a first look
+
+Whoever is not installed is left out. All of them go into one environment, of which only what their timers import
+is needed (the CPU build of PyTorch will do)::
+
+    python -m venv timers && . timers/bin/activate
+    pip install torch==2.13.0
+    pip install --no-deps torchrl==0.14.1 sample-factory==2.1.1 mlagents-envs==0.28.0
+    pip install tensordict==0.14.3 pyvers cloudpickle colorlog gymnasium psutil signal-slot-mp
+    pip install -e .
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from timers_contenders import DEEP, FEW, MANY, OTHERS, SHALLOW
+from turns import Samples, paired, print_table, ratio
+
+CLOCKS = "bare clock pair"
+ARMED = {"RLPERF_TIMERS": "standby", "TORCHRL_PROFILING": "1"}
+UNARMED = {"RLPERF_TIMERS": "", "TORCHRL_PROFILING": "0"}
+PACKAGES = ("pytest-rlperf", *OTHERS)
+
+HOW_TO_ADD = {
+    "mlagents-envs": "pip install --no-deps mlagents-envs==0.28.0",
+    "sample-factory": "pip install --no-deps sample-factory==2.1.1 && "
+    "pip install colorlog gymnasium psutil signal-slot-mp torch==2.13.0",
+    "torchrl": "pip install --no-deps torchrl==0.14.1 && pip install tensordict==0.14.3 pyvers torch==2.13.0",
+    "torch": "pip install torch==2.13.0",
+}
+
+# At most so many clock pairs.
+RECORDING_MOST = {"bound": 4.0, "by name": 5.0}
+UNARMED_MOST = {"bound": 1.5, "by name": 1.5, "@timed": 0.0}
+# At least so many times ours.
+OTHERS_LEAST = {"ML-Agents hierarchical_timer": 3.0, "Sample Factory add_time": 4.5}
+
+SHAPES = {
+    "{}, each in turn": ("{}, {} names in turn", FEW, MANY),
+    "{}, always the same": ("{}, one of {} names", FEW, MANY),
+    "{}, that deep": ("{}, below {} scopes", SHALLOW, DEEP),
+}
+
+
+@dataclass
+class Run:
+    """What all processes of one kind measured: each contender's turns, one process's after another's."""
+
+    processes: list[Samples] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    same_function: bool = False
+
+    @property
+    def samples(self) -> Samples:
+        """All turns of each contender."""
+        return {name: [turn for one in self.processes for turn in one[name]] for name in self.processes[0]}
+
+    def add(self, environment: dict[str, str], turns: int, calls: int) -> None:
+        """Start a process, and keep what it measures."""
+        script = Path(__file__).with_name("timers_contenders.py")
+        command = [sys.executable, str(script), str(turns), str(calls)]
+        done = subprocess.run(command, env=os.environ | environment, check=True, stdout=subprocess.PIPE, text=True)
+        measured = json.loads(done.stdout.splitlines()[-1])
+        self.processes.append(measured["samples"])
+        self.missing, self.same_function = measured["missing"], measured["same_function"]
+
+
+def costs(run: Run, targets: dict[str, float]) -> list[list[str]]:
+    """Return a row for each contender: its time, and what that is in clock pairs, with the processes' range."""
+    rows = []
+    for name, turns in run.samples.items():
+        if "names" in name or "below" in name:
+            continue
+        is_nothing = name == "@timed" and run.same_function
+        pairs = 0.0 if is_nothing else paired(run.samples, name, CLOCKS, ratio)
+        each = [paired(samples, name, CLOCKS, ratio) for samples in run.processes]
+        most = targets.get(name)
+        rows.append(
+            [
+                f"{name} (the function itself)" if is_nothing else name,
+                f"{0 if is_nothing else statistics.median(turns):.0f}",
+                f"{pairs:.2f}",
+                "" if is_nothing else f"{min(each):.2f} to {max(each):.2f}",
+                "" if most is None else f"≤ {most:g}",
+                "" if most is None else "yes" if pairs <= most else "no",
+            ]
+        )
+    return rows
+
+
+def comparisons(samples: Samples) -> list[list[str]]:
+    """Return a row for each of the others: how many times ours it takes, of the same kind."""
+    rows = []
+    for name, least in OTHERS_LEAST.items():
+        if name in samples:
+            times = [paired(samples, name, ours, ratio) for ours in ("by name", "bound")]
+            rows.append([name, *(f"{each:.2f}" for each in times), f"≥ {least:g}"])
+            rows[-1].append(" / ".join("yes" if each >= least else "no" for each in times))
+    for name in samples:
+        if name.startswith(("ML-Agents @", "Sample Factory timeit", "TorchRL", "torch", "contextlib.contextmanager")):
+            ours = ("@timed",) if "@" in name else ("by name", "bound")
+            times = [paired(samples, name, each, ratio) for each in ours]
+            rows.append([name, *(f"{each:.2f}" for each in times), *[""] * (4 - len(times))])
+    return rows
+
+
+def growth(samples: Samples) -> list[list[str]]:
+    """Return a row for each shape of tree: a scope's time in a small one and in a large one."""
+    rows = []
+    for who in ("ours", "ML-Agents"):
+        for title, (name, small, large) in SHAPES.items():
+            pair = [name.format(who, size) for size in (small, large)]
+            if pair[0] in samples:
+                few_ns, many_ns = (statistics.median(samples[each]) for each in pair)
+                grown = paired(samples, pair[1], pair[0], ratio)
+                rows.append(
+                    [title.format(who), f"{small}", f"{few_ns:.0f}", f"{large}", f"{many_ns:.0f}", f"{grown:.2f}"]
+                )
+    return rows
+
+
+def show_versions() -> None:
+    """Say what is compared, and on what."""
+    print(f"{platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} CPUs")
+    for package in PACKAGES:
+        try:
+            print(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            print(f"{package}: none")
+
+
+def main() -> None:
+    """Measure everything and print it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, for a first look")
+    quick: bool = parser.parse_args().quick
+    processes, turns, calls = (2, 7, 5_000) if quick else (7, 11, 20_000)
+    show_versions()
+    recording, unarmed = Run(), Run()
+    for _ in range(processes):
+        recording.add(ARMED, turns, calls)
+        unarmed.add(UNARMED, turns, calls)
+    for package, why in recording.missing.items():
+        print(f"\nWithout {package} ({why}); to add it:\n    {HOW_TO_ADD[package]}")
+
+    title = f"{processes * turns} turns in {processes} processes, {calls} scopes each"
+    head = ["", "ns", "clock pairs", "by process", "target", "met"]
+    print_table(f"Timers that record ({title})", head, costs(recording, RECORDING_MOST))
+    print_table(f"Timers left out: RLPERF_TIMERS unset ({title})", head, costs(unarmed, UNARMED_MOST))
+    rows = comparisons(recording.samples)
+    print_table("Theirs over ours", ["", "by name", "bound", "target", "met"], rows)
+    head = ["", "of", "ns", "of", "ns", "ratio"]
+    print_table("Wide and deep trees (by name)", head, growth(recording.samples))
+
+
+if __name__ == "__main__":
+    main()
