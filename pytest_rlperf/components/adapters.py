@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from types import MethodType
 from typing import Any, Protocol
 
 from pytest_rlperf.model import Probe
@@ -97,12 +98,16 @@ class Adapter:
     adapter: str
 
     def fits(self, value: object) -> bool:
-        """Whether ``value`` is an instance of the class, or is the function."""
-        known = getattr(sys.modules.get(self.module), self.name.partition(".")[0], None)
-        for name in self.name.split(".")[1:]:
-            known = getattr(known, name, None)
+        """Whether ``value`` is an instance of the class, or is the function or a bound method of that name."""
+        owner: Any = None
+        known: Any = sys.modules.get(self.module)
+        for name in self.name.split("."):
+            owner, known = known, getattr(known, name, None)
         if known is None:
             return False
+        if isinstance(value, MethodType) and isinstance(owner, type):
+            # Of an instance; a class of the user's may have a method of its own by that name.
+            return isinstance(value.__self__, owner) and value.__name__ == name
         return isinstance(value, known) if isinstance(known, type) else value is known
 
     def load(self) -> Callable[..., Any]:
@@ -112,16 +117,83 @@ class Adapter:
         return loaded
 
 
+@dataclass(frozen=True)
+class Holder(Adapter):
+    """What an object of the user's own is measured by: it holds an instance of the class, as an attribute or module."""
+
+    def fits(self, value: object) -> bool:
+        """Whether an attribute of ``value`` is an instance of the class."""
+        held = getattr(value, "__dict__", {})
+        members = (*held.values(), *held.get("_modules", {}).values())
+        return any(super(Holder, self).fits(member) for member in members)
+
+
 # The more special class first, where one library's is another's too.
 _ADAPTERS: dict[str, tuple[Adapter, ...]] = {
     "vecenv": (
+        Adapter("envpool.python.envpool", "EnvPoolMixin", "envpool:EnvPoolStepper"),
         Adapter("gymnasium.vector", "VectorEnv", "gymnasium:GymnasiumStepper"),
         Adapter("stable_baselines3.common.vec_env", "VecEnv", "stable_baselines3:StableBaselines3Stepper"),
+        Adapter("tianshou.env.venvs", "BaseVectorEnv", "tianshou:TianshouStepper"),
+        Adapter("torchrl.envs", "EnvBase", "torchrl:TorchRLStepper"),
+        Adapter("rlox", "VecEnv", "rlox:RloxStepper"),
+        Adapter("rlox", "GymVecEnv", "rlox:RloxStepper"),
+        Adapter("rlox", "VecNormalize", "rlox:RloxStepper"),
+        Adapter("skrl.envs.wrappers.torch", "Wrapper", "skrl:SkrlStepper"),
     ),
-    "replay": (),
-    "gae": (),
-    "sac": (),
-    "ppo": (),
+    "replay": (
+        Adapter("tianshou.data.buffer.buffer_base", "ReplayBuffer", "tianshou:TianshouSampler"),
+        Adapter("stable_baselines3.common.buffers", "ReplayBuffer", "stable_baselines3_learning:ReplaySampler"),
+        Adapter("torchrl.data", "ReplayBuffer", "torchrl_learning:TorchRLSampler"),
+        Adapter("rlox", "ReplayBuffer", "rlox:RloxSampler"),
+        Adapter("rlox", "PrioritizedReplayBuffer", "rlox:RloxSampler"),
+        Adapter("rlox", "MmapReplayBuffer", "rlox:RloxSampler"),
+        Adapter("rlox", "OfflineDatasetBuffer", "rlox:RloxSampler"),
+        Adapter("rlox", "SequenceReplayBuffer", "rlox:RloxSampler"),
+        Adapter("rlox", "HERBuffer", "rlox:RloxSampler"),
+        Adapter("rlox.gpu_buffer", "GPUReplayBuffer", "rlox:RloxGpuSampler"),
+        Adapter("skrl.memories.torch", "Memory", "skrl_learning:SkrlSampler"),
+    ),
+    "gae": (
+        Adapter("tianshou.algorithm.algorithm_base", "Algorithm.compute_episodic_return", "tianshou:TianshouGae"),
+        Adapter("stable_baselines3.common.buffers", "RolloutBuffer", "stable_baselines3_learning:RolloutGae"),
+        Adapter(
+            "stable_baselines3.common.buffers",
+            "RolloutBuffer.compute_returns_and_advantage",
+            "stable_baselines3_learning:RolloutGae",
+        ),
+        Adapter("torchrl.objectives.value", "GAE", "torchrl_learning:TorchRLGaeModule"),
+        Adapter("torchrl.objectives.value.functional", "generalized_advantage_estimate", "torchrl_learning:TorchRLGae"),
+        Adapter(
+            "torchrl.objectives.value.functional", "vec_generalized_advantage_estimate", "torchrl_learning:TorchRLGae"
+        ),
+        Adapter("rlox", "compute_gae", "rlox:RloxGae"),
+        Adapter("rlox", "compute_gae_batched", "rlox:RloxBatchedGae"),
+        Adapter("rlox", "compute_gae_batched_f32", "rlox:RloxBatchedGae"),
+        Adapter("skrl.agents.torch.ppo.ppo", "compute_gae", "skrl_learning:SkrlGae"),
+        Adapter("skrl.agents.torch.a2c.a2c", "compute_gae", "skrl_learning:SkrlGae"),
+        Adapter("skrl.agents.torch.rpo.rpo", "compute_gae", "skrl_learning:SkrlGae"),
+        Adapter("skrl.agents.torch.trpo.trpo", "compute_gae", "skrl_learning:SkrlGae"),
+        Adapter("skrl.agents.torch.amp.amp", "compute_gae", "skrl_learning:SkrlGae"),
+        Adapter("sample_factory.algo.utils.rl_utils", "gae_advantages", "sample_factory:SampleFactoryGae"),
+    ),
+    "sac": (
+        Adapter("stable_baselines3", "SAC", "stable_baselines3_learning:SacUpdater"),
+        Adapter("tianshou.trainer", "OffPolicyTrainer", "tianshou_learning:TianshouUpdater"),
+        Adapter("tianshou.algorithm.algorithm_base", "OffPolicyAlgorithm", "tianshou_learning:TianshouUpdater"),
+        Holder("torchrl.objectives", "SACLoss", "torchrl_learning:TorchRLUpdater"),
+        Adapter("rlox.algorithms.sac", "SAC", "rlox_learning:RloxUpdater"),
+        Adapter("skrl.agents.torch.sac", "SAC", "skrl_learning:SkrlUpdater"),
+    ),
+    "ppo": (
+        Adapter("stable_baselines3", "PPO", "stable_baselines3_learning:PpoRoller"),
+        Adapter("tianshou.trainer", "OnPolicyTrainer", "tianshou_learning:TianshouRoller"),
+        Adapter("tianshou.data.collector", "BaseCollector", "tianshou_learning:TianshouRoller"),
+        Adapter("torchrl.collectors", "BaseCollector", "torchrl_rollout:TorchRLRoller"),
+        Adapter("rlox.algorithms.ppo", "PPO", "rlox_learning:RloxRoller"),
+        Adapter("rlox.collectors", "RolloutCollector", "rlox_learning:RloxRoller"),
+        Adapter("skrl.trainers.torch", "Trainer", "skrl_rollout:SkrlRoller"),
+    ),
 }
 
 

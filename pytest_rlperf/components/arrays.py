@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytest_rlperf.errors import ComponentError
@@ -44,3 +44,17 @@ def check_observations(observations: Any, num_envs: int) -> None:
             raise ComponentError(
                 f"step() returned {path} of shape {tuple(array.shape)}; {num_envs} envs have as many rows"
             )
+
+
+def check_device(what: str, tensor: Any, device: Any) -> None:
+    """Raise ComponentError unless a tensor is on the type of device it is said to be on, a ``torch.device``."""
+    __tracebackhide__ = True
+    if tensor.device.type != device.type:
+        raise ComponentError(f"{what} is on {tensor.device}, expected {device}")
+
+
+def waiting_for(device: Any) -> Callable[[], object]:
+    """Return what waits until a ``torch.device`` has done what it was given; nothing has to wait for a CPU."""
+    import torch
+
+    return (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else (lambda: None)

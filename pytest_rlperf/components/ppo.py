@@ -74,7 +74,8 @@ def _roller_workload(roller: Roller) -> Workload:
         lambda rollout: counted.append(roller.env_steps(rollout)),
     )
     harvest = Harvest(workload.call, roller.probes) if roller.probes else None
-    return replace(workload, setup=roller.setup, harvest=harvest)
+    # Also where the library has ranges of its own, which say other things, or the same under other names.
+    return replace(workload, setup=roller.setup, probes=roller.probes, harvest=harvest)
 
 
 def _agent_workload(collect: Callable[[int], Any], n_steps: int) -> Workload:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from pytest_rlperf.components.adapters import Updater, adapter_for
@@ -14,6 +15,7 @@ from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Harvest, Workload
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.timers.probes import UpdateSections
+from pytest_rlperf.timers.probes.parts import variables_of
 
 _MOST_OBJECTS = 10_000  # looked at in search of parameters; a buffer may hold its transitions as objects
 _SAC_UPDATE = hierarchical_timer("sac_update")
@@ -22,8 +24,9 @@ _SAC_UPDATE = hierarchical_timer("sac_update")
 def sac_workload(agent: Any, batch_size: int | None) -> Workload:
     """Return the workload of one gradient step of ``agent``, or of a thunk that does one.
 
-    The check does one update of an agent's: of the parameters its optimizers train, some must change and all must stay
-    finite; where it is known how many optimizer steps an update takes, it must take as many.
+    The check does one update: of the parameters trained by the optimizers that the agent holds, or the thunk refers to,
+    some must change and all must stay finite; where it is known how many optimizer steps an update takes, it must take
+    as many.
     """
     __tracebackhide__ = True
     updater = _updater(agent, batch_size)
@@ -41,6 +44,9 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
 
     def check() -> None:
         __tracebackhide__ = True
+        check_more = getattr(updater, "check", None)  # what only a library's own adapter can tell
+        if check_more is not None:
+            check_more()
         before = {name: to_numpy(tensor).copy() for name, tensor in _parameters(updater.owner).items()}
         with counted_steps() as steps:
             update()
@@ -122,16 +128,20 @@ def _parameters(agent: Any) -> dict[str, Any]:
 
 
 def _walk(agent: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an agent and what it is made of: attributes, and members of containers."""
+    """Yield an agent and what it is made of: attributes, members of containers, and variables of functions."""
     waiting = [("agent", agent)]
     seen: set[int] = set()
     while waiting and len(seen) < _MOST_OBJECTS:
         path, value = waiting.pop()
-        if id(value) in seen or isinstance(value, type):
+        if id(value) in seen or isinstance(value, type | ModuleType):
             continue
         seen.add(id(value))
         yield path, value
-        if isinstance(value, Mapping):
+        if isinstance(value, FunctionType):
+            waiting += [(f"{path}.{name}", member) for name, member in variables_of(value).items()]
+        elif isinstance(value, MethodType):
+            waiting.append((path, value.__self__))
+        elif isinstance(value, Mapping):
             waiting += [(f"{path}[{key!r}]", member) for key, member in value.items()]
         elif isinstance(value, (list, tuple)):
             waiting += [(f"{path}[{index}]", member) for index, member in enumerate(value)]

@@ -13,6 +13,7 @@ from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import hierarchical_timer
 
 _ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
+_CHECKED_STEPS = 100  # at most, in wait for an episode to end
 _ACTION = hierarchical_timer("action")
 _ENV_STEP = hierarchical_timer("env_step")
 _RESET = hierarchical_timer("reset")
@@ -40,24 +41,25 @@ class GymnasiumStepper:
         self._copies = True
 
     def check(self) -> None:
-        """Reset, step twice, and check the shapes; ComponentError says what is wrong."""
+        """Reset, step until an episode has ended, and check what comes back; ComponentError says what is wrong."""
         __tracebackhide__ = True
         self.env.reset(seed=self._seed)
-        obs, reward, terminated, truncated, _ = self.env.step(next(self._actions))
-        check_observations(obs, self.num_envs)
-        for name, array in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
-            shape = tuple(np.shape(array))
-            if shape != (self.num_envs,):
-                raise ComponentError(
-                    f"step() returned {name} of shape {shape}; a vector env of {self.num_envs} envs returns "
-                    f"({self.num_envs},)"
-                )
-        self._finish_step(terminated, truncated)
-        _, _, again, also, _ = self.env.step(next(self._actions))
-        # Where the env hands out its own arrays, a reference kept would change with the next step.
-        self._copies = np.shares_memory(terminated, again) or np.shares_memory(truncated, also)
-        self._calls, self._ended, self._resets_due = 0, [], 0
-        self._finish_step(again, also)
+        before: Any = None
+        for step in range(_CHECKED_STEPS):
+            obs, reward, terminated, truncated, info = self.env.step(next(self._actions))
+            check_observations(obs, self.num_envs)
+            self._check_shapes(reward=reward, terminated=terminated, truncated=truncated)
+            if before is not None:
+                self._check_resets(before, terminated, truncated)
+            if step == 1:
+                # Where the env hands out its own arrays, a reference kept would change with the next step.
+                self._copies = np.shares_memory(before[0], terminated) or np.shares_memory(before[1], truncated)
+            has_ended = before is not None and bool(before[2].any())
+            self._calls, self._ended, self._resets_due = 0, [], int(before[2].sum()) if has_ended else 0
+            self._finish_step(terminated, truncated)
+            if has_ended:
+                return
+            before = terminated, truncated, np.logical_or(terminated, truncated), info
 
     def call(self) -> None:
         """Step every env once."""
@@ -79,6 +81,33 @@ class GymnasiumStepper:
         resets = self._resets_due + sum(ended[:-1])
         self._resets_due = ended[-1]
         return float(calls * self.num_envs - resets)
+
+    def _check_shapes(self, **arrays: Any) -> None:
+        __tracebackhide__ = True
+        for name, array in arrays.items():
+            shape = tuple(np.shape(array))
+            if shape != (self.num_envs,):
+                raise ComponentError(
+                    f"step() returned {name} of shape {shape}; a vector env of {self.num_envs} envs returns "
+                    f"({self.num_envs},)"
+                )
+
+    def _check_resets(self, before: Any, terminated: Any, truncated: Any) -> None:
+        """Check that no env ended twice in a row without the reset that its mode says lies between.
+
+        An episode of one step may end twice in a row under SAME_STEP, where the info has the observation it ended with.
+        """
+        __tracebackhide__ = True
+        *_, ended, info = before
+        again = np.flatnonzero(np.logical_and(ended, np.logical_or(terminated, truncated)))
+        if self.mode == "Disabled" or not again.size:
+            return
+        if self.mode == "SameStep" and ("final_obs" in info or "final_observation" in info):
+            return
+        raise ComponentError(
+            f"env {again[0]} ended its episode in two steps in a row: under autoreset mode {self.mode} it has to be "
+            f"reset by {'the second' if self.mode == 'NextStep' else 'the first'} of them"
+        )
 
     def _finish_step(self, terminated: Any, truncated: Any) -> None:
         """Keep what counting needs, and reset where the env does not do so itself."""

@@ -13,6 +13,7 @@ from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import hierarchical_timer
 
 _ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
+_CHECKED_STEPS = 100  # at most, in wait for an episode to end
 _ACTION = hierarchical_timer("action")
 _ENV_STEP = hierarchical_timer("env_step")
 
@@ -31,20 +32,16 @@ class StableBaselines3Stepper:
         self._calls = 0
 
     def check(self) -> None:
-        """Reset, step, and check the shapes; ComponentError says what is wrong."""
+        """Reset, step until an episode has ended, and check what comes back; ComponentError says what is wrong."""
         __tracebackhide__ = True
         self.env.seed(self._seed)
         self.env.reset()
-        results: tuple[Any, ...] = self.env.step(next(self._actions))
+        for _ in range(_CHECKED_STEPS):
+            results: tuple[Any, ...] = self.env.step(next(self._actions))
+            self._check_shapes(*results)
+            if self._has_reset(*results[2:]):
+                break
         self._calls = 1
-        obs, rewards, dones, infos = results
-        check_observations(obs, self.num_envs)
-        for name, shape in (("rewards", np.shape(rewards)), ("dones", np.shape(dones)), ("infos", (len(infos),))):
-            if shape != (self.num_envs,):
-                raise ComponentError(
-                    f"step() returned {name} of shape {shape}; a VecEnv of {self.num_envs} envs returns "
-                    f"({self.num_envs},)"
-                )
 
     def call(self) -> None:
         """Step every env once."""
@@ -58,3 +55,25 @@ class StableBaselines3Stepper:
         """Return the env steps since this was last asked."""
         calls, self._calls = self._calls, 0
         return float(calls * self.num_envs)
+
+    def _check_shapes(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> None:
+        __tracebackhide__ = True
+        check_observations(obs, self.num_envs)
+        for name, shape in (("rewards", np.shape(rewards)), ("dones", np.shape(dones)), ("infos", (len(infos),))):
+            if shape != (self.num_envs,):
+                raise ComponentError(
+                    f"step() returned {name} of shape {shape}; a VecEnv of {self.num_envs} envs returns "
+                    f"({self.num_envs},)"
+                )
+
+    def _has_reset(self, dones: Any, infos: Any) -> bool:
+        """Whether an env has ended an episode and, as it has to, was reset within the step."""
+        __tracebackhide__ = True
+        ended = np.flatnonzero(dones)
+        for index in ended:
+            if "terminal_observation" not in infos[index]:
+                raise ComponentError(
+                    f"env {index} is done and its info has no 'terminal_observation': a VecEnv resets within the step "
+                    "that ends an episode, and keeps its last observation there"
+                )
+        return bool(ended.size)

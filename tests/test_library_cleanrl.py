@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from library_checks import DOCS, assert_accounted, harvested, write_documented_tests
+
+from pytest_rlperf.components.gae import gae_workload
+from pytest_rlperf.components.ppo import ppo_workload
+from pytest_rlperf.components.replay import replay_workload
+from pytest_rlperf.components.sac import sac_workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Workload
+
+gymnasium: Any = pytest.importorskip("gymnasium")
+torch: Any = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def script() -> dict[str, Any]:
+    """Return the names of the page's script, as it has run."""
+    code = "\n".join(re.findall(r"```python\n(.*?)```", (DOCS / "cleanrl.md").read_text(encoding="utf-8"), re.DOTALL))
+    names: dict[str, Any] = {"__name__": "script"}
+    exec(compile(code, "cleanrl.md", "exec"), names)  # noqa: S102 - the page's own code
+    return names
+
+
+def test_phases_of_an_update_without_timers(script: dict[str, Any]) -> None:
+    """Networks, optimizers and buffer are found among the variables of the function."""
+    workload = sac_workload(script["make_sac_update"](256), None)
+    workload.check()
+    phases = harvested(workload, 20)
+    assert_accounted(phases, "sac_update", ("sample", "target_q", "critic", "actor", "alpha", "polyak"))
+    for name in ("critic", "actor", "alpha"):
+        assert phases[f"sac_update/{name}/backward"].count == phases[f"sac_update/{name}/step"].count == 1
+
+
+def test_phases_of_a_rollout_with_timers(script: dict[str, Any]) -> None:
+    """What the script times is what is shown; the env is reset before and never again."""
+    mode = gymnasium.vector.AutoresetMode.SAME_STEP
+    envs = gymnasium.vector.SyncVectorEnv([script["make_env"]("CartPole-v1")] * 4, autoreset_mode=mode)
+    collect = script["make_collect"](envs, 32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(envs, "reset", lambda **_: pytest.fail("resets the env"))
+        workload = ppo_workload(collect, None, 128)
+        workload.check()
+        phases = harvested(workload, 5)
+    assert workload.processed(5) == 640
+    assert_accounted(phases, "ppo_collect", ("policy", "store", "env_step", "gae"))
+    assert phases["ppo_collect/env_step"].count == 32
+    envs.close()
+
+
+class Half:
+    """The page's components, each broken."""
+
+    def __init__(self, script: dict[str, Any]) -> None:
+        self.script = script
+
+    def sample(self) -> Workload:
+        """Draw half a batch."""
+        buffer = self.script["ReplayBuffer"](100)
+        return replay_workload(lambda: buffer.sample(8), 16)
+
+    def gae(self) -> Workload:
+        """Compute as if no episode ended."""
+
+        def compute(
+            rewards: Any, values: Any, dones: Any, next_value: Any, next_done: Any, gamma: float, gae_lambda: float
+        ) -> Any:
+            return self.script["compute_gae"](rewards, values, 0 * dones, next_value, next_done, gamma, gae_lambda)
+
+        return gae_workload(compute, 128, 4, "torch")
+
+    def update(self) -> Workload:
+        """Do all of an update but what changes anything."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.optim, "Adam", Idle)
+            update = self.script["make_sac_update"](16)
+        return sac_workload(update, None)
+
+
+class Idle(torch.optim.SGD):  # type: ignore[misc]
+    """Steps nowhere."""
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        """Leave everything as it is."""
+
+
+@pytest.mark.parametrize(
+    ("component", "says"),
+    [
+        ("sample", r"wrong size: \[0\] has shape \(8, 3\), expected 16 rows"),
+        ("gae", r"differ from the float64 reference.*step t is an episode's first"),
+        ("update", "changed none of the agent's"),
+    ],
+)
+def test_a_thunk_that_is_wrong(script: dict[str, Any], component: str, says: str) -> None:
+    """Half a batch, ends that are ignored and an update that learns nothing are told of thunks too."""
+    with pytest.raises(ComponentError, match=says):
+        getattr(Half(script), component)().check()
+
+
+def test_the_page_says_what_works(pytester: pytest.Pytester) -> None:
+    """Every example passes as it stands."""
+    write_documented_tests(pytester, "cleanrl")
+    pytester.runpytest_subprocess().assert_outcomes(passed=5)
+
+
+def test_every_component_is_measured(pytester: pytest.Pytester) -> None:
+    """Under --rlperf each has figures."""
+    write_documented_tests(pytester, "cleanrl")
+    pytester.makeconftest("import torch; torch.set_num_threads(1)")
+    pytester.runpytest_subprocess("--rlperf", "--rlperf-max-time=1").assert_outcomes(passed=5)

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_rlperf.components.vecenv import vecenv_workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Workload
+from pytest_rlperf.timers import recording
+
+envpool: Any = pytest.importorskip("envpool")
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision")]
+
+DOCS = Path(__file__).parents[1] / "docs" / "libraries" / "envpool.md"
+INTERFACES = ("gymnasium", "dm")
+
+
+def make(env_type: str = "gymnasium", num_envs: int = 6, **config: Any) -> Any:
+    """Return a pool of CartPole, which pays 1 for a step and 0 for a reset, with episodes of five steps at most."""
+    config = {"num_envs": num_envs, "seed": 3, "max_episode_steps": 5, **config}
+    return envpool.make("CartPole-v1", env_type=env_type, **config)
+
+
+class Watched:
+    """Puts itself in the place of a pool's ``recv``, and adds up the rewards, which are its real steps."""
+
+    def __init__(self, pool: Any) -> None:
+        self.n_steps = 0
+        self._recv = pool.recv
+        pool.recv = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Receive."""
+        received = self._recv(*args, **kwargs)
+        if len(received) != 2:  # which is a reset's
+            self.n_steps += int((received.reward if hasattr(received, "reward") else received[1]).sum())
+        return received
+
+
+def assert_counts(workload: Workload, watched: Watched) -> None:
+    """Compare what the workload counts with the steps there were, over slices of several lengths."""
+    workload.check()
+    assert workload.count is not None
+    workload.count()
+    resets = 0
+    for calls in (1, 1, 1, 2, 7, 1, 40, 3, 1):
+        before = watched.n_steps
+        for _ in range(calls):
+            workload.call()
+        steps = watched.n_steps - before
+        assert workload.count() == steps
+        assert workload.count() == 0
+        resets += calls * int(workload.items) - steps
+    assert resets > 0
+
+
+# --------------------------------------------------------------------------- counting
+
+
+@pytest.mark.parametrize("env_type", INTERFACES)
+def test_real_steps_of_a_pool(env_type: str) -> None:
+    """The call after an episode's end is no step, and a slice may lie between the two."""
+    pool = make(env_type)
+    workload = vecenv_workload(pool)
+    assert workload.items == 6.0
+    assert_counts(workload, Watched(pool))
+
+
+@pytest.mark.parametrize("env_type", INTERFACES)
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_real_steps_of_a_pool_that_returns_who_is_ready(env_type: str, batch_size: int) -> None:
+    """A call is of as many envs as a batch has, whichever they are."""
+    pool = make(env_type, batch_size=batch_size, num_threads=2)
+    workload = vecenv_workload(pool)
+    assert workload.items == batch_size
+    assert_counts(workload, Watched(pool))
+
+
+def test_a_check_is_one_call() -> None:
+    """What a check counts is its last call, as in a run without measuring."""
+    workload = vecenv_workload(envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=3))
+    workload.check()
+    assert workload.processed(1) == 3.0
+
+
+def test_continuous_actions_are_drawn_as_the_pool_takes_them() -> None:
+    """No call converts an action: all are of the pool's dtype, within its bounds, and not all the same."""
+    pool = envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=3, seed=3)
+    taken: list[Any] = []
+    send = pool._send
+
+    def watched(arrays: list[Any]) -> None:
+        taken.append(arrays[-1])
+        send(arrays)
+
+    pool._send = watched
+    vecenv_workload(pool).check()
+    assert {array.dtype for array in taken} == {np.dtype(np.float32)}
+    assert {array.shape for array in taken} == {(3, 1)}
+    assert np.ptp(np.concatenate(taken)) > 1
+
+
+# --------------------------------------------------------------------------- phases, and what is in none
+
+
+def phases_of(workload: Workload, calls: int) -> dict[str, tuple[float, float]]:
+    """Return the count and seconds per call of each phase of a checked workload."""
+    with recording() as recorded:
+        for _ in range(calls):
+            workload.call()
+    return {phase.path: (phase.count, phase.self_s / phase.total_s) for phase in recorded.phases(calls)}
+
+
+def test_phases() -> None:
+    """Drawing an action is told from stepping, and for a pool that returns who is ready, receiving from sending."""
+    workload = vecenv_workload(make())
+    workload.check()
+    assert list(phases_of(workload, 20)) == ["action", "env_step"]
+    workload = vecenv_workload(make(batch_size=2))
+    workload.check()
+    found = phases_of(workload, 20)
+    assert list(found) == ["action", "env_step", "env_step/recv", "env_step/send"]
+    assert {count for count, _ in found.values()} == {1.0}
+
+
+@pytest.mark.parametrize("config", [{}, {"batch_size": 2}])
+def test_no_call_resets_the_pool_or_draws_an_action(config: dict[str, Any]) -> None:
+    """Reset and drawing are before what is timed."""
+    pool = make(**config)
+    workload = vecenv_workload(pool)
+    workload.check()
+
+    def forbidden(*_: Any) -> Any:
+        raise AssertionError("within a call")
+
+    pool.reset = pool.async_reset = pool._reset = forbidden
+    pool.spec.gymnasium_action_space.sample = forbidden
+    for _ in range(100):
+        workload.call()
+
+
+# --------------------------------------------------------------------------- what is wrong is told
+
+
+def broken(change: Callable[[int, Any], Any], **config: Any) -> Workload:
+    """Return the workload of a pool whose answers are changed; ``change`` is given how many there were before."""
+    pool = make(**config)
+    recv, received = pool.recv, []
+
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        received.append(recv(*args, **kwargs))
+        return change(len(received) - 1, received[-1])
+
+    pool.recv = changed
+    return vecenv_workload(pool)
+
+
+def without_ends(_: int, received: Any) -> Any:
+    """Return an answer that tells of no episode's end."""
+    if len(received) == 2:
+        return received
+    obs, rewards, terminated, truncated, info = received
+    return obs, rewards, np.zeros_like(terminated), np.zeros_like(truncated), info
+
+
+def without_resets(calls: int, received: Any) -> Any:
+    """Return an answer in which the steps go on past an episode's end."""
+    received[-1]["elapsed_step"] += calls and 1
+    return received
+
+
+def of_half(_: int, received: Any) -> Any:
+    """Return an answer of every other env."""
+    *arrays, info = received
+    return *(array[::2] for array in arrays), {name: info[name][::2] for name in ("env_id", "elapsed_step")}
+
+
+def of_one_env(_: int, received: Any) -> Any:
+    """Return an answer that is all of one env."""
+    received[-1]["env_id"][:] = 0
+    return received
+
+
+def with_narrow_observations(_: int, received: Any) -> Any:
+    """Return an answer that lacks an env's observation."""
+    return received[0][1:], *received[1:]
+
+
+@pytest.mark.parametrize("config", [{}, {"batch_size": 4}])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (without_ends, r"env \d returned a reset, expected a step"),
+        (without_resets, r"env \d returned a step, expected its reset"),
+        (of_half, r"returned [23] different envs, expected [46]"),
+        (of_one_env, r"returned 1 different envs, expected [46]"),
+        (with_narrow_observations, r"observation of shape \([35], 4\); [46] envs have as many rows"),
+    ],
+)
+def test_a_pool_that_is_wrong(change: Callable[[int, Any], Any], says: str, config: dict[str, Any]) -> None:
+    """Lost envs, and episodes that end without a reset or are reset without an end, are told with what was expected."""
+    with pytest.raises(ComponentError, match=says):
+        broken(change, **config).check()
+
+
+def test_a_pool_that_is_in_use() -> None:
+    """Answers that are under way from before make a pool no fresh one."""
+    pool = make(num_envs=4, batch_size=2, max_episode_steps=500)
+    pool.async_reset()
+    with pytest.raises(ComponentError, match="fresh"):
+        vecenv_workload(pool).check()
+
+
+def test_a_pool_that_needs_other_actions() -> None:
+    """Pools of several players are told another way to be measured."""
+    pool = envpool.make("IntersectionMultiAgent-v0", env_type="gymnasium", num_envs=6)
+    with pytest.raises(ComponentError, match=r"not players.action for up to 2; give a thunk .*num_envs=6\)"):
+        vecenv_workload(pool)
+
+
+# --------------------------------------------------------------------------- as a user has it
+
+
+def doc_tests() -> str:
+    """Return the Python blocks of the library's page as one test module."""
+    return "\n\n".join(re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL))
+
+
+def test_the_page_shows_what_works(pytester: pytest.Pytester) -> None:
+    """The examples pass, as they are, in an ordinary run."""
+    pytester.makepyfile(doc_tests())
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=3)
+
+
+def test_a_measured_run(pytester: pytest.Pytester) -> None:
+    """Every kind of pool is measured in processes of its own."""
+    pytester.makepyfile(doc_tests())
+    result = pytester.run(
+        sys.executable, "-m", "pytest", "--rlperf", "--rlperf-max-time=1", "-p", "no:cacheprovider", timeout=120
+    )
+    assert result.ret == 0, result.stdout.str()
+    result.stdout.fnmatch_lines(["test_step *NEW", "test_step_of_those_that_are_ready *NEW"])

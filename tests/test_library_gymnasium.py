@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from library_checks import write_documented_tests
+
+from pytest_rlperf.components.vecenv import vecenv_workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.timers import recording
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("gymnasium")
+
+import gymnasium as gym  # noqa: E402 - where it is installed
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper  # noqa: E402
+
+MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
+
+
+class Short(gym.Env[Any, Any]):
+    """Has episodes of so many steps, and goes on ending where it is not reset."""
+
+    def __init__(self, length: int = 3) -> None:
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+        self.length = length
+        self.n_steps = self.n_resets = self.at = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        super().reset(seed=seed)
+        self.n_resets += 1
+        self.at = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        self.n_steps += 1
+        self.at += 1
+        return np.zeros(2, np.float32), 1.0, self.at >= self.length, False, {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("length", [1, 2, 3, 1000])
+def test_every_mode_is_checked_and_counted(mode: AutoresetMode, length: int) -> None:
+    """Also episodes of one step, and such as do not end while they are checked, are what their mode says."""
+    env = SyncVectorEnv([lambda: Short(length)] * 3, autoreset_mode=mode)
+    workload = vecenv_workload(env)
+    workload.check()
+    inner: list[Any] = list(env.envs)
+    resets = [one.n_resets for one in inner]
+    # The last call of a check is counted, as a call that is not measured is.
+    assert workload.processed(1) == 3 * (mode is not AutoresetMode.NEXT_STEP or length == 1000 or inner[0].at != 0)
+    for calls in (1, 2, 7):
+        before = sum(one.n_steps for one in inner)
+        for _ in range(calls):
+            workload.call()
+        assert workload.processed(calls) == sum(one.n_steps for one in inner) - before
+    assert (resets == [one.n_resets for one in inner]) == (length == 1000)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_not_timed(mode: AutoresetMode) -> None:
+    """All envs are reset by the check; a call resets none but, under DISABLED, those that have ended."""
+    env = SyncVectorEnv([Short] * 3, autoreset_mode=mode)
+    workload = vecenv_workload(env)
+    workload.check()
+    masks: list[Any] = []
+    reset = env.reset
+
+    def masked_reset(*, options: dict[str, Any]) -> Any:
+        masks.append(options["reset_mask"])
+        return reset(options=options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(env, "reset", masked_reset)
+        patch.setattr(env.action_space, "sample", lambda: pytest.fail("draws actions"))
+        with recording() as recorded:
+            for _ in range(6):
+                workload.call()
+    assert len(masks) == (2 if mode is AutoresetMode.DISABLED else 0)
+    phases = {phase.name: phase.count for phase in recorded.phases(1)}
+    assert phases == {"action": 6, "env_step": 6, **({"reset": 2} if masks else {})}
+
+
+class NeverReset(SyncVectorEnv):
+    """Says that it resets, and goes on stepping envs that have ended."""
+
+    def step(self, actions: Any) -> Any:
+        """Step all envs."""
+        results = [env.step(action) for env, action in zip(self.envs, actions, strict=True)]
+        obs, rewards, terminated, truncated, _ = (np.array(part) for part in zip(*results, strict=True))
+        return obs, rewards, terminated, truncated, {}
+
+
+class HalfStepped(VectorWrapper):
+    """Returns what half of the envs say."""
+
+    def step(self, actions: Any) -> Any:
+        """Step, and lose half of it."""
+        obs, *rest, info = self.env.step(actions)
+        half = self.num_envs // 2
+        return obs[:half], *(array[:half] for array in rest), info
+
+
+@pytest.mark.parametrize("mode", MODES[:2])
+def test_an_env_that_is_not_reset(mode: AutoresetMode) -> None:
+    """Steps after an episode's end are none, however fast they are."""
+    workload = vecenv_workload(NeverReset([Short] * 3, autoreset_mode=mode))
+    which = "second" if mode is AutoresetMode.NEXT_STEP else "first"
+    says = rf"env 0 ended its episode in two steps in a row: under autoreset mode {mode.value} .* reset by the {which}"
+    with pytest.raises(ComponentError, match=says):
+        workload.check()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_env_that_steps_half(mode: AutoresetMode) -> None:
+    """Rows of half of the envs are not those of all."""
+    workload = vecenv_workload(HalfStepped(SyncVectorEnv([Short] * 4, autoreset_mode=mode)))
+    with pytest.raises(ComponentError, match=r"observation of shape \(2, 2\); 4 envs have as many rows"):
+        workload.check()
+
+
+def test_a_mode_that_is_not_the_env_s() -> None:
+    """An env that resets in the same step and says it does in the next is told by episodes of one step."""
+    env = SyncVectorEnv([lambda: Short(1)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    env.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+    with pytest.raises(ComponentError, match="under autoreset mode NextStep"):
+        vecenv_workload(env).check()
+
+
+def test_the_page_says_what_works(pytester: pytest.Pytester) -> None:
+    """Every example passes as it stands."""
+    write_documented_tests(pytester, "gymnasium")
+    pytester.runpytest_subprocess().assert_outcomes(passed=4)
+
+
+def test_every_mode_is_measured(pytester: pytest.Pytester) -> None:
+    """Under --rlperf each has figures, of the steps that were no resets."""
+    pytester.makepyfile(
+        """
+        import gymnasium as gym
+        import pytest
+
+        @pytest.mark.parametrize("mode", gym.vector.AutoresetMode)
+        def test_step(rlperf_vecenv_step, mode):
+            kwargs = {"autoreset_mode": mode}
+            made = lambda: gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync", vector_kwargs=kwargs)
+            items = rlperf_vecenv_step(made).items
+            assert 1 < items < 2 if mode is gym.vector.AutoresetMode.NEXT_STEP else items == 2
+        """
+    )
+    pytester.runpytest_subprocess("--rlperf", "--rlperf-max-time=1").assert_outcomes(passed=3)

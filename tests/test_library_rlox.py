@@ -1,0 +1,477 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from library_checks import assert_accounted, harvested, write_documented_tests
+
+from pytest_rlperf.components.gae import gae_workload
+from pytest_rlperf.components.ppo import ppo_workload
+from pytest_rlperf.components.replay import replay_workload
+from pytest_rlperf.components.sac import counted_steps, sac_workload
+from pytest_rlperf.components.vecenv import vecenv_workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.timers.probes.proxy import proxy_for
+
+pytestmark = pytest.mark.torch
+
+rlox: Any = pytest.importorskip("rlox")
+torch: Any = pytest.importorskip("torch")
+gymnasium: Any = pytest.importorskip("gymnasium")
+
+from rlox.algorithms.ppo import PPO  # noqa: E402 - where it is installed
+from rlox.algorithms.sac import SAC  # noqa: E402
+from rlox.collectors import RolloutCollector  # noqa: E402
+from rlox.gpu_buffer import GPUReplayBuffer  # noqa: E402
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
+    """Return a list that gets the name of a function with each call of it from now on."""
+    calls: list[str] = []
+    function = getattr(owner, name)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls
+
+
+# --------------------------------------------------------------------------- vector envs
+
+MADE: dict[str, Callable[[], Any]] = {
+    "rust, discrete": lambda: rlox.VecEnv(n=3, seed=0, env_id="CartPole-v1"),
+    "rust, continuous": lambda: rlox.VecEnv(n=3, seed=0, env_id="Pendulum-v1"),
+    "gymnasium, discrete": lambda: rlox.GymVecEnv("CartPole-v1", n_envs=3),
+    "gymnasium, continuous": lambda: rlox.GymVecEnv("Pendulum-v1", n_envs=3),
+    "normalised": lambda: rlox.VecNormalize(rlox.VecEnv(n=3, seed=0, env_id="CartPole-v1"), obs_dim=4),
+}
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+def test_env_steps(make: Callable[[], Any]) -> None:
+    """Every call steps every env, whichever of rlox's vector envs it is, over the ends of episodes."""
+    workload = vecenv_workload(make)
+    workload.check()
+    assert (workload.items, workload.unit, workload.processed(1)) == (3.0, "env step", 3.0)
+    phases = harvested(workload, 250)
+    assert list(phases) == ["action", "env_step"]
+    assert workload.processed(250) == 750.0
+    assert workload.processed(0) == 0.0
+    workload.close()
+
+
+def test_env_steps_are_those_of_the_envs() -> None:
+    """Env steps are counted as gymnasium's envs count them, episodes ended in between."""
+    taken: list[str] = []
+
+    class Counted(gymnasium.Wrapper):  # type: ignore[misc]
+        """Notes each step and each reset."""
+
+        def step(self, action: Any) -> Any:
+            taken.append("step")
+            return super().step(action)
+
+        def reset(self, **kwargs: Any) -> Any:
+            taken.append("reset")
+            return super().reset(**kwargs)
+
+    env = rlox.GymVecEnv("CartPole-v1", n_envs=4)
+    env._env.envs = [Counted(one) for one in env._env.envs]
+    workload = vecenv_workload(env)
+    workload.check()
+    workload.processed(1)
+    taken.clear()
+    for _ in range(100):
+        workload.call()
+    assert workload.processed(100) == taken.count("step") == 400
+    assert taken.count("reset") > 4
+
+
+def test_no_reset_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The envs are reset by the check, and from then on reset themselves."""
+    env = rlox.GymVecEnv("CartPole-v1", n_envs=2)
+    workload = vecenv_workload(env)
+    workload.check()
+    resets = count_calls(monkeypatch, env, "reset_all")
+    for _ in range(50):
+        workload.call()
+    assert not resets
+
+
+class OtherReset(rlox.GymVecEnv):  # type: ignore[misc]
+    """Leaves ended envs to another call, or to nobody."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__("CartPole-v1", n_envs=2)
+        makers = [lambda: gymnasium.make("CartPole-v1")] * 2
+        self._env = gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
+def test_no_auto_reset_is_told(mode: str) -> None:
+    """A vector env that does not reset within the step that ends an episode would be counted wrong."""
+    with pytest.raises(ComponentError, match=r"env \d's episode ended, and step_all\(\) gave no terminal_obs"):
+        vecenv_workload(OtherReset(mode)).check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"obs": np.zeros((1, 4), np.float32)}, r"shape \(1, 4\); 3 envs have as many rows"),
+        ({"rewards": np.zeros(2)}, r"rewards of shape \(2,\); 3 envs have \(3,\)"),
+        ({"terminal_obs": [None]}, r"terminal_obs of shape \(1,\); 3 envs have \(3,\)"),
+    ],
+)
+def test_a_step_of_fewer_envs_is_told(changes: dict[str, Any], says: str) -> None:
+    """What a step returns has a row an env."""
+    env = rlox.VecEnv(n=3, seed=0, env_id="CartPole-v1")
+    broken = proxy_for(env, {"step_all": lambda actions: env.step_all(actions) | changes})
+    with pytest.raises(ComponentError, match=says):
+        vecenv_workload(broken).check()
+
+
+# --------------------------------------------------------------------------- replay buffers
+
+
+def filled(buffer: Any, transitions: int = 64) -> Any:
+    """Return a buffer with as many transitions, each with its number for an observation."""
+    for number in range(transitions):
+        row = np.full(3, number, np.float32)
+        buffer.push(row, np.zeros(2, np.float32), 1.0, number % 8 == 7, False, row)
+    return buffer
+
+
+BUFFERS: dict[str, Callable[..., Any]] = {
+    "uniform": lambda path: filled(rlox.ReplayBuffer(100, 3, 2)),
+    "prioritized": lambda path: filled(rlox.PrioritizedReplayBuffer(100, 3, 2)),
+    "mapped": lambda path: filled(rlox.MmapReplayBuffer(32, 100, 3, 2, str(path / "cold"))),
+    "offline": lambda path: rlox.OfflineDatasetBuffer(
+        *(np.zeros(192, np.float32), np.zeros(192, np.float32), np.zeros(128, np.float32), np.arange(64.0, dtype="f")),
+        *(np.zeros(64, np.uint8), np.zeros(64, np.uint8)),
+    ),
+    "on a device": lambda path: filled(GPUReplayBuffer(100, 3, 2, device="cpu")),
+}
+
+
+@pytest.mark.parametrize("make", BUFFERS.values(), ids=BUFFERS)
+def test_batches(make: Callable[..., Any], tmp_path: Any) -> None:
+    """Every kind of buffer gives batches of the size asked for, another each time."""
+    buffer = make(tmp_path)
+    batches: list[Any] = []
+    sample = buffer.sample
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        batches.append(sample(*args, **kwargs))
+        return batches[-1]
+
+    workload = replay_workload(proxy_for(buffer, {"sample": noted}), 16)
+    workload.check()
+    assert (workload.items, workload.unit) == (16.0, "transition")
+    assert list(harvested(workload, 3)) == ["sample"]
+    name = "rewards" if isinstance(buffer, rlox.OfflineDatasetBuffer) else "obs"
+    drawn = {np.asarray(batch[name]).tobytes() for batch in batches}
+    assert len(drawn) == len(batches) == 4
+
+
+def test_half_a_batch_is_told() -> None:
+    """A buffer that draws fewer transitions than it was asked for is faster, and wrong."""
+    buffer = filled(rlox.ReplayBuffer(100, 3, 2))
+    half = proxy_for(buffer, {"sample": lambda batch_size, seed: buffer.sample(batch_size // 2, seed)})
+    with pytest.raises(ComponentError, match=r"wrong size: .* has shape \(8.*\), expected 16 rows"):
+        replay_workload(half, 16).check()
+
+
+def test_prefetched_batches_are_not_drawn() -> None:
+    """A batch that was there already costs nothing, and is of whatever size it was asked for then."""
+    buffer = filled(GPUReplayBuffer(100, 3, 2, device="cpu"))
+    buffer.prefetch(5, n_batches=4)
+    workload = replay_workload(buffer, 16)
+    workload.check()
+    assert buffer.prefetch_queue_size == 0
+
+
+def test_a_device_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is drawn when it is on the device it was asked for, and it is told where it is not."""
+    buffer = filled(GPUReplayBuffer(100, 3, 2, device="cpu"))
+    device = torch.device("cuda", 0)
+    unsynced = proxy_for(buffer, {"device": device})
+    waits: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    workload = replay_workload(unsynced, 16)
+    workload.call()
+    assert waits == [device]
+    with pytest.raises(ComponentError, match=r"batch's \['\w+'\] is on cpu, expected cuda:0"):
+        workload.check()
+
+
+# --------------------------------------------------------------------------- GAE
+
+
+@pytest.mark.parametrize("name", ["compute_gae", "compute_gae_batched", "compute_gae_batched_f32"])
+@pytest.mark.parametrize("n_envs", [1, 5])
+def test_gae(name: str, n_envs: int) -> None:
+    """All three functions compute the reference's advantages, of one env and of several."""
+    workload = gae_workload(getattr(rlox, name), 64, n_envs, "numpy")
+    workload.check()
+    assert (workload.items, workload.unit) == (64.0 * n_envs, "transition")
+    assert list(harvested(workload, 1)) == ["gae"]
+
+
+def test_no_conversion_of_gae_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are made float64 and contiguous once, beforehand."""
+    workload = gae_workload(rlox.compute_gae, 16, 2, "numpy")
+    copies = count_calls(monkeypatch, np, "ascontiguousarray")
+    workload.call()
+    assert not copies
+
+
+def test_wrong_gae_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of that name with another discount is no GAE of what it was given."""
+    compute_gae_batched = rlox.compute_gae_batched
+
+    def wrong(*args: Any) -> Any:
+        return compute_gae_batched(*args[:-1], 0.5)
+
+    monkeypatch.setattr(rlox, "compute_gae_batched", wrong)
+    with pytest.raises(ComponentError, match="differ from the float64 reference"):
+        gae_workload(wrong, 64, 3, "numpy").check()
+
+
+# --------------------------------------------------------------------------- SAC
+
+
+def sac(kind: Any = SAC, **changes: Any) -> Any:
+    """Return a small agent with a buffer that has something in it."""
+    agent = kind("Pendulum-v1", batch_size=16, buffer_size=200, **{"hidden": 32} | changes)
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        row = rng.normal(size=3).astype(np.float32)
+        agent.buffer.push(row, rng.uniform(-2, 2, 1).astype(np.float32), rng.normal(), False, False, row)
+    return agent
+
+
+@pytest.mark.parametrize(("changes", "steps"), [({}, 4), ({"ent_coef": 0.2}, 3)])
+def test_a_sac_update(changes: dict[str, Any], steps: int) -> None:
+    """An update takes a step of every optimizer, and leaves the agent's size of a batch and its buffer alone."""
+    agent = sac(**changes)
+    workload = sac_workload(agent, 16)
+    workload.check()
+    with counted_steps() as taken:
+        workload.call()
+    assert len(taken) == steps
+    assert (workload.items, workload.unit) == (1.0, "update")
+    assert type(agent.buffer) is rlox.ReplayBuffer
+
+
+def test_the_phases_of_a_sac_update() -> None:
+    """An update is cut into its parts from outside, sampling in Rust included."""
+    agent = sac(hidden=64)
+    workload = sac_workload(agent, 16)
+    workload.check()
+    harvested(workload, 5)
+    phases = harvested(workload, 30)
+    assert_accounted(phases, "sac_update", ("sample", "target_q", "critic", "actor", "alpha", "polyak"))
+    assert type(agent.buffer) is rlox.ReplayBuffer
+
+
+class HalfBatch(SAC):  # type: ignore[misc]
+    """Learns from half of what it is asked to."""
+
+    batch_size: int
+
+    def _update(self, step: int) -> Any:
+        size = self.batch_size
+        self.batch_size = size // 2
+        try:
+            return super()._update(step)
+        finally:
+            self.batch_size = size
+
+
+class Twice(SAC):  # type: ignore[misc]
+    """Does two gradient steps with one batch."""
+
+    def _update(self, step: int) -> Any:
+        self.actor_optimizer.step()
+        return super()._update(step)
+
+
+class Idle(SAC):  # type: ignore[misc]
+    """Draws a batch, and learns nothing."""
+
+    def _update(self, step: int) -> Any:
+        self.buffer.sample(self.batch_size, step)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (HalfBatch, r"drew batches of \[8\] transitions, expected one of 16"),
+        (Twice, "took 5 optimizer steps, expected 4"),
+        (Idle, "changed none of the agent's"),
+    ],
+)
+def test_a_broken_update_is_told(kind: Any, says: str) -> None:
+    """Updates that are less, or more, than one gradient step of a batch are told so."""
+    with pytest.raises(ComponentError, match=says):
+        sac_workload(sac(kind), 16).check()
+
+
+def test_an_agent_that_cannot_update_so() -> None:
+    """The size of the batch is the agent's to have, and its buffer's to hold."""
+    with pytest.raises(ComponentError, match=r"samples 16 transitions an update, not batch_size=32"):
+        sac_workload(sac(), 32)
+    with pytest.raises(ComponentError, match=r"holds 0 transitions, too few for a batch of 16"):
+        sac_workload(SAC("Pendulum-v1", hidden=8, batch_size=16, buffer_size=10), 16)
+
+
+# --------------------------------------------------------------------------- PPO
+
+
+@pytest.mark.parametrize(
+    ("env_id", "env_kind"), [("CartPole-v1", "VecEnv"), ("Pendulum-v1", "GymVecEnv"), ("Acrobot-v1", "GymVecEnv")]
+)
+def test_a_ppo_rollout(env_id: str, env_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollout is of as many env steps as asked for, with envs of Rust and of gymnasium; only the check resets."""
+    agent = PPO(env_id, n_envs=4)
+    assert type(agent.collector.env).__name__ == env_kind
+    workload = ppo_workload(agent, 16, None)
+    workload.check()
+    assert (workload.items, workload.unit, workload.processed(1)) == (64.0, "env step", 64.0)
+    observations = agent.collector._obs
+    workload.call()
+    workload.call()
+    assert workload.processed(2) == 128.0
+    assert agent.collector._obs is not observations
+
+
+@pytest.mark.parametrize("changes", [{}, {"normalize_obs": True, "normalize_rewards": True}])
+def test_the_phases_of_a_ppo_rollout(changes: dict[str, Any]) -> None:
+    """A rollout's parts are seen from outside, steps of Rust's envs included, and afterwards all is as it was."""
+    agent = PPO("CartPole-v1", n_envs=8, **changes)
+    env = agent.collector.env
+    before = dict(vars(agent.collector)), set(vars(agent.policy)), rlox.compute_gae_batched
+    workload = ppo_workload(agent, 64, None)
+    workload.check()
+    harvested(workload, 2)
+    phases = harvested(workload, 5)
+    assert_accounted(phases, "ppo_collect", ("policy", "env_step", "store", "gae"))
+    assert phases["ppo_collect/env_step"].count == 64
+    assert phases["ppo_collect/gae"].count == 1
+    assert agent.collector.env is env
+    assert (set(before[0]), before[1], before[2]) == (
+        set(vars(agent.collector)),
+        set(vars(agent.policy)),
+        rlox.compute_gae_batched,
+    )
+
+
+def test_values_of_episodes_cut_off_are_the_policys() -> None:
+    """Where a time limit ends episodes, the collector asks for values in between, which is no storing."""
+    agent = PPO("Pendulum-v1", n_envs=2)
+    workload = ppo_workload(agent, 256, None)
+    workload.check()
+    phases = harvested(workload, 1)
+    # 256 actions, a value for each of two envs whose 200 steps are over, and those after the last step.
+    assert phases["ppo_collect/policy"].count >= 256 + 2 + 1
+    assert_accounted(phases, "ppo_collect", ("policy", "env_step", "store", "gae"))
+
+
+def test_a_policy_without_values_of_its_own_call() -> None:
+    """A policy that has the two methods rlox asks for, and no third, is collected with and seen too."""
+
+    class Plain(torch.nn.Module):  # type: ignore[misc]
+        """Acts at random."""
+
+        def get_action_and_logprob(self, obs: Any) -> Any:
+            return torch.randint(2, (len(obs),)), torch.full((len(obs),), np.log(0.5))
+
+        def get_logprob_and_entropy(self, obs: Any, actions: Any) -> Any:
+            return torch.full((len(obs),), np.log(0.5)), torch.zeros(len(obs))
+
+        def get_value(self, obs: Any) -> Any:
+            return obs.sum(-1)
+
+    agent = PPO("CartPole-v1", n_envs=4)
+    agent.policy = Plain()
+    workload = ppo_workload(agent, 32, None)
+    workload.check()
+    phases = harvested(workload, 2)
+    assert {"ppo_collect/policy", "ppo_collect/env_step", "ppo_collect/store", "ppo_collect/gae"} <= set(phases)
+
+
+class OfOldPolicy(RolloutCollector):  # type: ignore[misc]
+    """Acts with the policy it was first given, as it was then."""
+
+    old: Any = None
+
+    def collect(self, policy: Any, n_steps: int) -> Any:
+        """Collect with the old policy."""
+        self.old = self.old or copy.deepcopy(policy)
+        return super().collect(self.old, n_steps)
+
+
+class OfHalf(RolloutCollector):  # type: ignore[misc]
+    """Collects half of what it is asked for."""
+
+    def collect(self, policy: Any, n_steps: int) -> Any:
+        """Collect half."""
+        return super().collect(policy, n_steps // 2)
+
+
+class OfNothing(RolloutCollector):  # type: ignore[misc]
+    """Loses the rewards."""
+
+    def collect(self, policy: Any, n_steps: int) -> Any:
+        """Collect, and lose one."""
+        batch = super().collect(policy, n_steps)
+        batch.rewards[3] = torch.nan
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (OfOldPolicy, r"not of the agent's policy: it has log_probs of .*, expected .* by the policy as it is"),
+        (OfHalf, r"not full: obs has 32 rows, expected 64, 16 steps of 4 envs"),
+        (OfNothing, "NaN or infinity in rewards"),
+    ],
+)
+def test_a_broken_rollout_is_told(kind: Any, says: str) -> None:
+    """Rollouts of a stale policy, of too few steps or without numbers are told so."""
+    agent = PPO("CartPole-v1", n_envs=4)
+    agent.collector = kind("CartPole-v1", n_envs=4)
+    agent.collector.collect(agent.policy, 2)
+    with torch.no_grad():
+        for parameter in agent.policy.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    with pytest.raises(ComponentError, match=says):
+        ppo_workload(agent, 16, None).check()
+
+
+def test_a_collector_alone_is_told() -> None:
+    """A collector has no policy of its own; what would do is said."""
+    with pytest.raises(ComponentError, match=r"lambda: collector\.collect\(policy, n_steps\), items="):
+        ppo_workload(RolloutCollector("CartPole-v1", n_envs=2), 16, None)
+
+
+# --------------------------------------------------------------------------- as users have it
+
+
+def test_the_documented_tests(pytester: pytest.Pytester) -> None:
+    """The page's examples pass as they stand."""
+    write_documented_tests(pytester, "rlox")
+    pytester.runpytest_subprocess("-q").assert_outcomes(passed=8)
+
+
+def test_a_measured_run(pytester: pytest.Pytester) -> None:
+    """All components are measured."""
+    write_documented_tests(pytester, "rlox")
+    others = [f"--deselect=test_documented.py::{name}" for name in ("test_gae[one]", "test_collector", "test_vtrace")]
+    result = pytester.runpytest_subprocess("--rlperf", "--rlperf-max-time=1", *others)
+    result.assert_outcomes(passed=5, deselected=3)

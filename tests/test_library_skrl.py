@@ -1,0 +1,635 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from library_checks import assert_accounted, harvested, write_documented_tests
+
+from pytest_rlperf.components.gae import gae_workload
+from pytest_rlperf.components.ppo import ppo_workload
+from pytest_rlperf.components.replay import replay_workload
+from pytest_rlperf.components.sac import counted_steps, sac_workload
+from pytest_rlperf.components.vecenv import vecenv_workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Workload
+
+pytestmark = pytest.mark.torch
+
+torch: Any = pytest.importorskip("torch")
+gymnasium: Any = pytest.importorskip("gymnasium")
+pytest.importorskip("skrl")
+
+from skrl.agents.torch.ppo import PPO  # noqa: E402 - where it is installed
+from skrl.agents.torch.ppo import ppo as ppo_module  # noqa: E402
+from skrl.agents.torch.sac import SAC  # noqa: E402
+from skrl.agents.torch.trpo import trpo as trpo_module  # noqa: E402
+from skrl.envs.wrappers.torch import wrap_env  # noqa: E402
+from skrl.memories.torch import RandomMemory  # noqa: E402
+from skrl.trainers.torch import SequentialTrainer  # noqa: E402
+from skrl.utils.model_instantiators.torch import (  # noqa: E402
+    categorical_model,
+    deterministic_model,
+    gaussian_model,
+)
+
+QUIET = {"write_interval": 0, "checkpoint_interval": 0}
+MODES = gymnasium.vector.AutoresetMode
+
+
+class Brief(gymnasium.Env):  # type: ignore[misc]
+    """Ends after one to five steps, by termination and by truncation in turns, and counts its steps and resets."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, action_space: Any = None) -> None:
+        self.action_space = action_space or gymnasium.spaces.Discrete(3)
+        self.n_steps = 0
+        self.n_resets = 0
+        self.left = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Begin an episode."""
+        super().reset(seed=seed)
+        self.n_resets += 1
+        self.left = int(self.np_random.integers(1, 6))
+        return self.np_random.random(2).astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        """Step."""
+        assert np.shape(action) == self.action_space.shape
+        assert self.left > 0, "stepped after its end"
+        self.n_steps += 1
+        self.left -= 1
+        ended, cut_off = self.left == 0, self.n_resets % 2 == 0
+        return self.np_random.random(2).astype(np.float32), 1.0, ended and not cut_off, ended and cut_off, {}
+
+
+def vector_of(
+    num_envs: int, mode: Any = MODES.NEXT_STEP, action_space: Any = None, kind: Callable[..., Any] = Brief
+) -> Any:
+    """Return a wrapped vector of such envs."""
+    makers = [lambda: kind(action_space)] * num_envs
+    return wrap_env(gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=mode), verbose=False)
+
+
+def steps_of(env: Any) -> int:
+    """Return how many steps the envs of a vector have taken."""
+    return sum(one.n_steps for one in env.envs)
+
+
+def assert_counts(workload: Workload, real_steps: Callable[[], int]) -> None:
+    """Compare what a checked workload counts with the steps the envs took, over slices of several lengths."""
+    workload.processed(0)
+    for calls in (1, 1, 2, 7, 1, 20, 3):
+        before = real_steps()
+        for _ in range(calls):
+            workload.call()
+        assert workload.processed(calls) == real_steps() - before
+    assert workload.processed(0) == 0
+
+
+# --------------------------------------------------------------------------- vector envs
+
+SPACES = {
+    "discrete": gymnasium.spaces.Discrete(3),
+    "continuous": gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float32),
+    "several": gymnasium.spaces.MultiDiscrete([2, 3]),
+}
+
+
+@pytest.mark.parametrize("mode", [MODES.NEXT_STEP, MODES.SAME_STEP], ids=["next", "same"])
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_env_steps_of_a_vector(mode: Any, space: Any) -> None:
+    """Resets are no steps, in whichever call they happen, whatever actions the envs take."""
+    env = vector_of(4, mode, space)
+    workload = vecenv_workload(env)
+    taken = [0]
+    step = env.step
+
+    def noted(actions: Any) -> Any:
+        before = steps_of(env)
+        stepped = step(actions)
+        taken.append(steps_of(env) - before)
+        return stepped
+
+    env.step = noted
+    workload.check()
+    assert (workload.items, workload.unit) == (4.0, "env step")
+    assert workload.processed(1) == taken[-1]
+    assert_counts(workload, lambda: steps_of(env))
+    assert sum(one.n_resets for one in env.envs) > 10
+    assert list(harvested(workload, 3)) == ["action", "env_step"]
+
+
+def test_env_steps_of_a_single_env() -> None:
+    """An env that is no vector is reset when its episode is over, as skrl's trainers do it."""
+    one = Brief()
+    workload = vecenv_workload(lambda: wrap_env(one, verbose=False))
+    workload.check()
+    assert_counts(workload, lambda: one.n_steps)
+    assert list(harvested(workload, 20)) == ["action", "env_step", "reset"]
+
+
+def test_a_vector_of_one() -> None:
+    """A vector of one env resets itself like others, and skrl's reset of it does nothing."""
+    env = vector_of(1)
+    workload = vecenv_workload(env)
+    workload.check()
+    assert_counts(workload, lambda: steps_of(env))
+
+
+def test_seeds_of_envs() -> None:
+    """The envs' first reset goes by the seed that both sides of a pair are given."""
+    import random
+
+    seen = []
+    for seed in (1, 1, 2):
+        random.seed(seed)
+        env = vector_of(2)
+        workload = vecenv_workload(env)
+        workload.check()
+        seen.append(env.envs[0].np_random.random())
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_an_env_that_nobody_resets_is_told() -> None:
+    """Skrl's wrapper resets a vector env but once, so one that does not reset itself is measured on nothing."""
+    with pytest.raises(ComponentError, match=r"does not reset itself \(autoreset_mode=DISABLED\)"):
+        vecenv_workload(vector_of(2, MODES.DISABLED))
+
+
+def test_an_env_that_does_not_reset_is_told() -> None:
+    """An env that says it resets itself and goes on after the end is seen to end again at once."""
+
+    class Endless(gymnasium.vector.VectorWrapper):  # type: ignore[misc]
+        """Ends in every step from the third on."""
+
+        n_steps = 0
+
+        def step(self, actions: Any) -> Any:
+            """Step, and say that it is over."""
+            observations, rewards, terminated, truncated, infos = self.env.step(actions)
+            self.n_steps += 1
+            return observations, rewards, np.full_like(terminated, self.n_steps > 2), truncated, infos
+
+    env = wrap_env(Endless(gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")), verbose=False)
+    with pytest.raises(ComponentError, match=r"env 0's episode ended, and with the next step again"):
+        vecenv_workload(env).check()
+
+
+@pytest.mark.parametrize(
+    ("index", "tensor", "says"),
+    [
+        (0, torch.zeros(2, 2), r"observations of shape \(2, 2\); 3 envs have \(3, …\)"),
+        (1, torch.zeros(3), r"rewards of shape \(3,\); 3 envs have \(3, 1\)"),
+        (2, torch.zeros(3, 1, dtype=torch.bool, device="meta"), "terminated is on meta, expected cpu"),
+    ],
+)
+def test_a_step_that_is_wrong_is_told(index: int, tensor: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step returns has a row an env, on the env's device."""
+    env = vector_of(3)
+    step = env.step
+
+    def wrong(actions: Any) -> Any:
+        stepped = list(step(actions))
+        stepped[index] = tensor
+        return tuple(stepped)
+
+    monkeypatch.setattr(env, "step", wrong)
+    with pytest.raises(ComponentError, match=says):
+        vecenv_workload(env).check()
+
+
+def test_no_first_reset_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The envs are reset by the check, and from then on reset themselves."""
+    env = vector_of(2)
+    workload = vecenv_workload(env)
+    workload.check()
+    monkeypatch.setattr(env, "reset", None)
+    for _ in range(20):
+        workload.call()
+
+
+# --------------------------------------------------------------------------- memories
+
+
+def memory_of(rows: int, kind: Any = RandomMemory, **changes: Any) -> Any:
+    """Return a memory with transitions of two envs."""
+    memory = kind(memory_size=50, num_envs=2, device="cpu", **changes)
+    for name, size in (("observations", 3), ("actions", 1), ("rewards", 1)):
+        memory.create_tensor(name=name, size=size, dtype=torch.float32)
+    for _ in range(rows):
+        memory.add_samples(observations=torch.rand(2, 3), actions=torch.rand(2, 1), rewards=torch.rand(2, 1))
+    return memory
+
+
+class Half(RandomMemory):  # type: ignore[misc]
+    """Draws half of what it is asked for."""
+
+    def sample(self, names: Any, *, batch_size: int, **others: Any) -> Any:
+        """Draw half a batch."""
+        return super().sample(names, batch_size=batch_size // 2, **others)
+
+
+def test_a_batch() -> None:
+    """A batch is of all tensors of the memory."""
+    workload = replay_workload(memory_of(30), 16)
+    workload.check()
+    assert (workload.items, workload.unit) == (16.0, "transition")
+    assert [tuple(tensor.shape) for tensor in workload.call()[0]] == [(16, 1), (16, 3), (16, 1)]  # type: ignore[index]
+    assert list(harvested(workload, 1)) == ["sample"]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: memory_of(30, Half), r"actions has shape \(8, 1\), expected 16 rows"),
+        (lambda: memory_of(5, replacement=False), r"actions has shape \(10, 1\), expected 16 rows"),
+    ],
+)
+def test_half_a_batch_is_told(make: Callable[[], Any], says: str) -> None:
+    """A memory that draws fewer transitions than it was asked for is faster, and wrong."""
+    with pytest.raises(ComponentError, match=says):
+        replay_workload(make(), 16).check()
+
+
+def test_an_empty_memory_is_told() -> None:
+    """There is nothing to draw from."""
+    with pytest.raises(ComponentError, match="memory is empty"):
+        replay_workload(memory_of(0), 16)
+
+
+def test_a_device_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is drawn when it is on the memory's device, and it is told where it is not."""
+    memory = memory_of(30)
+    memory.device = torch.device("cuda", 0)
+    waits: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    workload = replay_workload(memory, 16)
+    workload.call()
+    assert waits == [memory.device]
+    with pytest.raises(ComponentError, match="the batch's actions is on cpu, expected cuda:0"):
+        workload.check()
+
+
+# --------------------------------------------------------------------------- GAE
+
+
+@pytest.mark.parametrize("module", [ppo_module, trpo_module])
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_gae(module: Any, n_envs: int) -> None:
+    """The functions of several agents compute the reference's advantages, which they normalise."""
+    workload = gae_workload(module.compute_gae, 16, n_envs, "numpy")
+    workload.check()
+    assert (workload.items, workload.unit) == (16.0 * n_envs, "transition")
+    assert list(harvested(workload, 1)) == ["gae"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (lambda returns, advantages: (returns, 2 * advantages), "not those of the returns, normalised: .* expected 0"),
+        (lambda returns, advantages: (returns + 1, advantages), "differ from the float64 reference"),
+        (lambda returns, advantages: (returns, advantages[1:]), "not those of the returns"),
+    ],
+)
+def test_wrong_gae_is_told(broken: Callable[..., Any], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the returns nor the normalised advantages may be wrong."""
+    compute_gae = ppo_module.compute_gae
+    monkeypatch.setattr(ppo_module, "compute_gae", lambda **arguments: broken(*compute_gae(**arguments)))
+    with pytest.raises(ComponentError, match=says):
+        gae_workload(ppo_module.compute_gae, 64, 3, "torch").check()
+
+
+def test_no_conversion_of_gae_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors are made once, beforehand."""
+    workload = gae_workload(ppo_module.compute_gae, 16, 2, "numpy")
+    monkeypatch.setattr(torch, "from_numpy", None)
+    workload.call()
+
+
+# --------------------------------------------------------------------------- SAC
+
+
+def model(make: Any, env: Any, inputs: str, output: str, *, lazy: bool = False) -> Any:
+    """Return a small model, with its parameters made unless it is to be ``lazy``."""
+    network = [{"name": "net", "input": inputs, "layers": [32], "activations": "relu"}]
+    spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
+    made = make(**spaces, device="cpu", network=network, output=output)
+    if not lazy:
+        made.init_state_dict()
+    return made
+
+
+def sac(kind: Any = SAC, rows: int = 100, lazy: bool = False, memory: Any = RandomMemory, **config: Any) -> Any:
+    """Return a small agent with a memory that has something in it."""
+    env = wrap_env(gymnasium.make("Pendulum-v1"), verbose=False)
+    joined = "concatenate([OBSERVATIONS, ACTIONS])"
+    names = ("critic_1", "critic_2", "target_critic_1", "target_critic_2")
+    models = {name: model(deterministic_model, env, joined, "ONE", lazy=lazy) for name in names}
+    models["policy"] = model(gaussian_model, env, "OBSERVATIONS", "ACTIONS", lazy=lazy)
+    agent = kind(
+        models=models,
+        memory=memory(memory_size=200, device="cpu"),
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        device="cpu",
+        cfg={"batch_size": 16, "experiment": QUIET, **config},
+    )
+    agent.init()
+    for _ in range(rows):
+        observations = torch.randn(2, 1, 3)
+        agent.memory.add_samples(
+            observations=observations[0],
+            next_observations=observations[1],
+            actions=torch.rand(1, 1),
+            rewards=torch.randn(1, 1),
+            terminated=torch.zeros(1, 1, dtype=torch.bool),
+        )
+    return agent
+
+
+@pytest.mark.parametrize(("config", "steps"), [({}, 3), ({"learn_entropy": False}, 2), ({"learning_starts": 1000}, 3)])
+def test_a_sac_update(config: dict[str, Any], steps: int) -> None:
+    """An update takes a step of every optimizer, whenever the agent would begin to learn."""
+    workload = sac_workload(sac(**config), 16)
+    workload.check()
+    with counted_steps() as taken:
+        workload.call()
+    assert len(taken) == steps
+    assert (workload.items, workload.unit) == (1.0, "update")
+
+
+def test_models_are_made_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that wait for their first input have had it before anything is timed, or checked."""
+    agent = sac(lazy=True)
+    workload = sac_workload(agent, 16)
+    lazy = torch.nn.parameter.UninitializedTensorMixin
+    assert not any(isinstance(value, lazy) for made in agent.models.values() for value in made.parameters())
+    monkeypatch.setattr(lazy, "materialize", None)
+    workload.check()
+    workload.call()
+
+
+def test_the_phases_of_a_sac_update() -> None:
+    """An update is cut into its parts from outside."""
+    workload = sac_workload(sac(), 16)
+    workload.check()
+    harvested(workload, 5)
+    phases = harvested(workload, 30)
+    assert_accounted(phases, "sac_update", ("sample", "target_q", "critic", "actor", "alpha", "polyak"))
+
+
+class Idle(SAC):  # type: ignore[misc]
+    """Draws a batch, and learns nothing."""
+
+    def update(self, *, timestep: int, timesteps: int) -> None:
+        """Draw."""
+        self.memory.sample(names=self._tensors_names, batch_size=self.cfg.batch_size)
+
+
+class Twice(SAC):  # type: ignore[misc]
+    """Takes one step too many."""
+
+    def update(self, *, timestep: int, timesteps: int) -> None:
+        """Update, and step again."""
+        super().update(timestep=timestep, timesteps=timesteps)
+        self.policy_optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"memory": Half}, r"drew \[8\] transitions, expected a batch of 16"),
+        ({"kind": Idle}, "changed none of the agent's"),
+        ({"kind": Twice}, "took 4 optimizer steps, expected 3"),
+    ],
+)
+def test_a_broken_update_is_told(changes: dict[str, Any], says: str) -> None:
+    """Updates that are less, or more, than one gradient step of a batch are told so."""
+    with pytest.raises(ComponentError, match=says):
+        sac_workload(sac(**changes), 16).check()
+
+
+def test_a_batch_on_another_device_is_told() -> None:
+    """An agent's batch is on the device that its models are on."""
+    agent = sac(Idle)
+    sample = agent.memory.sample
+
+    def elsewhere(*args: Any, **kwargs: Any) -> Any:
+        return [
+            [None if tensor is None else tensor.to("meta") for tensor in batch] for batch in sample(*args, **kwargs)
+        ]
+
+    agent.memory.sample = elsewhere
+    with pytest.raises(ComponentError, match="the batch is on meta, expected cpu"):
+        sac_workload(agent, 16).check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"batch_size": 8}, "is 1 gradient steps of batch size 8, expected one of 16"),
+        ({"gradient_steps": 4}, "is 4 gradient steps of batch size 16, expected one of 16"),
+        ({"rows": 0}, "nothing to update from"),
+    ],
+)
+def test_an_agent_that_cannot_update_so(changes: dict[str, Any], says: str) -> None:
+    """The size of a batch and the number of gradient steps are the agent's to have."""
+    with pytest.raises(ComponentError, match=says):
+        sac_workload(sac(**changes), 16)
+
+
+# --------------------------------------------------------------------------- PPO
+
+
+def trainer_of(env: Any, kind: Any = PPO, n_steps: int = 16, **config: Any) -> Any:
+    """Return a trainer of a small PPO agent."""
+    is_discrete = isinstance(env.action_space, gymnasium.spaces.Discrete)
+    models = {
+        "policy": model(categorical_model if is_discrete else gaussian_model, env, "OBSERVATIONS", "ACTIONS"),
+        "value": model(deterministic_model, env, "OBSERVATIONS", "ONE"),
+    }
+    agent = kind(
+        models=models,
+        memory=RandomMemory(memory_size=n_steps, num_envs=env.num_envs, device="cpu"),
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        device="cpu",
+        cfg={"rollouts": n_steps, "experiment": QUIET, **config},
+    )
+    return SequentialTrainer(env=env, agents=agent, cfg={"close_environment_at_exit": False})
+
+
+@pytest.mark.parametrize("mode", [MODES.NEXT_STEP, MODES.SAME_STEP], ids=["next", "same"])
+@pytest.mark.parametrize("space", [SPACES["discrete"], SPACES["continuous"]], ids=["discrete", "continuous"])
+def test_a_ppo_rollout(mode: Any, space: Any) -> None:
+    """A rollout's env steps are those that the envs took, the rows that were resets left out."""
+    env = vector_of(4, mode, space)
+    workload = ppo_workload(trainer_of(env), 16, None)
+    before = steps_of(env)
+    workload.check()
+    assert workload.processed(1) == steps_of(env) - before
+    assert (workload.items, workload.unit) == (64.0, "env step")
+    for calls in (1, 3):
+        before = steps_of(env)
+        for _ in range(calls):
+            workload.call()
+        assert workload.processed(calls) == steps_of(env) - before
+
+
+def test_a_ppo_rollout_of_a_single_env() -> None:
+    """An env that is no vector is reset when its episode is over, within the rollout."""
+    one = Brief()
+    trainer = trainer_of(wrap_env(one, verbose=False))
+    workload = ppo_workload(trainer, 16, None)
+    workload.check()
+    assert one.n_steps == workload.processed(1) == 16.0
+    assert "ppo_collect/reset" in harvested(workload, 2)
+
+
+def test_a_rollout_is_what_an_update_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GAE gets of the adapter what the agent's own update gives it for the same rollout."""
+    trainer = trainer_of(vector_of(4))
+    workload = ppo_workload(trainer, 16, None)
+    workload.check()
+    given: list[dict[str, Any]] = []
+    compute_gae = ppo_module.compute_gae
+
+    def noted(**arguments: Any) -> Any:
+        given.append({name: copy.deepcopy(value) for name, value in arguments.items()})
+        return compute_gae(**arguments)
+
+    monkeypatch.setattr(ppo_module, "compute_gae", noted)
+    workload.call()
+    advantages = trainer.agents.memory.tensors["advantages"].clone()
+    trainer.agents.update(timestep=0, timesteps=1)
+    ours, theirs = given
+    assert set(ours) == set(theirs)
+    for name in ours:
+        assert np.allclose(ours[name], theirs[name]), name
+    assert torch.allclose(trainer.agents.memory.tensors["advantages"], advantages)
+
+
+def test_the_phases_of_a_ppo_rollout() -> None:
+    """A rollout has its parts, and next to nothing beside them."""
+    env = wrap_env(gymnasium.make_vec("CartPole-v1", num_envs=4), verbose=False)
+    workload = ppo_workload(trainer_of(env, n_steps=32), 32, None)
+    workload.check()
+    harvested(workload, 2)
+    phases = harvested(workload, 5)
+    assert_accounted(phases, "ppo_collect", ("policy", "env_step", "store", "gae"))
+    assert (phases["ppo_collect/env_step"].count, phases["ppo_collect/gae"].count) == (32, 1)
+
+
+def test_what_is_tracked_does_not_grow(tmp_path: Path) -> None:
+    """An agent that tracks its rewards begins each round without those of the rounds before."""
+    tracking = {"write_interval": 10, "checkpoint_interval": 0, "directory": str(tmp_path)}
+    trainer = trainer_of(vector_of(4), experiment=tracking)
+    workload = ppo_workload(trainer, 16, None)
+    assert workload.setup is not None
+    lengths = []
+    for _ in range(3):
+        workload.setup()
+        workload.call()
+        lengths.append(len(trainer.agents.tracking_data["Reward / Instantaneous reward (max)"]))
+    assert lengths == [16, 16, 16]
+
+
+def test_no_first_reset_is_in_a_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The env is reset, and tensors are allocated, before anything is timed."""
+    trainer = trainer_of(vector_of(4))
+    workload = ppo_workload(trainer, 16, None)
+    monkeypatch.setattr(trainer.env, "reset", None)
+    monkeypatch.setattr(trainer.agents.memory, "create_tensor", None)
+    workload.check()
+    workload.call()
+
+
+class Stale(PPO):  # type: ignore[misc]
+    """Acts with the policy as it was at first."""
+
+    old: Any = None
+    policy: Any
+
+    def act(self, *args: Any, **kwargs: Any) -> Any:
+        """Act."""
+        current = self.policy
+        self.old = self.old or copy.deepcopy(current)
+        with torch.no_grad():
+            for parameter in current.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        self.policy = self.old
+        try:
+            return super().act(*args, **kwargs)
+        finally:
+            self.policy = current
+
+
+class Forgetful(PPO):  # type: ignore[misc]
+    """Records every other step."""
+
+    def record_transition(self, **transition: Any) -> None:
+        """Record, or do not."""
+        if transition["timestep"] % 2:
+            super().record_transition(**transition)
+
+
+class Careless(PPO):  # type: ignore[misc]
+    """Loses a reward."""
+
+    def record_transition(self, **transition: Any) -> None:
+        """Record."""
+        if transition["timestep"] == 3:
+            transition["rewards"] = transition["rewards"] * torch.nan
+        super().record_transition(**transition)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (Stale, r"not of the agent's policy: it has a log_prob of .*, expected .* by the policy as it is"),
+        (Forgetful, r"not full: 32 transitions were recorded .*, expected 16 steps of 4 envs"),
+        (Careless, "NaN or infinity in rewards"),
+    ],
+)
+def test_a_broken_rollout_is_told(kind: Any, says: str) -> None:
+    """Rollouts of a stale policy, of too few steps or without numbers are told so."""
+    with pytest.raises(ComponentError, match=says):
+        ppo_workload(trainer_of(vector_of(4), kind), 16, None).check()
+
+
+def test_a_trainer_that_cannot_collect_so() -> None:
+    """The steps of a rollout are the agent's and its memory's to have, and the agent must be one PPO."""
+    with pytest.raises(ComponentError, match=r"cfg\.rollouts is 8, expected 16"):
+        ppo_workload(trainer_of(vector_of(2), n_steps=8), 16, None)
+    with pytest.raises(ComponentError, match="trains SAC, expected one PPO agent"):
+        ppo_workload(
+            SequentialTrainer(env=vector_of(2), agents=sac(), cfg={"close_environment_at_exit": False}), 16, None
+        )
+    trainer = trainer_of(vector_of(2))
+    trainer.agents.memory = RandomMemory(memory_size=8, num_envs=2, device="cpu")
+    with pytest.raises(ComponentError, match=r"memory\.memory_size is 8, expected 16"):
+        ppo_workload(trainer, 16, None)
+
+
+# --------------------------------------------------------------------------- as users have it
+
+
+def test_the_documented_tests(pytester: pytest.Pytester) -> None:
+    """The page's examples pass as they stand."""
+    write_documented_tests(pytester, "skrl")
+    pytester.runpytest_subprocess("-q").assert_outcomes(passed=6)
+
+
+def test_a_measured_run(pytester: pytest.Pytester) -> None:
+    """All components are measured."""
+    write_documented_tests(pytester, "skrl")
+    result = pytester.runpytest_subprocess(
+        "--rlperf", "--rlperf-max-time=1", "--deselect=test_documented.py::test_acting"
+    )
+    result.assert_outcomes(passed=5, deselected=1)

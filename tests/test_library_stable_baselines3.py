@@ -1,0 +1,596 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from library_checks import assert_accounted, harvested, write_documented_tests
+
+from pytest_rlperf.components.gae import gae_workload
+from pytest_rlperf.components.ppo import ppo_workload
+from pytest_rlperf.components.replay import replay_workload
+from pytest_rlperf.components.sac import sac_workload
+from pytest_rlperf.components.vecenv import vecenv_workload
+from pytest_rlperf.errors import ComponentError
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("stable_baselines3")
+
+import gymnasium as gym  # noqa: E402 - where it is installed
+import torch  # noqa: E402
+from stable_baselines3 import PPO, SAC  # noqa: E402
+from stable_baselines3.common.buffers import (  # noqa: E402
+    DictReplayBuffer,
+    DictRolloutBuffer,
+    NStepReplayBuffer,
+    ReplayBuffer,
+    RolloutBuffer,
+)
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize  # noqa: E402
+
+BOX = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+
+
+class Counting(gym.Env[Any, Any]):
+    """Counts its steps and resets; an episode is seven steps long, and every second one is cut short after five."""
+
+    def __init__(self, action_space: gym.Space[Any] = BOX, observation_space: gym.Space[Any] = BOX) -> None:
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.n_steps = self.n_resets = self.at = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        super().reset(seed=seed)
+        self.n_resets += 1
+        self.at = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        self.n_steps += 1
+        self.at += 1
+        cut_short = self.n_resets % 2 == 0 and self.at == 5
+        return self.observation_space.sample(), 0.5, self.at == 7, cut_short, {}
+
+
+def counting_envs(n_envs: int, **kwargs: Any) -> DummyVecEnv:
+    """Return a VecEnv of counting envs."""
+    return DummyVecEnv([lambda: Counting(**kwargs)] * n_envs)
+
+
+def steps_of(env: DummyVecEnv) -> int:
+    """Return the steps that all envs took."""
+    return int(sum(env.get_attr("n_steps")))
+
+
+@contextmanager
+def counted(owner: Any, *names: str) -> Iterator[list[str]]:
+    """Yield a list that gets the name of every one of an object's methods that is called while the body runs."""
+    called: list[str] = []
+
+    def counting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*args: Any, **kwargs: Any) -> Any:
+            called.append(name)
+            return method(*args, **kwargs)
+
+        return count
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.setattr(owner, name, counting(name, getattr(owner, name)))
+        yield called
+
+
+# --------------------------------------------------------------------------- vector envs
+
+
+@pytest.mark.parametrize("kind", [DummyVecEnv, SubprocVecEnv])
+def test_every_call_of_a_vec_env_is_a_step_of_every_env(kind: type[Any]) -> None:
+    """A VecEnv resets within the step, and the first reset is the check's, not a call's."""
+    env = kind([Counting] * 2)
+    workload = vecenv_workload(env)
+    workload.check()
+    assert workload.processed(1) == 2.0
+    before = steps_of(env)
+    with counted(env, "reset", "seed") as called:
+        for _ in range(25):
+            workload.call()
+    assert called == []
+    assert workload.processed(25) == steps_of(env) - before == 50
+    assert list(harvested(workload, 1)) == ["action", "env_step"]
+    env.close()
+
+
+class NeverReset(DummyVecEnv):
+    """Goes on stepping envs that have ended."""
+
+    def step_wait(self) -> Any:
+        """Step, and leave ended envs as they are."""
+        results = [env.step(action) for env, action in zip(self.envs, self.actions, strict=True)]
+        obs, rewards, terminated, truncated, infos = (list(part) for part in zip(*results, strict=True))
+        return np.stack(obs), np.array(rewards), np.logical_or(terminated, truncated), infos
+
+
+class HalfStepped(DummyVecEnv):
+    """Steps all envs and returns the first half of what they say."""
+
+    def step_wait(self) -> Any:
+        """Step, and lose half of it."""
+        obs, rewards, dones, infos = super().step_wait()
+        half = self.num_envs // 2
+        assert isinstance(obs, np.ndarray)
+        return obs[:half], rewards[:half], dones[:half], infos[:half]
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (NeverReset, r"env \d is done and its info has no 'terminal_observation': a VecEnv resets within the step"),
+        (HalfStepped, r"observation of shape \(2, 3\); 4 envs have as many rows"),
+    ],
+)
+def test_a_vec_env_that_is_wrong(kind: type[Any], says: str) -> None:
+    """An env that is not reset, or rows that are missing, are told before anything is timed."""
+    with pytest.raises(ComponentError, match=says):
+        vecenv_workload(kind([Counting] * 4)).check()
+
+
+# --------------------------------------------------------------------------- replay buffers
+
+
+def filled(buffer: Any, rows: int = 32) -> Any:
+    """Return a buffer of so many transitions of one env."""
+    space = buffer.observation_space
+    for _ in range(rows):
+        obs, then = space.sample(), space.sample()
+        if not isinstance(obs, dict):
+            obs, then = obs[None], then[None]
+        buffer.add(obs, then, BOX.sample()[None], np.ones(1), np.zeros(1), [{}])
+    return buffer
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, NStepReplayBuffer])
+def test_a_replay_buffer(kind: type[Any]) -> None:
+    """A batch is checked, counted and one phase; what is optional in it may be missing."""
+    workload = replay_workload(filled(kind(64, BOX, BOX, device="cpu")), 16)
+    workload.check()
+    assert (workload.items, workload.processed(3)) == (16.0, 48.0)
+    assert list(harvested(workload, 1)) == ["sample"]
+
+
+def test_a_replay_buffer_of_dictionaries() -> None:
+    """Every array of a dictionary is checked."""
+    space = gym.spaces.Dict({"eye": BOX, "arm": BOX})
+    replay_workload(filled(DictReplayBuffer(64, space, BOX, device="cpu")), 16).check()
+
+
+class HalfBatch(ReplayBuffer):
+    """Samples half of what it is asked for."""
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """Return half a batch."""
+        return super().sample(batch_size // 2, env)
+
+
+class Elsewhere(ReplayBuffer):
+    """Has its batches on another device than it says."""
+
+    def to_torch(self, array: Any, copy: bool = True) -> Any:
+        """Return a tensor of no memory."""
+        return super().to_torch(array, copy).to("meta")
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (HalfBatch, r"wrong size: observations has shape \(8, 3\), expected 16 rows"),
+        (Elsewhere, "the batch's observations is on meta, expected cpu"),
+    ],
+)
+def test_a_replay_buffer_that_is_wrong(kind: type[Any], says: str) -> None:
+    """Too few rows, or tensors that are elsewhere, are no sample."""
+    with pytest.raises(ComponentError, match=says):
+        replay_workload(filled(kind(64, BOX, BOX, device="cpu")), 16).check()
+
+
+def test_an_empty_replay_buffer() -> None:
+    """There is nothing to sample, which is told as that."""
+    with pytest.raises(ComponentError, match=r"the ReplayBuffer is empty: buffer\.add"):
+        replay_workload(ReplayBuffer(64, BOX, BOX), 16)
+
+
+# --------------------------------------------------------------------------- generalized advantage estimation
+
+
+@pytest.mark.parametrize("n_steps", [1, 40])
+@pytest.mark.parametrize("is_method", [False, True])
+@pytest.mark.parametrize("kind", [RolloutBuffer, DictRolloutBuffer])
+def test_a_rollout_buffer(kind: type[Any], is_method: bool, n_steps: int) -> None:
+    """Whatever its size and discounts, its GAE is computed on the benchmark's rollout, and it stays as it was."""
+    space = gym.spaces.Dict({"eye": BOX}) if kind is DictRolloutBuffer else BOX
+    buffer = kind(8, space, BOX, device="cpu", gamma=0.5, gae_lambda=0.1, n_envs=2)
+    workload = gae_workload(buffer.compute_returns_and_advantage if is_method else buffer, n_steps, 4, "numpy")
+    workload.check()
+    assert workload.items == n_steps * 4
+    assert list(harvested(workload, 1)) == ["gae"]
+    assert (buffer.buffer_size, buffer.n_envs, buffer.gamma, buffer.gae_lambda) == (8, 2, 0.5, 0.1)
+    assert buffer.advantages.shape == (8, 2)
+    assert not buffer.advantages.any()
+
+
+def test_nothing_is_made_ready_within_a_call_of_gae() -> None:
+    """The rollout is written, and tensors are made, beforehand."""
+    with counted(RolloutBuffer, "reset", "to_torch", "add") as called:
+        buffer: Any = RolloutBuffer(8, BOX, BOX, device="cpu")
+        workload = gae_workload(buffer, 16, 4, "numpy")
+        assert called
+        called.clear()
+        workload.call()
+    assert called == []
+
+
+class IgnoresStarts(RolloutBuffer):
+    """Computes as if no episode ended within the rollout."""
+
+    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
+        """Compute."""
+        self.episode_starts[:] = 0
+        super().compute_returns_and_advantage(last_values, dones)
+
+
+class HalfAdvantages(RolloutBuffer):
+    """Computes the first half of the steps alone."""
+
+    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
+        """Compute."""
+        super().compute_returns_and_advantage(last_values, dones)
+        self.advantages = self.advantages[: self.buffer_size // 2]
+
+
+class NoAdvantages(RolloutBuffer):
+    """Leaves the advantages as they are."""
+
+    def compute_returns_and_advantage(self, last_values: Any, dones: Any) -> None:
+        """Compute nothing."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (IgnoresStarts, r"differ from the float64 reference: \S+ at \(\d+, \d\), expected"),
+        (NoAdvantages, r"differ from the float64 reference: 0 at"),
+        (HalfAdvantages, r"shape \(64, 4\), expected \(128, 4\)"),
+    ],
+)
+def test_gae_that_is_wrong(kind: type[Any], says: str) -> None:
+    """The method of the user's own class is the one that is judged, given by itself or by its buffer."""
+    buffer = kind(8, BOX, BOX, device="cpu")
+    for given in (buffer, buffer.compute_returns_and_advantage):
+        with pytest.raises(ComponentError, match=says):
+            gae_workload(given, 128, 4, "numpy").check()
+
+
+def test_gae_of_the_class() -> None:
+    """A method without a buffer cannot be called."""
+    with pytest.raises(ComponentError, match="needs a RolloutBuffer, or that method of one"):
+        gae_workload(RolloutBuffer.compute_returns_and_advantage, 8, 2, "numpy")
+
+
+# --------------------------------------------------------------------------- SAC updates
+
+
+def sac_agent(kind: type[SAC] = SAC, env: Any = None, **kwargs: Any) -> SAC:
+    """Return a small agent that has not learnt yet."""
+    options: dict[str, Any] = {"policy_kwargs": {"net_arch": [16]}, "buffer_size": 500} | kwargs
+    return kind("MlpPolicy", env or counting_envs(1), device="cpu", **options)
+
+
+def test_a_sac_agent_that_has_not_learnt() -> None:
+    """It gets a logger and random transitions of its env before anything is timed, and no more of either in a call."""
+    agent = sac_agent(verbose=1)
+    workload = sac_workload(agent, 16)
+    assert agent.replay_buffer is not None
+    assert agent.replay_buffer.size() == 64
+    assert (agent._n_updates, agent._current_progress_remaining, agent.learning_starts) == (0, 1.0, 100)
+    workload.check()
+    before = agent._n_updates
+    with counted(agent, "learn", "collect_rollouts", "set_logger") as called, counted(agent.env, "step") as stepped:
+        workload.call()
+        workload.call()
+    assert (called, stepped, agent._n_updates - before) == ([], [], 2)
+    assert workload.processed(2) == 2.0
+
+
+def test_a_sac_agent_that_has_learnt() -> None:
+    """Its own transitions are sampled, and none are added."""
+    agent = sac_agent(learning_starts=10).learn(20)
+    assert agent.replay_buffer is not None
+    sac_workload(agent, 16).check()
+    assert agent.replay_buffer.size() == 20
+
+
+@pytest.mark.parametrize(("coefficient", "steps"), [("auto", 3), (0.2, 2)])
+def test_phases_of_a_sac_update(coefficient: Any, steps: int) -> None:
+    """Every optimizer's backward pass and step lie in the phase of what it trains, and little lies in none."""
+    workload = sac_workload(sac_agent(ent_coef=coefficient), 64)
+    workload.check()
+    phases = harvested(workload, 40)
+    names = ("sample", "actor", *(["alpha"] if steps == 3 else []), "target_q", "critic", "polyak")
+    assert_accounted(phases, "sac_update", names)
+    trained = {"actor", "alpha", "critic"} & set(names)
+    assert len(trained) == steps
+    for name in names:
+        for part in ("backward", "step"):
+            phase = phases.get(f"sac_update/{name}/{part}")
+            assert (phase.count if phase else 0) == (name in trained), (name, part)
+
+
+def test_a_sac_agent_of_normalised_envs() -> None:
+    """The agent's own normalisation is part of its update."""
+    agent = sac_agent(env=VecNormalize(counting_envs(2)))
+    workload = sac_workload(agent, 16)
+    workload.check()
+    with counted(agent.env, "normalize_obs") as called:
+        workload.call()
+    assert called
+
+
+class HalfTrained(SAC):
+    """Trains with half a batch."""
+
+    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
+        """Train."""
+        super().train(gradient_steps, batch_size // 2)
+
+
+class TwiceTrained(SAC):
+    """Takes two gradient steps."""
+
+    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
+        """Train."""
+        super().train(2 * gradient_steps, batch_size)
+
+
+class OnlySampling(SAC):
+    """Samples and trains nothing."""
+
+    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
+        """Sample."""
+        assert self.replay_buffer is not None
+        self.replay_buffer.sample(batch_size)
+
+
+class WithoutActor(SAC):
+    """Forgets the step of its actor."""
+
+    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
+        """Train the rest."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.actor.optimizer, "step", lambda: None)
+            super().train(gradient_steps, batch_size)
+
+
+class SampledElsewhere(SAC):
+    """Has its batch on another device than itself."""
+
+    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
+        """Sample."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.replay_buffer, "to_torch", lambda array: torch.empty(array.shape, device="meta"))
+            assert self.replay_buffer is not None
+            self.replay_buffer.sample(batch_size)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (HalfTrained, r"train\(1, 16\) drew batches of \[8\] transitions, expected one of 16"),
+        (TwiceTrained, r"drew batches of \[16, 16\] transitions, expected one of 16"),
+        (OnlySampling, r"changed none of the agent's \d+ trained parameters"),
+        (WithoutActor, "took 2 optimizer steps, expected 3"),
+        (SampledElsewhere, "the batch's observations is on meta, expected cpu"),
+    ],
+)
+def test_a_sac_update_that_is_wrong(kind: type[SAC], says: str) -> None:
+    """Another batch, another number of steps, or none at all, are told by numbers."""
+    with pytest.raises(ComponentError, match=says):
+        sac_workload(sac_agent(kind), 16).check()
+
+
+def test_a_schedule_that_has_come_to_its_end() -> None:
+    """An agent that learns nothing any more is told why; filling a buffer does not use its schedule up."""
+
+    def schedule(progress: float) -> float:
+        return 1e-3 * progress
+
+    sac_workload(sac_agent(learning_rate=schedule), 16).check()
+    agent = sac_agent(learning_rate=schedule).learn(20)
+    with pytest.raises(ComponentError, match="learning rate is 0 at progress_remaining=0"):
+        sac_workload(agent, 16)
+
+
+def test_a_sac_agent_without_an_env(tmp_path: Path) -> None:
+    """One that was loaded has neither transitions nor where to get them from."""
+    sac_agent().save(tmp_path / "agent")
+    agent = SAC.load(tmp_path / "agent", device="cpu")
+    with pytest.raises(ComponentError, match=r"replay buffer is empty, and it has no env to fill it: agent\.set_env"):
+        sac_workload(agent, 16)
+
+
+# --------------------------------------------------------------------------- PPO rollouts
+
+
+def ppo_agent(kind: type[PPO] = PPO, env: Any = None, n_steps: int = 16, **kwargs: Any) -> PPO:
+    """Return a small agent that has not learnt yet."""
+    options: dict[str, Any] = {"policy": "MlpPolicy", "policy_kwargs": {"net_arch": [16]}, "batch_size": 8} | kwargs
+    return kind(env=env or counting_envs(2), n_steps=n_steps, device="cpu", **options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ppo_agent(),
+        lambda: ppo_agent(use_sde=True, sde_sample_freq=4),
+        lambda: ppo_agent(n_steps=1, batch_size=2),
+        *(
+            lambda space=space: ppo_agent(env=counting_envs(2, action_space=space))
+            for space in (gym.spaces.Discrete(3), gym.spaces.MultiDiscrete([2, 3]), gym.spaces.MultiBinary(2))
+        ),
+        lambda: ppo_agent(
+            policy="MultiInputPolicy", env=counting_envs(2, observation_space=gym.spaces.Dict({"eye": BOX, "arm": BOX}))
+        ),
+        lambda: ppo_agent(env=VecNormalize(counting_envs(2))),
+        lambda: ppo_agent().learn(64),
+    ],
+    ids=["box", "sde", "one-step", "discrete", "multi-discrete", "multi-binary", "dict", "normalised", "learnt"],
+)
+def test_a_ppo_agent(make: Callable[[], PPO]) -> None:
+    """Whatever its spaces, its rollouts are its policy's, and every env step is counted."""
+    agent = make()
+    workload = ppo_workload(agent, agent.n_steps, None)
+    workload.check()
+    assert agent.env is not None
+    assert workload.items == workload.processed(1) == agent.n_steps * 2
+    before = sum(agent.env.get_attr("n_steps"))
+    with counted(agent.env, "reset") as called:
+        workload.call()
+        workload.call()
+    assert called == []
+    assert workload.processed(2) == sum(agent.env.get_attr("n_steps")) - before
+
+
+def test_phases_of_a_ppo_rollout() -> None:
+    """Policy, env, store, callback and GAE are seen from outside, by the numbers of steps they are of."""
+    env = DummyVecEnv([lambda: gym.make("CartPole-v1")] * 4)
+    workload = ppo_workload(ppo_agent(env=env, n_steps=64, policy_kwargs={}), 64, None)
+    workload.check()
+    phases = harvested(workload, 10)
+    assert_accounted(phases, "ppo_collect", ("policy", "env_step", "store", "callback", "gae"))
+    assert (phases["ppo_collect/env_step"].count, phases["ppo_collect/gae"].count) == (64, 1)
+
+
+class Stale(PPO):
+    """Acts with the policy that it had when it was made."""
+
+    def collect_rollouts(self, *args: Any, **kwargs: Any) -> bool:
+        """Collect with a copy whose weights are others."""
+        policy = self.policy
+        self.policy = copy.deepcopy(policy)
+        with torch.no_grad():
+            for parameter in self.policy.parameters():
+                parameter.add_(0.1)
+        try:
+            return super().collect_rollouts(*args, **kwargs)
+        finally:
+            self.policy = policy
+
+
+class HalfCollected(PPO):
+    """Collects half of the steps."""
+
+    def collect_rollouts(self, env: Any, callback: Any, rollout_buffer: Any, n_rollout_steps: int) -> bool:
+        """Collect."""
+        return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps // 2)
+
+
+class Unestimated(PPO):
+    """Leaves out GAE."""
+
+    def collect_rollouts(self, env: Any, callback: Any, rollout_buffer: Any, n_rollout_steps: int) -> bool:
+        """Collect."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rollout_buffer, "compute_returns_and_advantage", lambda last_values, dones: None)
+            return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
+
+
+class Unpaid(Counting):
+    """Pays nothing that is a number."""
+
+    def step(self, action: Any) -> Any:
+        """Take a step."""
+        obs, _, *rest = super().step(action)
+        return obs, np.nan, *rest
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: ppo_agent(Stale), r"not of the agent's policy: stored log_probs of \S+, expected \S+ by the policy"),
+        (lambda: ppo_agent(HalfCollected), "stored 8 steps, expected 16"),
+        (lambda: ppo_agent(Unestimated), "advantages are not GAE of its rewards and values"),
+        (lambda: ppo_agent(env=DummyVecEnv([Unpaid])), "left NaN or infinity in rewards"),
+    ],
+)
+def test_a_rollout_that_is_wrong(make: Callable[[], PPO], says: str) -> None:
+    """A rollout of another policy, too short, without advantages or without numbers is told as that."""
+    workload = ppo_workload(make(), 16, None)
+    with pytest.raises(ComponentError, match=says):
+        workload.check()
+
+
+def test_a_ppo_agent_of_another_size() -> None:
+    """Rollouts are of the agent's size, which a test has to know."""
+    with pytest.raises(ComponentError, match=r"rollouts are of 16 steps, not 8: PPO\(…, n_steps=8\)"):
+        ppo_workload(ppo_agent(), 8, None)
+
+
+def test_a_ppo_agent_without_an_env(tmp_path: Path) -> None:
+    """One that was loaded has nothing to collect from."""
+    ppo_agent().save(tmp_path / "agent")
+    with pytest.raises(ComponentError, match=r"no env to collect from: agent\.set_env"):
+        ppo_workload(PPO.load(tmp_path / "agent", device="cpu"), 16, None)
+
+
+# --------------------------------------------------------------------------- as a user has it
+
+
+def test_the_page_says_what_works(pytester: pytest.Pytester) -> None:
+    """Every example passes as it stands."""
+    write_documented_tests(pytester, "stable-baselines3")
+    pytester.runpytest_subprocess().assert_outcomes(passed=6)
+
+
+MEASURED = """
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.env_util import make_vec_env
+
+torch.set_num_threads(1)
+
+@pytest.fixture
+def sac():
+    return SAC("MlpPolicy", "Pendulum-v1", device="cpu", policy_kwargs={"net_arch": [8]}, learning_starts=500).learn(99)
+
+@pytest.fixture
+def ppo():
+    return PPO("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), n_steps=8, batch_size=4, device="cpu")
+
+def test_step(rlperf_vecenv_step):
+    assert rlperf_vecenv_step(lambda: make_vec_env("CartPole-v1", n_envs=2)).items == 2
+
+def test_sample(rlperf_replay_sample, sac):
+    assert rlperf_replay_sample(sac.replay_buffer, batch_size=16).measured
+
+def test_gae(rlperf_gae, ppo):
+    assert rlperf_gae(ppo.rollout_buffer, n_steps=8, n_envs=2).measured
+
+def test_sac(rlperf_sac_update, sac):
+    assert rlperf_sac_update(sac, batch_size=16).items == 1
+
+def test_collect(rlperf_ppo_collect, ppo):
+    assert rlperf_ppo_collect(ppo, n_steps=8).items == 16
+"""
+
+
+def test_every_component_is_measured(pytester: pytest.Pytester) -> None:
+    """Under --rlperf each has figures, of as many items as it is of."""
+    pytester.makepyfile(MEASURED)
+    pytester.runpytest_subprocess("--rlperf", "--rlperf-max-time=1").assert_outcomes(passed=5)

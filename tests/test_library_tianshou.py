@@ -1,0 +1,661 @@
+from __future__ import annotations
+
+import copy
+import random
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_rlperf.components.gae import gae_workload
+from pytest_rlperf.components.ppo import ppo_workload
+from pytest_rlperf.components.replay import replay_workload
+from pytest_rlperf.components.sac import sac_workload
+from pytest_rlperf.components.vecenv import vecenv_workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Phase, Workload
+from pytest_rlperf.timers import recording
+from pytest_rlperf.timers.probes import attached
+
+tianshou: Any = pytest.importorskip("tianshou")
+gymnasium: Any = pytest.importorskip("gymnasium")
+torch: Any = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+# Which of Tianshou's names mypy finds depends on whether it is installed.
+base: Any = pytest.importorskip("tianshou.algorithm.algorithm_base")
+data: Any = pytest.importorskip("tianshou.data")
+venvs: Any = pytest.importorskip("tianshou.env")
+optim: Any = pytest.importorskip("tianshou.algorithm.optim")
+sac_module: Any = pytest.importorskip("tianshou.algorithm.modelfree.sac")
+discrete_sac: Any = pytest.importorskip("tianshou.algorithm.modelfree.discrete_sac")
+reinforce: Any = pytest.importorskip("tianshou.algorithm.modelfree.reinforce")
+ppo_module: Any = pytest.importorskip("tianshou.algorithm.modelfree.ppo")
+trainer_module: Any = pytest.importorskip("tianshou.trainer")
+common: Any = pytest.importorskip("tianshou.utils.net.common")
+continuous: Any = pytest.importorskip("tianshou.utils.net.continuous")
+discrete: Any = pytest.importorskip("tianshou.utils.net.discrete")
+
+DOCS = Path(__file__).parents[1] / "docs" / "libraries" / "tianshou.md"
+MOST_UNACCOUNTED = 0.1
+UNCOMPILED = ("NUMBA_DISABLE_JIT", "1")  # in every process again, compiling would take longer than all the rest
+ADAM = optim.AdamOptimizerFactory(lr=1e-3)
+
+_Env: Any = gymnasium.Env
+
+
+class BriefEnv(_Env):  # type: ignore[misc]
+    """An env whose episodes are one to five steps long, and which counts its steps and resets."""
+
+    def __init__(self, action_space: Any = None) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = action_space or gymnasium.spaces.Discrete(3)
+        self.n_steps = 0
+        self.n_resets = 0
+        self.left = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        super().reset(seed=seed)
+        self.n_resets += 1
+        self.left = int(self.np_random.integers(1, 6))
+        return self.np_random.normal(size=2).astype(np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """End by termination and by truncation in turns."""
+        assert self.left > 0, "stepped after its end"
+        self.n_steps += 1
+        self.left -= 1
+        terminated, truncated = (self.left == 0 and self.n_resets % 2 == turn for turn in (0, 1))
+        return self.np_random.normal(size=2).astype(np.float32), 1.0, terminated, truncated, {}
+
+
+def vector_env(num_envs: int = 4, kind: Any = venvs.DummyVectorEnv, make: Any = BriefEnv, **kwargs: Any) -> Any:
+    """Return a vector env of brief ones."""
+    return kind([make] * num_envs, **kwargs)
+
+
+def phases_of(workload: Workload, calls: int) -> dict[str, Phase]:
+    """Return the phases that ``calls`` of a checked workload record, as a worker records them."""
+    harvest = workload.harvest
+    with attached(harvest.probes if harvest else ()), recording() as recorded:
+        for _ in range(calls):
+            if workload.setup is not None:
+                workload.setup()
+            (harvest.call if harvest else workload.call)()
+    return {phase.path: phase for phase in recorded.phases(calls)}
+
+
+@contextmanager
+def forbidden(monkeypatch: pytest.MonkeyPatch, *places: tuple[Any, str]) -> Iterator[None]:
+    """Have what must not be within a call fail while the body runs."""
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("within a call")
+
+    with monkeypatch.context() as patch:
+        for holder, name in places:
+            patch.setattr(holder, name, fail)
+        yield
+
+
+# --------------------------------------------------------------------------- vector envs
+
+
+def assert_counts(workload: Workload, real_steps: Callable[[], int]) -> None:
+    """Compare what the workload counts with the steps there were, over slices of several lengths."""
+    workload.check()
+    assert workload.count is not None
+    workload.count()
+    for calls in (1, 1, 2, 7, 1, 40, 3):
+        before = real_steps()
+        for _ in range(calls):
+            workload.call()
+        assert workload.count() == real_steps() - before
+        assert workload.count() == 0
+
+
+@pytest.mark.parametrize("kind", [venvs.DummyVectorEnv, venvs.SubprocVectorEnv, venvs.ShmemVectorEnv])
+def test_real_steps_of_a_vector_env(kind: Any) -> None:
+    """Every call steps every env, none after its end, and resets are counted as no steps."""
+    workload = vecenv_workload(lambda: vector_env(3, kind))
+    env: Any = workload.call.__self__.env  # type: ignore[attr-defined]
+    assert_counts(workload, lambda: sum(env.get_env_attr("n_steps")))
+    assert sum(env.get_env_attr("n_resets")) > 20
+    assert workload.items == 3.0
+    workload.close()
+    assert env.is_closed
+
+
+def test_real_steps_of_an_env_that_waits_for_some_only() -> None:
+    """With ``wait_num``, a call is of the envs that came back; those that have not yet are counted when they do."""
+    env = vector_env(4, venvs.SubprocVectorEnv, wait_num=2)
+    workload = vecenv_workload(env)
+    came_back: list[int] = []
+    step = env.step
+
+    def watched(*args: Any) -> Any:
+        stepped = step(*args)
+        came_back.append(len(stepped[4]))
+        return stepped
+
+    env.step = watched
+    assert workload.items == 2.0
+    assert_counts(workload, lambda: sum(came_back))
+    while env.waiting_id:
+        watched(None)
+    assert sum(env.get_env_attr("n_steps")) == sum(came_back)
+    env.close()
+
+
+def test_a_wrapped_vector_env() -> None:
+    """A wrapper is stepped as what it wraps."""
+    env = vector_env(3)
+    assert_counts(vecenv_workload(venvs.VectorEnvNormObs(env)), lambda: sum(env.get_env_attr("n_steps")))
+
+
+def test_phases_of_a_vector_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing actions, stepping, resetting what ended; spaces are sampled before."""
+    env = vector_env()
+    workload = vecenv_workload(env)
+    workload.check()
+    with forbidden(monkeypatch, *((one.env.action_space, "sample") for one in env.workers)):
+        assert list(phases_of(workload, 20)) == ["action", "env_step", "reset"]
+
+
+def test_one_call_after_a_check() -> None:
+    """What a check counts is its last call, as in a run without measuring."""
+    workload = vecenv_workload(vector_env())
+    workload.check()
+    assert workload.processed(1) == 4.0
+
+
+class ResetsAll(venvs.DummyVectorEnv):  # type: ignore[misc]
+    """Resets all envs, whichever it is asked to."""
+
+    def reset(self, env_id: Any = None, **kwargs: Any) -> Any:
+        """Reset all."""
+        return super().reset(None, **kwargs)
+
+
+class Narrow(venvs.DummyVectorEnv):  # type: ignore[misc]
+    """Loses one env's part of one of the arrays that a step returns."""
+
+    lost = 0
+
+    def step(self, *args: Any) -> Any:
+        """Step all."""
+        stepped = list(super().step(*args))
+        stepped[self.lost] = stepped[self.lost][1:]
+        return stepped
+
+
+@pytest.mark.parametrize(
+    ("lost", "says"),
+    [
+        (0, r"observation of shape \(3, 2\); 4 envs have as many rows"),
+        (1, r"rewards of shape \(3,\), expected 4 rows"),
+        (2, r"terminated of shape \(3,\), expected 4 rows"),
+        (4, r"infos of 3 envs, expected 4"),
+    ],
+)
+def test_a_step_that_loses_an_env(lost: int, says: str) -> None:
+    """An array that lacks an env is named, with the rows it was to have."""
+    with pytest.raises(ComponentError, match=says):
+        vecenv_workload(vector_env(kind=type("Losing", (Narrow,), {"lost": lost}))).check()
+
+
+def test_a_reset_that_is_not_of_what_ended() -> None:
+    """Resets are by id: one of more envs than were asked for would be another benchmark."""
+    random.seed(0)  # by which one env ends first
+    with pytest.raises(ComponentError, match=r"reset\(\[\d\]\) returned \(4,\) rows, expected \(1,\)"):
+        vecenv_workload(vector_env(kind=ResetsAll)).check()
+
+
+# --------------------------------------------------------------------------- replay buffers
+
+
+def filled(buffer: Any, rows: int = 40, obs: Any = None) -> Any:
+    """Return a buffer with ``rows`` transitions in each of its parts."""
+    parts = getattr(buffer, "buffer_num", None)
+    one = np.ones(parts) if parts else np.float64(1)
+    for _ in range(rows):
+        seen = {"obs": np.zeros((parts, 3)) if parts else np.zeros(3)} if obs is None else {"obs": obs}
+        buffer.add(
+            data.Batch(
+                **seen, act=one, rew=one, terminated=one > 1, truncated=one > 1, obs_next=seen["obs"], info={"i": one}
+            )
+        )
+    return buffer
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: filled(data.ReplayBuffer(100)),
+        lambda: filled(data.ReplayBuffer(100, stack_num=4, ignore_obs_next=True)),
+        lambda: filled(data.ReplayBuffer(100), obs={"image": np.zeros((4, 4)), "speed": 1.0}),
+        lambda: filled(data.PrioritizedReplayBuffer(100, alpha=0.6, beta=0.4)),
+        lambda: filled(data.VectorReplayBuffer(100, 4)),
+        lambda: filled(data.PrioritizedVectorReplayBuffer(100, 4, alpha=0.6, beta=0.4)),
+    ],
+)
+def test_a_batch_has_as_many_rows_as_it_was_asked_for(make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every array, whatever the buffer; nothing is allocated in a call, which is at the first ``add``."""
+    workload = replay_workload(make(), 16)
+    workload.check()
+    modules = [sys.modules[f"tianshou.data.buffer.{name}"] for name in ("buffer_base", "manager")]
+    places = [(module, name) for module in modules for name in ("create_value", "alloc_by_keys_diff")]
+    with forbidden(monkeypatch, *places):
+        assert list(phases_of(workload, 5)) == ["sample"]
+    assert workload.processed(5) == 80.0
+
+
+class Half(data.VectorReplayBuffer):  # type: ignore[misc]
+    """Draws half of what it is asked for."""
+
+    def sample(self, batch_size: int) -> Any:
+        """Draw too few."""
+        return super().sample(batch_size // 2)
+
+
+def test_half_a_batch() -> None:
+    """The first array that is too short is named, with its shape."""
+    with pytest.raises(ComponentError, match=r"wrong size: batch\['\w+'\] has shape \(8,.*expected 16 rows"):
+        replay_workload(filled(Half(100, 4)), 16).check()
+
+
+def test_an_empty_buffer() -> None:
+    """Nothing can be drawn from it, which is told before anything is."""
+    with pytest.raises(ComponentError, match="VectorReplayBuffer is empty: add transitions"):
+        replay_workload(data.VectorReplayBuffer(100, 4), 16)
+
+
+# --------------------------------------------------------------------------- GAE
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("sizes", [(64, 4), (7, 1), (1, 3)])
+def test_advantages_are_those_of_the_reference(
+    backend: str, sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Tianshou's own layout, where a part of the buffer is an env; values are of the backend asked for."""
+    workload = gae_workload(ppo_module.PPO.compute_episodic_return, *sizes, backend)
+    workload.check()
+    assert list(phases_of(workload, 3)) == ["gae"]
+    assert workload.items == sizes[0] * sizes[1]
+    given: list[str] = []
+    to_numpy = base.to_numpy
+
+    def watched(value: Any) -> Any:
+        given.append(type(value).__module__)
+        return to_numpy(value)
+
+    monkeypatch.setattr(base, "to_numpy", watched)
+    workload.call()
+    assert given == [backend, backend]
+
+
+def test_an_instance_s_gae_is_the_same() -> None:
+    """It is a static method, which may be given from an algorithm of the user's as well."""
+    gae_workload(on_policy().compute_episodic_return, 16, 2, "numpy").check()
+
+
+def test_numba_has_compiled_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making the workload compiles; neither a check nor a call does, nor do they fill a buffer."""
+    numba = pytest.importorskip("numba")
+    fresh = numba.njit(base._gae.py_func)
+    monkeypatch.setattr(base, "_gae", fresh)
+    workload = gae_workload(base.Algorithm.compute_episodic_return, 16, 2, "numpy")
+    compiled = len(fresh.signatures)
+    assert compiled == 1
+    with forbidden(monkeypatch, (data.VectorReplayBuffer, "add"), (data.VectorReplayBuffer, "__getitem__")):
+        workload.check()
+        workload.call()
+    assert len(fresh.signatures) == compiled
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda values, following, rewards, ends, *rest: (values, following, rewards, 0 * ends, *rest), "float64"),
+        (lambda values, following, rewards, ends, *rest: (values, values, rewards, ends, *rest), "float64"),
+        (lambda values, following, rewards, ends, *rest: (values, following, rewards / 0, ends, *rest), "NaN"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:(divide by zero|invalid value)")
+def test_gae_that_is_wrong(monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., Any], says: str) -> None:
+    """Advantages that run past an episode's end, are of the wrong values, or are no numbers are told."""
+    gae = base._gae
+    monkeypatch.setattr(base, "_gae", lambda *args: gae(*wrong(*args)))
+    with pytest.raises(ComponentError, match=says):
+        gae_workload(base.Algorithm.compute_episodic_return, 64, 4, "numpy").check()
+
+
+# --------------------------------------------------------------------------- SAC
+
+
+def off_policy(kind: Any = sac_module.SAC, *, auto_alpha: bool = True, rows: int = 64, hidden: int = 16) -> Any:
+    """Return the trainer of a small SAC of a kind, whose collector's buffer has ``rows`` transitions."""
+    is_discrete = issubclass(kind, discrete_sac.DiscreteSAC)
+    space = gymnasium.spaces.Discrete(3) if is_discrete else gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    env = vector_env(make=lambda: BriefEnv(space))
+
+    def net(**kwargs: Any) -> Any:
+        return common.Net(state_shape=(2,), hidden_sizes=[hidden, hidden], **kwargs)
+
+    if is_discrete:
+        actor = discrete.DiscreteActor(preprocess_net=net(), action_shape=3, softmax_output=False)
+        policy = discrete_sac.DiscreteSACPolicy(actor=actor, action_space=space)
+        critic = discrete.DiscreteCritic(preprocess_net=net(), last_size=3)
+    else:
+        actor = continuous.ContinuousActorProbabilistic(
+            preprocess_net=net(), action_shape=(2,), unbounded=True, conditioned_sigma=True
+        )
+        policy = sac_module.SACPolicy(actor=actor, action_space=space)
+        critic = continuous.ContinuousCritic(preprocess_net=net(action_shape=(2,), concat=True))
+    algorithm = kind(
+        policy=policy,
+        policy_optim=ADAM,
+        critic=critic,
+        critic_optim=ADAM,
+        alpha=sac_module.AutoAlpha(-1.0, 0.0, ADAM) if auto_alpha else 0.2,
+    )
+    collector = data.Collector(algorithm, env, data.VectorReplayBuffer(1000, len(env)))
+    if rows:
+        collector.collect(n_step=rows, random=True, reset_before_collect=True)
+    return algorithm.create_trainer(trainer_module.OffPolicyTrainerParams(training_collector=collector))
+
+
+@pytest.mark.parametrize("kind", [sac_module.SAC, discrete_sac.DiscreteSAC])
+@pytest.mark.parametrize("auto_alpha", [True, False])
+def test_a_sac_update(kind: Any, auto_alpha: bool) -> None:
+    """One gradient step of every part, whose phases are seen from outside and account for it."""
+    trainer = off_policy(kind, auto_alpha=auto_alpha, hidden=128)
+    workload = sac_workload(trainer, 256)
+    workload.check()
+    workload.call()
+    phases = phases_of(workload, 20)
+    sections = [path.partition("/")[2] for path in phases if path.count("/") == 1]
+    assert sections == ["sample", "target_q", "critic", "actor", *["alpha"][: int(auto_alpha)], "polyak"]
+    whole = phases["sac_update"]
+    assert whole.self_s <= MOST_UNACCOUNTED * whole.total_s
+    steps = {path: phase.count for path, phase in phases.items() if path.endswith("/step")}
+    assert steps == {
+        "sac_update/critic/step": 2.0,
+        "sac_update/actor/step": 1.0,
+        **({"sac_update/alpha/step": 1.0} if auto_alpha else {}),
+    }
+    assert workload.processed(20) == 20.0
+
+
+def test_an_update_is_within_a_training_step() -> None:
+    """As a trainer has it, and no longer than the update."""
+    trainer = off_policy()
+    policy = trainer.algorithm.policy
+    seen: list[bool] = []
+    policy.register_forward_hook(lambda *_: seen.append(policy.is_within_training_step))
+    sac_workload(trainer, 32).call()
+    assert seen
+    assert all(seen)
+    assert not policy.is_within_training_step
+
+
+class HalfBatch(sac_module.SAC):  # type: ignore[misc]
+    """Updates with half of what was sampled."""
+
+    def _update_with_batch(self, batch: Any) -> Any:
+        return super()._update_with_batch(batch[: len(batch) // 2])
+
+
+class ForgetsAlpha(sac_module.SAC):  # type: ignore[misc]
+    """Never updates its temperature."""
+
+    def _update_with_batch(self, batch: Any) -> Any:
+        self.alpha.update = lambda _: None
+        return super()._update_with_batch(batch)
+
+
+class LearnsNothing(sac_module.SAC):  # type: ignore[misc]
+    """Samples, and leaves it at that."""
+
+    def _update_with_batch(self, batch: Any) -> Any:
+        return base.TrainingStats()
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (HalfBatch, "gave a critic 16 transitions, expected batch_size=32"),
+        (ForgetsAlpha, "took 3 optimizer steps, expected 4"),
+        (LearnsNothing, r"changed none of the agent's \d+ trained parameters"),
+    ],
+)
+def test_an_update_that_is_wrong(kind: Any, says: str) -> None:
+    """Half a batch, a part that is not updated, and no update at all are told apart."""
+    with pytest.raises(ComponentError, match=says):
+        sac_workload(off_policy(kind), 32).check()
+
+
+def test_networks_on_two_devices() -> None:
+    """An update whose parts are not on one device is not what it seems to be."""
+    trainer = off_policy()
+    trainer.algorithm.critic2.to("meta")
+    with pytest.raises(ComponentError, match="parameters are on cpu and meta, expected one device"):
+        sac_workload(trainer, 32).check()
+
+
+def test_a_trainer_without_transitions() -> None:
+    """A collector that has not collected is told as such."""
+    with pytest.raises(ComponentError, match="buffer of the trainer's collector is empty"):
+        sac_workload(off_policy(rows=0), 32).check()
+
+
+def test_an_algorithm_has_no_buffer() -> None:
+    """Who gives the algorithm alone is told to give its trainer."""
+    with pytest.raises(ComponentError, match=r"Tianshou SAC has no buffer of its own; .*create_trainer"):
+        sac_workload(off_policy().algorithm, 32)
+
+
+def test_the_trainer_of_another_algorithm() -> None:
+    """What is called a SAC update is SAC's."""
+    trainer = off_policy()
+    trainer.algorithm = base.RandomActionPolicy(trainer.algorithm.policy.action_space)
+    with pytest.raises(ComponentError, match="algorithm is RandomActionPolicy, expected SAC"):
+        sac_workload(trainer, 32)
+
+
+# --------------------------------------------------------------------------- PPO
+
+
+def on_policy(num_envs: int = 4) -> Any:
+    """Return a small PPO."""
+    space = gymnasium.spaces.Discrete(3)
+    net = common.Net(state_shape=(2,), hidden_sizes=[16])
+    actor = discrete.DiscreteActor(preprocess_net=net, action_shape=3)
+    policy = reinforce.DiscreteActorPolicy(actor=actor, action_space=space)
+    return ppo_module.PPO(policy=policy, critic=discrete.DiscreteCritic(preprocess_net=net), optim=ADAM)
+
+
+def collecting(kind: Any = data.Collector, num_envs: int = 4, size: int = 400, **kwargs: Any) -> Any:
+    """Return a collector of PPO's."""
+    return kind(on_policy(), vector_env(num_envs), data.VectorReplayBuffer(size, num_envs), **kwargs)
+
+
+def test_a_rollout() -> None:
+    """Full, of the env steps that were really taken, and emptied before the next; its phases account for it."""
+    collector = collecting()
+    workload = ppo_workload(collector, 16, None)
+    workload.check()
+    assert (workload.processed(1), workload.items) == (64.0, 64.0)
+    before = sum(collector.env.get_env_attr("n_steps"))
+    phases = phases_of(workload, 10)
+    assert workload.processed(10) == sum(collector.env.get_env_attr("n_steps")) - before == 640.0
+    assert len(collector.buffer) == 64
+    parts = ["policy", "env_step", "store", "store/stats", "store/add", "reset", "episodes", "episodes/stats"]
+    assert list(phases) == ["ppo_collect", *(f"ppo_collect/{part}" for part in parts)]
+    assert [phases[f"ppo_collect/{part}"].count for part in parts[:5]] == [16.0] * 5
+    whole = phases["ppo_collect"]
+    assert whole.self_s <= MOST_UNACCOUNTED * whole.total_s
+
+
+def test_seeds_decide_a_rollout() -> None:
+    """With the generators of Python and PyTorch seeded alike, two rollouts are the same."""
+    seen = []
+    for _ in range(2):
+        random.seed(5)
+        torch.manual_seed(5)
+        collector = collecting()
+        ppo_workload(collector, 8, None).check()
+        seen.append(collector.buffer[:].obs.tolist())
+    assert seen[0] == seen[1]
+
+
+def test_phases_leave_nothing_behind() -> None:
+    """After a recording the collector's env, buffer and statistics are as they were."""
+    collector = collecting()
+    workload = ppo_workload(collector, 4, None)
+    phases_of(workload, 1)
+    assert "step" not in vars(collector.env)
+    assert "add" not in vars(collector.buffer)
+    assert not hasattr(collector.collect_stats_class.update_at_step_batch, "__wrapped__")
+
+
+def test_a_rollout_of_one_env_and_of_a_full_buffer() -> None:
+    """A plain buffer will do for one env, and one that the rollout just fills."""
+    collector = data.Collector(on_policy(), vector_env(1), data.ReplayBuffer(16))
+    workload = ppo_workload(collector, 16, None)
+    workload.check()
+    assert workload.processed(1) == 16.0
+
+
+def test_a_rollout_of_an_on_policy_trainer() -> None:
+    """A trainer's collector is measured, once its policy is known to be the one that is trained."""
+    algorithm = on_policy()
+    collector = data.Collector(algorithm, vector_env(), data.VectorReplayBuffer(400, 4))
+    params = trainer_module.OnPolicyTrainerParams(training_collector=collector)
+    ppo_workload(algorithm.create_trainer(params), 8, None).check()
+    with pytest.raises(ComponentError, match="another policy than the algorithm that is trained"):
+        ppo_workload(on_policy().create_trainer(params), 8, None)
+
+
+def test_a_call_neither_resets_all_nor_empties_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are done before, and nothing is allocated; actions are sampled, as within a training step."""
+    collector = collecting()
+    workload = ppo_workload(collector, 8, None)
+    workload.check()
+    assert workload.setup is not None
+    workload.setup()
+    seen: list[bool] = []
+    policy = collector.policy
+    policy.register_forward_hook(lambda *_: seen.append(policy.is_within_training_step))
+    modules = sys.modules["tianshou.data.buffer.manager"]
+    with forbidden(monkeypatch, (collector, "reset"), (collector.buffer, "reset"), (modules, "create_value")):
+        workload.call()
+    assert seen == [True] * 8
+    assert not policy.is_within_training_step
+
+
+class Stale(data.Collector):  # type: ignore[misc]
+    """Acts by a copy of its policy that was made before."""
+
+    policy: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.old = copy.deepcopy(self.policy)
+
+    def _compute_action_policy_hidden(self, *args: Any, **kwargs: Any) -> Any:
+        new, self.policy = self.policy, self.old
+        try:
+            return super()._compute_action_policy_hidden(*args, **kwargs)
+        finally:
+            self.policy = new
+
+
+class Random(data.Collector):  # type: ignore[misc]
+    """Acts at random."""
+
+    def _collect(self, **kwargs: Any) -> Any:
+        return super()._collect(**{**kwargs, "random": True})
+
+
+class Overruled(data.Collector):  # type: ignore[misc]
+    """Asks its policy, and acts otherwise."""
+
+    def _compute_action_policy_hidden(self, *args: Any, **kwargs: Any) -> Any:
+        batch = super()._compute_action_policy_hidden(*args, **kwargs)
+        batch.act = (batch.act + 1) % 3
+        return batch
+
+
+class Short(data.Collector):  # type: ignore[misc]
+    """Collects half of what it is asked for."""
+
+    def collect(self, n_step: int) -> Any:
+        """Collect too few."""
+        return super().collect(n_step=n_step // 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "says"),
+    [
+        (Stale, 400, "in 8 steps the collector asked its policy for actions 0 times: are they of another policy"),
+        (Random, 400, "in 8 steps the collector asked its policy for actions 0 times: .* or random"),
+        (Overruled, 400, "actions in the buffer are not those that the collector's policy gave"),
+        (Short, 400, r"not full: 16 env steps were collected, the buffer holds \[4, 4, 4, 4\] .*expected 8 of 4 envs"),
+        (data.Collector, 16, r"not full: 32 env steps were collected, the buffer holds \[4, 4, 4, 4\]"),
+    ],
+)
+def test_a_rollout_that_is_wrong(kind: Any, size: int, says: str) -> None:
+    """Actions of another policy, and rollouts that are short or do not fit the buffer, are told."""
+    with pytest.raises(ComponentError, match=says):
+        ppo_workload(collecting(kind, size=size), 8, None).check()
+
+
+def test_a_rollout_that_holds_no_numbers() -> None:
+    """An array with NaN is named."""
+    collector = collecting()
+    collector.set_on_step_hook(lambda _, batch: batch.rew.__setitem__(slice(None), np.nan))
+    with pytest.raises(ComponentError, match=r"NaN or infinity in buffer\['rew'\]"):
+        ppo_workload(collector, 8, None).check()
+
+
+@pytest.mark.filterwarnings("ignore:Using async setting")
+def test_an_async_collector() -> None:
+    """It collects more than it is asked for, so another way is told."""
+    env = vector_env(4, wait_num=2)
+    collector = data.AsyncCollector(on_policy(), env, data.VectorReplayBuffer(400, 4))
+    with pytest.raises(ComponentError, match=r"AsyncCollector collects more .*items="):
+        ppo_workload(collector, 8, None)
+
+
+# --------------------------------------------------------------------------- as a user has it
+
+
+def doc_tests() -> str:
+    """Return the Python blocks of the library's page as one test module."""
+    return "\n\n".join(re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL))
+
+
+def test_the_page_shows_what_works(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples pass, as they are, in an ordinary run."""
+    pytester.makepyfile(doc_tests())
+    monkeypatch.setenv(*UNCOMPILED)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=6)
+
+
+def test_a_measured_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every component is measured in processes of its own."""
+    monkeypatch.setenv(*UNCOMPILED)
+    pytester.makepyfile(doc_tests())
+    args = ("--rlperf", "--rlperf-max-time=1", "-p", "no:cacheprovider", "-k", "not thunk")
+    result = pytester.run(sys.executable, "-m", "pytest", *args, timeout=240)
+    assert result.ret == 0, result.stdout.str()
+    tests = ("test_step", "test_sample", "test_gae", "test_sac_update", "test_ppo_collect")
+    result.stdout.fnmatch_lines([f"{test} *NEW" for test in tests])

@@ -1,0 +1,776 @@
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import multiprocessing
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from library_checks import assert_accounted, harvested, write_documented_tests
+
+from pytest_rlperf.components.gae import gae_workload
+from pytest_rlperf.components.ppo import ppo_workload
+from pytest_rlperf.components.replay import replay_workload
+from pytest_rlperf.components.sac import sac_workload
+from pytest_rlperf.components.vecenv import vecenv_workload
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Workload
+from pytest_rlperf.timers import recording
+
+pytest.importorskip("torchrl")
+
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl import collectors
+from torchrl.collectors import Collector
+from torchrl.data import (
+    Bounded,
+    Composite,
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ListStorage,
+    OneHot,
+    ReplayBuffer,
+    TensorDictReplayBuffer,
+    Unbounded,
+)
+from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
+from torchrl.envs import EnvBase, GymEnv, ParallelEnv, RewardSum, SerialEnv, TransformedEnv
+from torchrl.modules import MLP, NormalParamExtractor, OneHotCategorical, ProbabilisticActor, TanhNormal, ValueOperator
+from torchrl.objectives import SACLoss, SoftUpdate
+from torchrl.objectives.value import GAE
+from torchrl.objectives.value.functional import generalized_advantage_estimate, vec_generalized_advantage_estimate
+
+# The warnings are TorchRL's own, about itself.
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*torchrl:FutureWarning")]
+
+
+class Blinking(EnvBase):  # type: ignore[misc]
+    """Has episodes of one to five steps, and tells of its steps and resets as what is observed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = Composite(observation=Unbounded((2,)))
+        self.action_spec = OneHot(3)
+        self.reward_spec = Unbounded((1,))
+        self.n_steps = self.n_resets = self.left = 0
+
+    def _reset(self, tensordict: Any, **_: Any) -> Any:
+        self.n_resets += 1
+        self.left = random.randint(1, 5)
+        return TensorDict({"observation": self.observed()}, [])
+
+    def _step(self, tensordict: Any) -> Any:
+        assert self.left > 0, "stepped after its end"
+        self.n_steps += 1
+        self.left -= 1
+        ends = {name: torch.tensor([self.left == 0]) for name in ("done", "terminated")}
+        return TensorDict({"observation": self.observed(), "reward": torch.ones(1), **ends}, [])
+
+    def _set_seed(self, seed: int | None) -> None:
+        random.seed(seed)
+
+    def observed(self) -> Any:
+        """Return the counts."""
+        return torch.tensor([self.n_steps, self.n_resets], dtype=torch.float32)
+
+
+def assert_counts(workload: Workload, real_steps: Callable[[], float], num_envs: int) -> None:
+    """Compare what the workload counts with the steps there were, over slices of several lengths."""
+    workload.check()
+    assert workload.processed(1) == num_envs == workload.items
+    assert workload.count is not None
+    for calls in (1, 1, 1, 2, 7, 1, 40, 3, 1):
+        before = real_steps()
+        for _ in range(calls):
+            workload.call()
+        assert workload.count() == real_steps() - before
+    assert workload.count() == 0
+
+
+# --------------------------------------------------------------------------- envs
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, lambda env: TransformedEnv(env, RewardSum())])
+def test_real_steps_of_an_env(wrap: Callable[[Any], Any]) -> None:
+    """An env of batch size () is one env, whatever wraps it; its resets are no steps."""
+    env = Blinking()
+    assert_counts(vecenv_workload(wrap(env)), lambda: env.n_steps, 1)
+    assert env.n_resets > 10
+
+
+def test_real_steps_of_a_serial_env() -> None:
+    """Every call is a step of every env."""
+    env = SerialEnv(3, Blinking)
+    workload = vecenv_workload(env)
+    assert_counts(workload, lambda: sum(one.n_steps for one in env._envs), 3)
+    assert sum(one.n_resets for one in env._envs) > 30
+    workload.close()
+    assert not env.is_closed
+
+
+def test_real_steps_of_a_parallel_env() -> None:
+    """Likewise with envs in processes of their own, which are there before anything is checked, and end in the end."""
+    made: list[Any] = []
+
+    def make() -> Any:
+        made.append(ParallelEnv(2, Blinking, mp_start_method="fork"))
+        step = made[0].step_and_maybe_reset
+
+        def seen(tensordict: Any) -> Any:
+            results = step(tensordict)
+            steps[:] = results[0]["next", "observation"][:, 0].tolist()
+            return results
+
+        made[0].step_and_maybe_reset = seen
+        return made[0]
+
+    steps: list[float] = []
+    before = set(multiprocessing.active_children())
+    workload = vecenv_workload(make)
+    started = set(multiprocessing.active_children()) - before
+    assert len(started) == 2
+    assert_counts(workload, lambda: sum(steps), 2)
+    assert set(multiprocessing.active_children()) - before == started
+    workload.close()
+    assert set(multiprocessing.active_children()) == before
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 3])
+def test_real_steps_of_a_vector_env_of_gymnasium(num_envs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TorchRL takes the calls that only reset one of gymnasium's envs for steps, which pay nothing in CartPole."""
+    monkeypatch.setattr("gymnasium.vector.AsyncVectorEnv", pytest.importorskip("gymnasium").vector.SyncVectorEnv)
+    env = GymEnv("CartPole-v1", num_envs=num_envs, max_episode_steps=12)
+    step, rewards = env.step_and_maybe_reset, [0.0]
+
+    def seen(tensordict: Any) -> Any:
+        results = step(tensordict)
+        rewards[0] += float(results[0]["next", "reward"].sum())
+        return results
+
+    env.step_and_maybe_reset = seen
+    workload = vecenv_workload(env)
+    assert_counts(workload, lambda: rewards[0], num_envs)
+    for _ in range(201):
+        workload.call()
+    assert (workload.processed(201) < 201 * num_envs) == (num_envs > 1)
+
+
+def test_phases_of_an_env() -> None:
+    """Putting the actions in and stepping; TorchRL's own ranges lie within the latter."""
+    workload = vecenv_workload(SerialEnv(2, [lambda: GymEnv("CartPole-v1")] * 2))
+    workload.check()
+    with recording() as recorded:
+        for _ in range(50):
+            workload.call()
+    phases = recorded.phases(50)
+    assert [phase.path for phase in phases] == ["action", "env_step"]
+    assert [phase.count for phase in phases] == [1.0, 1.0]
+
+
+def test_no_call_draws_an_action_or_starts_anew() -> None:
+    """Actions are drawn before anything is called, by the seed alone, and calls reset no more than has ended."""
+    env = Blinking()
+    state = torch.get_rng_state()
+    workload = vecenv_workload(env)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert env.n_resets == 0
+    workload.check()
+    env.action_spec.rand = env.rand_action = lambda *_: pytest.fail("within a call")
+    resets = env.n_resets
+    for _ in range(100):
+        last = env.left == 1
+        workload.call()
+        assert env.n_resets - resets == last
+        resets = env.n_resets
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_seeds_decide_what_envs_do() -> None:
+    """With Python's generator seeded alike, two workloads do the same."""
+    observed = []
+    for _ in range(2):
+        random.seed(7)
+        env = SerialEnv(2, [lambda: GymEnv("CartPole-v1")] * 2)
+        workload = vecenv_workload(env)
+        workload.check()
+        for _ in range(30):
+            workload.call()
+        observed.append([one.state.tolist() for one in (inner.unwrapped for inner in (e._env for e in env._envs))])
+    assert observed[0] == observed[1]
+
+
+def test_an_env_that_is_not_reset() -> None:
+    """An episode that is stepped on after its end is told, where one ends within a hundred steps."""
+
+    class Endless(Blinking):
+        """Goes on after its end."""
+
+        def maybe_reset(self, tensordict: Any) -> Any:
+            self.left = self.left or 5
+            return tensordict
+
+    workload = vecenv_workload(Endless())
+    with pytest.raises(ComponentError, match=r"left 1 of 1 envs 'done': it is to reset those that have ended"):
+        workload.check()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda stepped: stepped[:1], r"of shape \(1, 1\) the 'reward'; an env of batch size \(3,\)"),
+        (lambda stepped: stepped.exclude(("next", "reward")), r"returned no 'reward'"),
+    ],
+)
+def test_an_env_that_loses_some(change: Callable[[Any], Any], says: str) -> None:
+    """What a step returns has a reward an env."""
+    env = SerialEnv(3, Blinking)
+    step = env.step_and_maybe_reset
+
+    def changed(tensordict: Any) -> Any:
+        stepped, following = step(tensordict)
+        return change(stepped), following
+
+    env.step_and_maybe_reset = changed
+    with pytest.raises(ComponentError, match=says):
+        vecenv_workload(env).check()
+
+
+# --------------------------------------------------------------------------- replay buffers
+
+
+def transitions(rows: int = 96) -> Any:
+    """Return random transitions of three observations and two actions."""
+    following = {"observation": torch.randn(rows, 3), "reward": torch.randn(rows, 1)}
+    ends = {name: torch.zeros(rows, 1, dtype=torch.bool) for name in ("done", "terminated")}
+    first = {"observation": torch.randn(rows, 3), "action": torch.rand(rows, 2) * 2 - 1}
+    return TensorDict({**first, "next": {**following, **ends}}, [rows])
+
+
+def filled(kind: Any = TensorDictReplayBuffer, storage: Any = LazyTensorStorage, **options: Any) -> Any:
+    """Return a buffer of 96 transitions."""
+    buffer = kind(storage=storage(96), **options)
+    buffer.extend(transitions())
+    return buffer
+
+
+@pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage, ListStorage])
+@pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
+def test_a_buffer(kind: Any, storage: Any) -> None:
+    """Whatever it keeps transitions in, it draws as many as it is asked for, by a thread of nobody's."""
+    buffer = filled(
+        kind, storage, collate_fn=(lambda rows: torch.stack(list(rows))) if storage is ListStorage else None
+    )
+    threads = threading.active_count()
+    workload = replay_workload(buffer, 16)
+    workload.check()
+    assert (workload.items, workload.processed(3)) == (16.0, 48.0)
+    phases = harvested(workload, 5)
+    assert {path: phase.count for path, phase in phases.items()} == {"sample": 1.0}
+    assert threading.active_count() == threads
+
+
+def test_a_buffer_of_plain_tensors() -> None:
+    """Batches that are no TensorDicts have rows as well."""
+    buffer = ReplayBuffer(storage=LazyTensorStorage(32))
+    buffer.extend(torch.zeros(32, 3))
+    replay_workload(buffer, 8).check()
+
+
+@pytest.mark.filterwarnings("ignore:Got conflicting batch_sizes")
+@pytest.mark.parametrize("own", [16, 8])
+def test_a_buffer_with_a_batch_size_of_its_own(own: int) -> None:
+    """The batch size that is asked for counts, as it does in TorchRL."""
+    workload = replay_workload(filled(batch_size=own), 16)
+    workload.check()
+    assert workload.items == 16.0
+
+
+def test_a_buffer_that_prefetches() -> None:
+    """What threads have drawn beforehand is handed out, not sampled."""
+    with pytest.raises(ComponentError, match=r"TensorDictReplayBuffer prefetches: .* Make it without prefetch=3"):
+        replay_workload(filled(prefetch=3, batch_size=16), 16)
+
+
+def test_a_buffer_whose_passes_end_with_a_smaller_batch() -> None:
+    """Of 96 transitions, 36 at a time, the third batch is of 24; dropped, there is none."""
+    with pytest.raises(ComponentError, match=r"each pass over 96 transitions ends with a batch of 24.*drop_last"):
+        replay_workload(filled(sampler=SamplerWithoutReplacement()), 36)
+    for drop_last, batch_size in ((True, 36), (False, 32)):
+        sampler = SamplerWithoutReplacement(drop_last=drop_last)
+        workload = replay_workload(filled(sampler=sampler, batch_size=batch_size), batch_size)
+        for _ in range(7):
+            workload.check()
+
+
+def partly_elsewhere(batch: Any) -> Any:
+    """Return a batch whose actions are on another device."""
+    return batch.clear_device_().set("action", batch["action"].to("meta"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda batch: batch[:8], r"sample\(16\) returned a batch of the wrong size: .*expected 16 rows"),
+        (
+            lambda batch: batch.clear_device_().set("action", batch["action"].to("meta")),
+            "on two devices: .* is on cpu, action on meta",
+        ),
+        (lambda batch: TensorDict({}, [16]), "returned no arrays"),
+    ],
+)
+def test_a_batch_that_is_wrong(change: Callable[[Any], Any], says: str) -> None:
+    """Half the batch, a batch on two devices and an empty one are told."""
+    buffer = filled(ReplayBuffer, collate_fn=change)
+    with pytest.raises(ComponentError, match=says):
+        replay_workload(buffer, 16).check()
+
+
+# --------------------------------------------------------------------------- generalized advantage estimation
+
+
+def gae(**options: Any) -> Any:
+    """Return a GAE module with other discounts than the benchmark's."""
+    return GAE(**{"gamma": 0.9, "lmbda": 0.8, "value_network": None, **options})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: generalized_advantage_estimate,
+        lambda: vec_generalized_advantage_estimate,
+        gae,
+        lambda: gae(vectorized=True),
+        lambda: gae(average_gae=True),
+        lambda: gae(time_dim=0),
+        lambda: gae(time_dim=-1, auto_reset_env=True),
+        lambda: gae(differentiable=True),
+    ],
+)
+@pytest.mark.parametrize(("n_steps", "n_envs"), [(128, 8), (3, 2)])
+def test_gae(make: Callable[[], Any], n_steps: int, n_envs: int) -> None:
+    """Every way TorchRL has of computing it gives float64's advantages, also standardized."""
+    workload = gae_workload(make(), n_steps, n_envs, "numpy")
+    workload.check()
+    assert workload.items == n_steps * n_envs
+    assert list(harvested(workload, 3)) == ["gae"]
+    workload.check()  # calls leave the rollout as it was
+
+
+def test_keys_of_a_gae_module() -> None:
+    """A module finds its values where it looks for them."""
+    module = gae()
+    module.set_keys(value="v", reward=("agent", "r"), done="ended", terminated="ended_by_itself", advantage="a")
+    gae_workload(module, 16, 2, "numpy").check()
+
+
+def test_a_gae_module_is_left_as_it_is() -> None:
+    """The module that was given keeps its discounts and its value network, which no call runs."""
+    network = ValueOperator(nn.Linear(3, 1), in_keys=["observation"])
+    module = gae(value_network=network)
+    network.register_forward_hook(lambda *_: pytest.fail("within a call"))
+    workload = gae_workload(module, 16, 2, "numpy")
+    workload.check()
+    workload.call()
+    assert module.value_network is network
+    assert (float(module.gamma), float(module.lmbda)) == pytest.approx((0.9, 0.8))
+
+
+def test_gae_that_is_wrong() -> None:
+    """A module that ignores the ends of episodes, or half of the envs, is told."""
+
+    class Endless(GAE):  # type: ignore[misc]
+        """Computes as if no episode ended."""
+
+        def forward(self, tensordict: Any) -> Any:
+            return super().forward(tensordict.set(("next", "done"), torch.zeros_like(tensordict["next", "done"])))
+
+    class Half(GAE):  # type: ignore[misc]
+        """Computes of every other env."""
+
+        def forward(self, tensordict: Any) -> Any:
+            return super().forward(tensordict[::2].clone())
+
+    options = {"gamma": 0.99, "lmbda": 0.95, "value_network": None}
+    with pytest.raises(ComponentError, match=r"differ from the float64 reference"):
+        gae_workload(Endless(**options), 128, 8, "numpy").check()
+    with pytest.raises(ComponentError, match=r"shape \(16, 2\), expected \(16, 4\)"):
+        gae_workload(Half(**options), 16, 4, "numpy").check()
+
+
+# --------------------------------------------------------------------------- SAC updates
+
+
+class Agent:
+    """A SAC of two layers, as the page has it."""
+
+    def __init__(self, cells: int = 32) -> None:
+        net = nn.Sequential(MLP(3, 4, num_cells=[cells]), NormalParamExtractor())
+        actor = ProbabilisticActor(
+            TensorDictModule(net, ["observation"], ["loc", "scale"]),
+            in_keys=["loc", "scale"],
+            spec=Bounded(-1, 1, (2,)),
+            distribution_class=TanhNormal,
+            return_log_prob=True,
+        )
+        self.buffer = filled()
+        self.loss = SACLoss(actor, ValueOperator(MLP(5, 1, num_cells=[cells]), in_keys=["observation", "action"]))
+        self.loss.make_value_estimator(gamma=0.99)
+        self.actor_optimizer = torch.optim.Adam(self.loss.actor_network_params.parameters())
+        self.critic_optimizer = torch.optim.Adam(self.loss.qvalue_network_params.parameters())
+        self.alpha_optimizer = torch.optim.Adam([self.loss.log_alpha])
+        self.target_updater = SoftUpdate(self.loss, tau=0.005)
+
+    def update(self, batch_size: int) -> None:
+        """Do one gradient step of every part."""
+        batch = self.buffer.sample(batch_size)
+        self.descend(self.critic_optimizer, self.loss.qvalue_v2_loss(batch)[0])
+        actor_loss, info = self.loss.actor_loss(batch)
+        self.descend(self.actor_optimizer, actor_loss)
+        self.descend(self.alpha_optimizer, self.loss.alpha_loss(info["log_prob"]).mean())
+        self.update_target()
+
+    def update_target(self) -> None:
+        """Move the target networks."""
+        self.target_updater.step()
+
+    def descend(self, optimizer: Any, loss: Any) -> None:
+        """Do one step of an optimizer's."""
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def test_a_sac_update() -> None:
+    """An object that holds a SACLoss is updated as it says, and told part by part."""
+    agent = Agent(cells=128)
+    target = agent.loss.target_qvalue_network_params.data.clone()
+    workload = sac_workload(agent, 64)
+    workload.check()
+    assert (workload.items, workload.unit) == (1.0, "update")
+    assert not (agent.loss.target_qvalue_network_params.data == target).all()
+    harvested(workload, 10)
+    phases = harvested(workload, 40)
+    assert_accounted(phases, "sac_update", ("sample", "target_q", "critic", "actor", "alpha", "polyak"))
+    for part in ("critic", "actor", "alpha"):
+        assert phases[f"sac_update/{part}/backward"].count == phases[f"sac_update/{part}/step"].count == 1.0
+
+
+def test_an_agent_that_is_a_module() -> None:
+    """The loss may be a module of the agent's, and the optimizers in a dictionary."""
+
+    class Module(nn.Module):
+        """Holds an agent's parts."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            agent = Agent()
+            self.loss, self.agent = agent.loss, [agent]
+            self.optimizers = {name: getattr(agent, f"{name}_optimizer") for name in ("actor", "critic", "alpha")}
+
+        def update(self, batch_size: int) -> None:
+            """Do one gradient step of every part."""
+            self.agent[0].update(batch_size)
+
+    sac_workload(Module(), 16).check()
+
+
+class Halving(Agent):
+    """Updates with half the batch."""
+
+    def update(self, batch_size: int) -> None:
+        """Do less than asked for."""
+        super().update(batch_size // 2)
+
+
+class Doubling(Agent):
+    """Updates twice."""
+
+    def update(self, batch_size: int) -> None:
+        """Do more than asked for."""
+        super().update(batch_size)
+        super().update(batch_size)
+
+
+class Idle(Agent):
+    """Steps no optimizer but the temperature's."""
+
+    def descend(self, optimizer: Any, loss: Any) -> None:
+        """Do nothing with most."""
+        if optimizer is self.alpha_optimizer:
+            super().descend(optimizer, loss)
+
+
+class Frozen(Agent):
+    """Steps optimizers that have nothing to learn from."""
+
+    def descend(self, optimizer: Any, loss: Any) -> None:
+        """Step without gradients."""
+        optimizer.zero_grad()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (Halving, r"update\(16\) drew batches of \[8\] transitions, expected one of 16"),
+        (Doubling, r"update\(16\) drew batches of \[16, 16\] transitions, expected one of 16"),
+        (Idle, "took 1 optimizer steps, expected 3"),
+        (Frozen, "changed none of the agent's"),
+    ],
+)
+def test_a_sac_update_that_is_wrong(kind: type[Agent], says: str) -> None:
+    """Half the batch, twice the work, and no work at all are told with what was expected."""
+    agent = kind()
+    with pytest.raises(ComponentError, match=says):
+        sac_workload(agent, 16).check()
+    assert "sample" not in vars(agent.buffer)
+
+
+def test_a_sac_loss_alone() -> None:
+    """What holds a loss and cannot update is told what to give."""
+    parts = SimpleNamespace(loss=Agent().loss)
+    with pytest.raises(ComponentError, match=r"no call that is one SAC .* give SimpleNamespace a method update"):
+        sac_workload(parts, 16)
+
+
+# --------------------------------------------------------------------------- PPO rollouts
+
+
+def make_policy(**options: Any) -> Any:
+    """Return a policy that knows the probabilities of what it does."""
+    net = TensorDictModule(MLP(2, 3, num_cells=[64, 64]), in_keys=["observation"], out_keys=["logits"])
+    return ProbabilisticActor(
+        net, in_keys=["logits"], distribution_class=OneHotCategorical, **{"return_log_prob": True, **options}
+    )
+
+
+@pytest.fixture
+def make_collector() -> Iterator[Callable[..., Any]]:
+    """Return what makes a collector of eight steps of each of three envs."""
+    made: list[Any] = []
+
+    def make(kind: Any = Collector, policy: Any = None, **options: Any) -> Any:
+        options = {"frames_per_batch": 24, "total_frames": -1, "auto_register_policy_transforms": False} | options
+        made.append(kind(SerialEnv(3, Blinking), make_policy() if policy is None else policy, **options))
+        return made[-1]
+
+    yield make
+    for collector in made:
+        collector.shutdown()
+
+
+def value_gae() -> Any:
+    """Return a GAE with a value network."""
+    return gae(value_network=ValueOperator(MLP(2, 1, num_cells=[64, 64]), in_keys=["observation"]))
+
+
+@pytest.mark.parametrize("option", [None, "reset_at_each_iter", "return_same_td", "split_trajs"])
+@pytest.mark.filterwarnings("ignore:split_trajs=True produces")
+def test_env_steps_of_a_rollout(make_collector: Any, option: str | None) -> None:
+    """A rollout is of as many steps as its envs have taken, resets and padding left out; none is made beforehand."""
+    collector = make_collector(**({option: True} if option else {}))
+    envs = collector.env._envs
+
+    def steps() -> int:
+        return sum(env.n_steps for env in envs)
+
+    workload = ppo_workload(collector, 8, None)
+    before = steps()
+    workload.check()
+    assert steps() - before == 24 == workload.processed(1) == workload.items
+    for calls in (1, 3):
+        before = steps()
+        for _ in range(calls):
+            workload.call()
+        assert workload.processed(calls) == 24 * calls == steps() - before
+
+
+def test_phases_of_a_rollout(make_collector: Any) -> None:
+    """GAE is a phase where it is part of a rollout; any other postproc is one by its own name."""
+    for postproc, last in ((value_gae(), ("gae",)), (lambda rollout: rollout.clone(), ("postproc",)), (None, ())):
+        workload = ppo_workload(make_collector(postproc=postproc), 8, None)
+        workload.check()
+        harvested(workload, 3)
+        phases = harvested(workload, 10)
+        assert_accounted(phases, "ppo_collect", ("policy", "env_step", "store", *last))
+        counts = {path.rpartition("/")[2]: phase.count for path, phase in phases.items()}
+        assert counts == {"ppo_collect": 1, "policy": 8, "env_step": 8, "store": 8 + len(last)} | dict.fromkeys(last, 1)
+
+
+def test_a_collector_is_as_it_was(make_collector: Any) -> None:
+    """Nothing stays in place after phases were seen, and nothing is in the way of what is not traced."""
+    collector = make_collector(postproc=value_gae())
+    before = {name: getattr(collector, name) for name in ("_wrapped_policy", "_wrapped_policy_uncompiled", "postproc")}
+    workload = ppo_workload(collector, 8, None)
+    workload.check()
+    harvested(workload, 2)
+    assert all(getattr(collector, name) is value for name, value in before.items())
+    assert "step_and_maybe_reset" not in vars(collector.env)
+    workload.call()
+
+
+def test_ranges_of_torchrl_are_counted_once(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Armed as in a worker, they are phases within an env's step; what a collector says of itself would be said twice.
+
+    Between slices they are off.
+    """
+    pytester.makepyfile(
+        test_it="""
+        import pytest
+        import torchrl
+        from library_checks import assert_accounted
+        from test_library_torchrl import Blinking, Collector, SerialEnv, make_policy
+        from pytest_rlperf.components.ppo import ppo_workload
+        from pytest_rlperf.components.vecenv import vecenv_workload
+        from pytest_rlperf.measure.slices import Meter
+        from pytest_rlperf.model import Shape, SliceKind
+
+        @pytest.fixture
+        def traced():
+            def trace(workload):
+                meter = Meter(workload, dict)
+                meter.check()
+                meter.warm_up(Shape(1, 10, True), 0, kernels=False)
+                assert not torchrl._utils._PROFILING_ENABLED
+                phases = {phase.path: phase for phase in meter.take(SliceKind.TRACED).phases}
+                assert not torchrl._utils._PROFILING_ENABLED
+                meter.thaw()
+                return phases
+            return trace
+
+        def test_rollout(traced):
+            collector = Collector(SerialEnv(3, Blinking), make_policy(), frames_per_batch=24, total_frames=-1)
+            phases = traced(ppo_workload(collector, 8, None))
+            assert_accounted(phases, "ppo_collect", ("policy", "env_step", "store"))
+            step = "ppo_collect/env_step/EnvBase.step_and_maybe_reset"
+            assert phases[step].count == phases[f"{step}/EnvBase.step"].count == 8
+            assert not any("Collector" in path for path in phases)
+
+        def test_step(traced):
+            phases = traced(vecenv_workload(SerialEnv(3, Blinking)))
+            assert [path for path in phases if path.count("/") < 2] == [
+                "action", "env_step", "env_step/EnvBase.step_and_maybe_reset"
+            ]
+        """
+    )
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    monkeypatch.setenv("TORCHRL_PROFILING", "1")
+    monkeypatch.setenv("RLPERF_TIMERS", "standby")
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_a_rollout_of_a_stale_policy(make_collector: Any) -> None:
+    """Log-probabilities are those of the policy that the collector was given, as it is now."""
+    policy = make_policy()
+    collector = make_collector(policy=policy)
+    collector._wrapped_policy = copy.deepcopy(policy)  # as on another device
+    workload = ppo_workload(collector, 8, None)
+    workload.check()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    with pytest.raises(ComponentError, match=r"not of the policy .* given: .* expected .*update_policy_weights_\(\)"):
+        workload.check()
+    TensorDict.from_module(collector._wrapped_policy).data.update_(TensorDict.from_module(policy).data)
+    workload.check()
+
+
+class Late(Collector):  # type: ignore[misc]
+    """Hands out the rollout before the last."""
+
+    def rollout(self) -> Any:
+        """Collect, and return what was collected last time."""
+        kept, self.kept = getattr(self, "kept", None), super().rollout().clone()
+        return self.kept if kept is None else kept
+
+
+def test_a_rollout_from_before(make_collector: Any) -> None:
+    """A rollout that was made before the policy changed is none of the policy's."""
+    policy = make_policy()
+    workload = ppo_workload(make_collector(Late, policy), 8, None)
+    workload.check()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    with pytest.raises(ComponentError, match=r"not of the policy"):
+        workload.check()
+
+
+class Half(Collector):  # type: ignore[misc]
+    """Collects half the steps."""
+
+    def rollout(self) -> Any:
+        """Collect, and lose some."""
+        return super().rollout()[:, ::2]
+
+
+def spoilt(rollout: Any) -> Any:
+    """Return a rollout with a reward that is no number."""
+    rollout["next", "reward"][0, 0] = torch.nan
+    return rollout
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "says"),
+    [
+        (Half, {}, "returned 12 frames, expected 8 of each of 3 envs"),
+        (Collector, {"postproc": spoilt}, r"NaN or infinity in \('next', 'reward'\)"),
+        (Collector, {"policy": make_policy(return_log_prob=False)}, "no log-probabilities.*return_log_prob=True"),
+        (Collector, {"frames_per_batch": 12}, r"4 steps of each of 3 envs, not 8: .*frames_per_batch=24, .*n_steps=4"),
+        (Collector, {"total_frames": 240}, "ends after 240 frames.*total_frames=-1"),
+        (Collector, {"init_random_frames": 24}, "has init_random_frames: its first rollouts are random"),
+        (Collector, {"replay_buffer": filled()}, "has replay_buffer: it fills a buffer"),
+        (Collector, {"trajs_per_batch": 2, "traj_format": "cat"}, "has trajs_per_batch: .*whole trajectories"),
+    ],
+)
+def test_a_collector_that_is_no_rollout_of_a_policy(
+    make_collector: Any, kind: Any, options: dict[str, Any], says: str
+) -> None:
+    """Rollouts that are not full, not finite or not the policy's, and collectors of others, are told."""
+    with pytest.raises(ComponentError, match=says):
+        ppo_workload(make_collector(kind, **options), 8, None).check()
+
+
+def test_a_collector_with_processes_of_its_own() -> None:
+    """It collects while nobody asks, and is told another way."""
+    collector = object.__new__(collectors.MultiAsyncCollector)
+    collector.closed = True
+    with pytest.raises(ComponentError, match=r"MultiAsyncCollector collects in processes of its own.*items="):
+        ppo_workload(collector, 8, None)
+
+
+# --------------------------------------------------------------------------- as a user has it
+
+
+def test_the_page_shows_what_works(pytester: pytest.Pytester) -> None:
+    """The examples pass, as they are, in an ordinary run."""
+    write_documented_tests(pytester, "torchrl")
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=6)
+
+
+def test_a_measured_run(pytester: pytest.Pytester) -> None:
+    """Every component is measured in processes of its own, where TorchRL's ranges are armed."""
+    write_documented_tests(pytester, "torchrl")
+    options = ("--rlperf", "--rlperf-max-time=1", "--rlperf-json=run.json", "-k", "not joint", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(*options, timeout=180)
+    result.assert_outcomes(passed=5, deselected=1)
+    run = json.loads((pytester.path / "run.json").read_text(encoding="utf-8"))
+    results = {key.rpartition("::")[2]: test["result"] for key, test in run["tests"].items()}
+    items = {name: one["items"] for name, one in results.items()}
+    assert items == {"test_step": 4, "test_sample": 256, "test_gae": 1024, "test_collect": 128, "test_sac": 1}
+
+
+def test_nothing_is_left_running() -> None:
+    """Envs and buffers of these tests have no processes or threads that outlive them."""
+    gc.collect()
+    assert not multiprocessing.active_children()
