@@ -16,6 +16,7 @@ from pytest_rlperf.options import check_markers
 
 if TYPE_CHECKING:
     from pytest_rlperf.model import Measure, Result, Workload
+    from pytest_rlperf.timers.probes import Phases
 
 
 class Engine(Protocol):
@@ -120,7 +121,9 @@ def rlperf(_rlperf_measurement: _Measurement) -> Measure:
     """Measure any callable: ``rlperf(fn, items=1024, unit="transition", setup=…, check=…)``.
 
     ``items`` is how many things of ``unit`` one call processes. ``setup`` runs untimed before each call. ``check`` is
-    given what ``fn`` returned, once, untimed, and raises where that is wrong.
+    given what ``fn`` returned, once, untimed, and raises where that is wrong. ``phases`` names parts of the call, as it
+    does for every fixture: ``{"critic": "update_critic", "sample": "buffer.sample"}``, methods by the way to them from
+    what is measured, or functions.
     """
 
     def measure(
@@ -130,9 +133,10 @@ def rlperf(_rlperf_measurement: _Measurement) -> Measure:
         unit: str = "call",
         setup: Callable[[], Any] | None = None,
         check: Callable[[Any], Any] | None = None,
+        phases: Phases | None = None,
     ) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("thunk", fn, items=items, unit=unit, setup=setup, check=check)
+        return _rlperf_measurement("thunk", fn, items=items, unit=unit, setup=setup, check=check, phases=phases)
 
     return measure
 
@@ -146,9 +150,9 @@ def rlperf_vecenv_step(_rlperf_measurement: _Measurement) -> Measure:
     a row an env.
     """
 
-    def measure(env: Any, num_envs: int | None = None) -> Result:
+    def measure(env: Any, num_envs: int | None = None, *, phases: Phases | None = None) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("vecenv", env, num_envs)
+        return _rlperf_measurement("vecenv", env, num_envs, phases=phases)
 
     return measure
 
@@ -160,9 +164,9 @@ def rlperf_replay_sample(_rlperf_measurement: _Measurement) -> Measure:
     ComponentError where an array of the batch does not have ``batch_size`` rows.
     """
 
-    def measure(buffer: Any, batch_size: int) -> Result:
+    def measure(buffer: Any, batch_size: int, *, phases: Phases | None = None) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("replay", buffer, batch_size)
+        return _rlperf_measurement("replay", buffer, batch_size, phases=phases)
 
     return measure
 
@@ -178,9 +182,16 @@ def rlperf_gae(_rlperf_measurement: _Measurement) -> Measure:
     differ from a float64 computation.
     """
 
-    def measure(function: Callable[..., Any], n_steps: int, n_envs: int, backend: str = "numpy") -> Result:
+    def measure(
+        function: Callable[..., Any],
+        n_steps: int,
+        n_envs: int,
+        backend: str = "numpy",
+        *,
+        phases: Phases | None = None,
+    ) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("gae", function, n_steps, n_envs, backend)
+        return _rlperf_measurement("gae", function, n_steps, n_envs, backend, phases=phases)
 
     return measure
 
@@ -193,9 +204,9 @@ def rlperf_sac_update(_rlperf_measurement: _Measurement) -> Measure:
     NaN or infinite.
     """
 
-    def measure(agent: Any, batch_size: int | None = None) -> Result:
+    def measure(agent: Any, batch_size: int | None = None, *, phases: Phases | None = None) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("sac", agent, batch_size)
+        return _rlperf_measurement("sac", agent, batch_size, phases=phases)
 
     return measure
 
@@ -208,9 +219,11 @@ def rlperf_ppo_collect(_rlperf_measurement: _Measurement) -> Measure:
     more is allowed, and what is called last, next or final), or holds NaN or infinity.
     """
 
-    def measure(agent: Any, n_steps: int | None = None, items: float | None = None) -> Result:
+    def measure(
+        agent: Any, n_steps: int | None = None, items: float | None = None, *, phases: Phases | None = None
+    ) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("ppo", agent, n_steps, items)
+        return _rlperf_measurement("ppo", agent, n_steps, items, phases=phases)
 
     return measure
 
