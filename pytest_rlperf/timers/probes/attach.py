@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import FunctionType
 
 from pytest_rlperf.model import Probe
 
 Undo = Callable[[], None]
+_MISSING = object()
 
 
 class ProbeError(Exception):
@@ -26,20 +30,44 @@ def attached(probes: Iterable[Probe]) -> Iterator[None]:
 def put(target: object, attribute: str, value: object) -> Undo:
     """Set an attribute of an object, class or module, and return what sets it back, or removes it if it was not there.
 
-    AttributeError or TypeError where the attribute is read-only.
+    What a class of Python's has against it is passed over. AttributeError or TypeError where it is read-only.
     """
-    own = getattr(target, "__dict__", None)
-    if own is not None and attribute not in own:
-        setattr(target, attribute, value)
-        return lambda: delattr(target, attribute)
-    before = getattr(target, attribute) if own is None else own[attribute]
-    setattr(target, attribute, value)
-    return lambda: setattr(target, attribute, before)
+    set_, delete = (
+        (type.__setattr__, type.__delattr__) if isinstance(target, type) else (object.__setattr__, object.__delattr__)
+    )
+    stored = next((vars(base)[attribute] for base in type(target).__mro__ if attribute in vars(base)), None)
+    if hasattr(type(stored), "__set__"):  # a property or a slot, which keeps it elsewhere
+        before = getattr(target, attribute, _MISSING)
+    else:
+        before = getattr(target, "__dict__", {}).get(attribute, _MISSING)
+    set_(target, attribute, value)
+
+    def undo() -> None:
+        if before is _MISSING:
+            delete(target, attribute)
+        else:
+            set_(target, attribute, before)
+
+    if not isinstance(target, type) and getattr(target, attribute, _MISSING) is not value:
+        undo()
+        raise AttributeError(f"{attribute!r} of {type(target).__qualname__} is not what it was set to")
+    return undo
+
+
+def put_variable(function: FunctionType, name: str, value: object) -> Undo:
+    """Set a variable that a function refers to, of its closure or its module, and return what sets it back."""
+    free = function.__code__.co_freevars
+    if name not in free:
+        return put(sys.modules[function.__module__], name, value)
+    cell = (function.__closure__ or ())[free.index(name)]
+    before = cell.cell_contents
+    cell.cell_contents = value
+    return partial(setattr, cell, "cell_contents", before)
 
 
 def together(undoes: Iterable[Undo]) -> Undo:
-    """Return what undoes everything, the last first."""
-    stack = ExitStack()
-    for undo in undoes:
-        stack.callback(undo)
-    return stack.close
+    """Return what undoes everything, the last first; where one of them cannot be had, all before it are undone."""
+    with ExitStack() as stack:
+        for undo in undoes:
+            stack.callback(undo)
+        return stack.pop_all().close

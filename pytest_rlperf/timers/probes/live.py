@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from pytest_rlperf.timers.probes.attach import Undo, put, together
-from pytest_rlperf.timers.probes.torch import phase_name
+from pytest_rlperf.timers.probes.torch import follow, phase_name
 from pytest_rlperf.timers.process import hierarchical_timer
 
 _MLAGENTS = ("mlagents_envs.timers", "pytest_rlperf.compat.mlagents")
-_SAMPLE_FACTORY = ("sample_factory.utils.timing",)
+_SAMPLE_FACTORY = (("sample_factory.utils.timing", "TimingContext"), ("pytest_rlperf.compat.sample_factory", "_Scope"))
 
 
 class LiveTimers:
@@ -18,38 +19,20 @@ class LiveTimers:
 
     def attach(self) -> Undo:
         """Follow them from now on; they go on timing for themselves."""
-        undoes: list[Undo] = []
+        return together(self._watch())
+
+    def _watch(self) -> Iterator[Undo]:
         for name in _MLAGENTS:
             stack = getattr(sys.modules.get(name), "TimerStack", None)
             if stack is not None:
-                undoes += _follow_stack(stack)
-        for name in _SAMPLE_FACTORY:
-            context = getattr(sys.modules.get(name), "TimingContext", None)
+                yield from follow(stack, "push", "pop")
+        for name, kind in _SAMPLE_FACTORY:
+            context = getattr(sys.modules.get(name), kind, None)
             if context is not None:
-                undoes += _follow_context(context)
-        return together(undoes)
+                yield from _follow_context(context)
 
 
-def _follow_stack(stack: Any) -> list[Undo]:
-    """Follow a class with ``push(name)`` and ``pop()``."""
-    push, pop = stack.push, stack.pop
-    names: list[str] = []
-
-    def followed_push(self: Any, name: str) -> Any:
-        done = push(self, name)
-        names.append(phase_name(name))
-        hierarchical_timer(names[-1]).__enter__()
-        return done
-
-    def followed_pop(self: Any) -> Any:
-        if names:
-            hierarchical_timer(names.pop()).__exit__(None, None, None)
-        return pop(self)
-
-    return [put(stack, "push", followed_push), put(stack, "pop", followed_pop)]
-
-
-def _follow_context(context: Any) -> list[Undo]:
+def _follow_context(context: Any) -> Iterator[Undo]:
     """Follow a class of context managers that have a ``_key``."""
     enter, leave = context.__enter__, context.__exit__
 
@@ -62,4 +45,5 @@ def _follow_context(context: Any) -> list[Undo]:
         hierarchical_timer(phase_name(self._key)).__exit__(None, None, None)
         return leave(self, *error)
 
-    return [put(context, "__enter__", followed_enter), put(context, "__exit__", followed_exit)]
+    yield put(context, "__enter__", followed_enter)
+    yield put(context, "__exit__", followed_exit)

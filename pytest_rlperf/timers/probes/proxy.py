@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, cast
+
+# What a stand-in has of its own, or must not have: descriptors, and how Python makes and pickles objects.
+_OWN = frozenset(
+    {
+        *("__class__", "__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__dict__", "__slots__"),
+        *(
+            "__weakref__",
+            "__new__",
+            "__init__",
+            "__del__",
+            "__init_subclass__",
+            "__subclasshook__",
+            "__class_getitem__",
+        ),
+        *("__doc__", "__module__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__"),
+        *("__getnewargs_ex__", "__copy__", "__deepcopy__", "__sizeof__", "__get__", "__set__", "__delete__"),
+    }
+)
+_OF_THE_PROXY = frozenset(
+    {"_rlperf_target", "_rlperf_timed", "__reduce__", "__reduce_ex__", "__copy__", "__deepcopy__"}
+)
 
 
 class Proxy:
     """Passes everything on to an object but the attributes that are ``timed``.
 
-    It has the object's class for ``isinstance``. Compiled code that is handed the proxy and looks for its own type is
-    the one thing that can tell.
+    It has the object's class for ``isinstance``; a copy of it, or what is unpickled, is one of the object's. Compiled
+    code that is handed the proxy and looks for its own type is the one thing that can tell.
     """
 
-    __slots__ = ("_rlperf_target", "_rlperf_timed")
+    __slots__ = ("__weakref__", "_rlperf_target", "_rlperf_timed")
 
-    def __init__(self, target: object, timed: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, target: object, timed: Mapping[str, object]) -> None:
         object.__setattr__(self, "_rlperf_target", target)
         object.__setattr__(self, "_rlperf_timed", dict(timed))
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("_rlperf_target", "_rlperf_timed"):
+        if name in _OF_THE_PROXY:
             return object.__getattribute__(self, name)
         timed = object.__getattribute__(self, "_rlperf_timed")
         return timed[name] if name in timed else getattr(object.__getattribute__(self, "_rlperf_target"), name)
@@ -31,35 +53,47 @@ class Proxy:
     def __delattr__(self, name: str) -> None:
         delattr(self._rlperf_target, name)
 
+    def __reduce_ex__(self, protocol: object) -> Any:
+        return _itself, (self._rlperf_target,)
+
+    def __copy__(self) -> object:
+        return copy.copy(self._rlperf_target)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> object:
+        return copy.deepcopy(self._rlperf_target, memo)
+
+
+def _itself(value: object) -> object:
+    return value
+
 
 def _forward(name: str) -> Callable[..., Any]:
-    def method(self: Proxy, *args: Any) -> Any:
+    def method(self: Proxy, *args: Any, **kwargs: Any) -> Any:
         # An operand may be a proxy too, which compiled code would not know.
         plain = [arg._rlperf_target if is_proxy(arg) else arg for arg in args]
-        return getattr(self._rlperf_target, name)(*plain)
+        result = getattr(self, name)(*plain, **kwargs)
+        return self if result is self._rlperf_target else result
 
     method.__name__ = name
     return method
 
 
-# Python looks these up on the class, past __getattribute__.
-_SPECIAL = (
-    *("__len__", "__iter__", "__next__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__call__"),
-    *("__enter__", "__exit__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__bool__"),
-    *("__repr__", "__str__", "__int__", "__float__", "__index__", "__add__", "__sub__", "__mul__", "__truediv__"),
-)
-
-
-def proxy_for(target: object, timed: Mapping[str, Callable[..., Any]]) -> Proxy:
+def proxy_for(target: object, timed: Mapping[str, object]) -> Proxy:
     """Return a proxy of an object that can do what the object's class can."""
-    special = {name: _forward(name) for name in _SPECIAL if hasattr(type(target), name)}
-    made = type("Proxy", (Proxy,), {"__slots__": (), **special})
+    special: dict[str, object] = {}
+    # Python looks these up on the class, past __getattribute__.
+    for name in dir(type(target)):
+        if name.startswith("__") and name.endswith("__") and name not in _OWN:
+            member = getattr(type(target), name, None)
+            if member is None or callable(member):
+                special[name] = None if member is None else _forward(name)
+    made = type("Proxy", (Proxy,), {**special, "__slots__": ()})
     return cast("Proxy", made(target, timed))
 
 
-def put_timed(proxy: object, attribute: str, timed: Callable[..., Any]) -> Callable[[], None]:
+def put_timed(proxy: object, attribute: str, timed: object) -> Callable[[], None]:
     """Have one more attribute of a proxy timed, and return what has it as before."""
-    held: dict[str, Callable[..., Any]] = proxy._rlperf_timed  # type: ignore[attr-defined]
+    held: dict[str, object] = proxy._rlperf_timed  # type: ignore[attr-defined]
     before = dict(held)
     held[attribute] = timed
 

@@ -5,42 +5,52 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from threading import get_ident
+from types import FunctionType
 from typing import Any
 
 from pytest_rlperf.model import Mode, Timing
 from pytest_rlperf.timers.node import Node
-from pytest_rlperf.timers.probes.attach import Undo, put, together
-from pytest_rlperf.timers.probes.functions import replace_function, replace_method
-from pytest_rlperf.timers.probes.parts import find_parts
+from pytest_rlperf.timers.probes.attach import Undo, put, put_variable, together
+from pytest_rlperf.timers.probes.functions import places_of, replace_function, replace_method
+from pytest_rlperf.timers.probes.parts import find_parts, variables_of
 from pytest_rlperf.timers.probes.torch import Backward, OptimizerSteps
 from pytest_rlperf.timers.scope import PROCESS, Scope
 from pytest_rlperf.timers.stack import Stack
 
 _POLYAK = "polyak"
+_BEFORE_LOSSES = ("sample", "target_q")  # sections that end with the first backward pass, and not with a step
 
 
 @dataclass
 class _Update:
     """One update as it runs: the section it is in, and those that have ended.
 
-    A section without a name is a gap: what comes next says what it was for.
+    A section without a name is a gap: what comes next says what it was for. ``is_guess`` says that of a ``target_q``
+    only the actor has run, which alone may be for something else. ``targets`` is what target networks were as the gap
+    began.
     """
 
     stack: Stack
     root: Node
     node: Node
     name: str | None = None
-    ended: list[tuple[str, Node]] = field(default_factory=list)
+    is_guess: bool = False
+    targets: str | None = None
+    thread: int = field(default_factory=get_ident)
+    ended: list[tuple[str | None, Node]] = field(default_factory=list)
 
 
 class UpdateSections:
     """Cuts an update into ``sample``, ``target_q``, ``critic``, ``actor``, ``alpha`` and ``polyak``.
 
     Sampling lasts until the first module runs. A module that runs without gradients, or is a target, begins
-    ``target_q``; the actor with gradients begins ``actor``; a critic with gradients begins ``critic``, unless it judges
-    the actor's actions. The step of an optimizer ends its section; what comes between that and the next event belongs
-    to what the next event is of, and after the last one to none. So what has no phase is no more than a tail. Backward
-    passes, optimizer steps and modules' forward passes are phases within.
+    ``target_q``, which lasts until a module runs with gradients or a backward pass begins; the actor with gradients
+    begins ``actor``; a critic with gradients begins ``critic``, unless it judges the actor's actions. Clearing the
+    temperature's gradient begins ``alpha``. The step of an optimizer ends its section, and says what it was; what comes
+    between that and the next event belongs to what the next event is of. After the last one it is ``polyak`` where it
+    has moved target networks, and else nothing's: what has no phase is no more than a tail. Backward passes, optimizer
+    steps and modules' forward passes are phases within.
     """
 
     def __init__(self, agent: object) -> None:
@@ -48,6 +58,8 @@ class UpdateSections:
         self._update: _Update | None = None
         self._done: list[_Update] = []
         self._depth = 0
+        self._places = {id(function): places_of(function) for function in self._parts.soft_updates}
+        self._target = self._first_target()
 
     def __bool__(self) -> bool:
         """Whether there is anything to cut at."""
@@ -58,131 +70,188 @@ class UpdateSections:
 
         def run() -> object:
             stack = PROCESS.current()
-            if stack is None:
+            if stack is None or self._update is not None:
                 return call()
             node = Node("", Mode.SUM, stack.node)
-            self._update = _Update(stack, stack.node, node)
+            update = _Update(stack, stack.node, node, targets=self._targets())
+            self._update, self._depth = update, 0
             node.start_ns = PROCESS.clock()
             stack.node = node
             try:
                 return call()
             finally:
-                self._cut()
-                stack.node = self._update.root
-                self._done.append(self._update)
+                if stack.node is not update.node and update.node in stack.open_nodes():
+                    stack.node = update.node  # what an exception has left open
+                self._end_polyak(update)
+                self._cut(update)
+                stack.node = update.root
+                self._done.append(update)
                 self._update = None
 
         return run
 
     def attach(self) -> Undo:
         """Watch from now on; undoing it puts what was seen into the tree."""
+        return together(self._watch())
+
+    def _watch(self) -> Iterator[Undo]:
+        from torch.optim import optimizer
+
         parts = self._parts
-        undoes: list[Undo] = [self._settle]
+        yield self._settle
         for holder, buffer in parts.buffers:
-            undoes += replace_method(holder, buffer, "sample", partial(self._around, "sample"))
+            yield replace_method(holder, buffer, "sample", partial(self._around, "sample"))
         for module, kind in parts.modules:
-            undoes += self._watch(module, kind)
-        undoes += self._watch_optimizers()
+            yield from self._watch_module(module, kind)
+        yield from self._watch_optimizers()
         for function in parts.soft_updates:
-            undoes.append(replace_function(function, self._around(_POLYAK, function)))
+            yield replace_function(function, partial(self._around, _POLYAK), self._places[id(function)])
         for owner, name in parts.soft_methods:
-            undoes.append(put(owner, name, self._around(_POLYAK, getattr(owner, name))))
+            if isinstance(owner, FunctionType):
+                yield put_variable(owner, name, self._around(_POLYAK, variables_of(owner)[name]))
+            elif hasattr(owner, "__dict__"):
+                yield put(owner, name, self._around(_POLYAK, getattr(owner, name)))
         # Last, so that their phases lie within the sections that the same events begin.
-        return together([*undoes, Backward().attach(), OptimizerSteps().attach()])
+        yield Backward(self._before_backward).attach()
+        yield OptimizerSteps().attach()
+        # But this after them, when the step's own phase has ended.
+        yield optimizer.register_optimizer_step_post_hook(self._after_step).remove
 
     # ------------------------------------------------------------------ events
 
-    def _watch(self, module: Any, kind: str) -> Iterator[Undo]:
+    def _here(self) -> _Update | None:
+        """Return the update that an event is of: one of this thread that is within no phase of somebody's."""
+        update = self._update
+        if update is None or update.thread != get_ident() or update.stack.node is not update.node:
+            return None
+        return update
+
+    def _watch_module(self, module: Any, kind: str) -> Iterator[Undo]:
         """Put hooks on a module and its parts: some are called past the module itself."""
         scope = Scope("forward")
         for part in (module, *module.children()):
-            before = part.register_forward_pre_hook(partial(self._enter_module, scope, kind))
-            after = part.register_forward_hook(partial(self._leave_module, scope), always_call=True)
-            yield before.remove
-            yield after.remove
+            yield part.register_forward_pre_hook(partial(self._enter_module, scope, kind)).remove
+            yield part.register_forward_hook(partial(self._leave_module, scope), always_call=True).remove
 
     def _enter_module(self, scope: Scope, kind: str, *_: object) -> None:
+        if self._update is None or self._update.thread != get_ident():
+            return
         self._depth += 1
-        if self._depth == 1 and self._update is not None:
+        if self._depth > 1:
+            return
+        update = self._here()
+        if update is not None:
             if kind == "target_q" or not _with_gradients():
-                self._switch("target_q")
-            elif not (kind == "critic" and self._update.name == "actor"):
-                self._switch(kind)
-            scope.__enter__()
+                is_guess = kind == "actor" and (update.is_guess or update.name != "target_q")
+                self._switch(update, "target_q")
+                update.is_guess = is_guess
+            elif not (kind == "critic" and update.name == "actor"):
+                self._switch(update, kind)
+        scope.__enter__()
 
     def _leave_module(self, scope: Scope, *_: object) -> None:
+        if self._update is None or self._update.thread != get_ident() or self._depth == 0:
+            return
         self._depth -= 1
-        if self._depth == 0 and self._update is not None:
+        if self._depth == 0:
             scope.__exit__(None, None, None)
 
     def _watch_optimizers(self) -> Iterator[Undo]:
         from torch.optim import Optimizer, optimizer
 
-        before = optimizer.register_optimizer_step_pre_hook(self._before_step)
-        after = optimizer.register_optimizer_step_post_hook(self._after_step)
-        yield before.remove
-        yield after.remove
+        yield optimizer.register_optimizer_step_pre_hook(self._before_step).remove
         yield put(Optimizer, "zero_grad", self._before_zero_grad(Optimizer.zero_grad))
 
     def _before_zero_grad(self, zero_grad: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(zero_grad)
         def announced(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            section = self._parts.optimizers.get(id(optimizer))
-            update = self._update
+            update = self._here()
             # Gradients of others may be cleared anywhere; that of the temperature comes when its loss is known.
-            if update is not None and section is not None and (update.name is None or section == "alpha"):
-                self._switch(section)
+            if update is not None and self._parts.optimizers.get(id(optimizer)) == "alpha":
+                if update.is_guess:
+                    update.name, update.is_guess = "alpha", False
+                elif update.name is not None:
+                    self._switch(update, "alpha")
             return zero_grad(optimizer, *args, **kwargs)
 
         return announced
 
+    def _before_backward(self) -> None:
+        update = self._here()
+        if update is not None and update.is_guess:
+            update.name, update.is_guess = None, False
+        elif update is not None and update.name in _BEFORE_LOSSES:
+            self._cut(update)
+
     def _before_step(self, optimizer: object, *_: object) -> None:
         section = self._parts.optimizers.get(id(optimizer))
-        if self._update is not None and self._update.name is None and section is not None:
-            self._switch(section)
+        update = self._here()
+        if update is not None and section is not None:
+            if update.name in _BEFORE_LOSSES and not update.is_guess:
+                self._cut(update)
+            update.name, update.is_guess = section, False
 
     def _after_step(self, optimizer: object, *_: object) -> None:
-        if self._update is not None and id(optimizer) in self._parts.optimizers:
-            self._cut()
+        update = self._here()
+        if update is not None and id(optimizer) in self._parts.optimizers:
+            self._cut(update)
 
     def _around(self, section: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that is a section by itself; sampling goes on until something else begins."""
 
         @wraps(function)
         def told(*args: Any, **kwargs: Any) -> Any:
-            if self._update is not None:
-                self._switch(section)
+            update = self._here()
+            if update is None:
+                return function(*args, **kwargs)
+            self._switch(update, section)
             try:
                 return function(*args, **kwargs)
             finally:
-                if self._update is not None and section == _POLYAK:
-                    self._cut()
+                if section == _POLYAK and update is self._here():
+                    self._cut(update)
 
         return told
 
+    # ------------------------------------------------------------------ target networks
+
+    def _first_target(self) -> Any:
+        """Return a tensor that moves whenever target networks do: one network's last, mostly its output's bias."""
+        for module, kind in self._parts.modules:
+            last = list(module.parameters())[-1:]
+            if kind == "target_q" and last and last[0].device.type == "cpu":
+                return last[0].detach()
+        return None
+
+    def _targets(self) -> str | None:
+        return None if self._target is None else float(self._target.sum()).hex()  # of which NaN is like NaN
+
+    def _end_polyak(self, update: _Update) -> None:
+        """End a gap in which target networks have moved, unless within a phase of somebody's."""
+        if update.name is None and not update.node.children and update.targets != self._targets():
+            update.name = _POLYAK
+            self._cut(update)
+
     # ------------------------------------------------------------------ cuts
 
-    def _switch(self, section: str) -> None:
+    def _switch(self, update: _Update, section: str) -> None:
         """Go on as ``section``: a gap gets its name, another section ends."""
-        update = self._update
-        assert update is not None
-        if update.stack.node is not update.node or update.name == section:
-            return  # within a phase of somebody's, which no section cuts through
+        if update.name == section:
+            return
+        self._end_polyak(update)
         if update.name is not None:
-            self._cut()
-        update.name = section
+            self._cut(update)
+        update.name, update.is_guess = section, False
 
-    def _cut(self) -> None:
+    def _cut(self, update: _Update) -> None:
         """End the section, and begin a gap."""
-        update = self._update
-        assert update is not None
         if update.stack.node is not update.node:
             return
         now_ns = PROCESS.clock()
         update.node.close(now_ns - update.node.start_ns)
-        if update.name is not None:
+        if update.name is not None or update.node.children:
             update.ended.append((update.name, update.node))
-        update.name = None
+        update.name, update.is_guess, update.targets = None, False, self._targets()
         update.node = update.stack.node = Node("", Mode.SUM, update.root)
         update.node.start_ns = now_ns
 
@@ -192,11 +261,12 @@ class UpdateSections:
         for update in self._done:
             for name in dict.fromkeys(name for name, _ in update.ended):
                 nodes = [node for other, node in update.ended if other == name]
-                total_ns = sum(node.total_ns for node in nodes)
-                section = update.root.child(name)
-                section.close(total_ns)
+                section = update.root
+                if name is not None:  # else phases of somebody's in a gap, which are the update's own
+                    section = update.root.child(name)
+                    section.close(sum(node.total_ns for node in nodes))
                 for node in nodes:
-                    section.add(Timing(name, 0, 0, children=node.timings({})), is_parallel=False)
+                    section.add(Timing(section.name, 0, 0, children=node.timings({})), is_parallel=False)
         self._done = []
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from functools import partial
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, wraps
 from typing import Any
 
 from pytest_rlperf.timers.decorate import decorate
@@ -35,17 +36,34 @@ class OptimizerSteps:
 
 
 class Backward:
-    """Times backward passes: ``Tensor.backward``, ``torch.autograd.backward`` and ``torch.autograd.grad``."""
+    """Times backward passes: ``Tensor.backward``, ``torch.autograd.backward`` and ``torch.autograd.grad``.
+
+    ``before`` is called as each begins, ahead of its phase.
+    """
+
+    def __init__(self, before: Callable[[], None] | None = None) -> None:
+        self._before = before
 
     def attach(self) -> Undo:
-        """Time them from now on."""
+        """Time them from now on; who took such a function out of ``torch.autograd`` goes on with the plain one."""
         import torch
 
-        scope = Scope("backward")
         # Tensor.backward looks torch.autograd.backward up when it is called.
         return together(
-            put(torch.autograd, name, decorate(getattr(torch.autograd, name), scope)) for name in ("backward", "grad")
+            put(torch.autograd, name, self._around(getattr(torch.autograd, name))) for name in ("backward", "grad")
         )
+
+    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        timed, before = decorate(function, Scope("backward")), self._before
+        if before is None:
+            return timed
+
+        @wraps(function)
+        def told(*args: Any, **kwargs: Any) -> Any:
+            before()
+            return timed(*args, **kwargs)
+
+        return told
 
 
 class Forward:
@@ -56,13 +74,13 @@ class Forward:
 
     def attach(self) -> Undo:
         """Time them from now on, by the modules' own hooks; also a pass that fails ends its phase."""
-        undoes: list[Undo] = []
+        return together(self._hooks())
+
+    def _hooks(self) -> Iterator[Undo]:
         for name, module in self._modules.items():
             timer = hierarchical_timer(name)
-            enter = module.register_forward_pre_hook(partial(_enter, timer))
-            leave = module.register_forward_hook(partial(_leave, timer), always_call=True)
-            undoes += [enter.remove, leave.remove]
-        return together(undoes)
+            yield module.register_forward_pre_hook(partial(_enter, timer)).remove
+            yield module.register_forward_hook(partial(_leave, timer), always_call=True).remove
 
 
 def _enter(timer: Any, *_: object) -> None:
@@ -82,38 +100,51 @@ class Ranges:
 
     def attach(self) -> Undo:
         """Time them from now on."""
+        return together(self._watch())
+
+    def _watch(self) -> Iterator[Undo]:
         import torch
 
-        undoes = list(self._switch_torchrl())
+        yield from self._switch_torchrl()
         record: Any = torch.autograd.profiler.record_function
-        undoes.append(put(record, "__enter__", _opening(record.__enter__, _range_name)))
-        undoes.append(put(record, "__exit__", _closing(record.__exit__, _range_name)))
+        yield put(record, "__enter__", _opening(record.__enter__, _range_name))
+        yield put(record, "__exit__", _closing(record.__exit__, _range_name))
         nvtx: Any = torch.cuda.nvtx
-        pushed: list[str] = []
+        yield from follow(nvtx, "range_push", "range_pop")
 
-        def push(message: str) -> Any:
-            depth = original_push(message)
-            pushed.append(str(message))
-            hierarchical_timer(phase_name(message)).__enter__()
-            return depth
-
-        def pop() -> Any:
-            if pushed:
-                hierarchical_timer(phase_name(pushed.pop())).__exit__(None, None, None)
-            return original_pop()
-
-        original_push, original_pop = nvtx.range_push, nvtx.range_pop
-        undoes += [put(nvtx, "range_push", push), put(nvtx, "range_pop", pop)]
-        return together(undoes)
-
-    def _switch_torchrl(self) -> list[Undo]:
+    def _switch_torchrl(self) -> Iterator[Undo]:
         """Have TorchRL make its ranges, where it may."""
         torchrl = sys.modules.get("torchrl._utils")
-        if torchrl is None or not getattr(torchrl, "_PROFILING_ALLOWED", False):
-            return []
-        before = bool(torchrl._PROFILING_ENABLED)
-        torchrl.set_profiling_enabled(True)
-        return [partial(torchrl.set_profiling_enabled, before)]
+        if torchrl is not None and getattr(torchrl, "_PROFILING_ALLOWED", False):
+            yield partial(torchrl.set_profiling_enabled, bool(torchrl._PROFILING_ENABLED))
+            torchrl.set_profiling_enabled(True)
+
+
+def follow(owner: Any, push: str, pop: str) -> Iterator[Undo]:
+    """Yield what undoes it: a phase lasts from each call of ``push``, whose last argument is its name, to its ``pop``.
+
+    One that fails is none. What is open is of its own thread.
+    """
+    original_push, original_pop = getattr(owner, push), getattr(owner, pop)
+    local = threading.local()
+
+    @wraps(original_push)
+    def pushed(*args: Any, **kwargs: Any) -> Any:
+        done = original_push(*args, **kwargs)
+        name = phase_name((*args, *kwargs.values())[-1])
+        local.__dict__.setdefault("names", []).append(name)
+        hierarchical_timer(name).__enter__()
+        return done
+
+    @wraps(original_pop)
+    def popped(*args: Any, **kwargs: Any) -> Any:
+        names = local.__dict__.get("names")
+        if names:
+            hierarchical_timer(names.pop()).__exit__(None, None, None)
+        return original_pop(*args, **kwargs)
+
+    yield put(owner, push, pushed)
+    yield put(owner, pop, popped)
 
 
 def phase_name(name: object) -> str:

@@ -1,0 +1,339 @@
+"""Phases of code as it is, in real runs: which are shown, what is told, and that nothing stays in place."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_live import Repository
+
+OK, FAILED = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
+# The most there may be; a worker measures for a second and a half.
+WORKERS, INLINE = ("--rlperf", "--rlperf-max-time=6"), ("--rlperf-inline", "--rlperf-max-time=10")
+
+# An agent without timers, whose methods take a while; plain calls hold that nothing is in place of them.
+AGENT = """
+    import functools
+
+    def busy(times):
+        return sum(i * i for i in range(100 * times))
+
+    class Buffer:
+        __slots__ = ()
+        def sample(self, size):
+            return busy(2)
+
+    class Agent:
+        def __init__(self):
+            self.buffer = Buffer()
+
+        def update_critic(self):
+            return busy(6)
+
+        def update(self, batch_size=4):
+            self.buffer.sample(batch_size)
+            self.update_critic()
+            polyak()
+
+    def polyak():
+        return busy(3)
+"""
+
+
+PARTS = ("sample", "target_q", "critic", "actor", "alpha", "polyak")
+
+
+def write(pytester: pytest.Pytester, tests: str, agent: str = AGENT) -> None:
+    """Write an agent and tests of it."""
+    pytester.makepyfile(agent=agent, test_it="import agent as library\n" + textwrap.dedent(tests))
+
+
+def run(pytester: pytest.Pytester, how: Sequence[str]) -> tuple[pytest.RunResult, dict[str, dict[str, Any]]]:
+    """Return a measured run, and of each test the phases by their paths."""
+    result = pytester.runpytest_subprocess(*how, "-v", "--rlperf-json=run.json", "-p", "no:cacheprovider")
+    path = pytester.path / "run.json"
+    document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"tests": {}}
+    return result, {
+        name.rpartition("::")[2]: {phase["path"]: phase for phase in test["result"]["phases"]}
+        for name, test in document["tests"].items()
+    }
+
+
+def test_phases_of_methods_and_functions(pytester: pytest.Pytester) -> None:
+    """Methods of what is measured, of what it holds and functions are shown, once a call."""
+    write(
+        pytester,
+        """
+        def test_update(rlperf_sac_update):
+            phases = {"sample": "buffer.sample", "critic": "update_critic", "polyak": library.polyak}
+            rlperf_sac_update(library.Agent(), 4, phases=phases)
+        """,
+    )
+    result, phases = run(pytester, WORKERS)
+    assert result.ret == OK, result.stdout.str()
+    found = phases["test_update"]
+    assert list(found) == ["sac_update", *(f"sac_update/{name}" for name in ("sample", "critic", "polyak"))]
+    assert [phase["count"] for phase in found.values()] == pytest.approx([1] * 4)
+    result.stdout.re_match_lines([r"^\s+sac_update .*%", r"^\s+sample .*%", r"^\s+critic .*%", r"^\s+polyak .*%"])
+
+
+def test_every_fixture_takes_phases(pytester: pytest.Pytester) -> None:
+    """Also of a bound method, of a function by its module, and of what is no agent."""
+    write(
+        pytester,
+        """
+        import numpy as np
+
+        class Rows:
+            def sample(self, size):
+                return self.draw(size)
+            def draw(self, size):
+                library.busy(2)
+                return np.zeros((size, 3))
+
+        def test_bound(rlperf):
+            rlperf(library.Agent().update, phases={"critic": "update_critic", "polyak": "agent:polyak"})
+
+        def test_buffer(rlperf_replay_sample):
+            rlperf_replay_sample(Rows(), 4, phases={"draw": "draw"})
+
+        def scan(rewards, values):
+            return library.busy(3)
+
+        def gae(rewards, values, dones, last_values):
+            from pytest_rlperf.components.reference import compute_gae
+            scan(rewards, values)
+            return compute_gae(rewards, values, dones, last_values)
+
+        def test_gae(rlperf_gae):
+            rlperf_gae(gae, 8, 2, phases={"scan": scan})
+        """,
+    )
+    result, phases = run(pytester, INLINE)
+    assert result.ret == OK, result.stdout.str()
+    assert {test: [path for path in found if path.count("/") < 2] for test, found in phases.items()} == {
+        "test_bound": ["critic", "polyak"],
+        "test_buffer": ["sample", "sample/draw"],
+        "test_gae": [
+            "gae",
+            "gae/scan",
+            *(path for path in phases["test_gae"] if path.startswith("gae/") and path != "gae/scan"),
+        ],
+    }
+
+
+def test_nothing_is_in_place_of_plain_calls(pytester: pytest.Pytester) -> None:
+    """Calls that are timed run the methods themselves; only the fewer that make phases run them timed."""
+    write(
+        pytester,
+        """
+        import pytest
+
+        def is_original(agent):
+            return (
+                not {"update_critic"} & set(vars(agent))
+                and type(agent.buffer) is library.Buffer
+                and library.Agent.update_critic.__module__ == "agent"
+                and not hasattr(library.polyak, "__wrapped__")
+            )
+
+        def test_update(rlperf):
+            agent = library.Agent()
+            seen = {True: 0, False: 0}
+
+            def call():
+                seen[is_original(agent)] += 1
+                agent.update()
+
+            phases = {"critic": agent.update_critic, "sample": "test_it:HELD.buffer.sample", "polyak": "agent:polyak"}
+            result = rlperf(call, phases=phases)
+            assert is_original(agent)
+            if result.measured:
+                assert seen[True] > seen[False] > 0, seen
+
+        HELD = library.Agent()
+        """,
+    )
+    result, phases = run(pytester, INLINE)
+    assert result.ret == OK, result.stdout.str()
+    assert set(phases["test_update"]) == {"critic", "polyak"}
+
+
+@pytest.mark.parametrize(
+    ("phases", "says"),
+    [
+        ('{"critic": "update_critik"}', "phase 'critic': the Agent has no 'update_critik'; there is update_critic"),
+        ('{"polyak": "agent:poliak"}', "phase 'polyak': agent has no 'poliak'; there is polyak"),
+        ('{"a/b": "update_critic"}', "without '/'"),
+        ('["update_critic"]', "a mapping of names to methods, like"),
+    ],
+)
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_wrong_name_is_an_error_of_its_test(
+    pytester: pytest.Pytester, phases: str, says: str, measured: bool
+) -> None:
+    """It says what there is, before anything runs, in a measured run and in any other."""
+    write(
+        pytester,
+        f"""
+        def test_update(rlperf_sac_update):
+            agent = library.Agent()
+            agent.update = lambda *_: print("has", "run")
+            rlperf_sac_update(agent, 4, phases={phases})
+        """,
+    )
+    result = pytester.runpytest_subprocess(*(INLINE if measured else ()))
+    assert result.ret == FAILED, result.stdout.str()
+    words = re.sub(r"\s+", " ", result.stdout.str())
+    assert says in words
+    assert "has run" not in words
+
+
+TORCH_AGENT = """
+    import torch
+    from pytest_rlperf import hierarchical_timer
+
+    class Rows:
+        def sample(self, size):
+            return torch.ones(size, 2)
+
+    class Agent:
+        def __init__(self, own=False):
+            self.own = own
+            self.actor = torch.nn.Linear(2, 2)
+            self.critic = torch.nn.Linear(4, 1)
+            self.critic_target = torch.nn.Linear(4, 1)
+            self.critic_target.load_state_dict(self.critic.state_dict())
+            self.critic_optimizer = torch.optim.SGD(self.critic.parameters(), lr=1e-4)
+            self.actor_optimizer = torch.optim.SGD(self.actor.parameters(), lr=1e-4)
+            self.log_alpha = torch.zeros(1, requires_grad=True)
+            self.alpha_optimizer = torch.optim.SGD([self.log_alpha], lr=1e-4)
+            self.buffer = Rows()
+
+        def update(self, batch_size):
+            rows = self.buffer.sample(batch_size)
+            with torch.no_grad():
+                target = self.critic_target(torch.cat((rows, self.actor(rows)), -1))
+            loss = (self.critic(torch.cat((rows, rows), -1)) - target - 1).square().mean()
+            self.critic_optimizer.zero_grad()
+            loss.backward()
+            self.critic_optimizer.step()
+            self.update_actor(rows)
+            with torch.no_grad():
+                for target, parameter in zip(self.critic_target.parameters(), self.critic.parameters()):
+                    target.lerp_(parameter, 0.1)
+
+        def update_actor(self, rows):
+            if self.own:
+                with hierarchical_timer("mine"):
+                    return self.step_actor(rows)
+            return self.step_actor(rows)
+
+        def step_actor(self, rows):
+            actions = self.actor(rows)
+            self.actor_optimizer.zero_grad()
+            (-self.critic(torch.cat((rows, actions), -1)).mean()).backward()
+            self.actor_optimizer.step()
+            self.alpha_optimizer.zero_grad()
+            (-self.log_alpha * actions.detach().mean()).sum().backward()
+            self.alpha_optimizer.step()
+"""
+
+
+def sections_of(pytester: pytest.Pytester, tests: str) -> dict[str, list[str]]:
+    """Return the phases right below a measured update, by test."""
+    # Looked for and not imported: pytester forgets what a test has imported, and a second import of it breaks Python.
+    if find_spec("torch") is None:
+        pytest.skip("needs PyTorch")
+    write(pytester, f"import torch\n\ntorch.set_num_threads(1)\n{textwrap.dedent(tests)}", TORCH_AGENT)
+    result, phases = run(pytester, INLINE)
+    assert result.ret == OK, result.stdout.str()
+    return {test: [path.partition("/")[2] for path in paths if path.count("/") == 1] for test, paths in phases.items()}
+
+
+@pytest.mark.torch
+def test_an_update_without_timers_is_harvested(pytester: pytest.Pytester) -> None:
+    """Its six parts are seen from outside."""
+    tests = """
+        def test_harvested(rlperf_sac_update):
+            rlperf_sac_update(library.Agent(), 16)
+    """
+    assert sections_of(pytester, tests) == {"test_harvested": list(PARTS)}
+
+
+@pytest.mark.torch
+def test_an_update_with_phases_is_not_harvested(pytester: pytest.Pytester) -> None:
+    """Of an agent with timers of its own, or named phases, only those are seen."""
+    tests = """
+        def test_own(rlperf_sac_update):
+            rlperf_sac_update(library.Agent(own=True), 16)
+
+        def test_named(rlperf_sac_update):
+            rlperf_sac_update(library.Agent(), 16, phases={"actor": "update_actor", "net": "critic_target"})
+    """
+    assert sections_of(pytester, tests) == {"test_own": ["mine"], "test_named": ["net", "actor"]}
+
+
+@pytest.mark.torch
+def test_nothing_is_harvested_of_plain_calls(pytester: pytest.Pytester) -> None:
+    """A thunk's update has no hooks in it where it is timed, and has where its parts are looked at."""
+    tests = """
+        from torch.optim import optimizer
+
+        def test_plain(rlperf_sac_update):
+            agent = library.Agent()
+            before = torch.autograd.backward, torch.optim.Optimizer.zero_grad
+            seen = {True: 0, False: 0}
+
+            def thunk():
+                touched = optimizer._global_optimizer_pre_hooks or agent.actor._forward_hooks or vars(agent.buffer)
+                is_plain = not touched and before == (torch.autograd.backward, torch.optim.Optimizer.zero_grad)
+                seen[is_plain] += 1
+                agent.update(16)
+
+            result = rlperf_sac_update(thunk)
+            if result.measured:
+                assert seen[True] > seen[False] > 0, seen
+    """
+    assert sections_of(pytester, tests) == {"test_plain": list(PARTS)}
+
+
+def test_a_live_comparison_blames_a_harvested_phase(tmp_path: Path) -> None:
+    """What a commit made slower is found in a phase that the code itself has no timer for."""
+    repository = Repository(tmp_path / "repo", tmp_path)
+    source = """
+    class Learner:
+        def work(self):
+            return self.update_actor() + self.update_critic()
+        def update_actor(self):
+            return sum(i * i for i in range(400))
+        def update_critic(self):
+            return sum(i * i for i in range({steps}))
+    """
+    repository.write("mylib/__init__.py", source.format(steps=400))
+    repository.write(
+        "tests/test_it.py",
+        """
+        from mylib import Learner
+
+        def test_work(rlperf):
+            rlperf(Learner().work, phases={"actor": "update_actor", "critic": "update_critic"})
+        """,
+    )
+    repository.commit()
+    repository.write("mylib/__init__.py", source.format(steps=2400))
+    run = repository.against("HEAD", "--rlperf-json=run.json")
+    assert run.code == FAILED, run.out
+    assert run.verdicts == {"test_work": "SLOWER"}
+    assert "critic +" in run.words
+    test = json.loads((repository.root / "run.json").read_text(encoding="utf-8"))["tests"][
+        "tests/test_it.py::test_work"
+    ]
+    parts = {part["path"]: part["change_s"] for part in test["live"]["contributions"]}
+    assert max(parts, key=lambda path: parts[path]) == "critic"

@@ -1,0 +1,877 @@
+"""Phases that PyTorch tells of, by a clock that only the operations under test advance."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_rlperf.testing import FakeClock
+from pytest_rlperf.timers import Tree, hierarchical_timer, recording
+from pytest_rlperf.timers.probes import (
+    Backward,
+    Forward,
+    OptimizerSteps,
+    Ranges,
+    UpdateSections,
+    attached,
+    probes_for,
+    standing_probes,
+)
+
+torch: Any = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+optimizer_module: Any = sys.modules["torch.optim.optimizer"]
+Figures = dict[str, tuple[float, float]]
+
+
+def figures(tree: Tree) -> Figures:
+    """Return each path's count and total seconds."""
+    return {phase.path: (phase.count, phase.total_s) for phase in tree.phases(1)}
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Return a clock that stands still."""
+    return FakeClock()
+
+
+def state() -> list[object]:
+    """Return what probes may touch of PyTorch."""
+    holders = (
+        *(torch.autograd, torch.cuda.nvtx, torch.autograd.profiler.record_function, torch.optim.Optimizer),
+        *(torch.Tensor,),
+    )
+    return [
+        [[(name, id(value)) for name, value in vars(holder).items()] for holder in holders],
+        dict(optimizer_module._global_optimizer_pre_hooks),
+        dict(optimizer_module._global_optimizer_post_hooks),
+    ]
+
+
+@contextmanager
+def unchanged(*modules: Any) -> Iterator[None]:
+    """Hold that PyTorch is as before, and that no module has a hook or another attribute."""
+    parts = [part for module in modules for part in module.modules()]
+    before = [state(), [{name: id(value) for name, value in vars(part).items()} for part in parts]]
+    try:
+        yield
+    finally:
+        assert [state(), [{name: id(value) for name, value in vars(part).items()} for part in parts]] == before
+        assert not any(
+            part._forward_hooks or part._forward_pre_hooks or part._forward_hooks_always_called for part in parts
+        )
+
+
+class Slow(torch.nn.Module):  # type: ignore[misc]
+    """A linear layer whose forward and backward passes take known times."""
+
+    def __init__(self, clock: FakeClock, forward_s: float = 1, backward_s: float = 0, inputs: int = 2) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(inputs, 2)
+        self.clock, self.forward_s, self.backward_s = clock, forward_s, backward_s
+
+    def forward(self, *inputs: Any) -> Any:
+        """Take the time."""
+        self.clock.advance(self.forward_s)
+        out = self.layer(torch.cat(inputs, -1))
+        if out.requires_grad:
+            out.register_hook(lambda grad: self.clock.advance(self.backward_s))
+        return out
+
+
+class SlowStep(torch.optim.SGD):  # type: ignore[misc]
+    """Takes a known time for a step."""
+
+    def __init__(self, parameters: Any, clock: FakeClock, step_s: float, lr: float = 1e-2) -> None:
+        super().__init__(parameters, lr=lr)
+        self.clock, self.step_s = clock, step_s
+
+    def step(self, closure: Any = None) -> None:
+        """Take the time."""
+        self.clock.advance(self.step_s)
+        super().step()
+
+
+# ------------------------------------------------------------------ events
+
+
+def test_optimizer_steps(clock: FakeClock) -> None:
+    """Every optimizer's step is a phase, by the name it was given, also of optimizers made meanwhile."""
+    net = Slow(clock)
+    first = SlowStep(net.parameters(), clock, 2)
+    with unchanged(net), attached([OptimizerSteps({id(first): "actor"})]), recording(clock) as tree:
+        first.step()
+        SlowStep(net.parameters(), clock, 3).step()
+    assert figures(tree) == {"actor": (1, 2), "step": (1, 3)}
+    with recording(clock) as tree:
+        first.step()
+    assert figures(tree) == {}
+
+
+def test_an_optimizer_step_that_fails(clock: FakeClock) -> None:
+    """PyTorch does not tell that a step has failed: its phase ends with the one around it."""
+    net = Slow(clock)
+    failing = SlowStep(net.parameters(), clock, 2)
+    failing.param_groups[0]["lr"] = None
+    for parameter in net.parameters():
+        parameter.grad = torch.ones_like(parameter)
+
+    def update() -> None:
+        with hierarchical_timer("update"):
+            with suppress(TypeError, RuntimeError):
+                failing.step()
+            clock.advance(1)
+
+    with unchanged(net), attached([OptimizerSteps()]), recording(clock) as tree:
+        with pytest.warns(RuntimeWarning, match="'step' within 'update'"):
+            update()
+        with hierarchical_timer("update"):
+            clock.advance(1)
+    assert figures(tree) == {"update": (2, 4), "update/step": (1, 3)}
+
+
+def test_backward_passes(clock: FakeClock) -> None:
+    """All three ways to a backward pass are one phase, each entered once."""
+    net = Slow(clock, backward_s=3)
+
+    def loss() -> Any:
+        return net(torch.ones(4, 2)).sum()
+
+    with unchanged(net), attached([Backward()]), recording(clock) as tree:
+        loss().backward()
+        torch.autograd.backward(loss())
+        assert len(torch.autograd.grad(loss(), list(net.parameters()))) == 2
+        with pytest.raises(RuntimeError, match="does not require grad"):
+            torch.zeros(()).backward()
+    assert figures(tree) == {"backward": (4, 9)}
+
+
+def test_forward_passes_of_named_modules(clock: FakeClock) -> None:
+    """A module's passes are timed under its name, those of modules within below it, and a pass that fails ends."""
+
+    class Whole(torch.nn.Module):  # type: ignore[misc]
+        """Has two parts."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.head = Slow(clock, 1), Slow(clock, 2)
+
+        def forward(self, inputs: Any) -> Any:
+            """Run both."""
+            return self.head(self.encoder(inputs))
+
+    whole = Whole()
+    named = {"policy": whole, "encoder": whole.encoder, "head": whole.head}
+    with unchanged(whole), attached([Forward(named)]), recording(clock) as tree:
+        whole(torch.ones(4, 2))
+        with pytest.raises(RuntimeError):
+            whole(torch.ones(4, 5))
+        with hierarchical_timer("after"):
+            clock.advance(1)
+    assert figures(tree) == {"policy": (2, 4), "policy/encoder": (2, 2), "policy/head": (1, 2), "after": (1, 1)}
+    assert tree.faults == {}
+
+
+def test_phases_that_name_modules(clock: FakeClock) -> None:
+    """Where a phase's name leads to a module its passes are timed, and the module stays a module."""
+    agent = SimpleNamespace(critic=Slow(clock, 2))
+    whole = torch.nn.ModuleDict({"actor": Slow(clock, 3)})
+
+    def call() -> None:
+        assert agent.critic.state_dict()
+        agent.critic(torch.ones(1, 2))
+        whole.actor(torch.ones(1, 2))
+        whole.actor.forward(torch.ones(1, 2))
+
+    probes = [
+        *probes_for({"critic": "critic"}, agent),
+        *probes_for({"actor": "actor", "direct": "actor.forward"}, whole),
+    ]
+    with unchanged(agent.critic, whole), attached(probes), recording(clock) as tree:
+        call()
+    assert figures(tree) == {"critic": (1, 2), "actor": (1, 3), "actor/direct": (1, 3), "direct": (1, 3)}
+
+
+def test_a_probe_that_fails_amid_hooks(clock: FakeClock) -> None:
+    """Hooks that were in place before one could not be are taken away."""
+    net = Slow(clock)
+    with (
+        unchanged(net),
+        pytest.raises(AttributeError, match="register_forward"),
+        attached([Forward({"a": net, "b": 3})]),
+    ):
+        pass
+
+
+# ------------------------------------------------------------------ ranges
+
+
+def test_record_function_ranges(clock: FakeClock) -> None:
+    """Ranges are phases as contexts and as decorators, and PyTorch's own around optimizers are not."""
+    net = Slow(clock)
+    record = torch.profiler.record_function
+
+    @record("decorated/twice")  # type: ignore[untyped-decorator]
+    def decorated() -> None:
+        clock.advance(2)
+
+    with unchanged(net), recording(clock) as tree:
+        with attached([Ranges()]):
+            with record("collect"):
+                decorated()
+                SlowStep(net.parameters(), clock, 3).step()
+            with suppress(KeyError), record("fails"):
+                clock.advance(1)
+                raise KeyError
+        with record("after"):
+            clock.advance(1)
+    assert figures(tree) == {"collect": (1, 5), "collect/decorated|twice": (1, 2), "fails": (1, 1)}
+
+
+def test_nvtx_ranges(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVTX ranges that are pushed through torch are phases, of their own thread, and pushed as ever."""
+    nvtx = torch.cuda.nvtx
+    told: list[object] = []
+
+    def push(msg: object) -> int:
+        told.append(msg)
+        return len(told)
+
+    monkeypatch.setattr(nvtx, "range_push", push)
+    monkeypatch.setattr(nvtx, "range_pop", lambda: told.append(None))
+    with unchanged(), attached([Ranges()]), recording(clock) as tree:
+        nvtx.range_pop()
+        with nvtx.range("step {}", 3):
+            clock.advance(1)
+            thread = threading.Thread(target=nvtx.range_push, args=("elsewhere",))
+            thread.start()
+            thread.join()
+            assert nvtx.range_push(msg="inner") == 4
+            clock.advance(2)
+            nvtx.range_pop()
+    assert figures(tree) == {"step 3": (1, 3), "step 3/inner": (1, 2)}
+    assert told == [None, "step 3", "elsewhere", "inner", None, None]
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="a CUDA build has NVTX")
+def test_nvtx_without_cuda(clock: FakeClock) -> None:
+    """On a build without CUDA a push fails as it does unobserved, and opens no phase."""
+    with attached([Ranges()]), recording(clock) as tree:
+        for call in (lambda: torch.cuda.nvtx.range_push("step"), torch.cuda.nvtx.range_pop):
+            with pytest.raises(RuntimeError, match="NVTX functions not installed"):
+                call()
+    assert figures(tree) == {}
+
+
+def test_standing_probes_leave_nothing(clock: FakeClock) -> None:
+    """What any code is measured with is put back."""
+    with unchanged(), attached(standing_probes()):
+        pass
+
+
+TORCHRL = """
+import sys
+from pytest_rlperf.timers import recording, hierarchical_timer
+from pytest_rlperf.timers.probes import attached, quieten_torchrl, standing_probes
+import torch
+from torchrl import _utils
+from torchrl.envs import GymEnv
+
+env = GymEnv("Pendulum-v1", device="cpu")
+quieten_torchrl()
+assert not _utils._PROFILING_ENABLED
+with recording() as quiet:
+    env.rollout(3)
+with attached(standing_probes()), recording() as tree:
+    assert _utils._PROFILING_ENABLED is (sys.argv[1] == "1")
+    with hierarchical_timer("rollout"):
+        env.rollout(3)
+assert not _utils._PROFILING_ENABLED
+print([phase.path for phase in quiet.phases(1)])
+print([(phase.path, phase.count) for phase in tree.phases(1)])
+"""
+
+
+@pytest.mark.parametrize("armed", ["1", "0"])
+def test_ranges_of_torchrl(armed: str) -> None:
+    """TorchRL's own ranges are made where they are armed, while they are attached, and are quiet otherwise."""
+    pytest.importorskip("torchrl")
+    pytest.importorskip("gymnasium")
+    environment = {"TORCHRL_PROFILING": armed, "RLPERF_TIMERS": "standby"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", TORCHRL, armed],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    quiet, phases = done.stdout.splitlines()[-2:]
+    assert quiet == "[]"
+    found = dict(eval(phases))  # noqa: S307 - what the program above wrote
+    if armed == "1":
+        assert found["rollout/EnvBase.rollout"] == 1
+        assert {path.rpartition("/")[2] for path in found} >= {"EnvBase.rollout", "EnvBase.reset", "EnvBase.step"}
+        assert next(count for path, count in found.items() if path.endswith("EnvBase.step")) == 3
+    else:
+        assert found == {"rollout": 1}
+
+
+# ------------------------------------------------------------------ sections of an update
+
+
+def sections(agent: object, call: Callable[[], object], clock: FakeClock, calls: int = 1) -> tuple[Figures, float]:
+    """Return the figures of ``calls`` of an update, its parts' paths less the first, and what no section has."""
+    harvest = UpdateSections(agent)
+    assert harvest
+    told = harvest.around(call)
+    modules = [module for module, _ in harvest._parts.modules]
+    with unchanged(*modules), attached([harvest]), recording(clock) as tree:
+        for _ in range(calls):
+            with hierarchical_timer("update"):
+                told()
+    (root,) = (phase for phase in tree.phases(1) if phase.path == "update")
+    below = {path.partition("/")[2]: figure for path, figure in figures(tree).items() if "/" in path}
+    assert sum(total for path, (_, total) in below.items() if "/" not in path) + root.self_s == pytest.approx(
+        root.total_s
+    )
+    return below, root.self_s
+
+
+def top(found: Figures) -> Figures:
+    """Return the sections alone."""
+    return {path: figure for path, figure in found.items() if "/" not in path}
+
+
+class Rows:
+    """A buffer whose sampling takes a second."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+
+    def sample(self, size: int) -> Any:
+        """Return ones."""
+        self.clock.advance(1)
+        return torch.ones(size, 2)
+
+
+class Times(SimpleNamespace):
+    """What one agent's update is made of, each part with a time of its own that tells it from the others."""
+
+    convert, target_actor, target, target_math = 0.5, 0.0, 0.0, 0.25
+
+
+class Nets:
+    """Networks, optimizers and a buffer as of CleanRL's SAC: two critics, one optimizer of both."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        torch.manual_seed(0)
+        self.clock = clock
+        self.actor = Slow(clock, 2, 8)
+        self.qf1, self.qf2 = Slow(clock, 16, 32, 4), Slow(clock, 16, 32, 4)
+        self.qf1_target, self.qf2_target = Slow(clock, 64, inputs=4), Slow(clock, 64, inputs=4)
+        self.qf1_target.load_state_dict(self.qf1.state_dict())
+        self.qf2_target.load_state_dict(self.qf2.state_dict())
+        self.q_optimizer = SlowStep([*self.qf1.parameters(), *self.qf2.parameters()], clock, 128)
+        self.actor_optimizer = SlowStep(self.actor.parameters(), clock, 256)
+        self.log_alpha = torch.zeros(1, requires_grad=True)
+        self.a_optimizer = SlowStep([self.log_alpha], clock, 512)
+        self.rb: Any = Rows(clock)
+
+
+def cleanrl(nets: Nets, *, delay: int = 1, autotune: bool = True, inline: bool = True) -> Callable[[], None]:
+    """Return a thunk that does an update as CleanRL's script does, all of it in variables of a closure."""
+    clock, actor, rb = nets.clock, nets.actor, nets.rb
+    qf1, qf2, qf1_target, qf2_target = nets.qf1, nets.qf2, nets.qf1_target, nets.qf2_target
+    q_optimizer, actor_optimizer, a_optimizer = nets.q_optimizer, nets.actor_optimizer, nets.a_optimizer
+    log_alpha = nets.log_alpha
+    step = iter(range(1000))
+
+    def update() -> None:
+        global_step = next(step)
+        data = rb.sample(4)
+        clock.advance(0.5)
+        with torch.no_grad():
+            next_actions = actor(data)
+            target = torch.min(qf1_target(data, next_actions), qf2_target(data, next_actions))
+            clock.advance(0.25)
+        loss = ((qf1(data, data) - target) ** 2).mean() + ((qf2(data, data) - target) ** 2).mean()
+        q_optimizer.zero_grad()
+        loss.backward()
+        q_optimizer.step()
+        if global_step % delay == 0:
+            for _ in range(delay):
+                pi = actor(data)
+                actor_loss = -torch.min(qf1(data, pi), qf2(data, pi)).mean()
+                actor_optimizer.zero_grad()
+                actor_loss.backward()
+                actor_optimizer.step()
+                if autotune:
+                    with torch.no_grad():
+                        log_pi = actor(data)
+                    alpha_loss = (-log_alpha.exp() * log_pi).mean()
+                    a_optimizer.zero_grad()
+                    alpha_loss.backward()
+                    a_optimizer.step()
+        if inline:
+            for parameter, target_parameter in zip(qf1.parameters(), qf1_target.parameters(), strict=True):
+                target_parameter.data.copy_(0.1 * parameter.data + 0.9 * target_parameter.data)
+            clock.advance(1024)
+            for parameter, target_parameter in zip(qf2.parameters(), qf2_target.parameters(), strict=True):
+                target_parameter.data.copy_(0.1 * parameter.data + 0.9 * target_parameter.data)
+
+    return update
+
+
+# Powers of two add up to no other sum: what a label has timed can be read off its total.
+TARGET_Q = 2 + 2 * 64 + 0.25
+CRITIC = 2 * 16 + 2 * 32 + 128
+ACTOR = 2 + 2 * 16 + 2 * 32 + 8 + 256
+ALPHA = 2 + 512
+
+
+def test_an_update_of_variables(clock: FakeClock) -> None:
+    """A thunk over a script's variables is cut into its six parts, which time what they say and add up."""
+    found, rest = sections(update := cleanrl(Nets(clock)), update, clock)
+    assert top(found) == {
+        "sample": (1, 1.5),
+        "target_q": (1, TARGET_Q),
+        "critic": (1, CRITIC),
+        "actor": (1, ACTOR),
+        "alpha": (1, ALPHA),
+        "polyak": (1, 1024),
+    }
+    assert rest == 0
+    assert {path: figure for path, figure in found.items() if "/" in path} == {
+        "target_q/forward": (3, 130),
+        "critic/forward": (2, 32),
+        "critic/backward": (1, 64),
+        "critic/step": (1, 128),
+        "actor/forward": (3, 34),
+        "actor/backward": (1, 72),
+        "actor/step": (1, 256),
+        "alpha/forward": (1, 2),
+        "alpha/backward": (1, 0),
+        "alpha/step": (1, 512),
+    }
+
+
+def test_what_an_update_leaves_out(clock: FakeClock) -> None:
+    """Without a learned temperature or moving targets there are no such parts, and a tail is nobody's."""
+    nets = Nets(clock)
+    step = cleanrl(nets, autotune=False, inline=False)
+
+    def update() -> None:
+        step()
+        clock.advance(2048)
+
+    found, rest = sections(update, update, clock)
+    assert top(found) == {"sample": (1, 1.5), "target_q": (1, TARGET_Q), "critic": (1, CRITIC), "actor": (1, ACTOR)}
+    assert rest == 2048
+
+
+def test_a_delayed_actor(clock: FakeClock) -> None:
+    """An actor that is updated every other time, twice, is an entry in every other update."""
+    update = cleanrl(Nets(clock), delay=2)
+    found, rest = sections(update, update, clock, calls=4)
+    assert top(found) == {
+        "sample": (4, 4 * 1.5),
+        "target_q": (4, 4 * TARGET_Q),
+        "critic": (4, 4 * CRITIC),
+        "actor": (2, 4 * ACTOR),
+        "alpha": (2, 4 * ALPHA),
+        "polyak": (4, 4 * 1024),
+    }
+    assert rest == 0
+
+
+def test_two_gradient_steps_in_one_call(clock: FakeClock) -> None:
+    """Two steps of one call make one entry of every part, of the time of both."""
+    step = cleanrl(Nets(clock))
+
+    def update() -> None:
+        step()
+        step()
+
+    found, rest = sections(update, update, clock)
+    assert {path: count for path, (count, _) in top(found).items()} == dict.fromkeys(
+        ("sample", "target_q", "critic", "actor", "alpha", "polyak"), 1
+    )
+    assert (found["critic"], found["polyak"], rest) == ((1, 2 * CRITIC), (1, 2048), 0)
+    assert found["critic/step"] == (2, 256)
+
+
+def soft_update(clock: FakeClock) -> None:
+    """Take the time to move target networks."""
+    clock.advance(1024)
+
+
+class ByFunction(Nets):
+    """An agent that moves its targets by a function, and goes on afterwards."""
+
+    def update(self) -> None:
+        """Do one gradient step."""
+        cleanrl(self, inline=False)()
+        soft_update(self.clock)
+        self.clock.advance(4096)
+
+
+class ByMethod(Nets):
+    """Likewise by a method of its own."""
+
+    def update(self) -> None:
+        """Do one gradient step."""
+        cleanrl(self, inline=False)()
+        self._polyak_update()
+        self.clock.advance(4096)
+
+    def _polyak_update(self) -> None:
+        self.clock.advance(1024)
+
+
+@pytest.mark.parametrize("kind", [ByFunction, ByMethod])
+def test_targets_that_are_moved_by_name(clock: FakeClock, kind: type[Any]) -> None:
+    """What moves targets is found by its name, in the agent or its module; what comes after it is nobody's."""
+    agent = kind(clock)
+    found, rest = sections(agent, agent.update, clock)
+    assert (found["polyak"], rest) == ((1, 1024), 4096)
+    assert (found["alpha"], found["actor"], found["sample"]) == ((1, ALPHA), (1, ACTOR), (1, 1.5))
+    by_method, _ = sections(agent.update, agent.update, clock)
+    by_partial, _ = sections(functools.partial(agent.update), agent.update, clock)
+    assert top(by_method) == top(by_partial) == top(found)
+    assert "_polyak_update" not in vars(agent)
+
+
+def test_a_function_in_a_closure_moves_targets(clock: FakeClock) -> None:
+    """So is one that is a variable of the thunk alone, and it is its variable again afterwards."""
+    step = cleanrl(Nets(clock), inline=False)
+
+    def local_soft_update() -> None:
+        clock.advance(3)
+
+    before = local_soft_update
+
+    def update() -> None:
+        step()
+        local_soft_update()
+
+    found, rest = sections(update, update, clock)
+    assert (found["polyak"], rest) == ((1, 3), 0)
+    assert local_soft_update is before
+
+
+class FixedRows:
+    """A buffer that takes no attributes."""
+
+    __slots__ = ("clock",)
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+
+    def sample(self, size: int) -> Any:
+        """Return ones, in a second."""
+        self.clock.advance(1)
+        return torch.ones(size, 2)
+
+
+def test_a_read_only_buffer(clock: FakeClock) -> None:
+    """A buffer of Rust's has a stand-in where the agent or the closure has it, and sampling is a part by itself."""
+    nets = Nets(clock)
+    nets.rb = rb = FixedRows(clock)
+    update = cleanrl(nets)
+    found, _ = sections(update, update, clock)
+    cells: Any = vars(type(update))["__closure__"].__get__(update)
+    agent: Any = ByFunction(clock)
+    agent.rb = rb
+    of_agent, _ = sections(agent, agent.update, clock)
+    assert (found["sample"], of_agent["sample"]) == ((1, 1.5), (1, 1.5))
+    assert any(cell.cell_contents is rb for cell in cells)
+    assert agent.rb is rb
+
+
+def test_alpha_before_all_others(clock: FakeClock) -> None:
+    """In Stable-Baselines3's order the actor's pass serves the temperature too, and its loss comes last."""
+    nets = Nets(clock)
+    actor, qf1, qf1_target, rb = nets.actor, nets.qf1, nets.qf1_target, nets.rb
+    log_alpha, a_optimizer, q_optimizer, pi_optimizer = (
+        nets.log_alpha,
+        nets.a_optimizer,
+        nets.q_optimizer,
+        nets.actor_optimizer,
+    )
+
+    def update() -> None:
+        data = rb.sample(4)
+        pi = actor(data)
+        alpha_loss = -(log_alpha * pi.detach()).mean()
+        a_optimizer.zero_grad()
+        alpha_loss.backward()
+        a_optimizer.step()
+        with torch.no_grad():
+            target = qf1_target(data, actor(data))
+        loss = ((qf1(data, data) - target) ** 2).mean()
+        q_optimizer.zero_grad()
+        loss.backward()
+        q_optimizer.step()
+        actor_loss = -qf1(data, pi).mean()
+        pi_optimizer.zero_grad()
+        actor_loss.backward()
+        pi_optimizer.step()
+
+    found, rest = sections(update, update, clock)
+    assert top(found) == {
+        "sample": (1, 1),
+        "actor": (1, 2 + 16 + 32 + 8 + 256),
+        "alpha": (1, 512),
+        "target_q": (1, 2 + 64),
+        "critic": (1, 16 + 32 + 128),
+    }
+    assert rest == 0
+
+
+def test_a_critic_before_its_target(clock: FakeClock) -> None:
+    """Where a critic runs first and its target after it, the backward pass is the critic's all the same."""
+    nets = Nets(clock)
+    qf1, qf1_target, rb, q_optimizer = nets.qf1, nets.qf1_target, nets.rb, nets.q_optimizer
+
+    def update() -> None:
+        data = rb.sample(4)
+        q = qf1(data, data)
+        with torch.no_grad():
+            target = qf1_target(data, data)
+        q_optimizer.zero_grad()
+        ((q - target) ** 2).mean().backward()
+        q_optimizer.step()
+
+    found, rest = sections(update, update, clock)
+    assert top(found) == {"sample": (1, 1), "critic": (1, 16 + 32 + 128), "target_q": (1, 64)}
+    assert rest == 0
+
+
+def test_modules_without_names_that_say_anything(clock: FakeClock) -> None:
+    """Of modules that nobody can tell apart the backward passes and steps still are, and so are their sections."""
+    nets = Nets(clock)
+    net_a, net_b, rb = nets.actor, nets.qf1, nets.rb
+    critic_optimizer, actor_optimizer = nets.q_optimizer, nets.actor_optimizer
+
+    def update() -> None:
+        data = rb.sample(4)
+        net_b(data, data).mean().backward()
+        critic_optimizer.step()
+        net_b(data, net_a(data)).mean().backward()
+        actor_optimizer.step()
+
+    found, rest = sections(update, update, clock)
+    # The first passes are still the sample's, as nothing tells that they have begun.
+    assert top(found) == {"sample": (1, 1 + 16), "critic": (1, 32 + 128), "actor": (1, 2 + 16 + 32 + 8 + 256)}
+    assert rest == 0
+
+
+def test_modules_in_lists(clock: FakeClock) -> None:
+    """Members of a list or a dictionary are what it is called."""
+    nets = Nets(clock)
+    agent = SimpleNamespace(
+        critics=[nets.qf1, nets.qf2],
+        critic_targets={"first": nets.qf1_target, "second": nets.qf2_target},
+        policy=nets.actor,
+        optimizers={"critic": nets.q_optimizer, "policy": nets.actor_optimizer, "temperature": nets.a_optimizer},
+        replay=nets.rb,
+        odd=SimpleNamespace(anything=None),
+    )
+    update = cleanrl(nets)
+    found, rest = sections(agent, update, clock)
+    assert (found["target_q"], found["critic"], found["actor"], found["alpha"]) == (
+        (1, TARGET_Q),
+        (1, CRITIC),
+        (1, ACTOR),
+        (1, ALPHA),
+    )
+    assert rest == 0
+
+
+def test_agents_that_answer_anything(clock: FakeClock) -> None:
+    """Looking for an agent's parts asks no object for what it would have to make up."""
+
+    class Yes:
+        """Has every attribute, of no use."""
+
+        def __getattr__(self, name: str) -> None:
+            return None
+
+    def make() -> Callable[[], None]:
+        def update() -> None:
+            late.step()
+
+        agent.thunk = update
+        assert UpdateSections(agent)  # although its variable has no value yet
+        late = nets.actor_optimizer
+        return update
+
+    nets = Nets(clock)
+    agent = SimpleNamespace(anything=Yes(), nets=nets)
+    assert UpdateSections(make())
+    assert not UpdateSections(SimpleNamespace(anything=Yes()))
+
+
+def test_an_update_that_raises(clock: FakeClock) -> None:
+    """What had run is counted, what it raises comes through, and nothing stays attached or open."""
+    nets = Nets(clock)
+    nets.qf2.forward_s = 0
+    step = cleanrl(nets)
+
+    class BrokenError(Exception):
+        """Ends an update."""
+
+    errors = iter((BrokenError, KeyboardInterrupt))
+
+    def broken(*_: object) -> None:
+        clock.advance(4096)
+        raise next(errors)
+
+    harvest = UpdateSections(step)
+    told = harvest.around(step)
+    handle = nets.qf2.layer.register_forward_hook(broken)
+    with attached([harvest]), recording(clock) as tree:
+        for error in (BrokenError, KeyboardInterrupt):
+            with pytest.raises(error), hierarchical_timer("update"):
+                told()
+        handle.remove()
+        with hierarchical_timer("after"):
+            told()
+    found = figures(tree)
+    assert {path: found[path] for path in ("update/target_q", "update/critic", "after/critic", "after/actor")} == {
+        "update/target_q": (2, 2 * TARGET_Q),
+        "update/critic": (2, 2 * (16 + 4096)),
+        "after/critic": (1, CRITIC - 16),
+        "after/actor": (1, ACTOR - 16),
+    }
+    assert not nets.qf2._forward_hooks
+
+
+def test_other_threads_do_not_cut(clock: FakeClock) -> None:
+    """A thread that acts with the same networks meanwhile neither cuts nor counts."""
+    nets = Nets(clock)
+    step = cleanrl(nets)
+    sampled = nets.rb.sample
+
+    def sample(size: int) -> Any:
+        def act() -> None:
+            nets.actor(torch.ones(1, 2)).sum().backward()
+            nets.actor_optimizer.step()
+
+        thread = threading.Thread(target=act)
+        thread.start()
+        thread.join()
+        return sampled(size)
+
+    nets.rb.sample = sample
+    found, rest = sections(step, step, clock)
+    assert top(found)["sample"] == (1, 1.5 + 2 + 8 + 256)
+    assert top(found)["actor"] == (1, ACTOR)
+    assert rest == 0
+
+
+def test_phases_of_ones_own_are_not_cut(clock: FakeClock) -> None:
+    """What the user has put a timer around is a phase as it is."""
+    nets = Nets(clock)
+    update = cleanrl(nets)
+    told = UpdateSections(update).around(update)
+
+    def own() -> None:
+        with hierarchical_timer("mine"):
+            update()
+
+    found, rest = sections(update, own, clock)
+    assert top(found) == {"mine": (1, 1.5 + TARGET_Q + CRITIC + ACTOR + ALPHA + 1024)}
+    assert rest == 0
+    told()  # nothing records, and nothing is attached
+
+
+def test_an_update_within_an_update(clock: FakeClock) -> None:
+    """An update that its own thunk calls again is part of it."""
+    nets = Nets(clock)
+    step = cleanrl(nets)
+    harvest = UpdateSections(step)
+    inner = harvest.around(step)
+    with attached([harvest]), recording(clock) as tree, hierarchical_timer("update"):
+        harvest.around(lambda: (inner(), inner()))()
+    assert figures(tree)["update/critic"] == (1, 2 * CRITIC)
+
+
+def test_nothing_to_cut_at(clock: FakeClock) -> None:
+    """An agent without optimizers has no sections."""
+    assert not UpdateSections(SimpleNamespace(actor=Slow(clock)))
+    assert not UpdateSections(3)
+
+
+# ------------------------------------------------------------------ real libraries
+
+
+def shares(agent: object, update: Callable[[], object], calls: int = 20) -> tuple[list[str], float]:
+    """Return the sections of a real update, in their order, and the share of its time that is in none."""
+    harvest = UpdateSections(agent)
+    told = harvest.around(update)
+    for _ in range(3):
+        update()
+    with unchanged(*(module for module, _ in harvest._parts.modules)), attached([harvest]), recording() as tree:
+        for _ in range(calls):
+            with hierarchical_timer("update"):
+                told()
+    phases = tree.phases(calls)
+    assert tree.faults == {}
+    assert all(phase.count == 1 for phase in phases if phase.depth == 1)
+    return [phase.name for phase in phases if phase.depth == 1], phases[0].self_s / phases[0].total_s
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Have PyTorch use one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_sac_of_stable_baselines3() -> None:
+    """Its update has all six parts, the temperature's after the actor's pass that both need."""
+    sb3 = pytest.importorskip("stable_baselines3")
+    model = sb3.SAC("MlpPolicy", "Pendulum-v1", learning_starts=10, buffer_size=500, seed=0)
+    model.learn(64)
+    names, rest = shares(model, lambda: model.train(1, 64))
+    assert names == ["sample", "actor", "alpha", "target_q", "critic", "polyak"]
+    assert rest < 0.1
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_td3_of_stable_baselines3() -> None:
+    """TD3 has a delayed actor and no temperature."""
+    sb3 = pytest.importorskip("stable_baselines3")
+    model = sb3.TD3("MlpPolicy", "Pendulum-v1", learning_starts=10, buffer_size=500, seed=0)
+    model.learn(64)
+    names, rest = shares(model, lambda: model.train(2, 64))
+    assert names == ["sample", "target_q", "critic", "actor", "polyak"]
+    assert rest < 0.1
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_sac_of_rlox() -> None:
+    """Its buffer is Rust's; its parts add up to its update within 2 %."""
+    sac = pytest.importorskip("rlox.algorithms.sac")
+    model = sac.SAC("Pendulum-v1", learning_starts=10, buffer_size=5000, seed=0)
+    model.train(300)
+    buffer = model.buffer
+    names, rest = shares(model, lambda: model._update(300))
+    assert names == ["sample", "target_q", "critic", "actor", "alpha", "polyak"]
+    assert rest < 0.02
+    assert model.buffer is buffer
+    np.testing.assert_array_less(0, len(buffer))
