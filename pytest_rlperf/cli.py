@@ -1,4 +1,4 @@
-"""``rlperf`` on the command line: reads what was recorded; it never measures."""
+"""``rlperf`` on the command line: reads what was recorded, and starts the shipped suite; it never measures itself."""
 
 from __future__ import annotations
 
@@ -21,23 +21,34 @@ _UNREADABLE = 2  # as argparse has it for a command that cannot be followed
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: its name and help, the arguments it takes, and what it does with them."""
+    """A subcommand: its name and help, the arguments it takes, and what it does with them.
+
+    One that ``passes_on`` has the arguments that it does not know in ``others``.
+    """
 
     name: str
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.ArgumentParser, argparse.Namespace], int]
+    passes_on: bool = False
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0, or 2 where something cannot be read."""
-    parser = argparse.ArgumentParser("rlperf", description="Looks at recorded timings of RL components.")
+    parser = argparse.ArgumentParser(
+        "rlperf", description="Looks at recorded timings of RL components, and measures RL libraries."
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
-        subparser = commands.add_parser(command.name, help=command.help, description=command.help)
+        subparser = commands.add_parser(
+            command.name, help=command.help, description=command.help, allow_abbrev=not command.passes_on
+        )
         command.add_arguments(subparser)
         subparser.set_defaults(command=command, parser=subparser)
-    arguments = parser.parse_args(argv)
+    arguments, others = parser.parse_known_args(argv)
+    if others and not arguments.command.passes_on:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    arguments.others = others
     try:
         code: int = arguments.command.run(arguments.parser, arguments)
         sys.stdout.flush()
@@ -139,6 +150,20 @@ def _print_diff(paths: Sequence[str], one: list[TimerTree], other: list[TimerTre
     _print(f"{legend}\n{render_diff(one, other, width=_width())}")
 
 
+# --------------------------------------------------------------------------- rlperf suite
+
+
+def _add_suite_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [-h] [pytest's options]"
+    parser.epilog = "For example: rlperf suite -k sac --rlperf-max-time=5"
+
+
+def _run_suite(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Become pytest, on the suite."""
+    command = [sys.executable, "-m", "pytest", "--rlperf", "--pyargs", "pytest_rlperf.suite", *arguments.others]
+    os.execv(sys.executable, command)  # noqa: S606 - Python itself, and no shell
+
+
 # --------------------------------------------------------------------------- what every command needs
 
 
@@ -162,6 +187,13 @@ def _complain(error: TimerFileError) -> None:
 
 COMMANDS = (
     Command("tree", "Show timer trees from files, compare two, or convert them.", _add_tree_arguments, _run_tree),
+    Command(
+        "suite",
+        "Measure the components of every RL library that is installed; pytest's options can be given.",
+        _add_suite_arguments,
+        _run_suite,
+        passes_on=True,
+    ),
 )
 
 if __name__ == "__main__":

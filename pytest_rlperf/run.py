@@ -16,6 +16,7 @@ from pytest_rlperf.inline import InlineEngine
 from pytest_rlperf.ledger import Ledger
 from pytest_rlperf.measure.solo import WORKERS, expected_s
 from pytest_rlperf.options import Config
+from pytest_rlperf.report.matrix import render_matrix
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
 from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.summary import Summary, next_commands, saved_notes
@@ -207,6 +208,20 @@ class MeasuredRun:
                 verbose=verbose,
             )
         )
+        matrix = render_matrix(outcomes, self._unmeasured(terminalreporter), width=terminalreporter._tw.fullwidth)
+        if matrix:
+            terminalreporter.section("rlperf suite")
+            terminalreporter.write(matrix)
+
+    def _unmeasured(self, reporter: pytest.TerminalReporter) -> dict[str, str]:
+        """Return why tests have no figures, by their keys; of those that failed some have."""
+        keys = {nodeid: result_key(item) for nodeid, item in self._items.items()}
+        unmeasured = {keys[nodeid]: "failed" for nodeid in self._failed if nodeid in keys}
+        for report in reporter.getreports("skipped"):
+            why = report.longrepr[-1] if isinstance(report.longrepr, (tuple, list)) else report.longreprtext
+            if report.nodeid in keys:
+                unmeasured[keys[report.nodeid]] = f"skipped: {str(why).removeprefix('Skipped: ')}"
+        return unmeasured
 
     def _command(self) -> str:
         """Return the command of this run, less what says to measure, so that other flags can be put behind it."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import random
 import re
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -89,6 +90,12 @@ def phases_of(workload: Workload, calls: int) -> dict[str, Phase]:
                 workload.setup()
             (harvest.call if harvest else workload.call)()
     return {phase.path: phase for phase in recorded.phases(calls)}
+
+
+def unaccounted(workload: Workload, whole: str) -> float:
+    """Return the share of a phase that is in none within it: in the median call, as any may be interrupted."""
+    calls = [phases_of(workload, 1)[whole] for _ in range(15)]
+    return statistics.median(call.self_s / call.total_s for call in calls)
 
 
 @contextmanager
@@ -383,8 +390,6 @@ def test_a_sac_update(kind: Any, auto_alpha: bool) -> None:
     phases = phases_of(workload, 20)
     sections = [path.partition("/")[2] for path in phases if path.count("/") == 1]
     assert sections == ["sample", "target_q", "critic", "actor", *["alpha"][: int(auto_alpha)], "polyak"]
-    whole = phases["sac_update"]
-    assert whole.self_s <= MOST_UNACCOUNTED * whole.total_s
     steps = {path: phase.count for path, phase in phases.items() if path.endswith("/step")}
     assert steps == {
         "sac_update/critic/step": 2.0,
@@ -392,6 +397,7 @@ def test_a_sac_update(kind: Any, auto_alpha: bool) -> None:
         **({"sac_update/alpha/step": 1.0} if auto_alpha else {}),
     }
     assert workload.processed(20) == 20.0
+    assert unaccounted(workload, "sac_update") <= MOST_UNACCOUNTED
 
 
 def test_an_update_is_within_a_training_step() -> None:
@@ -500,8 +506,7 @@ def test_a_rollout() -> None:
     parts = ["policy", "env_step", "store", "store/stats", "store/add", "reset", "episodes", "episodes/stats"]
     assert list(phases) == ["ppo_collect", *(f"ppo_collect/{part}" for part in parts)]
     assert [phases[f"ppo_collect/{part}"].count for part in parts[:5]] == [16.0] * 5
-    whole = phases["ppo_collect"]
-    assert whole.self_s <= MOST_UNACCOUNTED * whole.total_s
+    assert unaccounted(workload, "ppo_collect") <= MOST_UNACCOUNTED
 
 
 def test_seeds_decide_a_rollout() -> None:

@@ -1,0 +1,143 @@
+"""The shipped suite's table: components by libraries, each cell's throughput beside the best of its row."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_rlperf import units
+from pytest_rlperf.model import Outcome, Status
+
+_REFERENCE = "reference"
+# A test of the suite: one of libraries has the library's name for its first parameter, any other is the reference's.
+_TEST = re.compile(
+    r"(?:.*[./])?pytest_rlperf[./]suite[./](?P<of_libraries>libraries[./])?\w+(?:\.py)?::test_(?P<name>\w+)"
+    r"(?:\[(?P<parameters>[\w-]+)\])?"
+)
+_COLUMNS = (_REFERENCE, "sb3", "torchrl", "tianshou", "rlox", "skrl", "envpool")
+_ROWS = {
+    "vecenv_step_synthetic": ("vecenv_step", "synthetic × {}"),
+    "vecenv_step": ("vecenv_step", "CartPole × {}"),
+    "replay_sample": ("replay_sample", "batch 256"),
+    "gae": ("gae", "{}×{}"),
+    "sac_update": ("sac_update", "batch 256"),
+    "ppo_collect_synthetic": ("ppo_collect", "synthetic 128×8"),
+    "ppo_collect": ("ppo_collect", "CartPole 128×8"),
+}
+_LEGEND = "Below each figure its share of the row's best. Items are env steps, transitions, and updates of SAC."
+_GAP = "  "
+_NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is the same work for every library: a test, and its sizes."""
+
+    name: str
+    sizes: tuple[str, ...]
+
+    @property
+    def place(self) -> tuple[int, list[int]]:
+        """Where it stands among the rows."""
+        kind = list(_ROWS).index(self.name) if self.name in _ROWS else len(_ROWS)
+        return kind, [int(size) if size.isdigit() else 0 for size in self.sizes]
+
+    @property
+    def label(self) -> tuple[str, str]:
+        """Its component, and which work that is."""
+        title, work = _ROWS.get(self.name, (self.name, "×".join("{}" for _ in self.sizes)))
+        return title, f"{_GAP}{work.format(*self.sizes)}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A test's figure, or in a word why there is none."""
+
+    items_per_s: float | None
+    word: str
+
+
+def render_matrix(outcomes: Sequence[Outcome], unmeasured: Mapping[str, str], *, width: int) -> str:
+    """Return the table in lines of at most ``width``, "" where of the suite no library but the reference was measured.
+
+    ``unmeasured`` tells why other tests have no figures, by their keys: "failed", or "skipped: " and the reason.
+    """
+    cells = _cells(outcomes, unmeasured)
+    shown = {library for (_, library), cell in cells.items() if cell.word != "skipped"}
+    if not any(cell.items_per_s is not None for (_, library), cell in cells.items() if library != _REFERENCE):
+        return ""
+    libraries = [*(name for name in _COLUMNS if name in shown), *sorted(shown.difference(_COLUMNS))]
+    rows = sorted(dict.fromkeys(row for row, library in cells if library in shown), key=lambda row: row.place)
+    labels = ["items/s", *(line for row in rows for line in row.label)]
+    columns = [[library, *(line for row in rows for line in _texts(row, library, cells))] for library in libraries]
+    blocks = ["\n".join(_lines(labels, block)) for block in _blocks(labels, columns, width)]
+    skipped = (text for key, text in unmeasured.items() if text.startswith("skipped") and _place(key)[1] is not None)
+    notes = [textwrap.fill(text, width) for text in (_LEGEND, *dict.fromkeys(skipped))]
+    return "\n\n".join([*blocks, "\n".join(notes)]) + "\n"
+
+
+def _place(key: str) -> tuple[Row | None, str | None]:
+    """Return a test's row and library; None of both for a test that is not of the suite."""
+    found = _TEST.fullmatch(key)
+    if found is None:
+        return None, None
+    parameters = (found["parameters"] or "").split("-") if found["parameters"] else []
+    library = parameters.pop(0) if found["of_libraries"] and parameters else _REFERENCE
+    return Row(found["name"], tuple(parameters)), library
+
+
+def _cells(outcomes: Sequence[Outcome], unmeasured: Mapping[str, str]) -> dict[tuple[Row, str], Cell]:
+    """Return the cells by row and library; a measurement that broke its own rules has no figure."""
+    known: dict[str, Cell] = {key: Cell(None, text.partition(":")[0]) for key, text in unmeasured.items()}
+    for outcome in outcomes:
+        status, result = outcome.verdict.status, outcome.result
+        if status is Status.INVALID or not result.measured:
+            known[result.nodeid] = Cell(None, status.value.lower())
+        else:
+            known[result.nodeid] = Cell(result.items_per_s, units.quantity(result.items_per_s))
+    placed = ((_place(key), cell) for key, cell in known.items())
+    return {(row, library): cell for (row, library), cell in placed if row is not None and library is not None}
+
+
+def _texts(row: Row, library: str, cells: Mapping[tuple[Row, str], Cell]) -> tuple[str, str]:
+    """Return a cell's two lines: its figure, and its share of the best one in the row, where there are others."""
+    cell = cells.get((row, library), Cell(None, _NOTHING))
+    figures = [other.items_per_s for (place, _), other in cells.items() if place == row and other.items_per_s]
+    if cell.items_per_s is None or len(figures) == 1:
+        return cell.word, ""
+    share = cell.items_per_s / max(figures)
+    if share == 1.0:
+        return cell.word, "best"
+    return cell.word, f"{100 * share:.{0 if share >= 0.1 else 1}f} %"
+
+
+def _blocks(labels: Sequence[str], columns: Sequence[list[str]], width: int) -> Iterator[list[list[str]]]:
+    """Yield as many columns at a time as fit beside the labels, one at least."""
+    block: list[list[str]] = []
+    left = room = width - _widest(labels)
+    for column in columns:
+        needed = len(_GAP) + _widest(column)
+        if block and needed > left:
+            yield block
+            block, left = [], room
+        block.append(column)
+        left -= needed
+    if block:
+        yield block
+
+
+def _lines(labels: Sequence[str], columns: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a table's lines, the first of them its heading."""
+    widths = [_widest(column) for column in columns]
+    total = _widest(labels) + sum(len(_GAP) + width for width in widths)
+    for number, (label, *texts) in enumerate(zip(labels, *columns, strict=True)):
+        aligned = (f"{text:>{width}}" for text, width in zip(texts, widths, strict=True))
+        yield _GAP.join([f"{label:<{_widest(labels)}}", *aligned]).rstrip()
+        if number == 0:
+            yield "─" * total
+
+
+def _widest(texts: Sequence[str]) -> int:
+    return max(map(len, texts))

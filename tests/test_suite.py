@@ -1,0 +1,215 @@
+"""The suite on libraries: its table to the letter, what is skipped, and a few cells of a real run."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_rlperf.cli import main
+from pytest_rlperf.model import Figures, Outcome, Reason, Result, Status, Verdict, WorkerRecord
+from pytest_rlperf.report.matrix import render_matrix
+from pytest_rlperf.suite.libraries import BASIS, LIBRARIES, Library, libraries_with
+
+ROOT = Path(__file__).parents[1]
+OK = pytest.ExitCode.OK
+OF_LIBRARIES = "pytest_rlperf.suite.libraries.test_libraries"
+NOT_THERE = "skipped: skrl is not installed: pip install 'skrl[torch]'"
+
+
+def outcome(key: str, items_per_s: float, status: Status = Status.NEW) -> Outcome:
+    """Return an outcome of so much throughput."""
+    figures = Figures(1 / items_per_s, 1.0, 1.0)
+    worker = WorkerRecord(figures, figures, False, False, 1.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+    result = Result(key, "gae", "transition", 1.0, (worker,) * 5, (), 0.0, ())
+    verdict = Verdict(status, Reason("code", "why"), None, None, suspect=False, gated=True, accepted=False)
+    return Outcome(result, None, None, verdict, 5.0)
+
+
+# --------------------------------------------------------------------------- the table
+
+OUTCOMES = [
+    outcome("pytest_rlperf.suite.test_gae::test_gae[128-8]", 13.2e6),
+    outcome("pytest_rlperf.suite.test_gae::test_gae[2048-64]", 61e6),
+    outcome("pytest_rlperf.suite.test_sac::test_sac_update", 105.0),
+    outcome("pytest_rlperf.suite.test_vecenv::test_vecenv_step[8]", 340e3),
+    outcome(f"{OF_LIBRARIES}::test_vecenv_step_synthetic[reference-8]", 130e3),
+    outcome(f"{OF_LIBRARIES}::test_vecenv_step_synthetic[torchrl-8]", 4e3),
+    outcome(f"{OF_LIBRARIES}::test_vecenv_step[envpool-8]", 6.8e6),
+    outcome(f"{OF_LIBRARIES}::test_gae[sb3-128-8]", 3.3e6),
+    outcome(f"{OF_LIBRARIES}::test_gae[torchrl-128-8]", 0.9e6, Status.INVALID),
+    outcome(f"{OF_LIBRARIES}::test_gae[sb3-2048-64]", 65e6),
+    outcome(f"{OF_LIBRARIES}::test_sac_update[torchrl]", 105.0),
+    outcome(f"{OF_LIBRARIES}::test_replay_sample[torchrl]", 2e6),
+    outcome("tests/test_other.py::test_gae[sb3-128-8]", 1.0),
+]
+UNMEASURED = {
+    f"{OF_LIBRARIES}::test_sac_update[sb3]": "failed",
+    f"{OF_LIBRARIES}::test_gae[torchrl-2048-64]": "skipped: no time",
+    f"{OF_LIBRARIES}::test_gae[skrl-128-8]": NOT_THERE,
+    f"{OF_LIBRARIES}::test_gae[skrl-2048-64]": NOT_THERE,
+    f"{OF_LIBRARIES}::test_gae[sb3-128-8]": "failed",
+    "tests/test_other.py::test_more": "skipped: another reason",
+}
+
+
+def test_the_table_to_the_letter() -> None:
+    """Rows of equal work, a share beside each figure, a word where there is none, and why libraries are missing."""
+    assert render_matrix(OUTCOMES, UNMEASURED, width=80) == (
+        "items/s          reference     sb3  torchrl  envpool\n"
+        "────────────────────────────────────────────────────\n"
+        "vecenv_step           130k       –    4.00k        –\n"
+        "  synthetic × 8       best            3.1 %\n"
+        "vecenv_step           340k       –        –    6.80M\n"
+        "  CartPole × 8       5.0 %                      best\n"
+        "replay_sample            –       –    2.00M        –\n"
+        "  batch 256\n"
+        "gae                  13.2M   3.30M  invalid        –\n"
+        "  128×8               best    25 %\n"
+        "gae                  61.0M   65.0M  skipped        –\n"
+        "  2048×64             94 %    best\n"
+        "sac_update             105  failed      105        –\n"
+        "  batch 256           best             best\n"
+        "\n"
+        "Below each figure its share of the row's best. Items are env steps, transitions,\n"
+        "and updates of SAC.\n"
+        "skipped: no time\n"
+        "skipped: skrl is not installed: pip install 'skrl[torch]'\n"
+    )
+
+
+def test_keys_of_a_run_by_path_are_the_same_tests() -> None:
+    """Node ids, of this repository or of an installed package below another directory, give the same table."""
+    by_module = render_matrix(OUTCOMES, UNMEASURED, width=80)
+    for prefix in ("", "lib/site-packages/"):
+        moved = []
+        for one in OUTCOMES:
+            module, _, test = one.result.nodeid.partition("::")
+            key = f"{prefix}{module.replace('.', '/')}.py::{test}" if "suite" in module else one.result.nodeid
+            moved.append(outcome(key, one.result.items_per_s, one.verdict.status))
+        assert render_matrix(moved, UNMEASURED, width=80) == by_module
+
+
+def test_a_narrow_terminal_gets_the_table_in_parts() -> None:
+    """Columns that do not fit come below, with the rows' names again; no line is wider."""
+    text = render_matrix(OUTCOMES, UNMEASURED, width=36)
+    assert max(map(len, text.splitlines())) <= 36
+    headings = [line for line in text.splitlines() if line.startswith("items/s")]
+    assert [line.split()[1:] for line in headings] == [["reference", "sb3"], ["torchrl", "envpool"]]
+
+
+def test_seven_libraries_fit_80_columns() -> None:
+    """All the suite has, in one table, though figures be wide."""
+    full = [
+        outcome(f"{OF_LIBRARIES}::test_{test}[{library.name}{sizes}]", 1.23e3 / (1 + number))
+        for test, sizes in (("vecenv_step_synthetic", "-64"), ("ppo_collect_synthetic", ""), ("sac_update", ""))
+        for number, library in enumerate(LIBRARIES)
+    ]
+    text = render_matrix(full, {}, width=80)
+    assert text.count("items/s") == 1
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_without_libraries_there_is_no_table(count: int) -> None:
+    """The reference alone, or nothing, is compared with nothing."""
+    assert not render_matrix(OUTCOMES[:count], {f"{OF_LIBRARIES}::test_gae[sb3-128-8]": "failed"}, width=80)
+
+
+# --------------------------------------------------------------------------- the tests
+
+
+def is_there(library: Library) -> bool:
+    """Whether all that a library needs is installed."""
+    return all(map(importlib.util.find_spec, ("gymnasium", "torch", library.module)))
+
+
+def suite(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the suite on libraries as a user does, elsewhere than here."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "--pyargs", *args]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_every_library_works_or_is_skipped_with_what_adds_it(tmp_path: Path) -> None:
+    """Each component of an installed library passes its check, unmeasured; else pip's command is the reason."""
+    done = suite("pytest_rlperf.suite.libraries", "-v", cwd=tmp_path)
+    assert done.returncode in (OK, pytest.ExitCode.NO_TESTS_COLLECTED), done.stdout[-5000:]
+    for library in LIBRARIES:
+        results = set(re.findall(rf"::test_\w+\[{library.name}\b\S* (\w+)", done.stdout))
+        assert results == {"PASSED" if is_there(library) else "SKIPPED"}, library
+        if not is_there(library):
+            requirement = library.requirement if is_there(LIBRARIES[0]) else BASIS
+            assert f"is not installed: pip install '{requirement}'" in done.stdout
+
+
+def test_every_component_has_rivals() -> None:
+    """Each component is built for the libraries that have it, without importing one."""
+    code = (
+        "import sys; from pytest_rlperf.suite.libraries import test_libraries; print(*sys.modules.keys() & "
+        f"{ {library.module for library in LIBRARIES}!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert not done.stdout.strip()
+    learning = ["sb3", "torchrl", "tianshou", "rlox", "skrl"]
+    for component in ("replay", "gae", "sac"):
+        assert [library.name for library in libraries_with(component)] == learning
+    for component in ("vecenv", "ppo"):
+        assert [library.name for library in libraries_with(component)] == ["reference", *learning]
+    assert [library.name for library in libraries_with("native_vecenv")] == ["rlox", "envpool"]
+    assert [library.name for library in libraries_with("native_ppo")] == ["rlox"]
+
+
+@pytest.mark.torch
+def test_a_measured_run_ends_with_the_table(tmp_path: Path) -> None:
+    """A row's cells come from the reference's test and the library's own; what could not be measured is told below."""
+    pytest.importorskip("stable_baselines3")
+    cells = "(test_gae and 128-8) and (sb3 or tianshou or test_gae.py)"
+    done = suite("--rlperf", "pytest_rlperf.suite", "-k", cells, "--rlperf-max-time=2", cwd=tmp_path)
+    assert done.returncode == OK, done.stdout + done.stderr
+    table = done.stdout.partition(" rlperf suite ")[2].splitlines()
+    assert table[1].split()[:3] == ["items/s", "reference", "sb3"]
+    assert table[3].split()[0] == "gae"
+    assert {"best", "%"} <= set(table[4].split())
+    if not importlib.util.find_spec("tianshou"):
+        assert "skipped: tianshou is not installed: pip install 'tianshou'" in table
+
+
+def test_the_plain_command_measures_the_reference_alone() -> None:
+    """In this repository ``pytest --rlperf`` has the tests whose figures its baseline has, under the same names."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rlperf", "--collect-only", "-q"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    collected = [line for line in done.stdout.splitlines() if "::" in line]
+    assert len(collected) == 7
+    (baseline,) = (ROOT / "baselines" / "default").glob("*.json")
+    assert all(f'"{key}"' in baseline.read_text(encoding="utf-8") for key in collected)
+
+
+# --------------------------------------------------------------------------- rlperf suite
+
+
+def test_the_command_becomes_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that follows ``suite`` is pytest's, in its order."""
+    became: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda _, command: became.append(command))
+    main(["suite", "-k", "sac", "--rlperf-max-time=5", "-v", "--co"])
+    given = ["-k", "sac", "--rlperf-max-time=5", "-v", "--co"]
+    assert became == [[sys.executable, "-m", "pytest", "--rlperf", "--pyargs", "pytest_rlperf.suite", *given]]
+
+
+def test_other_commands_refuse_what_they_do_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    """As they did before one of them passed things on."""
+    with pytest.raises(SystemExit):
+        main(["tree", "--nope"])
+    assert "unrecognized arguments: --nope" in capsys.readouterr().err
+
+
+def test_the_command_runs_the_suite(tmp_path: Path) -> None:
+    """From anywhere, by the installed package."""
+    command = [sys.executable, "-m", "pytest_rlperf.cli", "suite", "-p", "no:cacheprovider", "--co", "-q"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    assert "::test_gae[torchrl-128-8]" in done.stdout
+    assert "::test_gae[128-8]" in done.stdout
