@@ -1112,7 +1112,7 @@ ONCE = """
                 return self.observation_space.sample(), 0.0, False, False, {}
 
         assert rlperf_vecenv_step(lambda: gym.vector.SyncVectorEnv([Env])).items == 1
-        assert 1 <= calls["vecenv"] <= 2  # its check needs two steps
+        assert 1 <= calls["vecenv"] <= 100  # its check steps until an episode ends, or so often
 
 
     def test_wrong_component(rlperf):
