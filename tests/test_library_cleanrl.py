@@ -110,6 +110,7 @@ def test_the_page_says_what_works(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess().assert_outcomes(passed=5)
 
 
+@pytest.mark.slow
 def test_every_component_is_measured(pytester: pytest.Pytester) -> None:
     """Under --rlperf each has figures."""
     write_documented_tests(pytester, "cleanrl")

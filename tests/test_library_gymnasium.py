@@ -137,6 +137,7 @@ def test_the_page_says_what_works(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess().assert_outcomes(passed=4)
 
 
+@pytest.mark.slow
 def test_every_mode_is_measured(pytester: pytest.Pytester) -> None:
     """Under --rlperf each has figures, of the steps that were no resets."""
     pytester.makepyfile(

@@ -65,6 +65,7 @@ def run(pytester: pytest.Pytester, how: Sequence[str]) -> tuple[pytest.RunResult
     }
 
 
+@pytest.mark.slow
 def test_phases_of_methods_and_functions(pytester: pytest.Pytester) -> None:
     """Methods of what is measured, of what it holds and functions are shown, once a call."""
     write(
@@ -267,6 +268,7 @@ def test_an_update_without_timers_is_harvested(pytester: pytest.Pytester) -> Non
     assert sections_of(pytester, tests) == {"test_harvested": list(PARTS)}
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_an_update_with_phases_is_not_harvested(pytester: pytest.Pytester) -> None:
     """Of an agent with timers of its own, or named phases, only those are seen."""
@@ -280,6 +282,7 @@ def test_an_update_with_phases_is_not_harvested(pytester: pytest.Pytester) -> No
     assert sections_of(pytester, tests) == {"test_own": ["mine"], "test_named": ["net", "actor"]}
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_nothing_is_harvested_of_plain_calls(pytester: pytest.Pytester) -> None:
     """A thunk's update has no hooks in it where it is timed, and has where its parts are looked at."""

@@ -163,6 +163,7 @@ def test_every_component_has_rivals() -> None:
     assert [library.name for library in libraries_with("native_ppo")] == ["rlox"]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_measured_run_ends_with_the_table(tmp_path: Path) -> None:
     """A row's cells come from the reference's test and the library's own; what could not be measured is told below."""
