@@ -28,7 +28,9 @@ def this_machine() -> Machine:
 
 def slug(machine: Machine) -> str:
     """Return a file name's stem for a machine class: readable, and different for different classes."""
-    digest = hashlib.sha256(repr(sorted(asdict(machine).items())).encode()).hexdigest()[:8]
+    # Without accelerators a machine's name is what it was before these were looked at.
+    identity = {name: value for name, value in asdict(machine).items() if value != ()}
+    digest = hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()[:8]
     words = f"{machine.system}-{machine.arch}-{machine.cores}c-{machine.python}".lower()
     return f"{re.sub('[^a-z0-9._-]+', '', words)}-{digest}"
 

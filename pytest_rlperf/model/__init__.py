@@ -4,6 +4,8 @@ Quantities are in base units: seconds as ``float``, integer nanoseconds where a 
 """
 
 from pytest_rlperf.model.checked import Fitness, Selfcheck, Trial
+from pytest_rlperf.model.counting import Count, CounterChange, Counting, PhaseCounts, Share, Tally
+from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceSlice, DeviceTimes, Pace
 from pytest_rlperf.model.judged import Estimate, Outcome, Policy, Reason, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, PairRecord, log_ratios
 from pytest_rlperf.model.measured import (
@@ -27,7 +29,15 @@ from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 __all__ = [
     "Acceptance",
     "Baseline",
+    "Bound",
+    "Conditions",
     "Contribution",
+    "Count",
+    "CounterChange",
+    "Counting",
+    "DeviceFigures",
+    "DeviceSlice",
+    "DeviceTimes",
     "Estimate",
     "Figures",
     "Fitness",
@@ -38,8 +48,10 @@ __all__ = [
     "Measure",
     "Mode",
     "Outcome",
+    "Pace",
     "PairRecord",
     "Phase",
+    "PhaseCounts",
     "Policy",
     "Probe",
     "Project",
@@ -48,12 +60,14 @@ __all__ = [
     "Result",
     "Selfcheck",
     "Shape",
+    "Share",
     "Side",
     "Sides",
     "SliceKind",
     "SliceRecord",
     "Status",
     "StoredResult",
+    "Tally",
     "TimerTree",
     "Timing",
     "Trial",

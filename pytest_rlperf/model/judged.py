@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.stored import StoredResult
@@ -50,7 +51,8 @@ class Verdict:
     """A status, why, and the estimate behind it, where there is one.
 
     ``smallest_seen`` is the smallest slowdown (0.2 is 20 %) this comparison could have called SLOWER. ``suspect`` says
-    that the estimate is over the tolerance, surely or not.
+    that the estimate is over the tolerance, surely or not. ``counters`` are the exact counts that changed; a SLOWER or
+    FASTER whose reason's code is ``"counters"`` rests on them.
     """
 
     status: Status
@@ -60,6 +62,7 @@ class Verdict:
     suspect: bool
     gated: bool
     accepted: bool
+    counters: tuple[CounterChange, ...] = ()
 
     def fails(self, strict: bool) -> bool:
         """Whether this verdict fails its test."""

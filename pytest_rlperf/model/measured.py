@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from pytest_rlperf.errors import NotMeasuredError
+from pytest_rlperf.model.counting import Counting, Share
+from pytest_rlperf.model.device import DeviceFigures, DeviceSlice, DeviceTimes, Pace
 
 
 def _nothing() -> None:
@@ -39,6 +41,7 @@ class Workload:
     one call. ``count`` returns how many items were processed since it was last asked, for components where a call
     does not always process the same number; it runs outside the timed region. ``close`` releases what the fixture
     itself made. ``probes`` are in place while phases are recorded; ``harvest`` is for code without timers of its own.
+    ``holds`` are the objects that tell which device it runs on; ``pace`` is how it is timed on one.
     """
 
     component: str
@@ -51,6 +54,8 @@ class Workload:
     close: Callable[[], None] = _nothing
     probes: tuple[Probe, ...] = ()
     harvest: Harvest | None = None
+    holds: tuple[object, ...] = ()
+    pace: Pace = Pace.LATENCY
 
     def processed(self, calls: int) -> float:
         """Return the items of the ``calls`` made since this was last asked; a check is one call."""
@@ -58,9 +63,10 @@ class Workload:
 
 
 class SliceKind(str, enum.Enum):
-    """What a worker runs in its turn."""
+    """What a worker runs in its turn; OTHER_PACE is the workload timed as it is not gated, on a device."""
 
     PLAIN = "plain"
+    OTHER_PACE = "other pace"
     TRACED = "traced"
     INTERPRETER = "interpreter"
     MEMORY = "memory"
@@ -70,7 +76,8 @@ class SliceKind(str, enum.Enum):
 class Phase:
     """A named part of one iteration: a path in the timer tree, seconds and entries per iteration.
 
-    ``self_s`` is the time in no child phase. ``device`` is ``"host"`` for time read from the host's clock.
+    ``self_s`` is the time in no child phase. Both are the host's; ``device`` names the device that was watched beside
+    it, ``"host"`` where there is none, and ``on_device`` is what that device's clock says.
     """
 
     path: str
@@ -78,6 +85,7 @@ class Phase:
     total_s: float
     self_s: float
     device: str
+    on_device: DeviceTimes | None = None
 
     @property
     def name(self) -> str:
@@ -139,6 +147,7 @@ class SliceRecord:
     collections: int
     cpu: int
     phases: tuple[Phase, ...]
+    device: DeviceSlice | None = None
 
 
 @dataclass(frozen=True)
@@ -174,6 +183,7 @@ class WorkerRecord:
     collections: int
     threads: int
     seed: int
+    device: DeviceFigures | None = None
 
 
 @dataclass(frozen=True)
@@ -182,7 +192,8 @@ class Result:
 
     ``items`` is how many things of ``unit`` one call processed, on average. ``phases`` are means over traced calls,
     of ``traced_call_s`` seconds each: the whole that they are parts of; 0.0 where nothing was traced. ``notes`` say
-    what the measurement had to do without.
+    what the measurement had to do without. ``counting`` is what one call does, ``shares`` where its time goes; None and
+    empty where that was not asked for.
     """
 
     nodeid: str
@@ -193,6 +204,8 @@ class Result:
     phases: tuple[Phase, ...]
     traced_call_s: float
     notes: tuple[str, ...]
+    counting: Counting | None = None
+    shares: tuple[Share, ...] = ()
 
     @property
     def measured(self) -> bool:

@@ -9,7 +9,10 @@ from pytest_rlperf.model.measured import Result
 
 @dataclass(frozen=True)
 class Machine:
-    """What must be equal for stored times to be comparable; ``kernel`` is the reference kernels' version."""
+    """What must be equal for stored times to be comparable; ``kernel`` is the reference kernels' version.
+
+    ``accelerators`` describe the devices there are: model, driver, power limit and partition.
+    """
 
     system: str
     arch: str
@@ -17,6 +20,7 @@ class Machine:
     cores: int
     python: str
     kernel: int
+    accelerators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

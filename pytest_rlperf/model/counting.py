@@ -1,0 +1,73 @@
+"""What one iteration does, counted: no machine's noise touches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Count:
+    """What one counted call did, in the phase at ``path`` and all below it; the whole call where that is empty."""
+
+    path: str
+    name: str
+    value: int
+
+
+@dataclass(frozen=True)
+class Tally:
+    """All that one worker counted: the counts of each repetition, and what could not be counted, with the reason."""
+
+    repetitions: tuple[tuple[Count, ...], ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PhaseCounts:
+    """What one call does in a phase and all below it; ``path`` is empty for the whole call.
+
+    ``exact`` are counts that were equal in every worker and repetition, ``inexact`` the least and the most of others.
+    """
+
+    path: str
+    exact: dict[str, int]
+    inexact: dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Counting:
+    """What was counted for one test. ``workers`` of it counted ``repetitions`` calls each, once for every instrument.
+
+    ``notes`` say what could not be counted, and why.
+    """
+
+    phases: tuple[PhaseCounts, ...]
+    workers: int
+    repetitions: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CounterChange:
+    """A count that is not what it was, in the deepest phase that it changed in.
+
+    Where both are exact, ``was`` and ``now`` are the counts; a count below its former range is less, one above it more.
+    """
+
+    path: str
+    name: str
+    was: int
+    now: int
+
+    @property
+    def is_more(self) -> bool:
+        """Whether there is more of it than there was; less is always better."""
+        return self.now > self.was
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much of a call's time something took, 0 to 1: Python, a native extension, the environment, the device."""
+
+    name: str
+    share: float
