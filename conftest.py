@@ -14,6 +14,10 @@ if "RLPERF_TIMERS" not in os.environ:
     import_module("pytest_rlperf.timers")
     del os.environ["RLPERF_TIMERS"]
 
+# Under pytest-xdist (`pytest -n 2`) what a test starts is a run of its own, and no part of the distributed one.
+for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+    os.environ.pop(name, None)
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave the tests of the plugin out of a measured run: none of them is measured, and they need the extra `test`."""
