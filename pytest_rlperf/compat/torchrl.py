@@ -26,8 +26,8 @@ from functools import wraps
 from time import perf_counter as _clock
 from typing import Any, ClassVar, TypeVar, cast
 
-from pytest_rlperf.compat.pauses import pauses, pausing
 from pytest_rlperf.model import TimerTree, Timing
+from pytest_rlperf.timers.pausing import pauses, pausing
 
 F = TypeVar("F", bound=Callable[..., Any])
 Context = AbstractContextManager[Any]

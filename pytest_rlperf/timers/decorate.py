@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from pytest_rlperf.timers.node import Node
+from pytest_rlperf.timers.pausing import pauses, pausing
 from pytest_rlperf.timers.scope import Scope
 from pytest_rlperf.timers.stack import Stack
 
@@ -27,18 +28,11 @@ def decorate(function: Callable[P, R], scope: Scope) -> Callable[P, R]:
     A coroutine is timed from its first step to its last, what it waits for included; a generator while it runs, what
     its consumer does in between left out, each generator as one entry.
     """
-    wrapped: Callable[..., Any]
     if isinstance(function, staticmethod | classmethod):
         return cast("Callable[P, R]", type(function)(decorate(function.__func__, scope)))
-    if inspect.iscoroutinefunction(function):
-        wrapped = _around_coroutine(function, scope)
-    elif inspect.isgeneratorfunction(function):
-        wrapped = _around_generator(function, scope)
-    elif inspect.isasyncgenfunction(function):
-        wrapped = _around_async_generator(function, scope)
-    else:
-        wrapped = _around_call(function, scope)
-    return cast("Callable[P, R]", functools.wraps(function)(wrapped))
+    if pauses(function):
+        return pausing(function, lambda: cast("AbstractContextManager[None]", scope), lambda: _Entry(scope))
+    return cast("Callable[P, R]", functools.wraps(function)(_around_call(function, scope)))
 
 
 def _around_call(function: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
@@ -54,64 +48,7 @@ def _around_call(function: Callable[..., Any], scope: Scope) -> Callable[..., An
     return wrapper
 
 
-def _around_coroutine(function: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with scope:
-            return await function(*args, **kwargs)
-
-    return wrapper
-
-
-def _around_generator(function: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
-    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        with _Entry(scope) as part:
-            with part:
-                body = function(*args, **kwargs)
-            step, given = body.send, None
-            while True:
-                try:
-                    with part:
-                        item = step(given)
-                except StopIteration as end:
-                    return end.value
-                try:
-                    given = yield item
-                    step = body.send
-                except GeneratorExit:
-                    with part:
-                        body.close()
-                    raise
-                except BaseException as error:  # the body's to handle
-                    given, step = error, body.throw
-
-    return wrapper
-
-
-def _around_async_generator(function: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
-    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        with _Entry(scope) as part:
-            body = function(*args, **kwargs)
-            step, given = body.asend, None
-            while True:
-                try:
-                    with part:
-                        item = await step(given)
-                except StopAsyncIteration:
-                    return
-                try:
-                    given = yield item
-                    step = body.asend
-                except GeneratorExit:
-                    with part:
-                        await body.aclose()
-                    raise
-                except BaseException as error:  # the body's to handle
-                    given, step = error, body.athrow
-
-    return wrapper
-
-
-class _Entry:
+class _Entry(AbstractContextManager["_Part"]):
     """One entry of a path that is made of several parts."""
 
     def __init__(self, scope: Scope) -> None:
@@ -124,7 +61,7 @@ class _Entry:
         self._part.count()
 
 
-class _Part:
+class _Part(AbstractContextManager[None]):
     """Times one part after another, none of them an entry by itself."""
 
     def __init__(self, scope: Scope) -> None:
