@@ -10,14 +10,12 @@ import numpy as np
 from envpool import EnvPool
 
 from pytest_rlperf.components.arrays import check_observations
+from pytest_rlperf.components.stepping import ACTION, ACTIONS, ENV_STEP
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import hierarchical_timer
 
-_ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
 _FOLLOWED = 16  # calls in a check, or what all envs take to come back twice
 _ROUTING = ("env_id", "players.env_id")
-_ACTION = hierarchical_timer("action")
-_ENV_STEP = hierarchical_timer("env_step")
 _RECV = hierarchical_timer("recv")
 _SEND = hierarchical_timer("send")
 
@@ -53,9 +51,9 @@ class EnvPoolStepper:
 
     def call(self) -> None:
         """Step the envs of one batch once."""
-        with _ACTION:
+        with ACTION:
             actions = next(self._actions)
-        with _ENV_STEP:
+        with ENV_STEP:
             self._step(actions)
 
     def count(self) -> float:
@@ -111,7 +109,7 @@ def _draw_actions(env: Any, rows: int, seed: int) -> list[Any]:
     (spec,) = specs.values()
     space = env.spec.gymnasium_action_space
     space.seed(seed)
-    return [np.stack([space.sample() for _ in range(rows)]).astype(spec.dtype) for _ in range(_ACTIONS)]
+    return [np.stack([space.sample() for _ in range(rows)]).astype(spec.dtype) for _ in range(ACTIONS)]
 
 
 def _routing(received: Any) -> tuple[Any, Any]:

@@ -9,13 +9,11 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from pytest_rlperf.components.arrays import check_observations
+from pytest_rlperf.components.stepping import ACTION, ACTIONS, ENV_STEP
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import hierarchical_timer
 
-_ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
 _CHECKED_STEPS = 100  # at most, in wait for an episode to end
-_ACTION = hierarchical_timer("action")
-_ENV_STEP = hierarchical_timer("env_step")
 _RESET = hierarchical_timer("reset")
 
 
@@ -31,7 +29,7 @@ class GymnasiumStepper:
         self.num_envs = env.num_envs
         self._seed = seed
         env.action_space.seed(seed)
-        self._actions = cycle([env.action_space.sample() for _ in range(_ACTIONS)])
+        self._actions = cycle([env.action_space.sample() for _ in range(ACTIONS)])
         mode = env.metadata.get("autoreset_mode") if env.metadata else None
         # An enum of "NextStep" and the like, or its value. gymnasium 1.0 knows one mode only, and does not name it.
         self.mode = "NextStep" if mode is None else str(getattr(mode, "value", mode))
@@ -63,9 +61,9 @@ class GymnasiumStepper:
 
     def call(self) -> None:
         """Step every env once."""
-        with _ACTION:
+        with ACTION:
             actions = next(self._actions)
-        with _ENV_STEP:
+        with ENV_STEP:
             _, _, terminated, truncated, _ = self.env.step(actions)
         self._finish_step(terminated, truncated)
 

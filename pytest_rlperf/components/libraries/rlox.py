@@ -12,16 +12,13 @@ import numpy as np
 import rlox
 
 from pytest_rlperf.components.arrays import check_device, check_observations, leaves, waiting_for
+from pytest_rlperf.components.stepping import ACTIONS, EveryEnvStepper
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.timers import hierarchical_timer
 
-_ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
 _CHECKED_STEPS = 256  # at most, until an episode has ended: Pendulum's are 200 steps long
-_ACTION = hierarchical_timer("action")
-_ENV_STEP = hierarchical_timer("env_step")
 
 
-class RloxStepper:
+class RloxStepper(EveryEnvStepper):
     """Steps ``env`` with actions drawn beforehand: a VecEnv of Rust, a GymVecEnv, or a VecNormalize around one.
 
     All of them reset within the step, so every call is a step of every env.
@@ -29,10 +26,9 @@ class RloxStepper:
 
     def __init__(self, env: Any, seed: int) -> None:
         self.env = env
-        self.num_envs: int = env.num_envs()
         self._seed = seed
-        self._actions = cycle(_batches_of_actions(env.action_space, self.num_envs, seed))
-        self._calls = 0
+        actions = cycle(_batches_of_actions(env.action_space, env.num_envs(), seed))
+        super().__init__(env.num_envs(), actions, env.step_all)
 
     def check(self) -> None:
         """Reset, step until an episode ends, and check what comes back; ComponentError says what is wrong."""
@@ -42,19 +38,6 @@ class RloxStepper:
             if self._check_step(self.env.step_all(next(self._actions))):
                 break
         self._calls = 1
-
-    def call(self) -> None:
-        """Step every env once."""
-        with _ACTION:
-            actions = next(self._actions)
-        with _ENV_STEP:
-            self.env.step_all(actions)
-        self._calls += 1
-
-    def count(self) -> float:
-        """Return the env steps since this was last asked; of a check's, the last call's."""
-        calls, self._calls = self._calls, 0
-        return float(calls * self.num_envs)
 
     def _check_step(self, result: Mapping[str, Any]) -> bool:
         """Check one step, and return whether an episode ended with it."""
@@ -81,14 +64,14 @@ def _batches_of_actions(space: Any, num_envs: int, seed: int) -> list[Any]:
     kind = space.get("type") if isinstance(space, Mapping) else None
     generator = np.random.default_rng(seed)
     if kind == "discrete":
-        return [generator.integers(space["n"], size=num_envs).tolist() for _ in range(_ACTIONS)]
+        return [generator.integers(space["n"], size=num_envs).tolist() for _ in range(ACTIONS)]
     if kind == "box":
         shape = (num_envs, *space["shape"])
-        return [generator.uniform(space["low"], space["high"], shape).astype(np.float32) for _ in range(_ACTIONS)]
+        return [generator.uniform(space["low"], space["high"], shape).astype(np.float32) for _ in range(ACTIONS)]
     if not hasattr(space, "sample"):
         raise ComponentError(f"the env's action_space is {space!r:.60}, expected a space to draw actions from")
     space.seed(seed)
-    batches = [np.stack([space.sample() for _ in range(num_envs)]) for _ in range(_ACTIONS)]
+    batches = [np.stack([space.sample() for _ in range(num_envs)]) for _ in range(ACTIONS)]
     return [batch.tolist() if hasattr(space, "n") else batch for batch in batches]
 
 

@@ -11,13 +11,11 @@ from skrl.envs.wrappers.torch.gymnasium_envs import GymnasiumWrapper
 from skrl.utils.spaces.torch import flatten_tensorized_space, sample_space, tensorize_space
 
 from pytest_rlperf.components.arrays import check_device, waiting_for
+from pytest_rlperf.components.stepping import ACTION, ACTIONS, ENV_STEP
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import hierarchical_timer
 
-_ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
 _CHECKED_STEPS = 256  # at most, until an episode has ended
-_ACTION = hierarchical_timer("action")
-_ENV_STEP = hierarchical_timer("env_step")
 _RESET = hierarchical_timer("reset")
 
 
@@ -59,9 +57,9 @@ class SkrlStepper:
 
     def call(self) -> None:
         """Step every env once."""
-        with _ACTION:
+        with ACTION:
             actions = next(self._actions)
-        with _ENV_STEP:
+        with ENV_STEP:
             _, _, terminated, truncated, _ = self.env.step(actions)
             self._wait()
         self._calls += 1
@@ -131,7 +129,7 @@ def _batches_of_actions(env: Wrapper, seed: int) -> list[Any]:
     space = env.action_space
     state = torch.random.get_rng_state()
     batches = []
-    for number in range(_ACTIONS):
+    for number in range(ACTIONS):
         space.seed(seed + number)  # from which the vector's space, made anew each time, takes its own
         sample = sample_space(space, batch_size=env.num_envs)
         batches.append(flatten_tensorized_space(tensorize_space(space, sample, device=env.device)))

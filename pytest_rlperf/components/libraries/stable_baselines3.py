@@ -9,27 +9,21 @@ import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
 from pytest_rlperf.components.arrays import check_observations
+from pytest_rlperf.components.stepping import ACTIONS, EveryEnvStepper
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.timers import hierarchical_timer
 
-_ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
 _CHECKED_STEPS = 100  # at most, in wait for an episode to end
-_ACTION = hierarchical_timer("action")
-_ENV_STEP = hierarchical_timer("env_step")
 
 
-class StableBaselines3Stepper:
+class StableBaselines3Stepper(EveryEnvStepper):
     """Steps ``env`` with actions drawn beforehand; a VecEnv resets within the step, so every call is a step."""
 
     def __init__(self, env: VecEnv, seed: int) -> None:
         self.env = env
-        self.num_envs: int = env.num_envs
         self._seed = seed
         env.action_space.seed(seed)
-        self._actions = cycle(
-            [np.stack([env.action_space.sample() for _ in range(env.num_envs)]) for _ in range(_ACTIONS)]
-        )
-        self._calls = 0
+        actions = [np.stack([env.action_space.sample() for _ in range(env.num_envs)]) for _ in range(ACTIONS)]
+        super().__init__(env.num_envs, cycle(actions), env.step)
 
     def check(self) -> None:
         """Reset, step until an episode has ended, and check what comes back; ComponentError says what is wrong."""
@@ -42,19 +36,6 @@ class StableBaselines3Stepper:
             if self._has_reset(*results[2:]):
                 break
         self._calls = 1
-
-    def call(self) -> None:
-        """Step every env once."""
-        with _ACTION:
-            actions = next(self._actions)
-        with _ENV_STEP:
-            self.env.step(actions)
-        self._calls += 1
-
-    def count(self) -> float:
-        """Return the env steps since this was last asked."""
-        calls, self._calls = self._calls, 0
-        return float(calls * self.num_envs)
 
     def _check_shapes(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> None:
         __tracebackhide__ = True

@@ -11,13 +11,11 @@ from tianshou.data import Batch, ReplayBuffer, VectorReplayBuffer, to_torch
 from tianshou.env import BaseVectorEnv
 
 from pytest_rlperf.components.arrays import check_observations, leaves
+from pytest_rlperf.components.stepping import ACTION, ACTIONS, ENV_STEP
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import hierarchical_timer
 
-_ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
 _CHECKED_STEPS = 100  # at most, in wait for an episode to end
-_ACTION = hierarchical_timer("action")
-_ENV_STEP = hierarchical_timer("env_step")
 _RESET = hierarchical_timer("reset")
 
 
@@ -34,7 +32,7 @@ class TianshouStepper:
         spaces = env.action_space
         for offset, space in enumerate(spaces):
             space.seed(seed + offset)
-        self._actions = cycle([np.stack([space.sample() for space in spaces]) for _ in range(_ACTIONS)])
+        self._actions = cycle([np.stack([space.sample() for space in spaces]) for _ in range(ACTIONS)])
         self._ready: Any = np.arange(len(env))  # ids of the envs that wait for an action
         self._steps = 0
 
@@ -56,9 +54,9 @@ class TianshouStepper:
 
     def call(self) -> None:
         """Step the envs that are ready once."""
-        with _ACTION:
+        with ACTION:
             actions = next(self._actions)
-        with _ENV_STEP:
+        with ENV_STEP:
             _, _, terminated, truncated, _ = self._step(actions)
         ended = self._ended(terminated, truncated)
         if len(ended):

@@ -8,13 +8,10 @@ from typing import Any
 import torch
 from torchrl.envs import EnvBase, GymWrapper, TransformedEnv
 
+from pytest_rlperf.components.stepping import ACTION, ACTIONS, ENV_STEP
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.timers import hierarchical_timer
 
-_ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
 _STEPS_CHECKED = 100  # in which most envs come to an end, and are to go on from a reset
-_ACTION = hierarchical_timer("action")
-_ENV_STEP = hierarchical_timer("env_step")
 
 
 class TorchRLStepper:
@@ -30,7 +27,7 @@ class TorchRLStepper:
         env.set_seed(seed)  # which starts processes, where there are any: a check is to tell how long a call takes
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            self._actions = cycle([env.full_action_spec.rand() for _ in range(_ACTIONS)])
+            self._actions = cycle([env.full_action_spec.rand() for _ in range(ACTIONS)])
         self._carried: Any = None  # from step to step, with what the next one starts from
         self._calls = 0
         self._has_reset_calls = _has_reset_calls(env)
@@ -53,9 +50,9 @@ class TorchRLStepper:
 
     def call(self) -> None:
         """Step every env once."""
-        with _ACTION:
+        with ACTION:
             self._carried.update(next(self._actions))
-        with _ENV_STEP:
+        with ENV_STEP:
             self._step()
         self._calls += 1
 
