@@ -242,7 +242,10 @@ def recording_into(tree: Tree) -> Iterator[None]:
         arming.refuse("recording()")
         yield
         return
+    from pytest_rlperf.timers.device.compiled import keep_out  # which needs trees, as this does
+
     _refuse_within_recording("recording()")
+    keep_out()
     _process.is_recording = True
     switch = _process.switch
     if _process.is_on:

@@ -49,7 +49,7 @@ class Stack:
         if idle:
             lane = idle.pop()
         else:
-            lane = Stack(self.label)
+            lane = self.new_lane()
             self.node.lanes.append(lane.root)
         host, key = self.node, id(task)
 
@@ -61,6 +61,10 @@ class Stack:
 
         self._tasks[key] = lane, weakref.ref(task, end)
         return lane
+
+    def new_lane(self) -> Stack:
+        """Return the stack of a task that begins within the open node."""
+        return Stack(self.label)
 
     def leave_all(self) -> None:
         """Have nothing open, here and in tasks; what was open is not counted."""

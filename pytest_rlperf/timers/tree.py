@@ -36,7 +36,7 @@ class Tree:
         self.faults: Counter[str] = Counter()
         self._lock = threading.RLock()  # taken again by what the garbage collector calls
         self._homes = threading.local()
-        self._owner = Stack("")
+        self._owner = self.new_stack("")
         self._homes.stack = self._owner
         self._stacks = [self._owner]
         self._ended: dict[str, tuple[Timing, ...]] = {}
@@ -81,7 +81,7 @@ class Tree:
         """Return the current thread's stack, as it is to go on from here."""
         stack: Stack | None = getattr(self._homes, "stack", None)
         if stack is None:
-            stack = self._homes.stack = Stack(_label(threading.current_thread().name))
+            stack = self._homes.stack = self.new_stack(_label(threading.current_thread().name))
             token = self._homes.token = _Token()
             with self._lock:
                 self._stacks.append(stack)
@@ -94,6 +94,10 @@ class Tree:
         if stack.pending_ns is not None:
             stack.forget(stack.pending_ns)
         return stack
+
+    def new_stack(self, label: str) -> Stack:
+        """Return a thread's stack, nothing on it."""
+        return Stack(label)
 
     def note_fault(self, fault: str) -> bool:
         """Remember that scopes were misused; return whether it is news."""

@@ -1,4 +1,4 @@
-"""Stand-ins for tests of code that measures: time that passes only when told to."""
+"""Time that passes only when told to."""
 
 from __future__ import annotations
 

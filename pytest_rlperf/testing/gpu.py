@@ -1,0 +1,258 @@
+"""A GPU in virtual time, for tests of code that measures one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+
+from pytest_rlperf.model import Conditions
+from pytest_rlperf.testing.clock import FakeClock
+from pytest_rlperf.testing.memory import CachingAllocator, VirtualTensor
+from pytest_rlperf.testing.queues import NOT_PERMITTED, Streams, VirtualEvent, VirtualGraph, elapsed_ms
+from pytest_rlperf.timers.clocks import Memory
+
+_HOST_TO_DEVICE_BYTES_PER_S = 16e9
+_MALLOC_S = 100e-6  # what asking the device for memory takes the host
+
+
+class VirtualGPU:
+    """A GPU whose work takes the time it is told, by a clock that stands still otherwise.
+
+    It is a :class:`~pytest_rlperf.timers.clocks.Driver`, so ``EventClock(gpu, host_ns=gpu.clock)`` tells its time, and
+    within ``driving(gpu)`` clocks are found by its name. ``launch_s`` is what a launch takes the host, ``event_s`` what
+    recording an event does, ``drift`` how much faster the device's clock runs than the host's.
+
+    Like a real one it takes work and lets the host run on: :meth:`launch` queues on a stream, :meth:`item` and copies
+    of pageable memory wait. Counted are ``launches``, ``copies``, ``syncs`` of any kind, the ``implicit_syncs`` among
+    them, ``events_made`` and ``recompiles``; :meth:`counts` has them by the counters' names.
+    """
+
+    resolution_ns = 500.0
+
+    def __init__(
+        self,
+        device: str = "virtual:0",
+        *,
+        clock: FakeClock | None = None,
+        launch_s: float = 5e-6,
+        event_s: float = 0.0,
+        drift: float = 0.0,
+    ) -> None:
+        self.device = device
+        self.clock = clock or FakeClock()
+        self.launch_s = launch_s
+        self.event_s = event_s
+        self.drift = drift
+        self.launches = self.syncs = self.implicit_syncs = self.events_made = self.recompiles = 0
+        self.copies_to_device = self.copies_to_host = self.pageable_copies = 0
+        self.sm_clock_hz = 1.5e9
+        self.memory_clock_hz = 2.6e9
+        self.temperature_c = 40.0
+        self.throttled: tuple[str, ...] = ()
+        self.others = 0
+        self._slowdown = 1.0
+        self._is_lost = False
+        self._streams = Streams()
+        self._current = 0
+        self._graph: VirtualGraph | None = None
+        self._allocator = CachingAllocator()
+
+    # ------------------------------------------------------------------ work
+
+    def host(self, seconds: float) -> None:
+        """Let the host work for ``seconds``."""
+        self.clock.advance(seconds)
+
+    def launch(self, seconds: float, stream: int | None = None, name: str = "") -> None:
+        """Queue ``seconds`` of work on the current stream, or another; the host goes on after ``launch_s``."""
+        self._check(name)
+        self.launches += 1
+        self.host(self.launch_s)
+        self._queue(seconds, self._current if stream is None else stream)
+
+    def item(self) -> None:
+        """Wait for the current stream, as reading a tensor's value does."""
+        self._wait(self._current, is_implicit=True)
+
+    def copy_to_device(self, size_bytes: int, *, pinned: bool) -> None:
+        """Copy from the host's memory; the host waits unless that is ``pinned``."""
+        self._copy(size_bytes, pinned=pinned)
+        self.copies_to_device += 1
+
+    def copy_to_host(self, size_bytes: int, *, pinned: bool) -> None:
+        """Copy to the host's memory; the host waits unless that is ``pinned``."""
+        self._copy(size_bytes, pinned=pinned)
+        self.copies_to_host += 1
+
+    @contextmanager
+    def use(self, stream: int) -> Iterator[None]:
+        """Within the context, have this stream be the current one; 0 is the default."""
+        before, self._current = self._current, stream
+        try:
+            yield
+        finally:
+            self._current = before
+
+    def wait_event(self, event: VirtualEvent) -> None:
+        """Have the current stream wait until ``event`` was reached; the host does not wait."""
+        self._check("wait_event")
+        self._streams.add(self._current, event.stamp_ns or 0.0, 0.0)
+
+    @contextmanager
+    def capture(self) -> Iterator[VirtualGraph]:
+        """Within the context, put what is launched into the yielded graph, and do none of it."""
+        self._check("capture")
+        if self._graph is not None:
+            raise RuntimeError(NOT_PERMITTED)
+        graph = self._graph = VirtualGraph(self._replay)
+        try:
+            yield graph
+        finally:
+            self._graph = None
+
+    def allocate(self, size_bytes: int) -> VirtualTensor:
+        """Return memory of the device; only where none is cached is the device asked, which takes the host a while."""
+        self._check("allocate")
+        block, was_asked = self._allocator.take(size_bytes)
+        if was_asked:
+            self.host(_MALLOC_S)
+        return VirtualTensor(self.device, size_bytes, lambda: self._allocator.give_back(block))
+
+    def compile(self, seconds: float) -> None:
+        """Compile code anew, which takes the host ``seconds``."""
+        self.recompiles += 1
+        self.host(seconds)
+
+    @property
+    def copies(self) -> int:
+        """How often something was copied, either way."""
+        return self.copies_to_device + self.copies_to_host
+
+    # ------------------------------------------------------------------ conditions
+
+    def throttle(self, *reasons: str, slowdown: float = 1.0) -> None:
+        """Hold the clocks back for ``reasons``, none to let go: later work takes ``slowdown`` times as long."""
+        self.throttled = reasons
+        self._slowdown = slowdown
+
+    def conditions(self) -> Conditions:
+        """Return the state of the device at this moment."""
+        self._check("conditions")
+        return Conditions(
+            sm_clock_hz=self.sm_clock_hz / self._slowdown,
+            memory_clock_hz=self.memory_clock_hz,
+            temperature_c=self.temperature_c,
+            throttled=self.throttled,
+            others=self.others,
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Return what it was asked for so far, by the names that counters have."""
+        return {
+            "syncs": self.implicit_syncs,
+            "copies_to_device": self.copies_to_device,
+            "copies_to_host": self.copies_to_host,
+            "pageable_copies": self.pageable_copies,
+            "kernels": self.launches,
+            "device_allocations": self._allocator.allocations,
+        }
+
+    def lose(self) -> None:
+        """Have the device fall off the bus: all that is asked of it from now on is an error."""
+        self._is_lost = True
+
+    # ------------------------------------------------------------------ what a clock asks of it
+
+    def make_event(self) -> VirtualEvent:
+        """Return a new event."""
+        self._check("make_event")
+        self.events_made += 1
+        return VirtualEvent(self.device)
+
+    def stream(self) -> Hashable:
+        """Return the number of the current stream."""
+        return self._current
+
+    def record(self, event: VirtualEvent) -> None:
+        """Have the current stream stamp ``event`` when it gets there."""
+        self._check("record")
+        event.is_captured = self._graph is not None
+        event.stream = self._current
+        event.stamp_ns = max(float(self.clock.now_ns), self._streams.done_ns(self._current))
+        self.host(self.event_s)
+
+    def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
+        """Return float32 milliseconds between two events, to half a microsecond; RuntimeError where CUDA has one."""
+        self._check("elapsed_ms")
+        if self._graph is not None:
+            raise RuntimeError(NOT_PERMITTED)
+        return elapsed_ms(start, end, self.clock.now_ns, self.drift)
+
+    def synchronize(self) -> None:
+        """Wait for all streams."""
+        self._wait(None, is_implicit=False)
+
+    def is_capturing(self) -> bool:
+        """Whether what is launched goes into a graph."""
+        return self._graph is not None
+
+    def memory(self) -> Memory | None:
+        """Return the state of the device's memory."""
+        allocator = self._allocator
+        return Memory(allocator.allocated_bytes, allocator.peak_bytes, allocator.allocations)
+
+    def reset_peak(self) -> None:
+        """Begin a new peak of memory."""
+        self._allocator.reset_peak()
+
+    @contextmanager
+    def counting_syncs(self) -> Iterator[Callable[[], int] | None]:
+        """Within the context, tell how often the host waited because of what it called."""
+        before = self.implicit_syncs
+        yield lambda: self.implicit_syncs - before
+
+    def state(self) -> dict[str, str]:
+        """Return its name."""
+        return {"name": "virtual"}
+
+    # ------------------------------------------------------------------ within
+
+    def _check(self, what: str) -> None:
+        if self._is_lost:
+            raise RuntimeError(f"CUDA error: device {self.device} is lost" + (f", in {what}" if what else ""))
+
+    def _queue(self, seconds: float, stream: int) -> None:
+        work_ns = seconds * self._slowdown * 1e9
+        if self._graph is not None:
+            self._graph.launches += 1
+            self._graph.work_ns[stream] = self._graph.work_ns.get(stream, 0.0) + work_ns
+        else:
+            self._streams.add(stream, self.clock.now_ns, work_ns)
+
+    def _replay(self, graph: VirtualGraph) -> None:
+        self._check("replay")
+        if self._graph is not None:
+            raise RuntimeError(NOT_PERMITTED)
+        self.launches += 1
+        self.host(self.launch_s)
+        # All of a graph's work is in the order of the stream it is launched on, whatever it was captured from.
+        self._streams.add(self._current, self.clock.now_ns, max(graph.work_ns.values(), default=0.0))
+
+    def _copy(self, size_bytes: int, *, pinned: bool) -> None:
+        self._check("copy")
+        if self._graph is not None and not pinned:
+            raise RuntimeError(NOT_PERMITTED)
+        self.pageable_copies += not pinned
+        self.host(self.launch_s)
+        self._queue(size_bytes / _HOST_TO_DEVICE_BYTES_PER_S, self._current)
+        if not pinned:
+            self._wait(self._current, is_implicit=True)
+
+    def _wait(self, stream: int | None, *, is_implicit: bool) -> None:
+        self._check("synchronize")
+        if self._graph is not None:
+            raise RuntimeError(NOT_PERMITTED)
+        self.syncs += 1
+        self.implicit_syncs += is_implicit
+        # Up to the next nanosecond: the host's clock has whole ones.
+        self.clock.now_ns = max(self.clock.now_ns, -int(-self._streams.done_ns(stream) // 1))

@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_rlperf.testing import FakeClock, VirtualGPU, VirtualTensor
+from pytest_rlperf.timers.clocks import (
+    Clock,
+    DeviceClockError,
+    EventClock,
+    HostClock,
+    Mark,
+    Memory,
+    SyncClock,
+    clock_for,
+    driving,
+)
+from pytest_rlperf.timers.device import devices_of
+
+
+def clock_of(gpu: VirtualGPU, pool_size: int = 4) -> EventClock:
+    """Return the clock of a virtual GPU."""
+    return EventClock(gpu, pool_size, gpu.clock)
+
+
+# --------------------------------------------------------------------------- the host's
+
+
+def test_host_clock_marks_nanoseconds() -> None:
+    """The host's marks are its nanoseconds, and it waits for nothing."""
+    time = FakeClock()
+    clock: Clock[int] = HostClock(time)
+    start = clock.mark()
+    time.advance(1e-3)
+    clock.synchronize()
+    assert clock.elapsed_ns(start, clock.mark()) == 1_000_000
+    assert clock.device == clock.state()["device"] == "host"
+    assert 0 < clock.resolution_ns < 1e6
+
+
+# --------------------------------------------------------------------------- events
+
+
+def test_event_clock_tells_the_devices_time_and_the_hosts() -> None:
+    """Marks around 1 ms of work are 1 ms apart on the device and one launch apart on the host."""
+    gpu = VirtualGPU(launch_s=5e-6)
+    clock: Clock[Mark] = clock_of(gpu)
+    start = clock.mark()
+    gpu.launch(1e-3)
+    end = clock.mark()
+    clock.synchronize()
+    assert clock.elapsed_ns(start, end) == pytest.approx(1_005_000, abs=500)
+    assert end.host_ns - start.host_ns == 5_000
+    assert clock.state() == {"device": "virtual:0", "name": "virtual"}
+
+
+def test_marking_neither_waits_nor_makes_events() -> None:
+    """Between its making and its reading a clock waits for nothing, and takes events that are there."""
+    gpu = VirtualGPU()
+    clock = clock_of(gpu, pool_size=8)
+    made = gpu.events_made
+    for _ in range(20):
+        marks = [clock.mark() for _ in range(8)]
+        gpu.launch(1e-3)
+        clock.release(marks)
+    assert (gpu.syncs, gpu.events_made - made, clock.grown) == (0, 0, 0)
+
+
+def test_pool_grows_only_when_told_to() -> None:
+    """An empty pool is an error that says so; reserving more is counted, and once is enough."""
+    gpu = VirtualGPU()
+    clock = clock_of(gpu, pool_size=2)
+    marks = [clock.mark(), clock.mark()]
+    with pytest.raises(DeviceClockError, match=r"all 2 events of virtual:0's clock are in use: release\(\)"):
+        clock.mark()
+    clock.reserve(3)
+    assert (clock.left, clock.size, clock.grown, gpu.events_made) == (3, 5, 1, 5)
+    clock.release(marks)
+    clock.reserve(5)
+    assert (clock.left, clock.grown) == (5, 1)
+
+
+def test_releasing_takes_back_all_marks_or_some() -> None:
+    """What was read can be given back alone, twice without harm, or together with everything."""
+    clock = clock_of(VirtualGPU(), pool_size=3)
+    first, _, _ = clock.mark(), clock.mark(), clock.mark()
+    clock.release([first])
+    clock.release([first])
+    assert clock.left == 1
+    clock.release()
+    assert clock.left == 3
+
+
+def test_reading_before_the_device_is_there_says_what_to_do() -> None:
+    """What the device has not reached yet has no time: the error says to synchronise."""
+    gpu = VirtualGPU()
+    clock = clock_of(gpu)
+    start = clock.mark()
+    gpu.launch(1e-3)
+    with pytest.raises(DeviceClockError, match=r"virtual:0 does not tell .* not ready\. Call synchronize\(\)"):
+        clock.elapsed_ns(start, clock.mark())
+
+
+@pytest.mark.parametrize("act", ["mark", "synchronize", "reserve"])
+def test_a_lost_device_is_a_clock_error_that_names_it(act: str) -> None:
+    """Whatever is asked of a device that is gone is an error that names it, and loses no event."""
+    gpu = VirtualGPU()
+    clock = clock_of(gpu)
+    acts: dict[str, Any] = {"mark": clock.mark, "synchronize": clock.synchronize, "reserve": partial(clock.reserve, 9)}
+    gpu.lose()
+    with pytest.raises(DeviceClockError, match=r"virtual:0 failed: .*lost"):
+        acts[act]()
+    assert clock.left == 4
+
+
+# --------------------------------------------------------------------------- synchronisation only
+
+
+def test_sync_clock_waits_at_every_mark() -> None:
+    """A device without events is waited for: its marks are the host's time once the device is done."""
+    gpu = VirtualGPU(launch_s=5e-6)
+    clock = SyncClock(gpu, gpu.clock)
+    start = clock.mark()
+    gpu.launch(1e-3)
+    end = clock.mark()
+    assert clock.elapsed_ns(start, end) == 1_005_000
+    assert gpu.syncs == 2
+    assert clock.is_synced
+    clock.reserve(100)
+    clock.release()
+    assert gpu.events_made == clock.grown == 0
+    gpu.lose()
+    with pytest.raises(DeviceClockError, match="waiting for virtual:0 failed"):
+        clock.mark()
+
+
+# --------------------------------------------------------------------------- which clock
+
+
+@pytest.mark.parametrize("devices", [[], ["cpu"], ["cpu", "meta"]])
+def test_work_on_the_host_has_the_hosts_clock(devices: list[str]) -> None:
+    """Without an accelerator the host's clock tells."""
+    assert isinstance(clock_for(devices), HostClock)
+
+
+def test_a_device_of_another_driver_has_its_clock() -> None:
+    """A device is known by the driver given for it, or by one within whose context this is; not after it."""
+    gpu = VirtualGPU()
+    assert clock_for(["cpu", "virtual:0"], {"virtual:0": gpu}).device == "virtual:0"
+    with driving(gpu):
+        clock = clock_for(["virtual:0"], host_ns=gpu.clock)
+    assert isinstance(clock, EventClock)
+    assert clock.driver is gpu
+    with pytest.raises(DeviceClockError, match="on virtual:0"):
+        clock_for(["virtual:0"])
+
+
+def test_several_devices_are_an_error_that_names_them() -> None:
+    """No one clock tells the time of two devices."""
+    with pytest.raises(DeviceClockError, match="several devices, cuda:0, cuda:1, and no one clock"):
+        clock_for(["cuda:1", "cpu", "cuda:0"])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("device", ["cuda:7", "xpu:0", "mps"])
+def test_a_device_that_cannot_be_used_is_a_loud_error(device: str) -> None:
+    """A tensor on a device whose clock PyTorch does not have is an error: only launches would be timed."""
+    import torch
+
+    if device == "mps" and torch.backends.mps.is_available():
+        pytest.skip("this machine has one")
+    with pytest.raises(DeviceClockError, match=f"holds tensors on {device}, .*PyTorch"):
+        clock_for([device])
+
+
+def test_no_pytorch_is_a_loud_error_too() -> None:
+    """Without PyTorch a device's name says that there should be one; the clocks themselves load without it."""
+    code = (
+        "import sys\nsys.modules['torch'] = None\n"
+        "from pytest_rlperf.timers.clocks import DeviceClockError, clock_for\n"
+        "try: clock_for(['cuda:0'])\n"
+        "except DeviceClockError as error: print(error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "holds things on cuda:0, whose clock needs PyTorch" in said
+
+
+class _Event:
+    """An event that knows the stream it was recorded on."""
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+        self.streams: list[object] = []
+
+    def record(self, stream: object) -> None:
+        self.streams.append(stream)
+
+    def elapsed_time(self, end: _Event) -> float:
+        return float(len(self.streams) + len(end.streams))
+
+
+class _Cuda:
+    """What ``torch.cuda`` is to a driver where a machine has two devices; no machine of ours has one."""
+
+    Event = _Event
+
+    def __init__(self) -> None:
+        self.current = SimpleNamespace(cuda_stream=0)
+        self.mode: object = 0
+        self.asked: list[tuple[str, int]] = []
+
+    def is_available(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 2
+
+    def device(self, index: int) -> AbstractContextManager[None]:
+        self.asked.append(("device", index))
+        return nullcontext()
+
+    def current_stream(self, index: int) -> SimpleNamespace:
+        assert index == 1
+        return self.current
+
+    def synchronize(self, index: int) -> None:
+        self.asked.append(("synchronize", index))
+
+    def is_current_stream_capturing(self) -> bool:
+        return False
+
+    def memory_stats(self, index: int) -> dict[str, int]:
+        assert index == 1
+        return {"allocated_bytes.all.current": 1, "allocated_bytes.all.peak": 2, "segment.all.allocated": 3}
+
+    def get_sync_debug_mode(self) -> object:
+        return self.mode
+
+    def set_sync_debug_mode(self, mode: object) -> None:
+        self.mode = mode
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> _Cuda:
+    """Put two CUDA devices where PyTorch has its own, or none."""
+    import torch
+
+    stand_in = _Cuda()
+    monkeypatch.setattr(torch, "cuda", stand_in)
+    return stand_in
+
+
+@pytest.mark.torch
+def test_a_device_beyond_those_there_are_is_counted(cuda: _Cuda) -> None:
+    """cuda:3 on a machine with two devices says how many there are."""
+    with pytest.raises(DeviceClockError, match=r"on cuda:3, .* can use 2 such devices"):
+        clock_for(["cuda:3"])
+
+
+@pytest.mark.torch
+def test_cuda_is_timed_by_events_on_the_current_stream_of_its_device(cuda: _Cuda) -> None:
+    """Events are made and recorded on the stream that is current on the device that was named, whichever is current."""
+    clock = clock_for(["cuda:1"])
+    assert isinstance(clock, EventClock)
+    assert (clock.device, clock.resolution_ns, set(cuda.asked)) == ("cuda:1", 500.0, {("device", 1)})
+    start = clock.mark()
+    cuda.current = SimpleNamespace(cuda_stream=77)
+    end = clock.mark()
+    assert (start.stream, end.stream, end.event.streams[-1]) == (0, 77, cuda.current)
+    assert clock.elapsed_ns(start, end) == 4e6
+    clock.synchronize()
+    assert cuda.asked[-1] == ("synchronize", 1)
+    assert clock.driver.memory() == Memory(1, 2, 3)
+    assert not clock.driver.is_capturing()
+
+
+@pytest.mark.torch
+def test_pytorchs_warnings_of_waits_are_counted_and_others_go_on(cuda: _Cuda) -> None:
+    """Each wait that PyTorch warns of counts, seen before or not; other warnings are shown; the mode is restored."""
+    clock = clock_for(["cuda:1"])
+    assert isinstance(clock, EventClock)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("ignore")
+        with clock.driver.counting_syncs() as count:
+            assert count is not None
+            modes = [cuda.mode]
+            for _ in range(3):
+                warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
+            warnings.simplefilter("always")
+            warnings.warn("something else", stacklevel=1)
+            assert count() == 3
+    assert [*modes, cuda.mode] == ["warn", 0]
+    assert [str(warning.message) for warning in shown] == ["something else"]
+
+
+# --------------------------------------------------------------------------- what a workload holds
+
+_GPU = VirtualGPU("virtual:9")
+_GLOBAL = _GPU.allocate(1)
+
+
+class _Slotted:
+    __slots__ = ("__weakref__", "empty", "tensor")
+
+    def __init__(self, tensor: VirtualTensor) -> None:
+        self.tensor = tensor
+
+
+class _Agent:
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+    def update(self) -> object:
+        return self.held
+
+
+def _closure(tensor: object) -> Any:
+    return lambda: tensor
+
+
+def _reads_a_global() -> object:
+    return _GLOBAL
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda tensor: tensor,
+        lambda tensor: [{"deep": (tensor,)}],
+        lambda tensor: {tensor},
+        _Agent,
+        lambda tensor: _Agent(tensor).update,
+        _closure,
+        lambda tensor: partial(print, tensor),
+        lambda tensor: partial(print, end=tensor),
+        lambda tensor: partial(_Agent(tensor).update),
+        _Slotted,
+    ],
+    ids=["itself", "containers", "set", "attribute", "method", "closure", "partial", "keyword", "its function", "slot"],
+)
+def test_devices_are_found_wherever_tensors_are_held(hold: Any) -> None:
+    """Attributes, containers, closures, bound methods and partials lead to tensors."""
+    assert devices_of([hold(VirtualGPU().allocate(8))]) == ("virtual:0",)
+
+
+def test_devices_are_found_in_what_a_function_refers_to() -> None:
+    """A function's globals count as held, and of several objects all do; cycles end."""
+    agent = _Agent(_reads_a_global)
+    agent.cycle = agent  # type: ignore[attr-defined]
+    assert devices_of([agent, VirtualGPU().allocate(8)]) == ("virtual:0", "virtual:9")
+    assert devices_of([]) == devices_of([lambda: None, 3, "cuda:0"]) == ()
+
+
+def test_asking_for_devices_runs_no_property() -> None:
+    """Attributes that compute something, or fail, are left alone."""
+
+    class Lazy:
+        @property
+        def device(self) -> str:
+            raise AssertionError("asked")
+
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError(f"asked for {name}")
+
+    assert devices_of([Lazy()]) == ()
+
+
+@pytest.mark.torch
+def test_tensors_modules_and_optimizers_tell_their_devices() -> None:
+    """PyTorch's tensors are found directly, in modules and through optimizers."""
+    import torch
+
+    module = torch.nn.Linear(2, 2, device="meta")
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    assert devices_of([torch.zeros(1)]) == ("cpu",)
+    assert devices_of([_Agent(module)]) == ("meta",)
+    assert devices_of([torch.optim.SGD([parameter]), _closure(module)]) == ("cpu", "meta")

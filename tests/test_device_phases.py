@@ -1,0 +1,736 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_rlperf.model import Bound, DeviceTimes, Phase
+from pytest_rlperf.testing import VirtualEvent, VirtualGPU
+from pytest_rlperf.timers import hierarchical_timer as timer
+from pytest_rlperf.timers import recording, recording_into
+from pytest_rlperf.timers.clocks import DeviceClockError, EventClock, SyncClock
+from pytest_rlperf.timers.device import Span, Tape
+
+QUANTUM_S = 0.5e-6
+US = 1e-6
+MS = 1e-3
+
+
+def tape_on(gpu: VirtualGPU, pool_size: int = 64, *, sync: bool = False) -> Tape:
+    """Return a tape of a virtual GPU's times."""
+    return Tape(EventClock(gpu, pool_size, gpu.clock), sync=sync)
+
+
+@contextmanager
+def iteration(tape: Tape, *, look: bool = False) -> Iterator[None]:
+    """Record the body as one iteration."""
+    tape.begin_iteration(look=look)
+    with recording_into(tape.tree):
+        yield
+    tape.end_iteration()
+
+
+def phases_of(gpu: VirtualGPU, work: Callable[[], object], *, iterations: int = 1) -> dict[str, Phase]:
+    """Return the phases of ``work`` by path, resolved after each iteration."""
+    tape = tape_on(gpu)
+    for _ in range(iterations):
+        with iteration(tape):
+            work()
+        tape.resolve()
+    return {phase.path: phase for phase in tape.phases()}
+
+
+def times_of(phase: Phase) -> DeviceTimes:
+    """Return the device's times of a phase that has some."""
+    assert phase.on_device is not None
+    return phase.on_device
+
+
+# --------------------------------------------------------------------------- times
+
+
+def test_host_and_device_times_are_different_figures() -> None:
+    """A phase that queues 1 ms of work takes the host one launch and the device a millisecond."""
+    gpu = VirtualGPU(launch_s=5 * US)
+
+    def work() -> None:
+        with timer("forward"):
+            gpu.launch(1 * MS)
+        with timer("backward"):
+            gpu.launch(2 * MS)
+
+    phases = phases_of(gpu, work, iterations=3)
+    forward, backward = phases["forward"], phases["backward"]
+    assert (forward.device, forward.count) == ("virtual:0", 1.0)
+    assert forward.total_s == pytest.approx(5 * US)
+    times = times_of(forward)
+    assert times.span_s == times.self_s == pytest.approx(1.005 * MS, abs=QUANTUM_S)
+    assert times.lag_in_s == pytest.approx(0.0, abs=QUANTUM_S)
+    assert times.lag_out_s == pytest.approx(1 * MS, abs=QUANTUM_S)
+    assert (times.stream, times.is_synced, times.peak_bytes, times.allocations) == ("main", False, None, None)
+    # The device is a millisecond late when the phase begins, and three when it ends.
+    assert times_of(backward).lag_in_s == pytest.approx(1 * MS, abs=QUANTUM_S)
+    assert times_of(backward).lag_out_s == pytest.approx(2.995 * MS, abs=QUANTUM_S)
+    assert times_of(backward).span_s == pytest.approx(2 * MS, abs=QUANTUM_S)
+
+
+def test_between_edges_nothing_waits_and_nothing_is_made() -> None:
+    """The one wait is the last; after the first iteration no event is made, however many are recorded."""
+    gpu = VirtualGPU()
+    tape = tape_on(gpu, pool_size=4)
+    made = []
+    for _ in range(4):
+        syncs = gpu.syncs
+        with iteration(tape):
+            for _ in range(10):
+                with timer("outer"), timer("inner"):
+                    gpu.launch(10 * US)
+        assert gpu.syncs == syncs
+        tape.resolve()
+        assert gpu.syncs == syncs + 1
+        made.append(gpu.events_made)
+    assert made == [4, 42, 42, 42]
+
+
+def test_an_iteration_that_was_short_of_events_is_left_out_and_said() -> None:
+    """The pool grows between iterations, never within; what it was too small for does not count."""
+    gpu = VirtualGPU()
+    tape = tape_on(gpu, pool_size=3)
+    for _ in range(2):
+        with iteration(tape), timer("outer"), timer("inner"):
+            gpu.launch(10 * US)
+        tape.resolve()
+    assert (tape.dropped, tape.iterations) == (1, 1)
+    assert [phase.count for phase in tape.phases()] == [1.0, 1.0]
+    assert tape.notes == ("1 iterations with more edges than virtual:0's clock had events were left out",)
+
+
+program = st.recursive(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("launch"), st.floats(0, 500 * US)),
+            st.tuples(st.just("host"), st.floats(0, 500 * US)),
+            st.tuples(st.just("item"), st.just(0.0)),
+        ),
+        max_size=4,
+    ),
+    lambda inner: st.lists(st.tuples(st.sampled_from("abc"), inner), min_size=1, max_size=3),
+    max_leaves=12,
+)
+
+
+def run(gpu: VirtualGPU, steps: list[Any]) -> None:
+    """Do what a random program says: work, or phases that do."""
+    for act, argument in steps:
+        if isinstance(argument, list):
+            with timer(act):
+                run(gpu, argument)
+        elif act == "launch":
+            gpu.launch(argument)
+        elif act == "host":
+            gpu.host(argument)
+        else:
+            gpu.item()
+
+
+def children(spans: tuple[Span, ...], number: int) -> list[Span]:
+    """Return the spans directly below the one at a place; parents come before what they enclose."""
+    parent, found = spans[number], []
+    for span in spans[number + 1 :]:
+        if len(span.path) <= len(parent.path):
+            break
+        if len(span.path) == len(parent.path) + 1:
+            found.append(span)
+    return found
+
+
+@given(program, st.floats(-1e-4, 1e-4))
+@settings(max_examples=60, deadline=None)
+def test_children_and_gaps_are_the_parent_to_the_nanosecond(steps: list[Any], drift: float) -> None:
+    """Whatever runs, a phase's own time and its children's are its span, on either clock, and no span is negative."""
+    gpu = VirtualGPU(drift=drift, event_s=1 * US)
+    tape = tape_on(gpu, pool_size=256)
+    with iteration(tape), timer("call"):
+        run(gpu, steps)
+    tape.resolve()
+    assert tape.dropped == 0
+    for number, span in enumerate(tape.spans):
+        below = children(tape.spans, number)
+        assert span.device_ns is not None
+        assert span.device_self_ns is not None
+        assert span.device_ns == span.device_self_ns + sum(child.device_ns or 0 for child in below)
+        assert span.host_end_ns - span.host_start_ns == span.host_self_ns + sum(
+            child.host_end_ns - child.host_start_ns for child in below
+        )
+        assert min(span.device_ns, span.device_self_ns, span.host_self_ns) >= 0
+    phases = {phase.path: times_of(phase) for phase in tape.phases()}
+    for path, times in phases.items():
+        below_s = [child.span_s or 0.0 for name, child in phases.items() if name.rpartition("/")[0] == path]
+        assert times.span_s == pytest.approx((times.self_s or 0.0) + sum(below_s), abs=1e-12)
+
+
+# --------------------------------------------------------------------------- what a phase is bound by
+
+
+def test_a_phase_whose_kernels_are_shorter_than_their_launches_is_launch_bound() -> None:
+    """The device keeps up: it waits for the host."""
+    gpu = VirtualGPU(launch_s=10 * US)
+
+    def work() -> None:
+        with timer("small"):
+            for _ in range(20):
+                gpu.launch(4 * US)
+
+    assert times_of(phases_of(gpu, work)["small"]).bound is Bound.LAUNCH
+
+
+def test_a_phase_that_the_host_runs_ahead_of_is_device_bound() -> None:
+    """The lag grows, or stays: work is queued."""
+    gpu = VirtualGPU(launch_s=5 * US)
+
+    def work() -> None:
+        with timer("large"):
+            gpu.launch(2 * MS)
+        with timer("behind"):
+            gpu.launch(5 * US)
+
+    phases = phases_of(gpu, work)
+    assert times_of(phases["large"]).bound is times_of(phases["behind"]).bound is Bound.DEVICE
+
+
+def test_a_phase_in_which_the_lag_falls_to_nothing_hangs_on_a_wait() -> None:
+    """A wait within shows where the phase began behind, or an inner phase did; what goes on behind is the device's."""
+    gpu = VirtualGPU(launch_s=5 * US)
+
+    def work() -> None:
+        with timer("update"):
+            with timer("forward"):
+                gpu.launch(1 * MS)
+            with timer("loss"):
+                gpu.item()
+        with timer("more"):
+            gpu.launch(1 * MS)
+            gpu.item()
+            gpu.launch(1 * MS)
+
+    bounds = {path: times_of(phase).bound for path, phase in phases_of(gpu, work).items()}
+    assert bounds == {
+        "update": Bound.SYNC,
+        "update/forward": Bound.DEVICE,
+        "update/loss": Bound.SYNC,
+        "more": Bound.DEVICE,
+    }
+
+
+def test_a_wait_within_a_phase_that_began_and_ended_in_step_is_counted() -> None:
+    """No edge sees such a wait; an iteration that looks does, and the phase hangs on it."""
+    gpu = VirtualGPU()
+    tape = tape_on(gpu)
+    bounds = []
+    for look in (False, True):
+        with iteration(tape, look=look):
+            with timer("update"):
+                gpu.launch(1 * MS)
+                gpu.item()
+            with timer("none"):
+                gpu.launch(0.0)
+        bounds.append([times_of(phase).bound for phase in tape.resolve()])
+    assert bounds == [[Bound.LAUNCH, Bound.LAUNCH], [Bound.SYNC, Bound.LAUNCH]]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["small", "large", "wait"]), st.integers(5, 20)), min_size=1, max_size=6),
+)
+@settings(max_examples=60, deadline=None)
+def test_lag_classes_follow_from_what_was_queued(phases: list[tuple[str, int]]) -> None:
+    """With the work queued known, every phase's class is what it must be."""
+    gpu = VirtualGPU(launch_s=10 * US)
+    tape = tape_on(gpu)
+    expected = []
+    with iteration(tape):
+        behind = False
+        for number, (kind, launches) in enumerate(phases):
+            with timer(f"{number}"):
+                for _ in range(launches):
+                    gpu.launch(1 * MS if kind == "large" else 2 * US)
+                if kind == "wait":
+                    gpu.item()
+            expected.append(
+                Bound.SYNC
+                if kind == "wait" and behind
+                else Bound.DEVICE
+                if kind == "large" or (behind and kind == "small")
+                else Bound.LAUNCH
+            )
+            behind = kind == "large" or (behind and kind == "small")
+    assert [times_of(phase).bound for phase in tape.resolve()] == expected
+
+
+def test_lag_goes_on_where_calls_follow_each_other() -> None:
+    """Without a wait between calls the second one begins as late as the first one ended."""
+    gpu = VirtualGPU(launch_s=5 * US)
+    tape = tape_on(gpu)
+    for _ in range(2):
+        with iteration(tape), timer("call"):
+            gpu.launch(1 * MS)
+    (phase,) = tape.resolve()
+    times = times_of(phase)
+    assert gpu.syncs == 1
+    assert times.lag_in_s == pytest.approx((0 + 1.0 * MS) / 2, abs=QUANTUM_S)
+    assert times.lag_out_s == pytest.approx((1.0 * MS + 1.995 * MS) / 2, abs=QUANTUM_S)
+
+
+# --------------------------------------------------------------------------- long work, and clocks that drift
+
+
+def test_every_iteration_has_its_own_anchor() -> None:
+    """A clock that drifts by 50 µs a second is not taken for a device that falls behind."""
+    gpu = VirtualGPU(drift=50e-6)
+    tape = tape_on(gpu)
+    for _ in range(40):
+        with iteration(tape), timer("call"):
+            gpu.launch(100 * MS)
+            gpu.item()
+        (phase,) = tape.resolve()
+    times = times_of(phase)
+    assert times.lag_out_s == pytest.approx(50e-6 * 0.1, abs=2 * QUANTUM_S)
+    assert times.bound is Bound.LAUNCH
+
+
+def test_long_iterations_keep_their_half_microsecond() -> None:
+    """A phase of 100 µs that begins after a minute is as well resolved as one at the start."""
+    gpu = VirtualGPU(launch_s=0.0)
+    tape = tape_on(gpu)
+    with iteration(tape):
+        for _ in range(20):
+            with timer("long"):
+                gpu.launch(3.0)
+        with timer("short"):
+            gpu.launch(100 * US)
+    phases = {phase.path: times_of(phase) for phase in tape.resolve()}
+    assert phases["short"].span_s == pytest.approx(100 * US, abs=2 * QUANTUM_S)
+
+
+def test_throttling_and_recompiling_show_where_they_happen() -> None:
+    """A device at half its clock takes twice the span; what compiles is the host's time, and launch-bound."""
+    gpu = VirtualGPU(launch_s=0.0)
+
+    def work() -> None:
+        with timer("kernels"):
+            gpu.launch(1 * MS)
+            gpu.item()
+        with timer("compiled"):
+            gpu.compile(5 * MS)
+            gpu.launch(10 * US)
+
+    gpu.throttle("power cap", slowdown=2.0)
+    phases = phases_of(gpu, work)
+    assert times_of(phases["kernels"]).span_s == pytest.approx(2 * MS, abs=QUANTUM_S)
+    assert phases["compiled"].total_s == pytest.approx(5 * MS)
+    assert times_of(phases["compiled"]).bound is Bound.LAUNCH
+
+
+# --------------------------------------------------------------------------- waiting at every edge
+
+
+def test_sync_mode_waits_at_every_edge_and_says_so() -> None:
+    """On request the device is waited for at each edge: spans without overlap, tagged as such."""
+    gpu = VirtualGPU(launch_s=5 * US)
+    tape = tape_on(gpu, sync=True)
+    with iteration(tape), timer("outer"), timer("inner"):
+        gpu.launch(1 * MS)
+    assert gpu.syncs == 4
+    outer, inner = tape.resolve()
+    for phase in (outer, inner):
+        times = times_of(phase)
+        assert (times.is_synced, times.bound) == (True, Bound.SYNC)
+        assert times.span_s == pytest.approx(1.005 * MS, abs=QUANTUM_S)
+        assert phase.total_s == pytest.approx(1.005 * MS)
+        assert times.lag_out_s == pytest.approx(0, abs=QUANTUM_S)
+
+
+def test_a_device_without_events_is_waited_for() -> None:
+    """By synchronisation alone, phases are told as in sync mode."""
+    gpu = VirtualGPU(launch_s=5 * US)
+    tape = Tape(SyncClock(gpu, gpu.clock))
+    with iteration(tape), timer("outer"):
+        with timer("inner"):
+            gpu.launch(1 * MS)
+        gpu.launch(1 * MS)
+    outer, inner = tape.resolve()
+    assert times_of(outer).is_synced
+    assert times_of(outer).span_s == pytest.approx(2.01 * MS)
+    assert times_of(outer).self_s == times_of(inner).span_s == pytest.approx(1.005 * MS)
+    assert gpu.events_made == 0
+
+
+# --------------------------------------------------------------------------- streams
+
+
+def test_a_phase_on_a_side_stream_is_told_by_that_stream() -> None:
+    """Its span is the stream's, and no part of the own time of the phase around it."""
+    gpu = VirtualGPU(launch_s=0.0)
+
+    def work() -> None:
+        with timer("update"):
+            gpu.launch(1 * MS)
+            with gpu.use(7), timer("copy"):
+                gpu.launch(3 * MS)
+
+    phases = phases_of(gpu, work)
+    assert (times_of(phases["update/copy"]).stream, times_of(phases["update"]).stream) == ("side 1", "main")
+    assert times_of(phases["update/copy"]).span_s == pytest.approx(3 * MS, abs=QUANTUM_S)
+    assert times_of(phases["update"]).self_s == pytest.approx(1 * MS, abs=QUANTUM_S)
+
+
+def test_a_stream_that_changes_within_a_phase_leaves_no_span_and_is_named() -> None:
+    """Edges on two streams are of no one span: neither the phase nor the one around it claims one; a note says so."""
+    gpu = VirtualGPU()
+    tape = tape_on(gpu)
+    with iteration(tape), timer("call"):
+        change = gpu.use(3)
+        with timer("changing"):
+            gpu.launch(1 * MS)
+            change.__enter__()
+        change.__exit__(None, None, None)
+        gpu.launch(1 * MS)
+    call, changing = (times_of(phase) for phase in tape.resolve())
+    assert (changing.stream, changing.span_s, changing.self_s) == ("main, side 1", None, None)
+    assert call.self_s is None
+    assert call.span_s is not None
+    assert tape.notes == ("with edges on different streams of virtual:0, and so without a span: call/changing",)
+
+
+def test_work_on_a_stream_that_no_edge_sees_is_named() -> None:
+    """What still runs after the last mark is seen by how long the last wait takes."""
+    gpu = VirtualGPU(launch_s=0.0)
+    tape = tape_on(gpu)
+    with iteration(tape), timer("call"):
+        gpu.launch(1 * MS)
+        gpu.launch(5 * MS, stream=2)
+    tape.resolve()
+    assert tape.unseen_s == pytest.approx(4 * MS, abs=QUANTUM_S)
+    assert tape.notes == (
+        "virtual:0 worked for 4000 µs after the last phase had ended, on streams that were current at no phase's edge: "
+        "enter a timer where such a stream is current",
+    )
+
+
+def test_work_that_was_done_by_the_last_mark_is_no_news() -> None:
+    """A host that waits for what the marks have seen, or comes late, notes nothing."""
+    gpu = VirtualGPU(launch_s=0.0)
+    tape = tape_on(gpu)
+    with iteration(tape), timer("call"):
+        gpu.launch(5 * MS)
+        gpu.launch(5 * MS, stream=2)
+    gpu.host(1.0)
+    tape.resolve()
+    assert (tape.unseen_s, tape.notes) == (0.0, ())
+
+
+# --------------------------------------------------------------------------- graphs and compiled code
+
+
+def test_capturing_is_named_and_replaying_is_a_phase_as_usual() -> None:
+    """While a graph is captured no event is recorded; phases within are named, and their replay is one opaque phase."""
+    gpu = VirtualGPU(launch_s=5 * US)
+    tape = tape_on(gpu)
+    with iteration(tape):
+        with timer("capture"), gpu.capture() as graph:
+            with timer("forward"):
+                gpu.launch(1 * MS)
+            with timer("backward"):
+                gpu.launch(2 * MS)
+        with timer("replay"):
+            graph.replay()
+    phases = {phase.path: phase for phase in tape.resolve()}
+    assert phases["capture/forward"].on_device is phases["capture/backward"].on_device is None
+    assert phases["capture/forward"].total_s == pytest.approx(5 * US)
+    capture = times_of(phases["capture"])
+    assert capture.span_s == capture.self_s == pytest.approx(10 * US, abs=QUANTUM_S)
+    assert times_of(phases["replay"]).span_s == pytest.approx(3.005 * MS, abs=QUANTUM_S)
+    assert tape.notes == (
+        "captured into a graph, and so without times of virtual:0: capture/forward, capture/backward",
+    )
+
+
+def test_a_phase_that_begins_or_ends_within_a_capture_has_no_times() -> None:
+    """One edge without a mark leaves no span, and the phase is named."""
+    gpu = VirtualGPU()
+    tape = tape_on(gpu, sync=True)
+    with iteration(tape):
+        capture = gpu.capture()
+        with timer("beginning"):
+            capture.__enter__()
+        capture.__exit__(None, None, None)
+    (phase,) = tape.resolve()
+    assert phase.on_device is None
+    assert tape.notes == ("captured into a graph, and so without times of virtual:0: beginning",)
+
+
+@pytest.mark.torch
+def test_timers_within_compiled_code_break_its_graph_and_are_named() -> None:
+    """A scope cannot be compiled: it times as elsewhere, the compiler leaves its code alone, and a note names it."""
+    import torch
+    import torch._dynamo
+    from torch._dynamo.utils import counters
+
+    def function(tensor: Any) -> Any:
+        with timer("inner"):
+            return tensor.sin()
+
+    gpu = VirtualGPU()
+    tape = tape_on(gpu)
+    tensor = torch.ones(2)
+    dynamo: Any = torch._dynamo
+    dynamo.reset()
+    compiled = torch.compile(function, backend="eager")
+    eager = dynamo.disable(function)
+    frames = []
+    for look in (False, True, False, True, False):
+        with iteration(tape, look=look):
+            with timer("outer"):
+                compiled(tensor)
+            with timer("eager"):
+                eager(tensor)
+        tape.resolve()
+        frames.append(counters["frames"]["total"])
+    phases = {phase.path: phase for phase in tape.phases()}
+    assert phases["outer/inner"].count == 1.0
+    assert tape.notes == ("within code for torch.compile, whose graph the timers break: outer/inner; time its call",)
+    assert (
+        len(set(frames[1:])) == 1
+    )  # what changes from call to call on the tape or in its driver compiles nothing anew
+
+
+@pytest.mark.torch
+def test_a_timer_in_code_that_must_compile_whole_is_pytorchs_own_error() -> None:
+    """With fullgraph=True a timer is never traced over in silence."""
+    import torch
+
+    inner = timer("inner")
+
+    def function(tensor: Any) -> Any:
+        with inner:
+            return tensor.sin()
+
+    with pytest.raises(Exception, match="context manager"), recording():
+        torch.compile(function, backend="eager", fullgraph=True)(torch.ones(2))
+
+
+# --------------------------------------------------------------------------- memory
+
+
+def test_peaks_of_memory_nest() -> None:
+    """A phase's peak is the most in use within it, children included; what follows a child's peak does not have it."""
+    gpu = VirtualGPU()
+    tape = tape_on(gpu)
+    gpu.allocate(1024)
+
+    def work() -> None:
+        with timer("outer"):
+            with timer("first"):
+                gpu.allocate(10 * 1024).free()
+            with timer("second"):
+                held = gpu.allocate(1024)
+            with timer("third"):
+                gpu.allocate(512).free()
+            held.free()
+
+    with iteration(tape):
+        work()
+    with iteration(tape, look=True):
+        work()
+    peaks = {phase.path: times_of(phase).peak_bytes for phase in tape.resolve()}
+    # The block that is cached after the first phase is the one that the second one gets.
+    assert peaks == {"outer": 11776, "outer/first": 11264, "outer/second": 11264, "outer/third": 11776}
+    assert tape.peak_bytes == 11776
+
+
+def test_allocations_are_those_that_asked_the_device() -> None:
+    """A phase that finds memory in the cache allocates nothing; the figure is per iteration, children included."""
+    gpu = VirtualGPU()
+    tape = tape_on(gpu)
+    for look in (False, True, True):
+        with iteration(tape, look=look), timer("outer"):
+            with timer("kept"):
+                gpu.allocate(1024 * (1 + len(gpu.counts())))
+            with timer("none"):
+                pass
+    outer, kept, none = (times_of(phase).allocations for phase in tape.resolve())
+    assert (outer, kept, none) == (1.0, 1.0, 0.0)
+
+
+def test_looking_costs_no_event_and_no_wait() -> None:
+    """Looking at memory takes no event and waits for nothing, and its times are not kept."""
+    gpu = VirtualGPU()
+    tape = tape_on(gpu)
+    made = gpu.events_made
+    with iteration(tape, look=True), timer("outer"):
+        gpu.launch(1 * MS)
+    assert (gpu.syncs, gpu.events_made, tape.clock.left) == (0, made, 64)
+    assert tape.resolve() == ()
+
+
+# --------------------------------------------------------------------------- threads and tasks
+
+
+def test_other_threads_are_kept_apart() -> None:
+    """What a backward thread enters is told beside the phases, by its thread's name, and noted."""
+    gpu = VirtualGPU(launch_s=5 * US)
+    tape = tape_on(gpu)
+
+    def backward() -> None:
+        with timer("gradients"):
+            gpu.launch(2 * MS)
+
+    with iteration(tape), timer("update"):
+        gpu.launch(1 * MS)
+        thread = threading.Thread(target=backward, name="autograd")
+        thread.start()
+        thread.join()
+        gpu.launch(1 * MS)
+    (update,) = tape.resolve()
+    assert times_of(update).self_s == times_of(update).span_s == pytest.approx(4.005 * MS, abs=QUANTUM_S)
+    (gradients,) = tape.beside()["autograd"]
+    assert gradients.path == "gradients"
+    assert times_of(gradients).span_s == pytest.approx(2 * MS, abs=QUANTUM_S)
+    assert tape.notes == ("ran on other threads, beside the phases: autograd",)
+
+
+def test_tasks_have_paths_below_what_runs_them() -> None:
+    """A coroutine's phases are below the phase that its loop runs in."""
+    gpu = VirtualGPU()
+    tape = tape_on(gpu)
+
+    async def step() -> None:
+        with timer("step"):
+            await asyncio.sleep(0)
+            gpu.launch(1 * MS)
+
+    with iteration(tape), timer("rollout"):
+        asyncio.run(step())
+    phases = {phase.path: phase for phase in tape.resolve()}
+    assert set(phases) == {"rollout", "rollout/step"}
+    assert times_of(phases["rollout/step"]).span_s == pytest.approx(1.005 * MS, abs=QUANTUM_S)
+
+
+# --------------------------------------------------------------------------- what goes wrong
+
+
+class Untrue(VirtualGPU):
+    """A GPU whose events tell something else."""
+
+    def __init__(self, told_ms: Callable[[float], float]) -> None:
+        super().__init__()
+        self._told_ms = told_ms
+
+    def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
+        """Return what it was told to, of what it is."""
+        return self._told_ms(super().elapsed_ms(start, end))
+
+
+@pytest.mark.parametrize(
+    ("told_ms", "said"),
+    [
+        (lambda ms: float("nan"), r"are broken: nan ns between two"),
+        (lambda ms: 0.0, r"are broken: one was reached \d+\.\d\d ms before the host recorded it"),
+        (lambda ms: -ms, r"are broken: one was reached \d+ ns before another"),
+    ],
+    ids=["not a number", "always zero", "backwards"],
+)
+def test_broken_events_are_a_loud_error(told_ms: Callable[[float], float], said: str) -> None:
+    """Events that cannot be true are an error that names the device, and all marks come back."""
+    gpu = Untrue(told_ms)
+    tape = tape_on(gpu)
+    with iteration(tape):
+        for _ in range(2):
+            with timer("call"):
+                gpu.launch(10 * MS)
+                gpu.item()
+    with pytest.raises(DeviceClockError, match=f"events of virtual:0 {said}"):
+        tape.resolve()
+    assert tape.clock.left == 64
+
+
+def test_a_device_that_is_lost_does_not_break_the_code_that_is_timed() -> None:
+    """The timed code goes on, and meets the loss where it asks the device itself; resolving raises."""
+    gpu = VirtualGPU()
+    tape = tape_on(gpu)
+    with iteration(tape):
+        with timer("before"):
+            gpu.launch(1 * MS)
+        gpu.lose()
+        with timer("after"):
+            gpu.host(1 * MS)
+    with pytest.raises(DeviceClockError, match="virtual:0 failed: CUDA error"):
+        tape.resolve()
+    assert tape.clock.left == 64
+
+
+class Unasked(VirtualGPU):
+    """A GPU that fails where it is asked whether it captures."""
+
+    def is_capturing(self) -> bool:
+        """Fail."""
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_an_error_at_an_edge_is_kept_for_the_one_who_reads() -> None:
+    """Timed code never meets an error of the tape's: it is resolve() that raises it, with the device's own words."""
+    gpu = Unasked()
+    tape = tape_on(gpu)
+    with iteration(tape), timer("call"):
+        gpu.launch(1 * MS)
+    with pytest.raises(DeviceClockError, match=r"edge of a phase on virtual:0 failed: .* illegal memory access"):
+        tape.resolve()
+
+
+def test_scopes_left_out_of_order_end_together() -> None:
+    """Where an outer scope is left first, what is open within ends at the same mark."""
+    gpu = VirtualGPU(launch_s=0.0)
+    tape = tape_on(gpu)
+    outer, inner = timer("outer"), timer("inner")
+    with iteration(tape):
+        outer.__enter__()
+        inner.__enter__()
+        gpu.launch(1 * MS)
+        with pytest.warns(RuntimeWarning, match="left out of order"):
+            outer.__exit__(None, None, None)
+        inner.__exit__(None, None, None)
+    spans = {phase.path: times_of(phase).span_s for phase in tape.resolve()}
+    assert spans["outer"] == spans["outer/inner"] == pytest.approx(1 * MS, abs=QUANTUM_S)
+
+
+def test_a_phase_that_does_not_end_within_its_iteration_is_not_told() -> None:
+    """Only what began and ended in one iteration has a span."""
+    gpu = VirtualGPU()
+    tape = tape_on(gpu)
+    with recording_into(tape.tree):
+        with timer("around"):
+            tape.begin_iteration()
+            with timer("inside"):
+                gpu.launch(1 * MS)
+        lasting = timer("lasting")
+        lasting.__enter__()
+        tape.end_iteration()
+        lasting.__exit__(None, None, None)
+    assert [phase.path for phase in tape.resolve()] == ["around/inside"]
+
+
+def test_iterations_come_one_after_the_other() -> None:
+    """Beginning twice, ending what has not begun, and resolving within are errors."""
+    tape = tape_on(VirtualGPU())
+    with pytest.raises(RuntimeError, match=r"end_iteration\(\) without begin_iteration\(\)"):
+        tape.end_iteration()
+    tape.begin_iteration()
+    with pytest.raises(RuntimeError, match=r"begin_iteration\(\) within an iteration"):
+        tape.begin_iteration()
+    with pytest.raises(RuntimeError, match=r"resolve\(\) within an iteration"):
+        tape.resolve()
