@@ -177,9 +177,9 @@ def rlperf_gae(_rlperf_measurement: _Measurement) -> Measure:
 
     The function gets a random rollout of float32 arrays of shape (n_steps, n_envs), the last values (n_envs,), gamma
     and lambda, by the names of its parameters. ``dones[t]`` says that the episode ended with step t or, to a function
-    that also takes ``next_done``, that step t is an episode's first. ``backend="torch"`` makes tensors. A function
-    without parameters computes GAE of data of its own. ComponentError where the advantages, the first array returned,
-    differ from a float64 computation.
+    that also takes ``next_done``, that step t is an episode's first. ``backend="torch"`` makes tensors, on
+    ``device`` where one is named, and of several rollouts in turn there. A function without parameters computes GAE of
+    data of its own. ComponentError where the advantages, the first array returned, differ from a float64 computation.
     """
 
     def measure(
@@ -188,10 +188,11 @@ def rlperf_gae(_rlperf_measurement: _Measurement) -> Measure:
         n_envs: int,
         backend: str = "numpy",
         *,
+        device: str = "cpu",
         phases: Phases | None = None,
     ) -> Result:
         __tracebackhide__ = True
-        return _rlperf_measurement("gae", function, n_steps, n_envs, backend, phases=phases)
+        return _rlperf_measurement("gae", function, n_steps, n_envs, backend, device, phases=phases)
 
     return measure
 

@@ -72,7 +72,7 @@ def replace_work(patch: pytest.MonkeyPatch, by_itself: Callable[[], object], bes
     """Have extra work be what ``by_itself`` does of a thousand steps, and ``beside`` of so many after calls."""
     patch.setattr(slowdown, "_thousand", by_itself)
     patch.setattr(slowdown, "work", beside)
-    patch.setattr("pytest_rlperf.measure.slices.work", beside)
+    patch.setattr("pytest_rlperf.measure.rounds.work", beside)
 
 
 def sized(

@@ -7,14 +7,16 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from pytest_rlperf.baseline.accelerators import accelerators
 from pytest_rlperf.measure.kernel import VERSION
 from pytest_rlperf.model import Machine
 
 
-def this_machine() -> Machine:
+def this_machine(find_accelerators: Callable[[], tuple[str, ...]] = accelerators) -> Machine:
     """Return the class of the machine this process runs on."""
     return Machine(
         system=platform.system(),
@@ -23,6 +25,7 @@ def this_machine() -> Machine:
         cores=_cores(),
         python=f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}",
         kernel=VERSION,
+        accelerators=find_accelerators(),
     )
 
 
@@ -37,7 +40,8 @@ def slug(machine: Machine) -> str:
 
 def describe(machine: Machine) -> str:
     """Return a machine class in words."""
-    return f"{machine.cpu}, {machine.cores} cores, {machine.system} {machine.arch}, {machine.python}"
+    host = f"{machine.cpu}, {machine.cores} cores, {machine.system} {machine.arch}, {machine.python}"
+    return "; ".join([host, *machine.accelerators])
 
 
 def differences(one: Machine, other: Machine) -> list[str]:

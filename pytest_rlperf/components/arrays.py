@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_rlperf.errors import ComponentError
@@ -46,15 +46,27 @@ def check_observations(observations: Any, num_envs: int) -> None:
             )
 
 
+def usable_device(name: Any) -> Any:
+    """Return the ``torch.device`` of a name; ComponentError, with what there is, where this machine has no such one."""
+    __tracebackhide__ = True
+    import torch
+
+    device = torch.device(name)
+    found = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    found += ["mps"] if torch.backends.mps.is_available() else []
+    kind = device.type if device.index is None else str(device)
+    # Of other accelerators PyTorch itself says what is wrong.
+    if device.type in ("cuda", "mps") and not any(each == kind or each.startswith(f"{kind}:") for each in found):
+        build = torch.version.cuda or torch.version.hip or "no GPU"
+        raise ComponentError(
+            f"device={str(name)!r} was asked for, but PyTorch {torch.__version__}, built for {build}, finds only "
+            f"{', '.join(found)} here: choose one of these, or check nvidia-smi and CUDA_VISIBLE_DEVICES"
+        )
+    return device
+
+
 def check_device(what: str, tensor: Any, device: Any) -> None:
     """Raise ComponentError unless a tensor is on the type of device it is said to be on, a ``torch.device``."""
     __tracebackhide__ = True
     if tensor.device.type != device.type:
         raise ComponentError(f"{what} is on {tensor.device}, expected {device}")
-
-
-def waiting_for(device: Any) -> Callable[[], object]:
-    """Return what waits until a ``torch.device`` has done what it was given; nothing has to wait for a CPU."""
-    import torch
-
-    return (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else (lambda: None)

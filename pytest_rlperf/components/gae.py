@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
 from pytest_rlperf.components.adapters import GaeCall, adapter_for
-from pytest_rlperf.components.arrays import leaves, to_numpy
+from pytest_rlperf.components.arrays import leaves, to_numpy, usable_device
 from pytest_rlperf.components.reference.gae import gae_float64
 from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.errors import ComponentError
@@ -20,6 +21,7 @@ from pytest_rlperf.timers import hierarchical_timer
 _GAE = hierarchical_timer("gae")
 GAMMA = 0.99
 LAMBDA = 0.95
+_DEVICE_ROLLOUTS = 4  # taken in turn on a device, so that its caches do not hold the one there would be
 _EPISODE_STEPS = 50  # mean length; several episodes end in a rollout of any length worth timing
 _TOLERANCE = 1e-3  # of the largest advantage; float32 scans over 2048 steps were seen within 1e-5
 
@@ -39,13 +41,16 @@ _MEANINGS = {name: meaning for meaning, names in _NAMES.items() for name in name
 _POSITIONAL = ("rewards", "values", "dones", "last_values", "gamma", "lam")
 
 
-def gae_workload(function: Callable[..., Any], n_steps: int, n_envs: int, backend: str) -> Workload:
+def gae_workload(
+    function: Callable[..., Any], n_steps: int, n_envs: int, backend: str, device: str = "cpu"
+) -> Workload:
     """Return the workload of ``function`` on a rollout of shape (n_steps, n_envs).
 
     Arguments are passed by their names where the signature tells (see ``_NAMES``), else in the order rewards,
     values, dones, last_values, gamma, lam. ``dones[t]`` says that the episode ended with step t; a function that
     also takes ``next_done`` gets CleanRL's convention, where ``dones[t]`` says that step t is an episode's first.
-    Arrays are float32, of NumPy or of PyTorch as ``backend`` says. The check compares the advantages, the first
+    Arrays are float32, of NumPy or of PyTorch as ``backend`` says, the latter on ``device``; on another than the CPU,
+    calls take several rollouts in turn. The check compares the advantages, the first
     array returned, with a float64 computation. A function without parameters is a thunk over data of its own: its
     advantages must have the shape and be finite.
     """
@@ -57,16 +62,15 @@ def gae_workload(function: Callable[..., Any], n_steps: int, n_envs: int, backen
         raise ComponentError(f"rlperf_gae measures a function, not {type(function).__qualname__}")
     check_count("n_steps", n_steps)
     check_count("n_envs", n_envs)
+    if device != "cpu":
+        return _device_workload(function, n_steps, n_envs, backend, device)
     rollout = _rollout(n_steps, n_envs)
-    advantages, _ = gae_float64(
-        rollout["rewards"], rollout["values"], rollout["ends"], rollout["last_values"], GAMMA, LAMBDA
-    )
+    advantages = _expected(rollout)
     if make is not None:
         return _library_workload(make(function, rollout, backend), advantages)
     is_thunk = _takes_nothing(function)
     args, kwargs = ([], {}) if is_thunk else _arguments(function, rollout, backend)
-    firsts = any(_MEANINGS.get(name.lower()) == "last_dones" for name in kwargs)
-    convention = "step t is an episode's first" if firsts else "the episode ended with step t"
+    convention = None if is_thunk else _convention(kwargs)
 
     def call() -> object:
         with _GAE:
@@ -74,9 +78,52 @@ def gae_workload(function: Callable[..., Any], n_steps: int, n_envs: int, backen
 
     def check() -> None:
         __tracebackhide__ = True
-        _compare(function(*args, **kwargs), advantages, None if is_thunk else convention)
+        _compare(function(*args, **kwargs), advantages, convention)
 
-    return Workload(component="gae", call=call, items=float(n_steps * n_envs), unit="transition", check=check)
+    items = float(n_steps * n_envs)
+    return Workload(component="gae", call=call, items=items, unit="transition", check=check, holds=(function,))
+
+
+def _device_workload(function: Callable[..., Any], n_steps: int, n_envs: int, backend: str, device: str) -> Workload:
+    """Return the workload of ``function`` on tensors of a device, of several rollouts in turn."""
+    __tracebackhide__ = True
+    if backend != "torch" or adapter_for("gae", function) is not None or _takes_nothing(function):
+        raise ComponentError(
+            f"device={device!r}: rlperf_gae puts tensors on a device for functions that take them, with "
+            "backend='torch'; what holds data of its own is measured where that is, without device="
+        )
+    usable_device(device)
+    rollouts = [_rollout(n_steps, n_envs) for _ in range(_DEVICE_ROLLOUTS)]
+    expected = [_expected(rollout) for rollout in rollouts]
+    given = [_arguments(function, rollout, backend, device) for rollout in rollouts]
+    in_turn = cycle(given)
+
+    def call() -> object:
+        args, kwargs = next(in_turn)
+        with _GAE:
+            return function(*args, **kwargs)
+
+    def check() -> None:
+        __tracebackhide__ = True
+        for (args, kwargs), advantages in zip(given, expected, strict=True):
+            _compare(function(*args, **kwargs), advantages, _convention(kwargs))
+
+    items = float(n_steps * n_envs)
+    return Workload(component="gae", call=call, items=items, unit="transition", check=check, holds=(function, given))
+
+
+def _expected(rollout: dict[str, Any]) -> Any:
+    """Return a rollout's advantages in float64, of shape (n_steps, n_envs)."""
+    advantages, _ = gae_float64(
+        rollout["rewards"], rollout["values"], rollout["ends"], rollout["last_values"], GAMMA, LAMBDA
+    )
+    return advantages
+
+
+def _convention(kwargs: dict[str, Any]) -> str:
+    """Return what ``dones[t] = 1`` says to a function that is called with these names."""
+    firsts = any(_MEANINGS.get(name.lower()) == "last_dones" for name in kwargs)
+    return "step t is an episode's first" if firsts else "the episode ended with step t"
 
 
 def _library_workload(gae: GaeCall, advantages: Any) -> Workload:
@@ -117,7 +164,9 @@ def _rollout(n_steps: int, n_envs: int) -> dict[str, Any]:
     }
 
 
-def _arguments(function: Callable[..., Any], rollout: dict[str, Any], backend: str) -> tuple[list[Any], dict[str, Any]]:
+def _arguments(
+    function: Callable[..., Any], rollout: dict[str, Any], backend: str, device: str = "cpu"
+) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments ``function`` is called with; ComponentError where one cannot be supplied."""
     __tracebackhide__ = True
     named = _meanings(function)
@@ -127,7 +176,8 @@ def _arguments(function: Callable[..., Any], rollout: dict[str, Any], backend: s
         import torch
 
         rollout = {
-            name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in rollout.items()
+            name: torch.from_numpy(value).to(device) if isinstance(value, np.ndarray) else value
+            for name, value in rollout.items()
         }
     if not named:
         return [rollout[name] for name in _POSITIONAL], {}

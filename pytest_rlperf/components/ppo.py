@@ -117,7 +117,15 @@ def _workload(
         __tracebackhide__ = True
         check()
 
-    return Workload(component="ppo_collect", call=call, items=items, unit="env step", check=run_check, count=count)
+    return Workload(
+        component="ppo_collect",
+        call=call,
+        items=items,
+        unit="env step",
+        check=run_check,
+        count=count,
+        holds=(collect,),
+    )
 
 
 def _env_steps(rollout: Any, n_steps: int) -> Any:

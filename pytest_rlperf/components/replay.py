@@ -41,7 +41,14 @@ def replay_workload(buffer: Any, batch_size: int) -> Workload:
                     f"expected {batch_size} rows"
                 )
 
-    return Workload(component="replay_sample", call=call, items=float(batch_size), unit="transition", check=check)
+    return Workload(
+        component="replay_sample",
+        call=call,
+        items=float(batch_size),
+        unit="transition",
+        check=check,
+        holds=(buffer,),
+    )
 
 
 class _AnySampler:

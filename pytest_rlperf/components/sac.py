@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from pytest_rlperf.components.adapters import Updater, adapter_for
 from pytest_rlperf.components.arrays import to_numpy
 from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model import Harvest, Workload
+from pytest_rlperf.model import Harvest, Pace, Workload
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.timers.probes import UpdateSections
-from pytest_rlperf.timers.probes.parts import variables_of
+from pytest_rlperf.timers.probes.reached import reached
 
-_MOST_OBJECTS = 10_000  # looked at in search of parameters; a buffer may hold its transitions as objects
 _SAC_UPDATE = hierarchical_timer("sac_update")
 
 
@@ -59,7 +57,16 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
             )
 
     harvest = Harvest(told_call, (sections,)) if sections else None
-    return Workload(component="sac_update", call=call, items=1.0, unit="update", check=check, harvest=harvest)
+    return Workload(
+        component="sac_update",
+        call=call,
+        items=1.0,
+        unit="update",
+        check=check,
+        harvest=harvest,
+        holds=(updater.owner,),
+        pace=Pace.STEADY,
+    )
 
 
 class _AnyUpdater:
@@ -116,7 +123,7 @@ def _parameters(agent: Any) -> dict[str, Any]:
         return {}
     held: dict[str, Any] = {}
     optimized: dict[str, Any] = {}
-    for path, value in _walk(agent):
+    for path, value in reached("agent", agent):
         if isinstance(value, torch.nn.Module):
             held |= {f"{path}.{name}": parameter for name, parameter in value.named_parameters()}
         elif isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf:
@@ -125,28 +132,6 @@ def _parameters(agent: Any) -> dict[str, Any]:
             tensors = [tensor for group in value.param_groups for tensor in group["params"]]
             optimized |= {f"{path}.params[{index}]": tensor for index, tensor in enumerate(tensors)}
     return optimized or held
-
-
-def _walk(agent: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an agent and what it is made of: attributes, members of containers, and variables of functions."""
-    waiting = [("agent", agent)]
-    seen: set[int] = set()
-    while waiting and len(seen) < _MOST_OBJECTS:
-        path, value = waiting.pop()
-        if id(value) in seen or isinstance(value, type | ModuleType):
-            continue
-        seen.add(id(value))
-        yield path, value
-        if isinstance(value, FunctionType):
-            waiting += [(f"{path}.{name}", member) for name, member in variables_of(value).items()]
-        elif isinstance(value, MethodType):
-            waiting.append((path, value.__self__))
-        elif isinstance(value, Mapping):
-            waiting += [(f"{path}[{key!r}]", member) for key, member in value.items()]
-        elif isinstance(value, (list, tuple)):
-            waiting += [(f"{path}[{index}]", member) for index, member in enumerate(value)]
-        else:
-            waiting += [(f"{path}.{name}", member) for name, member in getattr(value, "__dict__", {}).items()]
 
 
 def _compare(before: dict[str, Any], after: dict[str, Any]) -> None:

@@ -37,4 +37,12 @@ def thunk_workload(
         if check is not None:
             check(output)
 
-    return Workload(component="callable", call=fn, items=float(items), unit=unit, check=run_check, setup=setup)
+    return Workload(
+        component="callable",
+        call=fn,
+        items=float(items),
+        unit=unit,
+        check=run_check,
+        setup=setup,
+        holds=(fn,) if setup is None else (fn, setup),
+    )

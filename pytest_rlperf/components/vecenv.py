@@ -41,6 +41,7 @@ def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
         check=stepper.check,
         count=stepper.count,
         close=close,
+        holds=(stepper.env,),
     )
 
 
@@ -57,7 +58,14 @@ def _stepping_workload(step: Any, num_envs: int) -> Workload:
         with _ENV_STEP:
             return step()
 
-    return Workload("vecenv_step", call, items=float(num_envs), unit="env step", check=lambda: _discard(step()))
+    return Workload(
+        component="vecenv_step",
+        call=call,
+        items=float(num_envs),
+        unit="env step",
+        check=lambda: _discard(step()),
+        holds=(step,),
+    )
 
 
 def _discard(_: object) -> None:

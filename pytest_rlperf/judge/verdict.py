@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pytest_rlperf import units
+from pytest_rlperf.judge.devices import broken_by_device, other_device
 from pytest_rlperf.judge.saying import CONFIDENCE, Judge, bound, under_minimum
 from pytest_rlperf.judge.stats import welch
 from pytest_rlperf.model import Estimate, Figures, Policy, Result, Status, StoredResult, Verdict
@@ -47,6 +48,10 @@ def judge_stored(result: Result, stored: StoredResult | None, others: Sequence[s
     changed = _incomparable(base, result)
     if changed is not None:
         return verdict.say(Status.INCOMPARABLE, "workload", changed)
+    elsewhere = other_device(base, result)
+    if elsewhere is not None:
+        message = f"in the baseline {elsewhere}; store it anew with --rlperf-save-baseline"
+        return verdict.say(Status.INCOMPARABLE, "device", message)
     if min(len(base.workers), len(result.workers)) < 2:
         return verdict.say(
             Status.UNDECIDED,
@@ -163,6 +168,9 @@ def _memory_pace(then: Sequence[Figures], now: Sequence[Figures]) -> float:
 
 def broken_rule(result: Result) -> tuple[str, str] | None:
     """Return why a measurement broke its own rules, if it did."""
+    disturbed = broken_by_device(result)
+    if disturbed is not None:
+        return disturbed
     idle = max(worker.idle_cpu_share for worker in result.workers)
     if idle > _IDLE_CPU_SHARE:
         return (

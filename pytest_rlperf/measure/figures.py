@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from operator import mul
 
-from pytest_rlperf.model import Figures, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.measure.conditions import worst
+from pytest_rlperf.model import DeviceFigures, DeviceTimes, Figures, Pace, SliceRecord, Warm, WorkerRecord
 
 TRIM = 0.2
 ONE_THREAD = 1.02  # CPU time over wall time up to which one thread can have used it
@@ -51,15 +53,27 @@ def never_waits(plain: Sequence[SliceRecord]) -> bool:
 
 
 def worker_record(
-    plain: Sequence[SliceRecord], wall: Figures, cpu: Figures, warm: Warm, *, seed: int, idle_cpu_share: float
+    plain: Sequence[SliceRecord],
+    wall: Figures,
+    cpu: Figures,
+    warm: Warm,
+    *,
+    seed: int,
+    idle_cpu_share: float,
+    other: Sequence[SliceRecord] = (),
 ) -> WorkerRecord:
-    """Return one worker's record, from its plain slices and its figures by both clocks."""
+    """Return one worker's record, from its plain slices and its figures by both clocks.
+
+    ``other`` are slices at the pace that is not gated, of a workload on a device. There the CPU's time never stands in
+    for the wall's: a process that polls for the device is busy, and what it waits for is work.
+    """
     calls = sum(record.calls for record in plain)
+    device = device_figures(plain, other)
     return WorkerRecord(
         wall=wall,
         cpu=cpu,
         long=warm.shape.long,
-        alone=warm.shape.long and never_waits(plain),
+        alone=device is None and warm.shape.long and never_waits(plain),
         items_per_call=sum(record.items for record in plain) / calls,
         slices=len(plain),
         calls=calls,
@@ -68,4 +82,79 @@ def worker_record(
         collections=sum(record.collections for record in plain),
         threads=warm.threads,
         seed=seed,
+        device=device,
     )
+
+
+def device_figures(plain: Sequence[SliceRecord], other: Sequence[SliceRecord]) -> DeviceFigures | None:
+    """Return a worker's figures on a device, from its slices at the gated pace and at the other; None on the host."""
+    gated = [record.device for record in plain if record.device is not None]
+    if not gated:
+        return None
+    last = gated[-1]
+    slices = [*gated, *(record.device for record in other if record.device is not None)]
+    paces_s = {
+        pace: _median(
+            [each.call_s for each in (*plain, *other) if each.device is not None and each.device.pace is pace]
+        )
+        for pace in Pace
+    }
+    conditions = worst(state for each in slices for state in (each.before, each.after) if state is not None)
+    return DeviceFigures(
+        device=last.device,
+        gated=last.pace,
+        latency_s=paces_s[Pace.LATENCY],
+        steady_s=paces_s[Pace.STEADY],
+        cycles=_median([each.cycles for each in gated if each.cycles is not None]),
+        peak_bytes=max(each.peak_bytes for each in gated),
+        allocations=statistics.fmean(each.allocations for each in gated),
+        flags=last.flags,
+        conditions=conditions,
+        disturbed=next((each.disturbed for each in slices if each.disturbed), ""),
+        retaken=sum(each.retaken for each in slices),
+        notes=tuple(dict.fromkeys(note for each in slices for note in each.notes)),
+    )
+
+
+def merged_times(found: Sequence[tuple[float, DeviceTimes]]) -> DeviceTimes | None:
+    """Return a phase's times on a device over several slices, each with its share of all calls; None without any.
+
+    What any slice cannot tell of the phase's span, all together cannot.
+    """
+    if not found:
+        return None
+    whole = sum(share for share, _ in found)
+    known = [(share, times.allocations) for share, times in found if times.allocations is not None]
+    bounds = dict.fromkeys((times.bound for _, times in found), 0.0)
+    for share, times in found:
+        bounds[times.bound] += share
+    spans_s, selves_s = ([getattr(times, name) for _, times in found] for name in ("span_s", "self_s"))
+    shares = [share for share, _ in found]
+    return DeviceTimes(
+        span_s=None if None in spans_s else sum(map(mul, shares, spans_s)),
+        self_s=None if None in selves_s else sum(map(mul, shares, selves_s)),
+        stream=", ".join(dict.fromkeys(times.stream for _, times in found)),
+        lag_in_s=sum(share * times.lag_in_s for share, times in found) / whole,
+        lag_out_s=sum(share * times.lag_out_s for share, times in found) / whole,
+        bound=max(bounds, key=bounds.__getitem__),
+        is_synced=any(times.is_synced for _, times in found),
+        peak_bytes=max((times.peak_bytes for _, times in found if times.peak_bytes is not None), default=None),
+        allocations=sum(share * count for share, count in known) / sum(share for share, _ in known) if known else None,
+    )
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def device_notes(workers: Sequence[WorkerRecord]) -> list[str]:
+    """Return what is to be said of how the workers' figures on a device came about, each thing once."""
+    figures = [worker.device for worker in workers if worker.device is not None]
+    notes = [note for each in figures for note in each.notes]
+    retaken = sum(each.retaken for each in figures)
+    if retaken:
+        notes.append(f"slices that were disturbed on {figures[0].device}, thrown away and retaken: {retaken}")
+    others = max((each.conditions.others or 0 for each in figures if each.conditions is not None), default=0)
+    if others:
+        notes.append(f"other processes use {figures[0].device} too, at most {others} at once")
+    return list(dict.fromkeys(notes))

@@ -61,7 +61,7 @@ class _Block:
 
 
 class Turn:
-    """One worker's slices: blocks, and now and then a traced slice."""
+    """One worker's slices: blocks, and now and then a traced one, and on a device one at the pace that is not gated."""
 
     def __init__(
         self, worker: Turns, warm: Warm, share_s: float, clock: Callable[[], float], tick: Callable[[float], None]
@@ -70,6 +70,7 @@ class Turn:
         self.worker = worker
         self.warm = warm
         self.traced: list[SliceRecord] = []
+        self.other_pace: list[SliceRecord] = []
         self._blocks: list[_Block] = []
         started_s = clock()
         longest_s = 0.0
@@ -79,6 +80,8 @@ class Turn:
             # From the first block on, so that a short measurement has phases too.
             if len(self._blocks) % TRACED_EVERY == 1 and clock() - started_s < share_s:
                 self.traced.append(worker.take(SliceKind.TRACED))
+                if self._plain[0].device is not None:
+                    self.other_pace.append(worker.take(SliceKind.OTHER_PACE))
             now_s = clock()
             tick(max(0.0, WORKER_S - (now_s - started_s)))
             longest_s = max(longest_s, now_s - block_start_s)
@@ -107,6 +110,7 @@ class Turn:
             self.warm,
             seed=self.worker.seed,
             idle_cpu_share=idle_cpu_share,
+            other=self.other_pace,
         )
 
     def _figures(self, clock: Clock) -> Figures:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import rlox
 
-from pytest_rlperf.components.arrays import check_device, check_observations, leaves, waiting_for
+from pytest_rlperf.components.arrays import check_device, check_observations, leaves
 from pytest_rlperf.components.stepping import ACTIONS, EveryEnvStepper
 from pytest_rlperf.errors import ComponentError
 
@@ -93,7 +93,7 @@ class RloxSampler:
 
 
 class RloxGpuSampler(RloxSampler):
-    """Draws from a GPUReplayBuffer, and waits until the batch is there; batches it has prefetched are thrown away.
+    """Draws from a GPUReplayBuffer; batches it has prefetched are thrown away.
 
     Such a batch costs nothing to draw, and is of the size it was prefetched with.
     """
@@ -101,15 +101,8 @@ class RloxGpuSampler(RloxSampler):
     def __init__(self, buffer: Any, batch_size: int) -> None:
         super().__init__(buffer, batch_size)
         self._device = buffer.device
-        self._wait = waiting_for(buffer.device)
         while buffer.prefetch_queue_size:
             self._sample(seed=0)
-
-    def draw(self) -> Any:
-        """Draw a batch."""
-        batch = super().draw()
-        self._wait()
-        return batch
 
     def shapes(self, batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield every tensor's shape; ComponentError where one is not on the buffer's device."""

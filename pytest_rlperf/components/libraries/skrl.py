@@ -10,7 +10,7 @@ from skrl.envs.wrappers.torch import Wrapper
 from skrl.envs.wrappers.torch.gymnasium_envs import GymnasiumWrapper
 from skrl.utils.spaces.torch import flatten_tensorized_space, sample_space, tensorize_space
 
-from pytest_rlperf.components.arrays import check_device, waiting_for
+from pytest_rlperf.components.arrays import check_device
 from pytest_rlperf.components.stepping import ACTION, ACTIONS, ENV_STEP
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import hierarchical_timer
@@ -30,7 +30,6 @@ class SkrlStepper:
         self.env = env
         self.num_envs: int = env.num_envs
         self.mode = _autoreset_mode(env)
-        self._wait = waiting_for(env.device)
         self._actions = cycle(_batches_of_actions(env, seed))
         if "_seed" in vars(env):
             env._seed = seed  # which its first reset goes by; it can be told in no other way
@@ -61,7 +60,6 @@ class SkrlStepper:
             actions = next(self._actions)
         with ENV_STEP:
             _, _, terminated, truncated, _ = self.env.step(actions)
-            self._wait()
         self._calls += 1
         if self.mode == "NextStep":
             self._ended.append((terminated, truncated))

@@ -10,7 +10,7 @@ from skrl.agents.torch.sac import SAC
 from skrl.memories.torch import Memory
 from torch.nn.parameter import is_lazy
 
-from pytest_rlperf.components.arrays import check_device, to_numpy, waiting_for
+from pytest_rlperf.components.arrays import check_device, to_numpy
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers.probes.attach import put
 
@@ -26,13 +26,10 @@ class SkrlSampler:
         self._memory = memory
         self._batch_size = batch_size
         self._names = memory.get_tensor_names()
-        self._wait = waiting_for(memory.device)
 
     def draw(self) -> Any:
         """Draw a batch."""
-        batches = self._memory.sample(self._names, batch_size=self._batch_size)
-        self._wait()
-        return batches
+        return self._memory.sample(self._names, batch_size=self._batch_size)
 
     def shapes(self, batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield every tensor's shape; ComponentError where one is not on the memory's device."""
@@ -103,7 +100,6 @@ class SkrlUpdater:
         self.owner: SAC = agent
         self.steps: int | None = 2 + bool(cfg.learn_entropy)  # the policy, both critics as one, the temperature
         self._times = {"timestep": cfg.learning_starts, "timesteps": cfg.learning_starts + 1}
-        self._wait = waiting_for(agent.device)
         agent.enable_models_training_mode(True)
         if any(is_lazy(parameter) for model in agent.models.values() for parameter in model.parameters()):
             self.update()
@@ -111,7 +107,6 @@ class SkrlUpdater:
     def update(self) -> None:
         """Do one gradient step of every part."""
         self.owner.update(**self._times)
-        self._wait()
 
     def check(self) -> None:
         """Check that an update draws one batch, of the size and to the device it is said to be of."""

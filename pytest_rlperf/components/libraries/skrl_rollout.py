@@ -11,7 +11,7 @@ from skrl.agents.torch.ppo import ppo as ppo_module
 from skrl.envs.wrappers.torch.gymnasium_envs import GymnasiumWrapper
 from skrl.trainers.torch import Trainer
 
-from pytest_rlperf.components.arrays import check_device, waiting_for
+from pytest_rlperf.components.arrays import check_device
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Probe
 from pytest_rlperf.timers import hierarchical_timer
@@ -48,7 +48,6 @@ class SkrlRoller:
         self._timesteps = trainer.cfg.timesteps
         self._resets_by_a_step = _resets_by_a_step(trainer.env)
         self._resets_due = 0
-        self._wait = waiting_for(agent.device)
         agent.enable_training_mode(True)  # or it records nothing
         agent.memory.reset()
         for tensor in agent.memory.tensors.values():
@@ -64,7 +63,6 @@ class SkrlRoller:
                 self._step({"timestep": timestep, "timesteps": self._timesteps})
         with _GAE, torch.no_grad():
             self._compute_gae()
-        self._wait()
         return self._agent.memory
 
     def check(self, rollout: Any) -> None:

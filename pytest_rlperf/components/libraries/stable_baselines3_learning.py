@@ -16,7 +16,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
 from stable_baselines3.common.logger import Logger
 
-from pytest_rlperf.components.arrays import check_device, leaves, to_numpy, waiting_for
+from pytest_rlperf.components.arrays import check_device, leaves, to_numpy
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Probe
 from pytest_rlperf.timers.probes import probes_for
@@ -41,13 +41,10 @@ class ReplaySampler:
             raise ComponentError(f"the {type(buffer).__qualname__} is empty: buffer.add(…) what is to be sampled first")
         self._buffer = buffer
         self._batch_size = batch_size
-        self._wait = waiting_for(buffer.device)
 
     def draw(self) -> Any:
         """Draw a batch."""
-        batch = self._buffer.sample(self._batch_size)
-        self._wait()
-        return batch
+        return self._buffer.sample(self._batch_size)
 
     def shapes(self, batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield every array's shape; ComponentError where one is not on the buffer's device."""
@@ -100,7 +97,6 @@ class SacUpdater:
         self.owner: SAC = agent
         self.steps: int | None = 2 if agent.ent_coef_optimizer is None else 3
         self._batch_size = batch_size
-        self._wait = waiting_for(agent.device)
         _have_logger(agent)
         if agent.replay_buffer is None or agent.replay_buffer.size() == 0:
             _fill(agent, _BATCHES_AT_LEAST * batch_size)
@@ -114,7 +110,6 @@ class SacUpdater:
     def update(self) -> None:
         """Do one gradient step of every part."""
         self.owner.train(1, self._batch_size)
-        self._wait()
 
     def check(self) -> None:
         """Check that an update draws one batch, of the size and to the device it is said to be of."""

@@ -12,7 +12,6 @@ import torch
 from tensordict import TensorDict, is_tensor_collection
 from torchrl.data import ReplayBuffer
 from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
-from torchrl.objectives import SACLoss
 from torchrl.objectives.value import GAE
 
 from pytest_rlperf.components.arrays import leaves
@@ -28,13 +27,10 @@ class TorchRLSampler:
         _check_batches_are_full(buffer, batch_size)
         self._buffer = buffer
         self._batch_size = batch_size
-        self._wait = _waiting_for(getattr(buffer.storage, "device", None))
 
     def draw(self) -> Any:
         """Draw a batch."""
-        batch = self._buffer.sample(self._batch_size)
-        self._wait()
-        return batch
+        return self._buffer.sample(self._batch_size)
 
     def shapes(self, batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield every tensor's shape; ComponentError where they are not all on one device."""
@@ -139,12 +135,10 @@ class TorchRLUpdater:
         self.owner: Any = agent
         self.steps: int | None = sum(isinstance(held, torch.optim.Optimizer) for held in _held(agent)) or None
         self._batch_size = batch_size
-        self._wait = _waiting_for(next(held for held in _held(agent) if isinstance(held, SACLoss)).device)
 
     def update(self) -> None:
         """Do one gradient step of every part."""
         self.owner.update(self._batch_size)
-        self._wait()
 
     def check(self) -> None:
         """Check that an update draws one batch, of the size that was asked for."""
@@ -225,10 +219,3 @@ def _drawn_of(buffers: list[ReplayBuffer]) -> Iterator[list[Any]]:
             watch(buffer)
             stack.callback(delattr, buffer, "sample")
         yield batches
-
-
-def _waiting_for(device: Any) -> Callable[[], object]:
-    """Return what waits until a device has done what it was given; nothing has to wait for a CPU."""
-    if getattr(device, "type", None) != "cuda":
-        return lambda: None
-    return lambda: torch.cuda.synchronize(device)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
+from pytest_rlperf.components.arrays import usable_device
 from pytest_rlperf.components.reference.gae import compute_gae
 from pytest_rlperf.components.reference.networks import mlp
 from pytest_rlperf.timers import hierarchical_timer
@@ -147,7 +148,7 @@ class PPO:
         self.gamma = gamma
         self.lam = lam
         self.seed = seed
-        self.device = torch.device(device)
+        self.device: torch.device = usable_device(device)
         weights = torch.Generator().manual_seed(seed)
         self.model = ActorCritic(envs.single_observation_space, envs.single_action_space, hidden, weights)
         self.model.to(self.device)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from pytest_rlperf.components.arrays import usable_device
 from pytest_rlperf.timers import hierarchical_timer
 
 _INDEX = hierarchical_timer("index")
@@ -37,7 +38,7 @@ class ReplayBuffer:
         if min(capacity, obs_dim, act_dim) < 1:
             raise ValueError(f"sizes must be at least 1: got capacity={capacity}, obs_dim={obs_dim}, act_dim={act_dim}")
         self.capacity = capacity
-        self.device = torch.device(device)
+        self.device: torch.device = usable_device(device)
         self._obs = np.zeros((capacity, obs_dim), dtype=np.float32)
         self._actions = np.zeros((capacity, act_dim), dtype=np.float32)
         self._rewards = np.zeros(capacity, dtype=np.float32)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
+from pytest_rlperf.components.arrays import usable_device
 from pytest_rlperf.components.reference.networks import mlp
 from pytest_rlperf.components.reference.replay import Batch, ReplayBuffer
 from pytest_rlperf.timers import hierarchical_timer
@@ -98,7 +99,7 @@ class SAC:
         seed: int = 0,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.device = torch.device(device)
+        self.device: torch.device = usable_device(device)
         self.buffer = buffer
         self.gamma = gamma
         self.tau = tau

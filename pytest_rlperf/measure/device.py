@@ -1,0 +1,238 @@
+"""A workload on an accelerator: the two paces it is timed at, and slices that nothing disturbed.
+
+A host's clock around a call sees the launches, not the work; so every timed round ends with a wait for the device.
+Where that wait stands makes two figures: after every call (latency), or once after many (steady).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from pytest_rlperf.errors import MeasurementError
+from pytest_rlperf.measure.library import DeviceLibrary
+from pytest_rlperf.measure.rounds import ClockNs, Timed
+from pytest_rlperf.model import Conditions, DeviceSlice, Pace, SliceKind, SliceRecord, Workload
+from pytest_rlperf.timers.clocks import DeviceClockError, EventClock, HostClock, SyncClock, clock_for
+from pytest_rlperf.timers.device import devices_of
+
+RETAKES = 3  # a slice that was disturbed as often again is a device that is not to be measured on
+_WARM_UPS_MOST = 10  # of a tenth of a second each: compiling is over by then, or never
+_CLOCK_STEADY = 0.02  # how much the clock may differ from one look to the next
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """What is known of a device between two slices; ``allocations`` and ``recompiles`` are running totals."""
+
+    conditions: Conditions | None
+    allocations: int
+    recompiles: int
+
+
+class Accelerator:
+    """The device that a workload runs on.
+
+    ``settings`` are the library's as they were before the workload first ran, and are to be after every slice.
+    ``sync_edges`` has traced slices wait for the device at every edge of a phase.
+    """
+
+    def __init__(
+        self, clock: EventClock | SyncClock, library: DeviceLibrary, gated: Pace, settings: Mapping[str, object]
+    ) -> None:
+        self.clock = clock
+        self.name = clock.device
+        self.gated = gated
+        self.sync_edges = False
+        self._library = library
+        self._reader = library.conditions(self.name)
+        self._notes = dict.fromkeys([self._reader.missing] if self._reader.missing else [])
+        self._settings = settings or library.settings()
+        self._allocates = False
+        self._gave_up = False
+        self._restore()
+
+    @property
+    def other(self) -> Pace:
+        """The pace that is not gated."""
+        return Pace.STEADY if self.gated is Pace.LATENCY else Pace.LATENCY
+
+    def pace_of(self, kind: SliceKind) -> Pace:
+        """Return the pace that a kind of slice is timed at."""
+        return self.other if kind is SliceKind.OTHER_PACE else self.gated
+
+    def timed(self, pace: Pace, call: Callable[[], object], setup: Callable[[], None] | None) -> Timed:
+        """Return what a round at ``pace`` runs; the device is idle when it begins, and done when it ends."""
+        wait = self.clock.synchronize
+
+        def prepare() -> None:
+            __tracebackhide__ = True
+            if setup is not None:
+                setup()
+            wait()
+
+        def waited() -> None:
+            __tracebackhide__ = True
+            call()
+            wait()
+
+        return Timed(waited, prepare) if pace is Pace.LATENCY else Timed(call, prepare, wait)
+
+    def warm_up(self, run: Callable[[], object], has_time: Callable[[], bool]) -> None:
+        """Run until nothing is compiled any more, no memory is asked for and the clock holds still, or time is up."""
+        __tracebackhide__ = True
+        restless: list[str] = []
+        for _ in range(_WARM_UPS_MOST):
+            with self.answering():
+                before = self._edge()
+                run()
+                after = self._edge()
+            restless = [*_changes(before, after), *([] if _is_steady(before, after) else ["its clock changed"])]
+            if not restless or not has_time():
+                break
+        # What asks for memory however long it runs does so as part of its work, which is counted and no disturbance.
+        self._allocates = "memory was asked of it" in restless
+        if restless:
+            self._notes[f"{self.name} had not settled when warming up ended: {', '.join(restless)}"] = None
+
+    def note(self, notes: Iterable[str]) -> None:
+        """Have these notes go with every slice from now on."""
+        self._notes |= dict.fromkeys(notes)
+
+    def undisturbed(self, pace: Pace, take: Callable[[], SliceRecord]) -> SliceRecord:
+        """Return a slice with what is known of the device, retaken where it was disturbed.
+
+        Where the retakes are disturbed as well, the last one says by what and how often; later slices are not retaken.
+        """
+        __tracebackhide__ = True
+        tries = 1 if self._gave_up else 1 + RETAKES
+        disturbances: list[str] = []
+        while True:
+            with self.answering():
+                before = self._edge()
+                self._reset_peak()
+                record = take()
+                after = self._edge()
+            disturbance = self._disturbance(before, after)
+            if disturbance:
+                disturbances.append(disturbance)
+            if not disturbance or len(disturbances) == tries:
+                break
+        self._gave_up = self._gave_up or len(disturbances) == tries
+        device = self._slice(pace, record, before, after, disturbances if disturbance else [])
+        retaken = len(disturbances) - (1 if disturbance else 0)
+        return replace(record, device=replace(device, retaken=retaken))
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Raise MeasurementError, naming the device, where work fails because the device is gone.
+
+        What a library says of a lost device it says wherever it next speaks to it, also from the midst of the
+        workload: an error after which the device cannot be waited for is the device's.
+        """
+        __tracebackhide__ = True
+        try:
+            yield
+        except Exception as error:
+            try:
+                self.clock.synchronize()
+            except DeviceClockError as lost:
+                raise MeasurementError(
+                    f"{self.name} no longer answers, so the test cannot be measured: {lost}"
+                ) from error
+            if isinstance(error, DeviceClockError):
+                raise MeasurementError(f"{self.name} cannot be measured: {error}") from error
+            raise
+        finally:
+            self._restore()
+
+    def _slice(
+        self, pace: Pace, record: SliceRecord, before: _Edge, after: _Edge, disturbances: Sequence[str]
+    ) -> DeviceSlice:
+        clocks_hz = [edge.conditions.sm_clock_hz for edge in (before, after) if edge.conditions is not None]
+        known_hz = [clock_hz for clock_hz in clocks_hz if clock_hz is not None]
+        memory = self.clock.driver.memory()
+        return DeviceSlice(
+            device=self.name,
+            pace=pace,
+            cycles=record.call_s * statistics.fmean(known_hz) if known_hz else None,
+            before=before.conditions,
+            after=after.conditions,
+            disturbed=_told(disturbances),
+            retaken=0,
+            peak_bytes=0 if memory is None else memory.peak_bytes,
+            allocations=(after.allocations - before.allocations) / record.calls,
+            flags=self._library.flags(),
+            notes=tuple(self._notes),
+        )
+
+    def _edge(self) -> _Edge:
+        memory = self.clock.driver.memory()
+        return _Edge(
+            conditions=self._reader.read(),
+            allocations=0 if memory is None else memory.allocations,
+            recompiles=self._library.recompiles(),
+        )
+
+    def _reset_peak(self) -> None:
+        if self.clock.driver.memory() is not None:
+            self.clock.driver.reset_peak()
+
+    def _disturbance(self, before: _Edge, after: _Edge) -> str:
+        """Return why the slice between two edges does not count, empty where it does."""
+        throttled = [
+            reason for edge in (before, after) if edge.conditions is not None for reason in edge.conditions.throttled
+        ]
+        reasons = [f"it was throttled ({', '.join(dict.fromkeys(throttled))})"] if throttled else []
+        changes = _changes(before, after)
+        if self._allocates:
+            changes = [change for change in changes if change != "memory was asked of it"]
+        return " and ".join([*reasons, *changes])
+
+    def _restore(self) -> None:
+        """Put back what the workload has changed of what holds for the whole process, and remember that it did."""
+        try:
+            now = self._library.settings()
+            changed = {name: value for name, value in self._settings.items() if now.get(name) != value}
+            self._library.restore(changed)
+        except RuntimeError:
+            return  # a device that is gone has no settings; whoever waits for it next says so
+        self.note(
+            f"the workload left the {name} at {now.get(name)!r}; it was put back to {value!r} after every slice"
+            for name, value in changed.items()
+        )
+
+
+def find_accelerator(
+    workload: Workload, library: DeviceLibrary, settings: Mapping[str, object], wall_ns: ClockNs
+) -> Accelerator | None:
+    """Return the device that a workload holds tensors or modules on, None for the host.
+
+    MeasurementError where it is a device whose time cannot be told, or there are several.
+    """
+    __tracebackhide__ = True
+    try:
+        clock = clock_for(devices_of((*workload.holds, workload.call)), host_ns=wall_ns)
+    except DeviceClockError as error:
+        raise MeasurementError(str(error)) from error
+    return None if isinstance(clock, HostClock) else Accelerator(clock, library, workload.pace, settings)
+
+
+def _changes(before: _Edge, after: _Edge) -> list[str]:
+    """Return what happened between two edges that does not happen again and again."""
+    found = ["code was recompiled"] if after.recompiles > before.recompiles else []
+    return [*found, "memory was asked of it"] if after.allocations > before.allocations else found
+
+
+def _is_steady(before: _Edge, after: _Edge) -> bool:
+    """Whether the device's clock holds still, as far as it is known."""
+    was, now = (None if edge.conditions is None else edge.conditions.sm_clock_hz for edge in (before, after))
+    return was is None or now is None or abs(now - was) <= _CLOCK_STEADY * was
+
+
+def _told(disturbances: Sequence[str]) -> str:
+    """Say what disturbed a slice and every retake of it, each with how often."""
+    return ", ".join(f"{what}, {times} of {len(disturbances)} times" for what, times in Counter(disturbances).items())

@@ -1,0 +1,332 @@
+"""What NVML tells of a device, and that it is only asked; what PyTorch keeps for a process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_rlperf.baseline.accelerators import accelerators
+from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
+from pytest_rlperf.measure.conditions import NVML_MISSING, count_others, nvml_reader, throttle_reasons, worst
+from pytest_rlperf.measure.library import Torch
+from pytest_rlperf.model import Conditions
+
+UUID = "1a2b3c4d-0000-1111-2222-333344445555"
+
+
+class NVMLError(Exception):
+    """What NVML raises."""
+
+
+class Nvml:
+    """NVML with one GPU; it answers questions, and has nothing else that could be asked of it.
+
+    ``asked`` are the names of all its functions that were called.
+    """
+
+    NVMLError = NVMLError
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU, NVML_DEVICE_MIG_ENABLE = 1, 2, 0, 1
+
+    def __init__(self, **answers: object) -> None:
+        self.asked: list[str] = []
+        self._answers: dict[str, object] = {
+            "nvmlInit": None,
+            "nvmlShutdown": None,
+            "nvmlDeviceGetCount": 1,
+            "nvmlDeviceGetHandleByIndex": "handle",
+            "nvmlDeviceGetName": "NVIDIA A100-SXM4-40GB",
+            "nvmlSystemGetDriverVersion": "550.54.15",
+            "nvmlSystemGetCudaDriverVersion": 12040,
+            "nvmlDeviceGetPowerManagementLimit": 400_000,
+            "nvmlDeviceGetMigMode": [0, 0],
+            "nvmlDeviceGetHandleByUUID": "handle",
+            "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": "whole GPU",
+            "nvmlDeviceGetCurrentClocksThrottleReasons": 0x1,
+            "nvmlDeviceGetComputeRunningProcesses": [],
+            "nvmlDeviceGetClockInfo": 1410,
+            "nvmlDeviceGetTemperature": 41,
+        } | answers
+
+    def __getattr__(self, name: str) -> Any:
+        answer = self._answers[name]
+
+        def ask(*arguments: object) -> object:
+            self.asked.append(name)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer(*arguments) if callable(answer) else answer
+
+        return ask
+
+
+# --------------------------------------------------------------------------- conditions
+
+
+def test_conditions_are_what_nvml_tells() -> None:
+    """Clocks in hertz, degrees, and no reason: an idle device and clocks that a user has set are not throttled."""
+    reader = nvml_reader(UUID, Nvml(nvmlDeviceGetCurrentClocksThrottleReasons=0x1 | 0x2 | 0x100))
+    assert reader.missing == ""
+    assert reader.read() == Conditions(1.41e9, 1.41e9, 41.0, (), 0)
+
+
+@pytest.mark.parametrize(
+    ("bits", "reasons"),
+    [
+        (0x4, ("power cap",)),
+        (0x8 | 0x40, ("hardware slowdown", "hardware thermal slowdown")),
+        (0x20, ("software thermal slowdown",)),
+        (0x80 | 0x1, ("power brake",)),
+        (0x10, ()),
+    ],
+)
+def test_reasons_are_those_of_power_and_heat(bits: int, reasons: tuple[str, ...]) -> None:
+    """Every bit that holds a device back against its will has a name."""
+    assert throttle_reasons(bits) == reasons
+
+
+def test_a_device_is_found_by_its_uuid() -> None:
+    """CUDA's numbers are not NVML's, where CUDA_VISIBLE_DEVICES or another order is set."""
+    seen: list[str] = []
+    nvml_reader(UUID, Nvml(nvmlDeviceGetHandleByUUID=seen.append))
+    nvml_reader(f"GPU-{UUID}", Nvml(nvmlDeviceGetHandleByUUID=seen.append))
+    assert seen == [f"GPU-{UUID}"] * 2
+
+
+def test_a_partition_has_the_conditions_of_its_gpu() -> None:
+    """NVML tells the clocks of a whole GPU only."""
+    handles: list[object] = []
+
+    def handle(name: str) -> str:
+        if name.startswith("GPU-"):
+            raise NVMLError("Not Found")
+        return name
+
+    def clock(handle: object, kind: int) -> int:
+        handles.append(handle)
+        return 1410
+
+    nvml_reader(UUID, Nvml(nvmlDeviceGetHandleByUUID=handle, nvmlDeviceGetClockInfo=clock)).read()
+    assert set(handles) == {"whole GPU"}
+
+
+def test_what_a_device_does_not_support_is_unknown() -> None:
+    """A laptop's GPU that tells no memory clock is read as far as it goes."""
+    refusal = NVMLError("Not Supported")
+    nvml = Nvml(nvmlDeviceGetTemperature=refusal, nvmlDeviceGetComputeRunningProcesses=refusal)
+    conditions = nvml_reader(UUID, nvml).read()
+    assert conditions is not None
+    assert (conditions.temperature_c, conditions.others, conditions.sm_clock_hz) == (None, None, 1.41e9)
+
+
+def test_a_driver_without_nvml_is_said() -> None:
+    """The module is there, the library it loads is not."""
+    reader = nvml_reader(UUID, Nvml(nvmlInit=NVMLError("NVML Shared Library Not Found")))
+    assert reader.read() is None
+    assert "NVML Shared Library Not Found" in reader.missing
+
+
+def test_without_nvml_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read, and the extra that would is named."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    reader = nvml_reader(UUID)
+    assert reader.read() is None
+    assert reader.missing == NVML_MISSING
+    assert "pip install pytest-rlperf[gpu]" in NVML_MISSING
+
+
+def test_clocks_are_read_and_never_set() -> None:
+    """Whatever is read, NVML is asked for what is, and told nothing."""
+    nvml = Nvml()
+    nvml_reader(UUID, nvml).read()
+    accelerators(nvml)
+    others = [name for name in nvml.asked if not name.startswith(("nvmlDeviceGet", "nvmlSystemGet"))]
+    assert set(others) == {"nvmlInit", "nvmlShutdown"}
+
+
+def test_processes_of_this_run_are_not_others() -> None:
+    """The measuring process, the one that started it and that one's children take turns; init is somebody else's."""
+    assert count_others([os.getpid(), os.getppid()]) == 0
+    assert count_others([os.getpid(), 1, 2**22 + 1]) == 2
+
+
+def test_processes_outside_a_container_are_not_told_apart() -> None:
+    """Where a device's list has other numbers than this process's own, nobody is counted."""
+    assert count_others([1, 2**22 + 1]) is None
+    assert count_others([]) == 0
+
+
+def test_the_worst_conditions_are_kept() -> None:
+    """Of several readings: the lowest clocks, the highest temperature, all reasons, the most others."""
+    seen = [
+        Conditions(1.4e9, None, 40.0, ("power cap",), 0),
+        Conditions(1.2e9, 2.6e9, None, (), 3),
+        Conditions(None, 2.5e9, 60.0, ("power brake",), None),
+    ]
+    assert worst(seen) == Conditions(1.2e9, 2.5e9, 60.0, ("power cap", "power brake"), 3)
+    assert worst([]) is None
+
+
+# --------------------------------------------------------------------------- the machine class
+
+
+def test_a_machine_class_names_its_gpus() -> None:
+    """Model, driver, CUDA, power limit and partitioning: what moves a GPU's times."""
+    assert accelerators(Nvml()) == ("NVIDIA A100-SXM4-40GB, driver 550.54.15, CUDA 12.4, 400 W, MIG off",)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"nvmlDeviceGetPowerManagementLimit": 250_000}, "250 W"),
+        ({"nvmlDeviceGetMigMode": [1, 1]}, "MIG on"),
+        ({"nvmlSystemGetDriverVersion": "535.1"}, "driver 535.1"),
+        ({"nvmlDeviceGetPowerManagementLimit": NVMLError("Not Supported")}, "power limit unknown"),
+        ({"nvmlDeviceGetMigMode": NVMLError("Not Supported")}, "MIG off"),
+    ],
+)
+def test_another_setting_is_another_machine_class(changed: dict[str, object], text: str) -> None:
+    """It has another file, and its description says what differs."""
+    here, there = (this_machine(partial(accelerators, nvml)) for nvml in (Nvml(), Nvml(**changed)))
+    assert text in there.accelerators[0]
+    assert text in describe(there)
+    if here != there:
+        assert slug(here) != slug(there)
+        assert text in differences(here, there)[0]
+
+
+@pytest.fixture
+def driver_files(tmp_path: Path) -> Path:
+    """Return the files of a driver for two GPUs."""
+    for number in range(2):
+        directory = tmp_path / "gpus" / f"0000:0{number}:00.0"
+        directory.mkdir(parents=True)
+        (directory / "information").write_text("Model: \t\t NVIDIA H100 PCIe\nIRQ:   42\n", encoding="utf-8")
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n", encoding="utf-8"
+    )
+    return tmp_path
+
+
+def test_without_nvml_the_drivers_files_tell(driver_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Model and driver at least, without importing PyTorch."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert accelerators(told=driver_files) == ("NVIDIA H100 PCIe, driver 550.54.15",) * 2
+
+
+def test_nvml_that_fails_leaves_it_to_the_files(driver_files: Path) -> None:
+    """A library of another version than the driver tells nothing."""
+    nvml = Nvml(nvmlSystemGetDriverVersion=NVMLError("Driver/library version mismatch"))
+    assert accelerators(nvml, driver_files) == ("NVIDIA H100 PCIe, driver 550.54.15",) * 2
+    assert accelerators(Nvml(nvmlInit=NVMLError("no")), driver_files)[0].startswith("NVIDIA H100 PCIe")
+
+
+def test_without_gpus_a_machine_class_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line, and the file's name of a machine that nobody looked for GPUs on."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    machine = this_machine(lambda: accelerators(told=tmp_path))
+    assert machine.accelerators == ()
+    assert describe(machine).count(";") == 0
+
+
+# --------------------------------------------------------------------------- PyTorch
+
+
+class Cuda:
+    """PyTorch's part for CUDA, as far as it is asked."""
+
+    def __init__(self, *, is_initialized: bool) -> None:
+        self.current = 0
+        self.mode = 0
+        self._is_initialized = is_initialized
+
+    def is_initialized(self) -> bool:
+        """Return whether anything was done on a GPU."""
+        return self._is_initialized
+
+    def current_device(self) -> int:
+        """Return it."""
+        return self.current
+
+    def get_sync_debug_mode(self) -> int:
+        """Return it."""
+        return self.mode
+
+    def set_device(self, device: int) -> None:
+        """Set it."""
+        self.current = device
+
+    def set_sync_debug_mode(self, mode: int) -> None:
+        """Set it."""
+        self.mode = mode
+
+
+def test_what_a_workload_has_to_leave_is_read_and_put_back() -> None:
+    """The current device and the sync debug mode, as soon as CUDA is in use."""
+    cuda = Cuda(is_initialized=True)
+    library = Torch({"torch": SimpleNamespace(cuda=cuda)})  # type: ignore[dict-item]
+    before = library.settings()
+    cuda.current, cuda.mode = 1, 2
+    assert library.settings() == {"current device": 1, "sync debug mode": 2}
+    library.restore(before)
+    assert (cuda.current, cuda.mode) == (0, 0)
+
+
+def test_cuda_is_not_started_to_look_at_it() -> None:
+    """Where nothing was done on a GPU there are no settings to leave alone; nor without PyTorch."""
+    library = Torch({"torch": SimpleNamespace(cuda=Cuda(is_initialized=False))})  # type: ignore[dict-item]
+    assert library.settings() == {}
+    assert Torch({}).settings() == {}
+    assert Torch({}).recompiles() == 0
+
+
+@pytest.mark.torch
+def test_flags_are_pytorchs_own() -> None:
+    """Each is read as it is set: precision, determinism, cuDNN's choice by trying."""
+    import torch
+
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        flags = Torch().flags()
+    finally:
+        torch.backends.cudnn.benchmark = before
+    assert flags["cudnn.benchmark"] == "True"
+    assert flags["float32_matmul_precision"] == torch.get_float32_matmul_precision()
+    assert flags["deterministic_algorithms"] == "False"
+    assert set(flags) == {
+        "float32_matmul_precision",
+        "cudnn.allow_tf32",
+        "cudnn.benchmark",
+        "cudnn.deterministic",
+        "deterministic_algorithms",
+    }
+
+
+@pytest.mark.torch
+def test_recompiles_are_dynamos_count() -> None:
+    """A new shape compiles a frame anew; one that is known does not."""
+    import torch
+
+    function = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
+    library = Torch()
+    seen = []
+    for size in (2, 2, 3, 3):
+        function(torch.ones(size))
+        seen.append(library.recompiles())
+    assert seen[0] == seen[1] < seen[2] == seen[3]
+
+
+@pytest.mark.torch
+def test_other_accelerators_have_no_reader() -> None:
+    """NVML knows NVIDIA's; of others it is said that nobody tells."""
+    import torch
+
+    assert torch is not None
+    assert Torch().conditions("mps").read() is None
+    assert "mps" in Torch().conditions("mps").missing

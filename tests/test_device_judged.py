@@ -1,0 +1,424 @@
+"""What is made of figures on a device: verdicts, the report's lines, and components that take a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_rlperf import ComponentError
+from pytest_rlperf.components.thunk import thunk_workload
+from pytest_rlperf.contest import make_result
+from pytest_rlperf.judge.verdict import broken_rule, judge_stored, stored_policy
+from pytest_rlperf.measure import messages as m
+from pytest_rlperf.measure.conditions import ConditionReader
+from pytest_rlperf.measure.duet import Duet, Duettist, Pair
+from pytest_rlperf.measure.figures import device_notes
+from pytest_rlperf.measure.rounds import Clocks
+from pytest_rlperf.measure.slices import Meter
+from pytest_rlperf.measure.solo import measure_solo
+from pytest_rlperf.model import (
+    Bound,
+    Conditions,
+    DeviceFigures,
+    DeviceTimes,
+    Figures,
+    Outcome,
+    Pace,
+    Phase,
+    Reason,
+    Result,
+    Shape,
+    SliceKind,
+    SliceRecord,
+    Status,
+    StoredResult,
+    Verdict,
+    Warm,
+    WorkerRecord,
+)
+from pytest_rlperf.report.device import comparable, device_lines
+from pytest_rlperf.testing import VirtualGPU
+from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.timers.clocks import driving
+
+FIGURES = DeviceFigures(
+    device="cuda:0",
+    gated=Pace.STEADY,
+    latency_s=1.5e-3,
+    steady_s=1e-3,
+    cycles=1.41e6,
+    peak_bytes=25_000_000,
+    allocations=0.0,
+    flags={"cudnn.allow_tf32": "True", "cudnn.benchmark": "False"},
+    conditions=Conditions(1.41e9, 2.6e9, 55.0, (), 0),
+    disturbed="",
+    retaken=0,
+    notes=(),
+)
+TIMES = DeviceTimes(
+    span_s=0.8e-3,
+    self_s=0.2e-3,
+    stream="main",
+    lag_in_s=4e-6,
+    lag_out_s=0.4e-3,
+    bound=Bound.DEVICE,
+    is_synced=False,
+    peak_bytes=25_000_000,
+    allocations=0.0,
+)
+
+
+def result(device: DeviceFigures | None = FIGURES, times: DeviceTimes | None = TIMES) -> Result:
+    """Return five workers' result, on a device or on the host."""
+    workers = tuple(
+        WorkerRecord(
+            wall=Figures(1e-3 * value, value, value),
+            cpu=Figures(1e-3 * value, value, value),
+            long=False,
+            alone=False,
+            items_per_call=1.0,
+            slices=40,
+            calls=1000,
+            cpu_share=1.0,
+            idle_cpu_share=0.0,
+            collections=0,
+            threads=1,
+            seed=0,
+            device=device,
+        )
+        for value in (1.0, 1.01, 0.99, 1.02, 0.98)
+    )
+    phases = (Phase("update", 1.0, 0.9e-3, 0.9e-3, "cuda:0", times),)
+    return Result("test_it.py::test_it", "sac_update", "update", 1.0, workers, phases, 1e-3, ())
+
+
+def judge(base: Result, head: Result) -> Verdict:
+    """Judge ``head`` against a stored ``base``."""
+    policy = stored_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+    return judge_stored(head, StoredResult(base, "then", None), [], policy)
+
+
+def changed(**changes: object) -> Result:
+    """Return a result whose figures on the device differ in some fields."""
+    return result(replace(FIGURES, **changes))  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------- verdicts
+
+
+def test_equal_figures_on_equal_devices_are_the_same() -> None:
+    """Which of several equal devices it was makes no difference."""
+    assert judge(result(), changed(device="cuda:1")).status is Status.SAME
+
+
+@pytest.mark.parametrize(
+    ("what", "advice"),
+    [
+        ("it was throttled (power cap), 4 of 4 times", "raise its power limit"),
+        ("code was recompiled, 4 of 4 times", "keep shapes fixed"),
+        ("memory was asked of it, 3 of 4 times, it was throttled (power brake), 1 of 4 times", "cache"),
+    ],
+)
+def test_disturbed_figures_are_invalid_with_the_reason(what: str, advice: str) -> None:
+    """One worker's is enough: the device, what it was, how often, and what helps."""
+    head = result()
+    worker = replace(head.workers[3], device=replace(FIGURES, disturbed=what))
+    verdict = judge(result(), replace(head, workers=(*head.workers[:3], worker, head.workers[4])))
+    assert verdict.status is Status.INVALID
+    assert verdict.reason.code == "device"
+    assert verdict.reason.message.startswith(f"cuda:0 was not fit to be measured on: {what}; ")
+    assert advice in verdict.reason.message
+
+
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [
+        (
+            changed(flags={"cudnn.allow_tf32": "False", "cudnn.benchmark": "False"}),
+            "cudnn.allow_tf32 was True and is False",
+        ),
+        (changed(flags={"cudnn.benchmark": "False"}), "cudnn.allow_tf32 was True and is unknown"),
+        (changed(gated=Pace.LATENCY), "its steady was judged, and now its latency"),
+        (changed(device="xpu:0"), "it ran on cuda:0, and now on xpu:0"),
+        (result(None), "it ran on cuda:0, and now on the host"),
+    ],
+)
+def test_other_devices_and_settings_are_incomparable(head: Result, says: str) -> None:
+    """The verdict names what differs, and how to go on."""
+    verdict = judge(result(), head)
+    assert (verdict.status, verdict.reason.code) == (Status.INCOMPARABLE, "device")
+    assert says in verdict.reason.message
+    assert "--rlperf-save-baseline" in verdict.reason.message
+
+
+def test_phases_recorded_by_waiting_are_compared_with_such_alone() -> None:
+    """Without overlap a phase takes another time."""
+    synced = replace(TIMES, is_synced=True)
+    plain, waiting = result().phases, result(times=synced).phases
+    assert comparable(plain, plain) == plain
+    assert comparable(waiting, waiting) == waiting
+    assert comparable(waiting, plain) == comparable(plain, waiting) == ()
+
+
+# --------------------------------------------------------------------------- the report
+
+
+def lines(of: Result) -> list[str]:
+    """Return what is said of a result under -v."""
+    verdict = Verdict(Status.NEW, Reason("new", ""), None, None, suspect=False, gated=True, accepted=False)
+    return device_lines(Outcome(of, None, None, verdict, 1.0))
+
+
+def test_the_report_says_both_paces_conditions_and_phases() -> None:
+    """Device, paces, cycles, memory; clocks and who else; settings; spans, lags and what binds them."""
+    assert lines(result()) == [
+        "on cuda:0, a call: latency 1.50 ms, steady 1.00 ms (judged), 1.41M cycles, peak 25.0MB",
+        "conditions: SM clock 1410 MHz, memory clock 2600 MHz, 55 °C (the worst seen); throttled: no; "
+        "other processes: 0",
+        "settings: cudnn.allow_tf32=True, cudnn.benchmark=False",
+        "phase on cuda:0    span    self   lag in  lag out  bound by",
+        "update           800 µs  200 µs  4.00 µs   400 µs    device",
+    ]
+
+
+def test_the_report_says_what_is_not_known() -> None:
+    """Live pairs take one pace, a driver may tell nothing, and a phase over two streams has no span."""
+    figures = replace(FIGURES, latency_s=None, cycles=None, conditions=None, allocations=2.0, flags={})
+    found = lines(result(figures, replace(TIMES, span_s=None, self_s=None, is_synced=True)))
+    assert found[0] == ("on cuda:0, a call: latency not taken, steady 1.00 ms (judged), peak 25.0MB, 2 allocations")
+    assert found[1] == "conditions: unknown"
+    assert found[2].startswith("phase on cuda:0, waiting at every edge")
+    assert found[3].split() == ["update", "–", "–", "4.00", "µs", "400", "µs", "device"]
+
+
+def test_a_test_on_the_host_has_no_such_lines() -> None:
+    """Nothing is said of devices where there is none."""
+    assert lines(result(None, None)) == []
+
+
+# --------------------------------------------------------------------------- components
+
+
+@pytest.mark.torch
+def test_a_device_that_is_not_there_is_said_with_what_there_is() -> None:
+    """Asking for a GPU without one is no error out of the depths of PyTorch."""
+    import torch
+
+    from pytest_rlperf.components.arrays import usable_device
+    from pytest_rlperf.components.gae import gae_workload
+    from pytest_rlperf.components.reference.replay import ReplayBuffer
+
+    name = f"cuda:{torch.cuda.device_count()}"
+    asking: tuple[Callable[[], Any], ...] = (
+        lambda: usable_device(name),
+        lambda: ReplayBuffer(8, 3, 1, device=name),
+        lambda: gae_workload(lambda rewards, values, dones, last_values: rewards, 8, 2, "torch", name),
+    )
+    for ask in asking:
+        with pytest.raises(ComponentError, match=rf"device='{name}' was asked for, but PyTorch .* finds only cpu"):
+            ask()
+    assert usable_device("cpu").type == "cpu"
+
+
+@pytest.mark.torch
+def test_inputs_rotate_on_a_device() -> None:
+    """Calls take several rollouts in turn, each of which was checked."""
+    import torch
+
+    from pytest_rlperf.components.gae import gae_workload
+    from pytest_rlperf.components.reference import compute_gae
+
+    seen: list[Any] = []
+
+    def gae(rewards: Any, values: Any, dones: Any, last_values: Any) -> Any:
+        seen.append(rewards)
+        return torch.from_numpy(compute_gae(*(each.numpy() for each in (rewards, values, dones, last_values)))[0])
+
+    workload = gae_workload(gae, 20, 4, "torch", "cpu:0")  # to PyTorch a device as any other
+    workload.check()
+    checked = list(seen)
+    seen.clear()
+    for _ in range(2 * len(checked)):
+        workload.call()
+    assert len(checked) == 4
+    assert [id(each) for each in seen] == 2 * [id(each) for each in checked]
+    assert not any(torch.equal(each, checked[0]) for each in checked[1:])
+
+
+def test_a_device_needs_tensors() -> None:
+    """NumPy's arrays are the host's, and what holds data of its own is where that is."""
+    from pytest_rlperf.components.gae import gae_workload
+
+    with pytest.raises(ComponentError, match="backend='torch'"):
+        gae_workload(lambda rewards, values, dones, last_values: rewards, 8, 2, "numpy", "cuda")
+
+
+# --------------------------------------------------------------------------- from the call to the verdict
+
+
+class GpuLibrary:
+    """A virtual GPU's library, with nothing to set."""
+
+    missing = ""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self.read = gpu.conditions
+        self.recompiles = lambda: gpu.recompiles
+
+    def flags(self) -> dict[str, str]:
+        """Return none."""
+        return {}
+
+    def settings(self) -> dict[str, object]:
+        """Return none."""
+        return {}
+
+    def restore(self, settings: object) -> None:
+        """Do nothing."""
+
+    def conditions(self, device: str) -> ConditionReader:
+        """Return itself."""
+        return self
+
+
+class Worker:
+    """A meter of this process that takes its turns on a virtual GPU."""
+
+    number = seed = 0
+
+    def __init__(self, gpu: VirtualGPU, kernel_s: float) -> None:
+        weights = gpu.allocate(4096)
+        timer = hierarchical_timer("update")
+
+        def update() -> None:
+            assert weights.size_bytes
+            with timer:
+                gpu.launch(kernel_s)
+
+        workload = thunk_workload(update, items=1, unit="update", setup=None, check=None)
+        kernels = dict.fromkeys((SliceKind.INTERPRETER, SliceKind.MEMORY), lambda: gpu.host(50e-6))
+        self.meter = Meter(workload, lambda: kernels, Clocks(gpu.clock, gpu.clock, 76.0), GpuLibrary(gpu))
+        self._gpu = gpu
+
+    def start_check(self) -> None:
+        """Check at once."""
+        self.check_s = self.meter.check()
+
+    def wait_checked(self) -> tuple[float, float]:
+        """Return what that took."""
+        return self.check_s, 1.0
+
+    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
+        """Warm up."""
+        return self.meter.warm_up(shape, limit_s, long, kernels=kernels)
+
+    def take(self, kind: SliceKind) -> SliceRecord:
+        """Take a slice."""
+        return self.meter.take(kind)
+
+    def cpu_s(self) -> float:
+        """Return no time: nobody else works."""
+        return 0.0
+
+    def place(self, cpus: Collection[int]) -> None:
+        """Stay where it is."""
+
+
+def measured(gpu: VirtualGPU, kernel_s: float = 10e-3) -> Result:
+    """Measure one kernel a call, by two workers."""
+    with driving(gpu):
+        workers = [Worker(gpu, kernel_s) for _ in range(2)]
+        try:
+            solo = measure_solo(workers, 3.0, lambda step, left_s: None, lambda: gpu.clock.now_ns / 1e9)
+        finally:
+            for worker in workers:
+                worker.meter.thaw()
+    return make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), solo)
+
+
+def test_a_test_on_a_gpu_from_the_call_to_the_report() -> None:
+    """The thunk's tensors tell the device; figures, phases and lines are its."""
+    found = measured(VirtualGPU())
+    assert found.call_s == pytest.approx(10.005e-3)
+    assert broken_rule(found) is None
+    assert found.notes == ()
+    for worker in found.workers:
+        assert worker.device is not None
+        assert worker.device.latency_s == pytest.approx(10.005e-3)
+        assert worker.device.steady_s == pytest.approx(10e-3, rel=1e-3)
+        assert worker.device.cycles == pytest.approx(10.005e-3 * 1.5e9)
+    (phase,) = found.phases
+    assert (phase.path, phase.device) == ("update", "virtual:0")
+    assert phase.on_device is not None
+    assert phase.on_device.span_s == pytest.approx(10.005e-3)
+    assert lines(found)[-1].split()[:3] == ["update", "10.0", "ms"]
+    assert lines(found)[0].startswith("on virtual:0, a call: latency 10.0 ms (judged), steady 10.0 ms, 15.0M cycles")
+
+
+def test_notes_of_workers_are_said_once() -> None:
+    """Slices thrown away are added up, other processes are not."""
+    busy = replace(FIGURES, retaken=2, conditions=Conditions(None, None, None, (), 3), notes=("so",))
+    notes = device_notes(result(busy).workers)
+    assert notes == [
+        "so",
+        "slices that were disturbed on cuda:0, thrown away and retaken: 10",
+        "other processes use cuda:0 too, at most 3 at once",
+    ]
+
+
+def test_a_throttled_gpu_makes_a_test_invalid() -> None:
+    """Retakes are bounded, and the verdict is no finding about the code."""
+    gpu = VirtualGPU()
+    gpu.throttle("power cap")
+    found = measured(gpu)
+    broken = broken_rule(found)
+    assert broken is not None
+    assert "it was throttled (power cap), 4 of 4 times" in broken[1]
+    assert found.notes == ("slices that were disturbed on virtual:0, thrown away and retaken: 6",)
+
+
+def compared(gpu: VirtualGPU) -> Duet:
+    """Compare a kernel of 11 ms with one of 10 ms, live, by one pair."""
+    with driving(gpu):
+        base, head = Worker(gpu, 10e-3), Worker(gpu, 11e-3)
+        try:
+            for worker in (base, head):
+                worker.start_check()
+            return Duettist(
+                lambda index: Pair(base, head, 0.01, 0.0),
+                lambda records, final: True,
+                lambda step, left_s: None,
+                least=1,
+                max_time_s=3.0,
+                placer=lambda index: None,
+                clock=lambda: gpu.clock.now_ns / 1e9,
+            ).measure()
+        finally:
+            base.meter.thaw()
+            head.meter.thaw()
+
+
+def test_live_pairs_are_compared_at_the_gated_pace() -> None:
+    """Each side's calls are waited for; what the other pace is, nobody asked."""
+    duet = compared(VirtualGPU())
+    (pair,) = duet.pairs
+    assert math.exp(pair.wall_log_ratio) == pytest.approx(11.005 / 10.005)
+    assert not pair.alone
+    assert pair.head.device is not None
+    assert pair.head.device.latency_s == pytest.approx(11.005e-3)
+    assert pair.head.device.steady_s is None
+
+
+def test_a_throttled_gpu_makes_live_pairs_invalid() -> None:
+    """What disturbed either side's slices is in what is judged."""
+    gpu = VirtualGPU()
+    gpu.throttle("power cap")
+    duet = compared(gpu)
+    for side in (duet.base, duet.head):
+        broken = broken_rule(make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), side))
+        assert broken is not None
+        assert broken[0] == "device"

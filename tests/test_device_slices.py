@@ -1,0 +1,557 @@
+"""Slices of workloads on an accelerator, on a GPU in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+
+from pytest_rlperf.errors import MeasurementError
+from pytest_rlperf.measure import messages as m
+from pytest_rlperf.measure import rounds
+from pytest_rlperf.measure.conditions import NVML_MISSING, ConditionReader, NothingTold
+from pytest_rlperf.measure.device import RETAKES
+from pytest_rlperf.measure.figures import device_figures, merged_times
+from pytest_rlperf.measure.rounds import Clocks, steady_shape
+from pytest_rlperf.measure.slices import Meter
+from pytest_rlperf.measure.turn import Turn
+from pytest_rlperf.model import Bound, Conditions, DeviceTimes, Pace, Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.testing import FakeClock, VirtualGPU
+from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.timers.clocks import driving
+
+LAUNCH_S = 5e-6
+KERNEL_S = 10e-6
+
+
+class GpuReader:
+    """Tells a virtual GPU's conditions, as NVML does a real one's."""
+
+    missing = ""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self._gpu = gpu
+        self.reads = 0
+
+    def read(self) -> Conditions | None:
+        """Return them."""
+        self.reads += 1
+        return self._gpu.conditions()
+
+
+class Library:
+    """The library that a workload uses a virtual GPU by, as PyTorch is of a real one."""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self.reader: ConditionReader = GpuReader(gpu)
+        self.process: dict[str, object] = {"current device": 0, "sync debug mode": 0}
+        self.tf32 = False
+        self._gpu = gpu
+
+    def flags(self) -> dict[str, str]:
+        """Return the one setting there is."""
+        return {"tf32": str(self.tf32)}
+
+    def recompiles(self) -> int:
+        """Return the GPU's count."""
+        return self._gpu.recompiles
+
+    def settings(self) -> Mapping[str, object]:
+        """Return what holds for the process."""
+        return dict(self.process)
+
+    def restore(self, settings: Mapping[str, object]) -> None:
+        """Put it back."""
+        self.process |= settings
+
+    def conditions(self, device: str) -> ConditionReader:
+        """Return the reader."""
+        return self.reader
+
+
+class Bench:
+    """A workload of three kernels, each of 10 µs after a launch of 5 µs, on a virtual GPU; ``then`` follows them."""
+
+    def __init__(self, pace: Pace = Pace.LATENCY, *, setup: Callable[[], None] | None = None) -> None:
+        self.gpu = VirtualGPU(launch_s=LAUNCH_S)
+        self.library = Library(self.gpu)
+        self.calls = 0
+        self.then: Callable[[], object] = lambda: None
+        weights = self.gpu.allocate(1 << 20)
+        self.workload = Workload(
+            component="callable",
+            call=self.call,
+            items=1.0,
+            unit="call",
+            check=self.call,
+            setup=setup,
+            holds=(weights,),
+            pace=pace,
+        )
+        kernels = {SliceKind.INTERPRETER: self._idle, SliceKind.MEMORY: self._idle}
+        self.meter = Meter(self.workload, lambda: kernels, Clocks(self.gpu.clock, self.gpu.clock, 76.0), self.library)
+
+    def call(self) -> None:
+        """Launch the three kernels."""
+        self.calls += 1
+        with hierarchical_timer("kernels"):
+            for _ in range(3):
+                self.gpu.launch(KERNEL_S)
+        self.then()
+
+    def _idle(self) -> None:
+        self.gpu.host(50e-6)
+
+    def warm(self) -> Warm:
+        """Check and warm up."""
+        self.meter.check()
+        return self.meter.warm_up(None, 1.0)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """Return a workload judged by its latency, its device known."""
+    made = Bench()
+    with driving(made.gpu):
+        yield made
+
+
+@pytest.fixture
+def steady() -> Iterator[Bench]:
+    """Return a workload judged by its steady pace."""
+    made = Bench(Pace.STEADY)
+    with driving(made.gpu):
+        yield made
+
+
+def figures_of(bench: Bench, slices: int = 3) -> tuple[list[SliceRecord], list[SliceRecord]]:
+    """Take slices at the gated pace and at the other."""
+    plain = [bench.meter.take(SliceKind.PLAIN) for _ in range(slices)]
+    return plain, [bench.meter.take(SliceKind.OTHER_PACE)]
+
+
+# --------------------------------------------------------------------------- two paces
+
+
+def test_latency_is_one_call_with_the_device_idle_before_and_done_after(bench: Bench) -> None:
+    """The first kernel waits for its launch, the others for the kernel before: 5 + 3 × 10 µs."""
+    bench.warm()
+    record = bench.meter.take(SliceKind.PLAIN)
+    assert record.call_s == pytest.approx(35e-6, abs=2e-9)
+    assert record.device is not None
+    assert (record.device.device, record.device.pace, record.device.disturbed) == ("virtual:0", Pace.LATENCY, "")
+
+
+def test_steady_is_many_calls_and_one_wait_divided(steady: Bench) -> None:
+    """Launches overlap with the kernels of the call before: N calls take 5 + N × 30 µs."""
+    warm = steady.warm()
+    assert warm.shape.rounds == 1
+    calls = warm.shape.iterations
+    assert calls >= 8
+    record = steady.meter.take(SliceKind.PLAIN)
+    assert record.call_s == pytest.approx(30e-6 + 5e-6 / calls, abs=2e-9)
+    assert record.device is not None
+    assert record.device.pace is Pace.STEADY
+
+
+def test_the_component_says_which_pace_is_gated_and_both_are_stored(bench: Bench, steady: Bench) -> None:
+    """Slices at the other pace make a figure of their own, which enters no other."""
+    with driving(bench.gpu):
+        bench.warm()
+        figures = device_figures(*figures_of(bench))
+    with driving(steady.gpu):
+        steady.warm()
+        other = device_figures(*figures_of(steady))
+    assert figures is not None
+    assert other is not None
+    assert (figures.gated, other.gated) == (Pace.LATENCY, Pace.STEADY)
+    for each in (figures, other):
+        assert each.latency_s == pytest.approx(35e-6, abs=2e-9)
+        assert each.steady_s == pytest.approx(30e-6, abs=0.1e-6)
+
+
+def test_without_slices_at_the_other_pace_it_is_not_known(bench: Bench) -> None:
+    """Live pairs take none: nothing stands in for the figure."""
+    bench.warm()
+    figures = device_figures([bench.meter.take(SliceKind.PLAIN)], [])
+    assert figures is not None
+    assert figures.steady_s is None
+
+
+def test_a_worker_takes_a_few_slices_at_the_other_pace(steady: Bench) -> None:
+    """By itself a test has both figures; the judged one is that of its plain slices."""
+    warm = steady.warm()
+    turn = Turn(_Worker(steady.meter), warm, 10.0, lambda: steady.gpu.clock.now_ns / 1e9, lambda left_s: None)
+    record = turn.record(0.0)
+    assert record.device is not None
+    assert record.device.latency_s == pytest.approx(35e-6, abs=2e-9)
+    assert record.device.steady_s == pytest.approx(record.wall.call_s)
+    assert 1 <= len(turn.other_pace) == len(turn.traced)
+    assert not record.alone, "a process that polls for its device is busy, and no less waiting"
+
+
+class _Worker:
+    """A meter taking turns."""
+
+    number = seed = 0
+
+    def __init__(self, meter: Meter) -> None:
+        self.take = meter.take
+        self.warm_up = meter.warm_up
+
+    def start_check(self) -> None:
+        """Do nothing: it was checked."""
+
+    def wait_checked(self) -> tuple[float, float]:
+        """Return nothing of interest."""
+        return 0.0, 1.0
+
+    def cpu_s(self) -> float:
+        """Return no time."""
+        return 0.0
+
+
+def test_calls_with_a_setup_cannot_follow_each_other() -> None:
+    """An untimed setup between calls leaves one call a round, at either pace, and the device is idle before it."""
+    bench = Bench(Pace.STEADY, setup=lambda: None)
+    bench.workload = replace(bench.workload, setup=lambda: bench.gpu.launch(50e-6))
+    meter = Meter(bench.workload, dict, Clocks(bench.gpu.clock, bench.gpu.clock, 76.0), bench.library)
+    with driving(bench.gpu):
+        meter.check()
+        assert meter.warm_up(None, 1.0).shape.iterations == 1
+        assert meter.take(SliceKind.PLAIN).call_s == pytest.approx(35e-6, abs=2e-9)
+
+
+@pytest.mark.parametrize(("call_s", "calls"), [(35e-6, 429), (5e-3, 8), (50e-3, 5), (10.0, 2)])
+def test_a_steady_round_has_calls_enough_to_overlap(call_s: float, calls: int) -> None:
+    """Long calls have eight of them or a quarter of a second, two at the least."""
+    shape = Shape(1, max(1, round(0.015 / call_s)), long=call_s >= 0.002)
+    assert steady_shape(shape, call_s, single=False) == Shape(calls, 1, long=call_s >= 0.002)
+    assert steady_shape(shape, call_s, single=True) == shape
+
+
+def test_known_slowdowns_are_real_at_the_steady_pace(steady: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extra work comes after the wait for the device: hidden behind its work it would be none."""
+    monkeypatch.setattr(rounds, "work", lambda steps: steady.gpu.host(steps * 1e-6))  # virtual time sees no arithmetic
+    steady.warm()
+    plain = steady.meter.take(SliceKind.PLAIN)
+    steady.meter.slow_down(0.1, 100)
+    slowed = steady.meter.take(SliceKind.PLAIN)
+    assert slowed.rounds_s - plain.rounds_s == pytest.approx(100e-6, abs=1e-9)
+
+
+# --------------------------------------------------------------------------- on the host nothing changes
+
+
+def test_on_the_host_there_is_no_device() -> None:
+    """Without tensors on an accelerator nothing is asked of one, and records are as they were."""
+    clock = FakeClock()
+    workload = Workload("callable", lambda: clock.advance(50e-6), 1.0, "call", lambda: None)
+    meter = Meter(workload, dict, Clocks(clock, clock, 76.0))
+    meter.check()
+    meter.warm_up(None, 1.0)
+    assert meter.device is None
+    assert meter.take(SliceKind.PLAIN).device is None
+    assert device_figures([meter.take(SliceKind.PLAIN)], []) is None
+
+
+# --------------------------------------------------------------------------- honest conditions
+
+
+def test_time_and_cycles_are_both_kept(bench: Bench) -> None:
+    """35 µs at 1.5 GHz are 52 500 cycles, at 1 GHz 35 000."""
+    bench.warm()
+    record = bench.meter.take(SliceKind.PLAIN)
+    bench.gpu.sm_clock_hz = 1e9
+    slower = bench.meter.take(SliceKind.PLAIN)
+    assert record.device is not None
+    assert slower.device is not None
+    assert record.device.cycles == pytest.approx(52_500, rel=1e-3)
+    assert slower.device.cycles == pytest.approx(35_000, rel=1e-3)
+
+
+def test_a_throttled_slice_is_retaken(bench: Bench) -> None:
+    """One that was throttled at its edge is thrown away, and counted; the next one stands."""
+    bench.warm()
+    bench.gpu.throttle("power cap", slowdown=2.0)
+    released = bench.calls + 5
+
+    def cool() -> None:
+        if bench.calls == released:
+            bench.gpu.throttle()
+
+    bench.then = cool
+    record = bench.meter.take(SliceKind.PLAIN)
+    assert record.device is not None
+    assert (record.device.disturbed, record.device.retaken) == ("", 1)
+    assert record.call_s == pytest.approx(35e-6, abs=2e-9)
+    figures = device_figures([record], [])
+    assert figures is not None
+    assert figures.retaken == 1
+
+
+def test_a_device_that_stays_throttled_is_given_up(bench: Bench) -> None:
+    """All tries of a slice throttled say by what and how often; later slices are not retaken again and again."""
+    bench.warm()
+    bench.gpu.throttle("hardware thermal slowdown", slowdown=2.0)
+    record = bench.meter.take(SliceKind.PLAIN)
+    assert record.device is not None
+    assert record.device.disturbed == "it was throttled (hardware thermal slowdown), 4 of 4 times"
+    assert record.device.retaken == RETAKES
+    calls = bench.calls
+    assert bench.meter.take(SliceKind.PLAIN).device is not None
+    assert bench.calls - calls == record.calls
+    figures = device_figures([record], [])
+    assert figures is not None
+    assert figures.disturbed == record.device.disturbed
+
+
+def test_a_recompile_mid_run_is_seen(bench: Bench) -> None:
+    """Compiling within a slice disturbs that slice alone."""
+    bench.warm()
+    once = iter([0.02])
+    bench.then = lambda: bench.gpu.compile(seconds) if (seconds := next(once, 0.0)) else None
+    record = bench.meter.take(SliceKind.PLAIN)
+    assert record.device is not None
+    assert (record.device.disturbed, record.device.retaken) == ("", 1)
+
+
+def test_code_that_is_always_recompiled_is_given_up(bench: Bench) -> None:
+    """A new shape in every call is nothing that a retake mends."""
+    bench.warm()
+    bench.then = lambda: bench.gpu.compile(1e-6)
+    record = bench.meter.take(SliceKind.PLAIN)
+    assert record.device is not None
+    assert record.device.disturbed == "code was recompiled, 4 of 4 times"
+
+
+def test_an_allocation_during_a_slice_disturbs_it(bench: Bench) -> None:
+    """What the allocator has no cached block for takes the driver's time, once."""
+    bench.warm()
+    kept = []
+    once = iter([4096])
+    bench.then = lambda: kept.append(bench.gpu.allocate(size)) if (size := next(once, 0)) else None
+    record = bench.meter.take(SliceKind.PLAIN)
+    assert record.device is not None
+    assert (record.device.disturbed, record.device.retaken, record.device.allocations) == ("", 1, 0.0)
+    assert record.device.peak_bytes == (1 << 20) + 4096
+
+
+def test_what_allocates_in_every_call_is_counted_and_no_disturbance(bench: Bench) -> None:
+    """Asking for memory however long it is warmed up is the workload's own work; it is said, too."""
+    kept = []
+    bench.then = lambda: kept.append(bench.gpu.allocate(512))
+    bench.warm()
+    record = bench.meter.take(SliceKind.PLAIN)
+    assert record.device is not None
+    assert record.device.disturbed == ""
+    assert record.device.allocations == 1.0
+    assert record.device.notes == ("virtual:0 had not settled when warming up ended: memory was asked of it",)
+
+
+def test_warming_up_goes_on_until_the_device_has_settled(bench: Bench) -> None:
+    """Code that is compiled late, memory asked for late and a clock that rises are not measured."""
+    kept = []
+
+    def late() -> None:
+        now_s = bench.gpu.clock.now_ns / 1e9
+        bench.gpu.sm_clock_hz = min(1.5e9, 1e9 + 1e9 * now_s)
+        if now_s < 0.6:
+            kept.append(bench.gpu.allocate(512))
+        if now_s < 0.7:
+            bench.gpu.compile(1e-5)
+
+    bench.then = late
+    assert bench.warm().warm_up_s > 0.7
+    record = bench.meter.take(SliceKind.PLAIN)
+    assert record.device is not None
+    assert (record.device.disturbed, record.device.retaken, record.device.notes) == ("", 0, ())
+
+
+def test_warming_up_a_device_that_never_settles_is_bounded(bench: Bench) -> None:
+    """It ends, and says what had not settled."""
+    bench.then = lambda: bench.gpu.compile(1e-6)
+    assert bench.warm().warm_up_s < 2.5
+    assert bench.meter.take(SliceKind.PLAIN).device is not None
+
+
+def test_a_device_that_nobody_tells_of_is_measured_with_a_note(bench: Bench) -> None:
+    """Without NVML there are times, no cycles, and the way to have them."""
+    bench.library.reader = NothingTold(NVML_MISSING)
+    bench.warm()
+    record = bench.meter.take(SliceKind.PLAIN)
+    assert record.device is not None
+    assert (record.device.cycles, record.device.before, record.device.after) == (None, None, None)
+    assert "pip install pytest-rlperf[gpu]" in record.device.notes[0]
+
+
+def test_other_processes_on_the_device_are_said(bench: Bench) -> None:
+    """They do not disturb a slice by themselves, and may have done."""
+    bench.warm()
+    bench.gpu.others = 2
+    figures = device_figures([bench.meter.take(SliceKind.PLAIN)], [])
+    assert figures is not None
+    assert figures.conditions is not None
+    assert (figures.conditions.others, figures.disturbed) == (2, "")
+
+
+# --------------------------------------------------------------------------- bad input
+
+
+def test_a_lost_device_is_named_with_its_librarys_error(bench: Bench) -> None:
+    """It is no error of the workload's, wherever in the workload it comes up."""
+    bench.warm()
+    bench.gpu.lose()
+    with pytest.raises(MeasurementError, match=r"virtual:0 no longer answers.*CUDA error: device virtual:0 is lost"):
+        bench.meter.take(SliceKind.PLAIN)
+
+
+def test_a_device_lost_within_a_call_is_named(bench: Bench) -> None:
+    """The workload's own launch is the first to fail; the device is what is blamed."""
+    bench.warm()
+    bench.then = bench.gpu.lose
+    with pytest.raises(MeasurementError, match="virtual:0 no longer answers"):
+        bench.meter.take(SliceKind.PLAIN)
+
+
+def test_an_error_of_the_workloads_stays_its_own(bench: Bench) -> None:
+    """A device that still answers is not blamed."""
+    bench.warm()
+    bench.then = lambda: [].pop()
+    with pytest.raises(IndexError):
+        bench.meter.take(SliceKind.PLAIN)
+
+
+def test_what_the_workload_changes_is_put_back_and_named(bench: Bench) -> None:
+    """The current device and the sync debug mode hold for the process, and are its own again after every slice."""
+
+    def meddle() -> None:
+        bench.library.process = {"current device": 1, "sync debug mode": 2}
+
+    bench.then = meddle
+    bench.warm()
+    record = bench.meter.take(SliceKind.PLAIN)
+    assert bench.library.process == {"current device": 0, "sync debug mode": 0}
+    assert record.device is not None
+    assert record.device.notes == (
+        "the workload left the current device at 1; it was put back to 0 after every slice",
+        "the workload left the sync debug mode at 2; it was put back to 0 after every slice",
+    )
+
+
+def test_settings_are_put_back_after_an_error(bench: Bench) -> None:
+    """Also where the slice fails."""
+    bench.warm()
+
+    def meddle() -> None:
+        bench.library.process["current device"] = 1
+        raise ValueError("no")
+
+    bench.then = meddle
+    with pytest.raises(ValueError, match="no"):
+        bench.meter.take(SliceKind.PLAIN)
+    assert bench.library.process["current device"] == 0
+
+
+def test_tensors_on_a_device_without_a_clock_are_an_error() -> None:
+    """Times without the device's clock would be those of launches: nothing is measured."""
+    bench = Bench()  # nobody drives its device
+    with pytest.raises(MeasurementError, match="virtual:0"):
+        bench.meter.check()
+
+
+# --------------------------------------------------------------------------- phases
+
+
+def test_traced_slices_have_phases_by_both_clocks(bench: Bench) -> None:
+    """The host is done with the launches after 15 µs, the device with the kernels after 35."""
+    bench.warm()
+    record = bench.meter.take(SliceKind.TRACED)
+    (phase,) = record.phases
+    assert (phase.path, phase.device, phase.count) == ("kernels", "virtual:0", 1.0)
+    assert phase.total_s == pytest.approx(15e-6, abs=1e-9)
+    times = phase.on_device
+    assert times is not None
+    assert times.span_s == pytest.approx(35e-6, abs=1e-6)
+    assert times.lag_out_s == pytest.approx(20e-6, abs=1e-6)
+    assert not times.is_synced
+    assert (times.peak_bytes, times.allocations) == (1 << 20, 0.0)
+    assert record.rounds_s / record.calls == pytest.approx(35e-6, abs=1e-9), "reading the tape is no part of a call"
+
+
+def test_traced_slices_at_the_steady_pace_see_work_queue_up(steady: Bench) -> None:
+    """Where calls follow each other, the device falls behind, and its phases say so."""
+    steady.warm()
+    (phase,) = steady.meter.take(SliceKind.TRACED).phases
+    assert phase.on_device is not None
+    assert phase.on_device.bound is Bound.DEVICE
+    assert phase.on_device.lag_in_s > 35e-6
+
+
+def test_traced_slices_can_wait_at_every_edge(bench: Bench) -> None:
+    """Such phases have no overlap, and are marked: they are compared with none that have."""
+    bench.warm()
+    assert bench.meter.device is not None
+    bench.meter.device.sync_edges = True
+    (phase,) = bench.meter.take(SliceKind.TRACED).phases
+    assert phase.on_device is not None
+    assert phase.on_device.is_synced
+    assert phase.total_s == pytest.approx(35e-6, abs=1e-6)
+
+
+def test_events_are_made_before_they_are_needed(bench: Bench) -> None:
+    """From the second traced slice on no event is made."""
+    bench.warm()
+    bench.meter.take(SliceKind.TRACED)
+    made = bench.gpu.events_made
+    bench.meter.take(SliceKind.TRACED)
+    assert bench.gpu.events_made == made
+
+
+def times(span_s: float | None, **changes: object) -> DeviceTimes:
+    """Return a phase's times."""
+    made = DeviceTimes(
+        span_s=span_s,
+        self_s=span_s,
+        stream="main",
+        lag_in_s=0.0,
+        lag_out_s=0.0,
+        bound=Bound.LAUNCH,
+        is_synced=False,
+        peak_bytes=None,
+        allocations=None,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_device_times_of_several_slices_are_weighted_by_their_calls() -> None:
+    """Three quarters of the calls count three times as much as one."""
+    one = times(10e-6, bound=Bound.DEVICE, lag_out_s=4e-6, peak_bytes=100, allocations=2.0)
+    merged = merged_times([(0.75, one), (0.25, times(20e-6))])
+    assert merged is not None
+    assert merged.span_s == pytest.approx(12.5e-6)
+    assert merged.lag_out_s == pytest.approx(3e-6)
+    assert (merged.bound, merged.peak_bytes, merged.allocations) == (Bound.DEVICE, 100, 2.0)
+
+
+def test_device_times_that_a_slice_cannot_tell_are_unknown() -> None:
+    """A phase that once ended on another stream has no span."""
+    merged = merged_times([(0.5, times(10e-6)), (0.5, times(None, is_synced=True))])
+    assert merged is not None
+    assert merged.span_s is None
+    assert merged.is_synced
+    assert merged_times([]) is None
+
+
+# --------------------------------------------------------------------------- on the way to the coordinator
+
+
+def test_slices_cross_to_the_coordinator_whole(bench: Bench) -> None:
+    """What is known of a device is in the message as it was taken."""
+    bench.warm()
+    bench.gpu.throttle("power cap")
+    for kind in (SliceKind.PLAIN, SliceKind.TRACED):
+        record = bench.meter.take(kind)
+        wire = m._encoder.encode(m.Taken(record))
+        assert m._from_worker.decode(wire) == m.Taken(record)
