@@ -29,7 +29,15 @@ HOSTS = {"options", "fixtures", "coordinator", "inline", "relay", "run", "plugin
     "measure.worker",
     "measure.worker_session",
 }
-TORCH_PLACES = ("components", "timers.clocks", "timers.probes", "compat", "suite.conftest", "suite.libraries")
+TORCH_PLACES = (
+    "components",
+    "timers.clocks",
+    "timers.counting",
+    "timers.probes",
+    "compat",
+    "suite.conftest",
+    "suite.libraries",
+)
 TORCH_AT_THE_TOP = ("components.reference", "components.libraries")
 VERDICT_TYPES = {"Verdict", "Estimate", "Policy", "Reason"}
 VERDICT_FIGURES = {"ratio", "low", "high", "floor", "ceiling", "smallest_seen", "tolerance", "conviction", "alpha"}

@@ -1,0 +1,462 @@
+"""What is counted of calls that need no PyTorch, by hand-made calls whose counts are known."""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+import threading
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_rlperf.model import Count, Tally
+from pytest_rlperf.testing import VirtualGPU
+from pytest_rlperf.timers import Tree, hierarchical_timer
+from pytest_rlperf.timers.counting import NAMES, CounterName, tally
+from pytest_rlperf.timers.counting.kernels import launches
+from pytest_rlperf.timers.counting.levels import Levels
+from pytest_rlperf.timers.counting.totals import Totals
+from pytest_rlperf.timers.probes import probes_for
+
+OUTER = hierarchical_timer("outer")
+INNER = hierarchical_timer("inner")
+UNIT = CounterName("1", "of a family")
+HAS_MONITORING = sys.version_info >= (3, 12)
+
+
+def count(call: Callable[[], object], **given: Any) -> Tally:
+    """Count a call, three times unless told."""
+    return tally(call, **{"setup": None, "probes": (), "repetitions": 3, **given})
+
+
+def exact(found: Tally, *, memory: bool = True) -> dict[tuple[str, str], int]:
+    """Return the counts by path and name, which must be the same in all repetitions, unless bytes of ``memory``."""
+    first, *others = [
+        {(each.path, each.name): each.value for each in counts if memory or NAMES.get(each.name, UNIT).unit != "B"}
+        for counts in found.repetitions
+    ]
+    assert all(other == first for other in others)
+    return first
+
+
+def state() -> list[object]:
+    """Return what instruments may touch."""
+    monitoring = getattr(sys, "monitoring", None)
+    return [
+        sys.getprofile(),
+        threading.getprofile(),
+        [] if monitoring is None else [monitoring.get_tool(tool) for tool in range(6)],
+        tracemalloc.is_tracing(),
+        [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), list(gc.callbacks)],
+        [list(warnings.filters), warnings.showwarning],
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    """Find everything after each test as it was before."""
+    before = state()
+    yield
+    assert state() == before
+
+
+# --------------------------------------------------------------------------- the vocabulary
+
+
+def test_names_say_what_they_count_and_in_which_unit() -> None:
+    """Every name of a tally is in the table, by itself or by its family."""
+    found = exact(count(lambda: math.sqrt(2.0)))
+    assert {name if name in NAMES else name.partition(":")[0] + ":" for _, name in found} <= NAMES.keys()
+    assert {name.unit for name in NAMES.values()} == {"1", "B"}
+    assert all(name.says and not name.says.endswith(".") for name in NAMES.values())
+
+
+def test_a_tally_tells_zeros_of_the_whole_call_alone() -> None:
+    """What might have been counted, and was not, is a zero to compare with; in phases it is left out."""
+
+    def call() -> None:
+        with OUTER:
+            pass
+
+    found = exact(count(call))
+    assert found["", "garbage"] == found["", "env_steps"] == found["", "ops"] == found["", "recompiles"] == 0
+    assert not [place for place, value in found.items() if place[0] and not value]
+    assert not [name for _, name in found if name.startswith(("syncs", "device_"))]  # there is no device
+
+
+# --------------------------------------------------------------------------- calls
+
+
+def leaf(value: int) -> float:
+    """Call C once."""
+    return math.sqrt(value)
+
+
+def branch() -> None:
+    """Call Python in two phases, and once in none."""
+    with OUTER:
+        leaf(1)
+        with INNER:
+            leaf(2)
+            leaf(3)
+    leaf(4)
+
+
+def test_calls_are_counted_by_phase() -> None:
+    """A phase has its own calls and those of the phases within."""
+    found = exact(count(branch))
+    assert [found[path, "python_calls"] for path in ("", "outer", "outer/inner")] == [5, 3, 2]
+    assert [found[path, "native_calls:math"] for path in ("", "outer", "outer/inner")] == [4, 3, 2]
+    assert found["", "native_calls"] == 4  # entering and leaving phases is nobody's
+
+
+def test_what_probes_do_is_not_counted() -> None:
+    """A function with a timer put around it is one call as before, a native one too."""
+    holder = SimpleNamespace(run=leaf, root=math.sqrt)
+
+    def call() -> None:
+        holder.run(4)
+        holder.root(9)
+
+    plain = exact(count(call))
+    timed = exact(count(call, probes=probes_for({"run": "run", "root": "root"}, holder)))
+    assert [timed["", name] for name in ("python_calls", "native_calls:math")] == [2, 2]
+    assert [plain["", name] for name in ("python_calls", "native_calls:math")] == [2, 2]
+    assert timed["run", "python_calls"] == timed["run", "native_calls:math"] == 1
+
+
+def test_methods_of_builtin_types_are_those_of_the_interpreter() -> None:
+    """A list's method is built in, and that of a class made from it is too; NumPy's functions are NumPy's."""
+    np = pytest.importorskip("numpy")
+
+    class Mine(list[int]):
+        pass
+
+    rows, mine = [1], Mine()
+
+    def call() -> None:
+        rows.clear()
+        mine.clear()
+        np.empty(3)
+
+    found = exact(count(call))
+    assert found["", "native_calls:builtins"] == 2
+    assert found["", "native_calls:numpy"] == 1
+
+
+def test_calls_in_a_thread_belong_to_the_phase_that_waits_for_it() -> None:
+    """A thread that is started within the call is counted where the calling thread is."""
+
+    def call() -> None:
+        with OUTER:
+            thread = threading.Thread(target=leaf, args=(4,))
+            thread.start()
+            thread.join()
+
+    for counts in count(call).repetitions:
+        assert Count("outer", "native_calls:math", 1) in counts
+
+
+@pytest.mark.skipif(HAS_MONITORING, reason="the interpreter tells several tools")
+def test_a_profiler_goes_on_and_calls_are_not_counted() -> None:
+    """Somebody's profile function stays where it is; a note says what is missing."""
+    seen: list[str] = []
+
+    def mine(frame: object, event: str, arg: object) -> None:
+        seen.append(event)
+
+    sys.setprofile(mine)
+    try:
+        found = count(branch)
+        assert sys.getprofile() is mine
+    finally:
+        sys.setprofile(None)
+    assert seen.count("call") > 5
+    assert [note for note in found.notes if "python_calls" in note and "a profiler is at work" in note]
+    counted = exact(found, memory=False)
+    assert ("", "python_calls") not in counted
+    assert counted["", "garbage"] == 0
+
+
+@pytest.mark.skipif(HAS_MONITORING, reason="it would not be in the way")
+def test_code_that_bans_profiling_is_named() -> None:
+    """A call that takes the profile function away cannot be counted, and the rest of it can."""
+    found = count(lambda: sys.setprofile(None))
+    assert [note for note in found.notes if "python_calls" in note and "sets or removes" in note]
+    assert exact(found)["", "collections"] == 0
+
+
+@pytest.mark.skipif(not HAS_MONITORING, reason="sys.monitoring is of Python 3.12")
+def test_other_tools_of_the_interpreter_stay() -> None:
+    """A tool in use is left alone; where all are, calls are not counted."""
+    monitoring: Any = sys.modules["sys"].monitoring
+    taken = [tool for tool in (2, 3, 4, 5) if monitoring.get_tool(tool) is None]
+    try:
+        for tool in taken[:-1]:
+            monitoring.use_tool_id(tool, "mine")
+        assert exact(count(branch))["", "python_calls"] == 5
+        monitoring.use_tool_id(taken[-1], "mine")
+        found = count(branch)
+        assert [monitoring.get_tool(tool) for tool in taken] == ["mine"] * len(taken)
+    finally:
+        for tool in taken:
+            monitoring.free_tool_id(tool)
+    assert [note for note in found.notes if "python_calls" in note and "no tool left" in note]
+
+
+# --------------------------------------------------------------------------- memory and garbage
+
+
+def test_memory_is_counted_by_phase() -> None:
+    """A phase's peak is over what was there when it began; what it leaves behind is its net."""
+    kept: list[object] = [None] * 64
+    places = iter(range(64))
+
+    def call() -> None:
+        with OUTER:
+            kept[next(places)] = bytes(100_000)
+            with INNER:
+                bytes(300_000)
+
+    found = exact(count(call))
+    assert 100_000 <= found["", "host_net_bytes"] < 101_000
+    assert 400_000 <= found["", "host_peak_bytes"] + 1024 < 404_000
+    assert 100_000 <= found["outer", "host_net_bytes"] < 101_000
+    assert 300_000 <= found["outer/inner", "host_peak_bytes"] + 1024 < 303_000
+    assert ("outer/inner", "host_net_bytes") not in found
+
+
+def test_memory_that_is_replaced_is_no_more_than_before() -> None:
+    """A call that keeps its last result has taken nothing in the end, and needs both for a while."""
+    kept: list[object] = [bytes(50_000)]
+
+    def call() -> None:
+        kept[0] = bytes(50_000)
+
+    found = exact(count(call))
+    assert found["", "host_net_bytes"] == 0
+    assert 50_000 <= found["", "host_peak_bytes"] + 1024 < 52_000
+
+
+def test_tracing_that_was_on_stays_on() -> None:
+    """Memory traced by somebody else is traced afterwards, and counted."""
+    tracemalloc.start()
+    try:
+        assert exact(count(lambda: bytes(10_000)))["", "host_peak_bytes"] >= 9 * 1024
+        assert tracemalloc.is_tracing()
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_call_that_stops_tracing_is_named() -> None:
+    """Without tracing no memory is counted, all else is."""
+    found = count(tracemalloc.stop)
+    assert [note for note in found.notes if "host_peak_bytes" in note and "stops tracemalloc" in note]
+    assert exact(found)["", "garbage"] == 0
+
+
+def test_garbage_and_what_is_left_are_counted() -> None:
+    """A cycle of two lists is two objects only the collector frees; three dicts in a list are left behind."""
+    kept: list[object] = []
+
+    def call() -> None:
+        one: list[object] = []
+        other = [one]
+        one.append(other)
+        kept.extend({"row": [i]} for i in range(3))
+
+    found = exact(count(call), memory=False)
+    assert found["", "garbage"] == 2
+    assert found["", "objects_left"] == 6
+    assert found["", "collections"] == 0
+
+
+def test_collections_are_counted_by_phase_as_the_user_has_them() -> None:
+    """Many objects set the collector off, in the phase that makes them; where it is off there are none."""
+    before = gc.get_threshold()
+
+    def call() -> None:
+        with OUTER:
+            rows = [[i] for i in range(1000)]
+            with INNER:
+                rows += [[i] for i in range(1000)]
+
+    gc.set_threshold(100, 1000, 1000)
+    try:
+        on = exact(count(call))
+        gc.disable()
+        off = exact(count(call))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+        gc.set_threshold(*before)
+    assert 15 <= on["", "collections"] <= 25
+    assert 5 <= on["outer/inner", "collections"] <= 12
+    assert off["", "collections"] == 0
+
+
+def test_what_was_frozen_stays_frozen() -> None:
+    """Objects that somebody has frozen are not given back to the collector."""
+    gc.freeze()
+    try:
+        count(lambda: None)
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_levels_of_nested_phases() -> None:
+    """A parent's peak has its child's; of entries of one phase the nets are added up, and the highest peak counts."""
+    tree = Tree()
+    with tree.timer("outer"), tree.timer("inner"):
+        pass
+    outer = next(iter(tree.join().root.children.values()))
+    (inner,) = outer.children.values()
+    levels = Levels(100)
+    levels.note([], 110, 110)
+    levels.note([outer], 120, 150)
+    levels.note([inner, outer], 130, 200)
+    levels.note([outer], 115, 130)
+    levels.note([inner, outer], 125, 125)
+    levels.note([], 105, 125)
+    counts = {(each.path, each.name): each.value for each in levels.counts({outer: "o", inner: "o/i"}, "peak", "net")}
+    assert counts == {
+        **{("", "peak"): 100, ("", "net"): 5},
+        **{("o", "peak"): 90, ("o", "net"): 15, ("o/i", "peak"): 80, ("o/i", "net"): 20},
+    }
+
+
+def test_totals_of_many_names_are_one_number() -> None:
+    """Differences and sums of packed totals are those of each name."""
+    totals = Totals()
+    a, b = totals.unit("a"), totals.unit("b")
+    totals.packed += 5 * a + 2**40 * b
+    first = totals.packed
+    totals.packed += totals.unit("b", "c")
+    assert totals.unpack(totals.packed - first) == {"b": 1, "c": 1}
+    assert totals.unpack(first + totals.packed) == {"a": 10, "b": 2**41 + 1, "c": 1}
+
+
+# --------------------------------------------------------------------------- how it is done
+
+
+def test_setup_is_run_before_every_call_and_not_counted() -> None:
+    """The n-th call finds what the n-th setup made."""
+    ready: list[int] = []
+
+    def setup() -> None:
+        ready.append(math.floor(1.5))
+
+    found = exact(count(lambda: ready.pop(), setup=setup))
+    assert not ready
+    assert ("", "native_calls:math") not in found
+
+
+def test_a_call_that_fails_leaves_a_note_and_nothing_else() -> None:
+    """Whatever an instrument was doing is undone, and the others go on."""
+
+    def call() -> None:
+        with OUTER:
+            raise ValueError("it broke")
+
+    found = count(call)
+    assert found.repetitions == ((), (), ())
+    assert len(found.notes) == 6
+    # Where something was compiled before in this process, operations are left out as it cannot be told of this call.
+    assert sum("ValueError: it broke" in note for note in found.notes) >= 5
+
+
+def test_an_interrupt_is_not_held_up() -> None:
+    """Ctrl-C ends counting at once, with everything as it was."""
+
+    def call() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        count(call)
+
+
+# --------------------------------------------------------------------------- devices
+
+
+def test_a_device_is_counted_by_phase() -> None:
+    """Launches, copies and implicit waits are those of the phase they were made in, as is memory."""
+    gpu = VirtualGPU()
+    gpu.allocate(10_000)
+
+    def call() -> None:
+        with OUTER:
+            gpu.launch(1e-3)
+            gpu.copy_to_device(1000, pinned=True)
+            with INNER:
+                batch = gpu.allocate(4_000_000)
+                gpu.launch(1e-3)
+                gpu.item()
+                batch.free()
+        gpu.copy_to_host(1000, pinned=False)
+
+    found = exact(count(call, devices=(gpu,)))
+    assert [found[path, "kernels"] for path in ("", "outer", "outer/inner")] == [2, 2, 1]
+    assert [found[path, "syncs"] for path in ("", "outer", "outer/inner")] == [2, 1, 1]
+    assert found["outer", "copies_to_device"] == found["", "copies_to_host"] == found["", "pageable_copies"] == 1
+    assert ("outer", "pageable_copies") not in found
+    assert found["", "device_allocations"] == 0  # from the second call on there is a block to use again
+    assert found["outer/inner", "device_peak_bytes"] == found["", "device_peak_bytes"] >= 4_000_000
+
+
+def test_a_device_that_is_lost_is_named() -> None:
+    """Its error is in the note, and the host's counts are there."""
+    gpu = VirtualGPU()
+    calls = iter(range(100))
+
+    def call() -> None:
+        if next(calls) == 13:  # the second repetition of the fourth instrument
+            gpu.lose()
+        if gpu.launches < 13:
+            gpu.launch(1e-6)
+        else:
+            gpu.item()
+
+    found = count(call, devices=(gpu,))
+    assert [note for note in found.notes if "kernels" in note and "virtual:0 is lost" in note]
+
+
+def event(name: str, start: float, *, kernels: tuple[str, ...] = (), device: str = "CPU") -> SimpleNamespace:
+    """Return an event as PyTorch's profiler has it."""
+    return SimpleNamespace(
+        name=name,
+        time_range=SimpleNamespace(start=start),
+        kernels=[SimpleNamespace(name=kernel) for kernel in kernels],
+        device_type=SimpleNamespace(name=device),
+    )
+
+
+def test_kernels_are_those_of_the_stretch_that_launched_them() -> None:
+    """Marks among operations tell; copies are no kernels, and one that no operation launched is the whole call's."""
+    edge = "rlperf edge"
+    events = [
+        event(edge, 10.0),
+        event("aten::mm", 11.0, kernels=("gemm",)),
+        event(edge, 20.0),
+        event("aten::copy_", 21.0, kernels=("Memcpy HtoD",)),
+        event("aten::add", 22.0, kernels=("add", "add")),
+        event(edge, 30.0),
+        *(
+            event(name, 40.0, device="CUDA")
+            for name in ("gemm", "add", "add", "triton", "Memcpy HtoD", "Memset (Device)")
+        ),
+    ]
+    assert launches(events) == (4, [0, 1, 2, 0])
+
+
+def test_counts_are_of_the_call_that_was_recorded() -> None:
+    """Counts come sorted by path and name, one of each."""
+    (counts, *_) = count(branch).repetitions
+    places = [(each.path, each.name) for each in counts]
+    assert places == sorted(set(places))
+    assert Count("outer/inner", "python_calls", 2) in counts

@@ -1,0 +1,415 @@
+"""What is counted of PyTorch, of environments and of the reference components."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_rlperf.model import Tally
+from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.timers.counting import tally
+from pytest_rlperf.timers.probes import OptimizerSteps, UpdateSections, standing_probes
+
+torch: Any = pytest.importorskip("torch")
+gymnasium: Any = pytest.importorskip("gymnasium")
+pytestmark = pytest.mark.torch
+
+from pytest_rlperf.components.reference import PPO, SAC, ReplayBuffer, make_vec_env  # noqa: E402 - need PyTorch
+from pytest_rlperf.components.reference.envs import SYNTHETIC_ID  # noqa: E402
+from pytest_rlperf.components.reference.ppo import ActorCritic  # noqa: E402
+
+OUTER = hierarchical_timer("outer")
+INNER = hierarchical_timer("inner")
+OBS_DIM, ACT_DIM, BATCH = 5, 2, 8
+Counts = dict[tuple[str, str], int]
+
+
+def count(call: Callable[[], object], **given: Any) -> Tally:
+    """Count a call, twice unless told."""
+    return tally(call, **{"setup": None, "probes": standing_probes(), "repetitions": 2, **given})
+
+
+def exact(found: Tally) -> Counts:
+    """Return the counts by path and name, which must be the same in all repetitions."""
+    assert found.notes == ()
+    first, *others = [{(each.path, each.name): each.value for each in counts} for counts in found.repetitions]
+    assert all(other == first for other in others)
+    return first
+
+
+def state() -> list[object]:
+    """Return what instruments may touch."""
+    optimizer: Any = sys.modules["torch.optim.optimizer"]
+    environments = (gymnasium.Env, gymnasium.vector.VectorEnv, gymnasium.vector.SyncVectorEnv, gymnasium.Wrapper)
+    return [
+        [sys.getprofile(), threading.getprofile(), tracemalloc.is_tracing(), gc.isenabled(), gc.get_freeze_count()],
+        [dict(optimizer._global_optimizer_pre_hooks), dict(optimizer._global_optimizer_post_hooks)],
+        [vars(kind)["step"] for kind in environments],
+        torch._C._len_torch_dispatch_stack(),
+        torch._C._autograd._profiler_enabled(),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    """Find everything after each test as it was before."""
+    before = state()
+    yield
+    assert state() == before
+
+
+# --------------------------------------------------------------------------- tensors
+
+
+def test_operations_are_counted_by_name_and_phase() -> None:
+    """Forward and backward are told apart; what needs a gradient, and what is float64, is told."""
+    weights = torch.ones(3, requires_grad=True)
+
+    def call() -> None:
+        with OUTER:
+            loss = (weights * 2.0).sum()
+            with INNER:
+                torch.autograd.backward(loss)
+        (torch.ones(3, dtype=torch.float64) + 1.0).detach()
+
+    found = exact(count(call))
+    assert found["", "ops:aten::sum"] == found["outer", "ops:aten::sum"] == 1
+    assert ("outer/inner", "ops:aten::sum") not in found
+    assert found["outer", "ops:aten::mul"] == found["outer/inner", "ops:aten::mul"] + 1 == 2
+    assert found["outer", "ops_backward"] == found["outer/inner", "ops_backward"] == found["", "ops_backward"] > 0
+    assert found["outer", "ops"] == 2 + found["outer/inner", "ops"]
+    assert found["", "grad_ops"] == found["outer/inner", "grad_ops"] + 2  # the loss's own gradient is made like it
+    assert found["", "float64_ops"] == 3
+    assert ("outer", "float64_ops") not in found
+
+
+def test_optimizer_steps_are_those_of_the_phase_that_a_probe_makes() -> None:
+    """A step is counted within the phase that another hook of PyTorch's makes of it."""
+    parameter = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+
+    def call() -> None:
+        parameter.grad = torch.ones(3)
+        optimizer.step()
+
+    found = exact(count(call, probes=[OptimizerSteps()]))
+    assert found["", "optimizer_steps"] == found["step", "optimizer_steps"] == 1
+
+
+def test_memory_of_tensors_is_counted_by_phase() -> None:
+    """PyTorch's own memory is not Python's: 4000 bytes for a thousand floats, for as long as they live."""
+    kept = [torch.empty(500) for _ in range(2)]
+
+    def call() -> None:
+        kept[0] = torch.empty(500)
+        with OUTER:
+            rows = torch.empty(1000)
+            with INNER:
+                rows = rows.clone()
+                del rows
+
+    found = exact(count(call))
+    assert found["", "tensor_net_bytes"] == 0
+    assert found["", "tensor_allocations"] == 3
+    assert found["outer", "tensor_peak_bytes"] == 8000
+    assert found["outer/inner", "tensor_peak_bytes"] == 4000
+    assert found["outer/inner", "tensor_net_bytes"] == -4000
+    assert found["outer", "tensor_allocations"] == 2
+
+
+def test_a_profiler_of_pytorchs_is_left_alone() -> None:
+    """While somebody profiles, PyTorch's memory is not counted, and all else is."""
+    with torch.autograd.profiler.profile() as profiler:
+        found = count(lambda: torch.ones(3))
+        assert torch._C._autograd._profiler_enabled()
+    assert any("aten::ones" in event.name for event in profiler.function_events)
+    (note,) = found.notes
+    assert "tensor_peak_bytes" in note
+    assert "a profiler of PyTorch's is at work" in note
+    assert [each.value for each in found.repetitions[0] if each.name == "ops"] == [1]
+
+
+def test_copies_to_a_device_are_counted() -> None:
+    """A copy to another device than the host is one, and between two tensors of the host none."""
+    rows = torch.ones(3)
+
+    def call() -> None:
+        with OUTER:
+            rows.to("meta")
+        rows.to(torch.float64)
+
+    found = exact(count(call))
+    assert found["", "copies_to_device"] == found["outer", "copies_to_device"] == found["", "pageable_copies"] == 1
+    assert ("", "copies_to_host") not in found
+
+
+# --------------------------------------------------------------------------- environments
+
+
+def test_a_step_of_a_vector_env_counts_as_many_as_it_has() -> None:
+    """Those of the environments within are not counted again, and a wrapped one is one."""
+    envs, env = make_vec_env(SYNTHETIC_ID, 3), gymnasium.make(SYNTHETIC_ID)
+    envs.reset(seed=0)
+    env.reset(seed=0)
+    actions = envs.action_space.sample()
+
+    def call() -> None:
+        with OUTER:
+            envs.step(actions)
+        env.step(actions[0])
+
+    call()  # in their first step environments are checked by gymnasium
+    found = exact(count(call))
+    assert [found[path, "env_steps"] for path in ("", "outer")] == [4, 3]
+    envs.close()
+    env.close()
+
+
+# --------------------------------------------------------------------------- torch.compile
+
+
+def test_compiled_code_is_counted_by_its_graphs_and_breaks() -> None:
+    """A break makes two graphs of one; operations are left out, as counting them would run them uncompiled."""
+
+    def smooth(rows: Any) -> Any:
+        return (rows * 2.0).sin()
+
+    def broken(rows: Any) -> Any:
+        rows = rows * 2.0
+        torch._dynamo.graph_break()
+        return rows.sin()
+
+    rows = torch.ones(3)
+    for function, graphs, breaks in ((smooth, 1, 0), (broken, 2, 1)):
+        compiled = torch.compile(function, backend="eager")
+        compiled(rows)
+
+        def call(compiled: Callable[[Any], Any] = compiled) -> None:
+            with OUTER:
+                compiled(rows)
+
+        found = count(call)
+        (note,) = found.notes
+        assert "torch.compile" in note
+        counts = {(each.path, each.name): each.value for each in found.repetitions[0]}
+        assert [counts["", name] for name in ("graphs", "graph_breaks", "recompiles")] == [graphs, breaks, 0]
+        assert counts["outer", "graphs"] == graphs
+        assert ("", "ops") not in counts
+        assert counts["", "tensor_allocations"] >= 2
+
+
+def test_code_that_is_compiled_again_is_counted() -> None:
+    """A call whose shapes change each time is compiled anew each time."""
+    sizes = iter(range(2, 100))
+    compiled = torch.compile(lambda rows: rows + 1.0, backend="eager", dynamic=False)
+    compiled(torch.ones(1))
+    found = count(lambda: compiled(torch.ones(next(sizes))))
+    assert [each.value for each in found.repetitions[0] if each.name == "recompiles"] == [1]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="a profile function would not be in the way")
+def test_operations_of_what_may_be_compiled_are_left_out() -> None:
+    """Where nobody can tell whether compiled code runs, what was compiled before is reason enough."""
+    compiled = torch.compile(lambda rows: rows - 1.0, backend="eager")
+    compiled(torch.ones(1))
+    sys.setprofile(lambda *_: None)
+    try:
+        found = count(lambda: compiled(torch.ones(1)))
+    finally:
+        sys.setprofile(None)
+    assert ["python_calls" in note or "ops" in note for note in found.notes] == [True, True]
+
+
+# --------------------------------------------------------------------------- the reference components
+
+
+def make_sac(kind: type[SAC] = SAC, seed: int = 0) -> Any:
+    """Return an agent whose buffer holds random transitions."""
+    generator = np.random.default_rng(seed)
+    buffer = ReplayBuffer(64, OBS_DIM, ACT_DIM)
+    rows, actions = (generator.normal(size=(64, size)).astype(np.float32) for size in (OBS_DIM, ACT_DIM))
+    buffer.add(rows, actions, rows[:, 0], rows, rows[:, 0] > 1.0)
+    return kind(OBS_DIM, ACT_DIM, buffer, hidden=8, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def plain_update() -> Counts:
+    """Return the counts of an update without a defect."""
+    return sac_counts(SAC)
+
+
+def sac_counts(kind: type[SAC]) -> Counts:
+    """Return the counts of an update."""
+    agent = make_sac(kind)
+    agent.update(BATCH)
+    return exact(count(lambda: agent.update(BATCH)))
+
+
+def ppo_counts(change: Callable[[Any], None]) -> Counts:
+    """Return the counts of a rollout in environments whose episodes are longer than that."""
+    agent = PPO(make_vec_env(SYNTHETIC_ID, 2), hidden=8)
+    change(agent)
+    agent.collect(4)
+    found = exact(count(lambda: agent.collect(4)))
+    agent.envs.close()
+    return found
+
+
+class ReadsItsLoss(SAC):
+    """Waits for a number that it does not need."""
+
+    def _update_critic(self, batch: Any, target: Any) -> Any:
+        loss = super()._update_critic(batch, target)
+        loss.item()
+        return loss
+
+
+class AsksTwice(SAC):
+    """Evaluates the target network a second time."""
+
+    def target_q(self, batch: Any) -> Any:
+        """Return the second of two."""
+        super().target_q(batch)
+        return super().target_q(batch)
+
+
+class Promotes(SAC):
+    """Computes in twice the precision for a while."""
+
+    def target_q(self, batch: Any) -> Any:
+        """Return what is rounded again in the end."""
+        return (super().target_q(batch).double() * 1.0).float()
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "name", "was", "now"),
+    [
+        (ReadsItsLoss, "critic", "ops:aten::_local_scalar_dense", 0, 1),
+        (AsksTwice, "target_q", "ops:aten::addmm", 9, 18),
+        (Promotes, "target_q", "float64_ops", 0, 3),
+    ],
+)
+def test_a_defect_of_an_update_is_seen_where_it_is(
+    plain_update: Counts, kind: type[SAC], path: str, name: str, was: int, now: int
+) -> None:
+    """A count is another in the phase that has the defect, and in no other."""
+    before, after = plain_update, sac_counts(kind)
+    assert (before.get((path, name), 0), after[path, name]) == (was, now)
+    phases = {path.partition("/")[0] for path, _ in before}
+    assert all(before.get((other, name), 0) == after.get((other, name), 0) for other in phases - {"", path})
+
+
+def keep_gradients(agent: Any) -> None:
+    """Leave gradients on while collecting."""
+
+    class Keeps(ActorCritic):
+        def act(self, *given: Any) -> Any:
+            with torch.enable_grad():
+                return tuple(each.detach() for each in super().act(*given))
+
+    agent.model.__class__ = Keeps
+
+
+def copy_twice(agent: Any) -> None:
+    """Copy each observation once more than needed."""
+    tensor = agent._tensor
+    agent._tensor = lambda array: tensor(array.copy())
+
+
+def stack_rows(agent: Any) -> None:
+    """Gather a rollout in a list, and stack it in the end."""
+    collect = agent.collect
+
+    def stacked(n_steps: int) -> Any:
+        rollout = collect(n_steps)
+        np.stack([row.astype(np.float64) for row in rollout.obs])
+        return rollout
+
+    agent.collect = stacked
+
+
+def test_a_defect_of_a_rollout_is_seen() -> None:
+    """Gradients left on, observations copied twice and a list of rows are each another count."""
+    plain, gradients, copies, rows = map(ppo_counts, (lambda _: None, keep_gradients, copy_twice, stack_rows))
+    assert plain["", "env_steps"] == plain["env_step", "env_steps"] == 8
+    assert plain["", "grad_ops"] == 0
+    assert gradients["policy", "grad_ops"] > 0
+    assert copies["policy", "native_calls:numpy"] == plain["policy", "native_calls:numpy"] + 5
+    assert rows["", "native_calls:numpy"] > plain["", "native_calls:numpy"]
+
+
+def test_what_probes_look_at_is_not_counted() -> None:
+    """The probe that finds an update's sections sums up target networks, which is no operation of the update's."""
+    agent = make_sac()
+    agent.update(BATCH)
+    plain = exact(count(lambda: agent.update(BATCH), probes=[]))
+    probed = count(lambda: agent.update(BATCH), probes=[UpdateSections(agent)]).repetitions[0]
+    counts = {(each.path, each.name): each.value for each in probed}
+    assert [counts["", name] for name in ("ops", "ops_backward")] == [
+        plain["", name] for name in ("ops", "ops_backward")
+    ]
+
+
+PROGRAM = """
+import json, sys
+import numpy as np, torch
+from pytest_rlperf.components.reference import PPO, ReplayBuffer, SAC, compute_gae, make_vec_env
+from pytest_rlperf.timers.counting import tally
+
+seed = int(sys.argv[1])
+torch.set_num_threads(1)
+generator = np.random.default_rng(seed)
+buffer = ReplayBuffer(64, 5, 2)
+rows, actions = (generator.normal(size=(64, size)).astype(np.float32) for size in (5, 2))
+buffer.add(rows, actions, rows[:, 0], rows, rows[:, 0] > 1.0)
+agent = SAC(5, 2, buffer, hidden=8, seed=seed)
+envs, rolled = make_vec_env("rlperf/Synthetic-v0", 2), make_vec_env("rlperf/Synthetic-v0", 2)
+envs.reset(seed=seed)
+moves = envs.action_space.sample()
+collector = PPO(rolled, hidden=8, seed=seed)
+column = rows[:32].T.copy()
+calls = [
+    lambda: agent.update(8),
+    lambda: buffer.sample(8),
+    lambda: envs.step(moves),
+    lambda: collector.collect(4),
+    lambda: compute_gae(column, column, column > 1.0, column[0], 0.99, 0.95),
+]
+found = []
+for call in calls:
+    call()
+    counted = tally(call, setup=None, probes=(), repetitions=2)
+    assert not counted.notes, counted.notes
+    found += [sorted([each.path, each.name, each.value] for each in counts) for counts in counted.repetitions]
+print(json.dumps(found))
+"""
+
+
+def test_counts_of_the_reference_components_are_the_same_in_every_process() -> None:
+    """Whatever the seed and the order of hashes: every count of all five, in every repetition."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(seed)],
+            env={**os.environ, "RLPERF_TIMERS": "standby", "PYTHONHASHSEED": str(seed)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for seed in (1, 2)
+    ]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    one, other = (json.loads(out) for out, _ in outputs)
+    assert one == other
+    assert all(one[i] == one[i + 1] for i in range(0, len(one), 2))
+    assert sum(map(len, one)) > 500
