@@ -47,12 +47,23 @@ class Reason:
 
 
 @dataclass(frozen=True)
+class Allowance:
+    """A slowdown that a commit says is meant: of tests that ``pattern`` fits, up to ``most`` (0.09 is 9 %)."""
+
+    pattern: str
+    most: float
+    reason: str
+    commit: str
+
+
+@dataclass(frozen=True)
 class Verdict:
     """A status, why, and the estimate behind it, where there is one.
 
     ``smallest_seen`` is the smallest slowdown (0.2 is 20 %) this comparison could have called SLOWER. ``suspect`` says
-    that the estimate is over the tolerance, surely or not. ``counters`` are the exact counts that changed; a SLOWER or
-    FASTER whose reason's code is ``"counters"`` rests on them.
+    that the estimate is over the tolerance, surely or not. ``allowance`` is what accepts a SLOWER, where a commit
+    of the change does. ``counters`` are the exact counts that changed; a SLOWER or FASTER whose reason's code is
+    ``"counters"`` rests on them.
     """
 
     status: Status
@@ -63,6 +74,7 @@ class Verdict:
     gated: bool
     accepted: bool
     counters: tuple[CounterChange, ...] = ()
+    allowance: Allowance | None = None
 
     def fails(self, strict: bool) -> bool:
         """Whether this verdict fails its test."""

@@ -57,6 +57,7 @@ class Sides:
     ``packages`` are the import packages under test. ``changed`` are the files by which the trees differ, tests and
     what else is the same on both sides left out; None where the sides differ by something else than files.
     ``notes`` say what a reader of the verdict should know: a dirty tree, what a resolver changed beside what was asked.
+    ``commit`` is base's full SHA, where base is a commit of the repository.
     """
 
     base: Side
@@ -64,3 +65,4 @@ class Sides:
     packages: tuple[str, ...]
     changed: tuple[str, ...] | None
     notes: tuple[str, ...]
+    commit: str | None = None

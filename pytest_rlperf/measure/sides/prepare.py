@@ -111,6 +111,7 @@ class _Comparison:
             packages=tuple(package.name for package in self.packages),
             changed=changed,
             notes=(*self._notes(), *([] if reason is None else [f"built on both sides: {reason}"])),
+            commit=self.source.commit.sha if isinstance(self.source, CommitSource) else None,
         )
 
     def _base_and_head(self, reason: str | None, *, same: bool) -> tuple[Side, Side]:

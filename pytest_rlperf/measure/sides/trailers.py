@@ -1,0 +1,49 @@
+"""Slowdowns that a change says it means, in the messages of its commits: ``Rlperf-Accept: test_gae* <= +9% reason``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.measure.sides.command import run
+from pytest_rlperf.measure.sides.git import short
+from pytest_rlperf.model import Allowance
+
+TRAILER = "Rlperf-Accept"
+_FORM = re.compile(r"(?P<pattern>\S.*?)\s*<=\s*\+?(?P<percent>[0-9]*\.?[0-9]+)\s*%\s*(?P<reason>\S.*)")
+_LIMIT_S = 60.0
+
+
+def read_allowances(root: Path, base: str) -> tuple[list[Allowance], list[str]]:
+    """Return what commits after ``base`` allow, today's first, and notes on trailers that cannot be read.
+
+    ``base`` is a full SHA. Where git does not tell, nothing is allowed.
+    """
+    form = f"--format=%H%x00%(trailers:key={TRAILER},valueonly,unfold)%x01"
+    try:
+        done = run(["git", "-C", root, "log", form, f"{base}..HEAD"], limit_s=_LIMIT_S)
+    except SideError:
+        return [], []
+    allowances: list[Allowance] = []
+    notes: list[str] = []
+    for entry in done.out.split("\x01") if done.code == 0 else []:
+        sha, _, values = entry.strip().partition("\0")
+        for value in filter(None, map(str.strip, values.splitlines())):
+            allowance = parse_allowance(value, short(sha))
+            if allowance is not None:
+                allowances.append(allowance)
+            else:
+                notes.append(
+                    f"{TRAILER} of {short(sha)} is not understood and accepts nothing: {value!r}; expected "
+                    f"'{TRAILER}: test_name* <= +10% the reason'"
+                )
+    return allowances, notes
+
+
+def parse_allowance(value: str, commit: str) -> Allowance | None:
+    """Read a trailer's value, None where it is not of the form ``<glob> <= +N% <reason>``."""
+    match = _FORM.fullmatch(value)
+    if match is None:
+        return None
+    return Allowance(match["pattern"], float(match["percent"]) / 100, match["reason"], commit)
