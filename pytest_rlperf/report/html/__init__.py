@@ -1,0 +1,6 @@
+"""A run as one HTML file that works offline."""
+
+from pytest_rlperf.report.html.output import check_html, write_html
+from pytest_rlperf.report.html.page import render_html
+
+__all__ = ["check_html", "render_html", "write_html"]

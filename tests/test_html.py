@@ -1,0 +1,432 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_rlperf.model import (
+    Bound,
+    Conditions,
+    Contribution,
+    CounterChange,
+    Counting,
+    DeviceFigures,
+    DeviceTimes,
+    Estimate,
+    Figures,
+    Live,
+    Outcome,
+    Pace,
+    PairRecord,
+    Phase,
+    PhaseCounts,
+    Reason,
+    Result,
+    Share,
+    Status,
+    StoredResult,
+    Verdict,
+    WorkerRecord,
+)
+from pytest_rlperf.report.files import OutputError
+from pytest_rlperf.report.html import check_html, render_html, write_html
+from pytest_rlperf.report.summary import Summary
+
+pytest.importorskip("plotly", reason="needs plotly: pip install 'pytest-rlperf[html]'")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = "</script><img src=x onerror=alert(1)>\"'`|&<!--\u2028\u202e\x1b[31m\x00\udc80${7*7}"
+SUMMARY = Summary("Some CPU, 2 cores", ["HEAD with main, live"], ["a note"], ["show all:\n  pytest --rlperf -v"])
+VOID = {"br", "input", "meta"}
+WHOLES = {"html", "body", "main", "section", "details", "div", "table", "tbody", "tr"}
+
+
+class Page(HTMLParser):
+    """A parsed page: its elements with their attributes, the texts by element, and what stands in scripts."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.scripts: dict[str, str] = {}
+        self._open: list[str] = []
+        self.feed(source)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element."""
+        self.elements.append((tag, dict(attrs)))
+        self.texts.setdefault(tag, []).append("")
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close the element that is open: anything else is bad markup."""
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Give a text to every element that is open, those left out that hold most of the page."""
+        if self._open[-1:] == ["script"]:
+            self.scripts[str(self.elements[-1][1].get("id", "code"))] = data
+            return
+        for tag in set(self._open) - WHOLES:
+            self.texts[tag][-1] += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        """Return the attributes of every element of a kind."""
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def data(self) -> list[dict[str, Any]]:
+        """What the charts are drawn from, test by test."""
+        tests: list[dict[str, Any]] = json.loads(self.scripts["data"])["tests"]
+        return tests
+
+
+def worker(call_s: float, device: DeviceFigures | None = None) -> WorkerRecord:
+    """Return a worker's figures by both clocks."""
+    figures = Figures(call_s, 0.0, 0.0)
+    return WorkerRecord(figures, figures, True, True, 256.0, 40, 400, 0.99, 0.01, 3, 2, 1000, device)
+
+
+def phases(call_s: float, forward_s: float) -> tuple[Phase, ...]:
+    """Return a tree: a tenth of an update in no phase of it, and 1 % of the call in no update."""
+    return (
+        Phase("update", 1.0, 0.99 * call_s, 0.1 * call_s, "host"),
+        Phase("update/critic", 1.0, 0.89 * call_s, 0.89 * call_s - forward_s, "host"),
+        Phase("update/critic/forward", 2.0, forward_s, forward_s, "host"),
+    )
+
+
+def result(nodeid: str, call_s: float, pairs: int = 3, forward_s: float = 2e-3) -> Result:
+    """Return what one side measured."""
+    workers = tuple(worker(call_s * (1 + number / 1000)) for number in range(pairs))
+    return Result(nodeid, "sac_update", "update", 1.0, workers, phases(call_s, forward_s), call_s, ())
+
+
+def outcome(nodeid: str, status: Status = Status.SLOWER, *, gated: bool = True) -> Outcome:
+    """Return the outcome of three live pairs, of which head is 10 % slower."""
+    base, head = result(nodeid, 10e-3), result(nodeid, 11e-3, forward_s=3e-3)
+    pairs = tuple(
+        PairRecord(math.log(1.1), math.log(1.1), True, 8, then, now, 0, (0, 1), 0.5, 2.0)
+        for then, now in zip(base.workers, head.workers, strict=True)
+    )
+    added = (Contribution("update/critic/forward", 0.9e-3), Contribution("", 0.1e-3))
+    live = Live("main (0123456)", "HEAD", base, pairs, added, "update/critic/forward +0.9 of +1.0 ms")
+    estimate = Estimate(1.1, 1.08, 1.12, 0.99, 1.07, 1.13)
+    reason = Reason("live", "3 live pairs: over 3 %")
+    return Outcome(head, None, live, Verdict(status, reason, estimate, 0.04, True, gated, False), 8.25)
+
+
+def render(*outcomes: Outcome, summary: Summary = SUMMARY) -> str:
+    """Return the page of a run with a tolerance of 3 %."""
+    tolerances = {outcome.result.nodeid: 0.03 for outcome in outcomes}
+    return render_html(
+        outcomes, summary, tolerances=tolerances, command="pytest --rlperf", created="2026-11-21 14:05 UTC"
+    )
+
+
+def parsed(*outcomes: Outcome) -> Page:
+    """Return the page of a run, parsed."""
+    return Page(render(*outcomes))
+
+
+def test_the_headline_says_what_happened() -> None:
+    """How many tests are slower, by how much, and what became of the others."""
+    page = parsed(outcome("t.py::test_a", Status.SAME), outcome("t.py::test_b"), outcome("t.py::test_c", Status.SAME))
+    assert page.texts["h1"] == ["1 of 3 tests got slower: test_b +10.0 %"]
+    assert page.texts["title"] == ["rlperf: 1 of 3 tests got slower: test_b +10.0 %"]
+    assert "1 slower · 2 the same" in page.texts["p"]
+    assert parsed(outcome("t.py::test_a", Status.NEW)).texts["h1"] == ["None of 1 test was found slower"]
+
+
+def test_a_run_that_measured_nothing_has_a_page() -> None:
+    """Its notes say why."""
+    page = parsed()
+    assert page.texts["h1"] == ["Nothing was measured"]
+    assert "a note" in page.texts["dd"]
+    assert page.data == []
+
+
+@pytest.mark.parametrize("status", Status)
+def test_a_status_is_told_by_a_word(status: Status) -> None:
+    """In the table, and at the test; colours and signs come on top."""
+    page = parsed(outcome("t.py::test_a", status, gated=False))
+    assert sum(text.endswith(f" {status.value}") for text in page.texts["span"]) >= 2
+    assert any(text.endswith(f"{status.value} *") for text in page.texts["td"])
+    assert "* shown, not gated" in page.texts["p"]
+
+
+def test_three_hundred_tests_are_all_there_the_slower_ones_first() -> None:
+    """Each has its row, its section, and its data; the row leads to the section."""
+    some = [
+        outcome(f"tests/test_{n % 7}.py::test_c[{n}]", Status.SAME if n % 50 else Status.SLOWER) for n in range(300)
+    ]
+    page = parsed(*some)
+    ids = [attributes["id"] for attributes in page.all("details")]
+    assert page.texts["h3"][:6] == [f"tests/test_{n % 7}.py::test_c[{n}]" for n in range(0, 300, 50)]
+    assert sorted(page.texts["h3"]) == sorted(test.result.nodeid for test in some)
+    assert [attributes["href"] for attributes in page.all("a")][1:] == [f"#{name}" for name in ids]
+    assert len(page.data) == 300
+
+
+def test_nothing_in_a_name_is_markup() -> None:
+    """A hostile id, reason, note, phase and counter are shown as text, what is invisible spelled out."""
+    test = outcome(f"tests/{HOSTILE}.py::{HOSTILE}")
+    assert test.live is not None
+    test = replace(
+        test,
+        result=replace(
+            test.result,
+            notes=(HOSTILE,),
+            phases=(Phase(HOSTILE.replace("/", ""), 1.0, 1e-3, 1e-3, "host"),),
+            counting=Counting((PhaseCounts(HOSTILE, {HOSTILE: 1}, {}),), 3, 2, (HOSTILE,)),
+            shares=(Share(HOSTILE, 0.5),),
+        ),
+        live=replace(test.live, base_label=HOSTILE, blame=HOSTILE),
+        verdict=replace(
+            test.verdict,
+            reason=Reason("x", f"{HOSTILE}\nand more"),
+            counters=(CounterChange(HOSTILE, HOSTILE, 1, 2),),
+        ),
+    )
+    source = render(test, summary=Summary(HOSTILE, [HOSTILE], [HOSTILE], [f"{HOSTILE}:\n  {HOSTILE}"]))
+    source.encode("utf-8")
+    ours = re.sub(r'<script type="text/plain" id="plotly">.*?</script>', "", source, flags=re.DOTALL)
+    assert not set(ours) & {"\u2028", "\u202e", "\x1b", "\x00"}
+    page = Page(source)
+    assert "img" not in {name for name, _ in page.elements}
+    assert not [key for _, attributes in page.elements for key in attributes if key.startswith("on")]
+    shown = "</script><img src=x onerror=alert(1)>\"'`|&<!--\\u2028\\u202e\\x1b[31m\\x00\\udc80${7*7}"
+    assert page.texts["h3"] == [f"tests/{shown}.py::{shown}"]
+    assert f"Note: {shown}" in page.texts["p"]
+    labels = [box["label"] for box in page.data[0]["phases"]["sides"][1]["boxes"]]
+    assert shown.replace("/", "") in labels
+
+
+def test_the_page_loads_nothing() -> None:
+    """No element names another file or host, and the browser is told to fetch none."""
+    page = parsed(outcome("t.py::test_a"))
+    links = [
+        str(value) for _, attributes in page.elements for key, value in attributes.items() if key in {"src", "href"}
+    ]
+    assert all(link.startswith("#") for link in links)
+    style = page.texts["style"][0]
+    assert "url(" not in style
+    assert "@import" not in style
+    (policy,) = [meta["content"] for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    assert str(policy).startswith("default-src 'none'; ")
+    assert page.all("html") == [{"lang": "en"}]
+
+
+def test_plotly_is_there_once_and_not_run_at_once() -> None:
+    """A page of hundreds of tests opens before its charts are drawn."""
+    page = parsed(*(outcome(f"t.py::test_{n}") for n in range(3)))
+    assert [script for script in page.all("script") if script.get("id") == "plotly"] == [
+        {"type": "text/plain", "id": "plotly"}
+    ]
+    assert "plotly.js v" in page.scripts["plotly"][:200]
+
+
+def test_the_change_is_drawn_with_its_interval_and_the_tolerance() -> None:
+    """In per cent: the pairs, the estimate, its bounds, and the band in which it is the same; and all in words."""
+    page = parsed(outcome("t.py::test_a"))
+    assert page.data[0]["change"] == {
+        "pairs": [10.0, 10.0, 10.0],
+        "mean": 10.0,
+        "low": 8.0,
+        "high": 12.0,
+        "interval": "99 % interval",
+        "band": [-2.913, 3.0],
+    }
+    charts = {chart.get("data-chart"): chart.get("aria-label") for chart in page.all("div") if "data-chart" in chart}
+    assert charts["change"] == (
+        "3 pairs: +10.0 %, +10.0 %, +10.0 %. Estimate +10.0 %, 99 % interval +8.0 % to +12.0 %. Tolerance ±3.0 %."
+    )
+
+
+def test_a_bound_that_is_nowhere_is_no_number() -> None:
+    """JSON has no infinity, and a page without the others' charts would be no help."""
+    test = outcome("t.py::test_a")
+    assert test.verdict.estimate is not None
+    wide = replace(test, verdict=replace(test.verdict, estimate=replace(test.verdict.estimate, high=math.inf)))
+    assert parsed(wide).data[0]["change"]["high"] is None
+
+
+def test_every_process_has_its_time() -> None:
+    """The distributions of both sides, in a unit one can read."""
+    times = parsed(outcome("t.py::test_a")).data[0]["times"]
+    assert times["unit"] == "ms"
+    assert times["paired"] is True
+    assert times["sides"] == [
+        {"name": "base", "values": [10.0, 10.01, 10.02]},
+        {"name": "head", "values": [11.0, 11.011, 11.022]},
+    ]
+
+
+def test_boxes_of_phases_add_up_and_tell_what_they_change() -> None:
+    """A box is as wide as its parts and its self time; the changes below a phase are its own, too."""
+    base, head = parsed(outcome("t.py::test_a")).data[0]["phases"]["sides"]
+    assert (base["name"], head["name"]) == ("base", "head")
+    assert base["wide"] == pytest.approx(10e-3)
+    assert head["wide"] == pytest.approx(11e-3)
+    boxes = {box["id"]: box for box in head["boxes"]}
+    assert {box["parent"] for box in head["boxes"]} - {""} <= set(boxes)
+
+    def width(name: str) -> float:
+        return float(boxes[name]["own"]) + sum(width(key) for key, box in boxes.items() if box["parent"] == name)
+
+    assert width("/update") == pytest.approx(0.99 * 11e-3)
+    assert width("/update/critic") == pytest.approx(0.89 * 11e-3)
+    assert boxes["/update/(unaccounted)"]["own"] == pytest.approx(0.1 * 11e-3)
+    assert boxes["/update"]["change"] == "+900 µs"
+    assert boxes["/"]["change"] == "+1.00 ms"
+    assert boxes["/update/critic/forward"]["added"] == pytest.approx(0.9e-3)
+
+
+def test_phases_longer_than_what_holds_them_are_drawn() -> None:
+    """Phases side by side in threads add up to more than their parent, which is then as wide as they are."""
+    test = outcome("t.py::test_a")
+    parallel = tuple(Phase(path, 1.0, 10e-3, 10e-3, "host") for path in ("all", "all/a", "all/b"))
+    head = parsed(replace(test, result=replace(test.result, phases=parallel))).data[0]["phases"]["sides"][1]
+    assert all(box["own"] >= 0 for box in head["boxes"])
+    assert head["wide"] == pytest.approx(20e-3 + 1e-3)
+
+
+def test_stored_figures_are_told_without_pairs() -> None:
+    """A comparison with a baseline has its interval, the processes of either session, and no colours of changes."""
+    live = outcome("t.py::test_a")
+    assert live.live is not None
+    page = parsed(replace(live, live=None, baseline=StoredResult(live.live.base, "then", None)))
+    assert page.data[0]["change"]["pairs"] == []
+    assert [side["name"] for side in page.data[0]["times"]["sides"]] == ["baseline", "now"]
+    assert page.data[0]["phases"]["colours"] == "No colours: phases are compared in live pairs only."
+
+
+def test_colours_are_explained_where_nothing_changed() -> None:
+    """Live pairs that found no change share none out among the phases."""
+    test = outcome("t.py::test_a", Status.SAME)
+    assert test.live is not None
+    same = replace(test, live=replace(test.live, contributions=(), blame=""))
+    assert parsed(same).data[0]["phases"]["colours"] == "No colours: there is no change to share out."
+    assert parsed(test).data[0]["phases"]["colours"].startswith("Orange adds")
+
+
+def test_a_new_test_has_no_change() -> None:
+    """Its own figures are there all the same."""
+    test = outcome("t.py::test_a", Status.NEW)
+    page = parsed(replace(test, live=None, verdict=replace(test.verdict, estimate=None)))
+    assert set(page.data[0]) == {"times", "phases"}
+
+
+def test_a_test_that_could_not_be_measured_has_its_reason() -> None:
+    """No figure, no chart; the reason is what there is to say."""
+    test = outcome("t.py::test_a", Status.NEW)
+    silent = replace(test.result, workers=(), phases=(), traced_call_s=0.0)
+    page = parsed(replace(test, result=silent, live=None, verdict=replace(test.verdict, estimate=None)))
+    assert page.data == [{}]
+    assert "3 live pairs: over 3 %" in page.texts["p"]
+
+
+def test_counts_shares_and_the_device_have_their_tables() -> None:
+    """What changed comes first; clocks, temperature and what held the device back stand beside its figures."""
+    test = outcome("t.py::test_a")
+    device = DeviceFigures(
+        device="cuda:0 Some GPU",
+        gated=Pace.LATENCY,
+        latency_s=1.2e-3,
+        steady_s=None,
+        cycles=2.1e6,
+        peak_bytes=512_000_000,
+        allocations=0.0,
+        flags={"tf32": "off"},
+        conditions=Conditions(1.98e9, None, 61.0, ("power cap",), 1),
+        disturbed="",
+        retaken=7,
+        notes=("no memory clock",),
+    )
+    times = DeviceTimes(1.1e-3, None, "main", 2e-6, 4e-4, Bound.LAUNCH, False, None, None)
+    counted = Counting((PhaseCounts("", {"torch ops": 1424}, {"bytes": (1, 9)}),), 3, 2, ("no syncs: no device",))
+    page = parsed(
+        replace(
+            test,
+            result=replace(
+                test.result,
+                workers=(worker(11e-3, device),),
+                phases=(replace(test.result.phases[0], on_device=times),),
+                counting=counted,
+                shares=(Share("Python", 0.25),),
+            ),
+            verdict=replace(test.verdict, counters=(CounterChange("", "torch ops", 1400, 1424),)),
+        )
+    )
+    cells = page.texts["td"]
+    assert {"1,400", "1,424", "24 more ▲", "1 to 9", "25.0 %"} <= set(cells)
+    assert {"7", "1980 MHz", "61 °C", "power cap", "tf32 off", "512MB", "launch"} <= set(cells)
+    assert {"Note: no syncs: no device", "Note: no memory clock"} <= set(page.texts["p"])
+    assert page.texts["caption"].index("Exact counts that changed") < page.texts["caption"].index("Counts of one call")
+
+
+def test_every_test_says_how_to_measure_it_again() -> None:
+    """The command can be pasted, brackets and all."""
+    assert "pytest --rlperf 't.py::test_a[8]'" in parsed(outcome("t.py::test_a[8]")).texts["code"]
+
+
+def test_a_missing_plotly_is_told_before_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to type."""
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.delitem(sys.modules, "plotly.offline", raising=False)
+    with pytest.raises(OutputError, match=re.escape("pip install 'pytest-rlperf[html]'")):
+        check_html(tmp_path / "report.html")
+    with pytest.raises(OutputError, match=re.escape("pip install 'pytest-rlperf[html]'")):
+        render(outcome("t.py::test_a"))
+
+
+def test_a_place_that_cannot_be_written_is_told_before_measuring(tmp_path: Path) -> None:
+    """A directory, and a file where a directory would have to be."""
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="is a directory: name a file"):
+        check_html(tmp_path)
+    for act in (check_html, lambda path: write_html(path, "page")):
+        with pytest.raises(OutputError, match=r"--rlperf-html=.*report\.html"):
+            act(tmp_path / "file" / "report.html")
+
+
+def test_a_page_is_written_with_its_directories(tmp_path: Path) -> None:
+    """As UTF-8; checking first leaves nothing behind."""
+    path = tmp_path / "a" / "b" / "report.html"
+    check_html(path)
+    assert not path.exists()
+    write_html(path, "µ")
+    assert path.read_bytes() == "µ".encode()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_a_browser_draws_the_charts_without_a_network(tmp_path: Path) -> None:
+    """The first test's charts are drawn on opening, with no error and nothing refused; a hostile one does no harm."""
+    path = tmp_path / "report.html"
+    write_html(path, render(outcome(HOSTILE), outcome("t.py::test_b", Status.SAME)))
+    run = subprocess.run(
+        [
+            str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+            "--disable-component-update", "--disable-sync", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}",
+            "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--virtual-time-budget=2000",
+            "--dump-dom", path.as_uri(),
+        ],
+        capture_output=True, text=True, encoding="utf-8", timeout=60, check=True,
+    )  # fmt: skip
+    assert "CONSOLE" not in run.stderr
+    dom = run.stdout
+    assert dom.count('data-drawn="yes"') == 3
+    assert len(re.findall(r'<g class="[^"]*icicle', dom)) >= 2
+    assert "one pair, ◆ the estimate" in dom
+    assert "<img" not in dom.partition('id="plotly"')[0]
