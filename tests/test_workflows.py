@@ -5,17 +5,31 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from pytest_rlperf.report.github import step_outputs
+
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
 TESTS = ROOT / ".github" / "workflows" / "tests.yml"
+GATE, COMMENT, BASELINE = (TESTS.with_name(f"{name}.yml") for name in ("gate", "comment", "baseline"))
+ACTION = ROOT / "action.yml"
+GUIDE = ROOT / "docs" / "github-actions.md"
+
+READ = {"contents": "read"}
+# What jobs may do beside reading: nothing, but for these.
+PERMISSIONS = {
+    ("comment.yml", "comment"): {**READ, "actions": "read", "pull-requests": "write"},
+    ("baseline.yml", "propose"): {"contents": "write", "pull-requests": "write"},
+}
 
 each_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+each_file = pytest.mark.parametrize("path", [*WORKFLOWS, ACTION], ids=lambda path: path.name)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -26,13 +40,16 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def check(path: Path) -> subprocess.CompletedProcess[str]:
-    """Validate a workflow against the schema that check-jsonschema carries along."""
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)]
+    """Validate a workflow, or an action, against the schema that check-jsonschema carries along."""
+    schema = "vendor.github-actions" if path.name == "action.yml" else "vendor.github-workflows"
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the steps of all jobs."""
+    """Return the steps of all jobs, or of an action."""
+    if "runs" in workflow:
+        return list(workflow["runs"]["steps"])
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
 
 
@@ -50,9 +67,9 @@ def test_there_is_a_workflow_for_the_tests() -> None:
     assert TESTS in WORKFLOWS
 
 
-@each_workflow
-def test_workflow_is_valid(path: Path) -> None:
-    """Every workflow satisfies the schema of GitHub's workflows."""
+@each_file
+def test_file_is_valid(path: Path) -> None:
+    """Every workflow and the action satisfy GitHub's schemas."""
     result = check(path)
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -75,22 +92,153 @@ def test_broken_workflow_is_not_valid(tmp_path: Path, right: str, wrong: str) ->
     assert check(broken).returncode != 0
 
 
-@each_workflow
-def test_workflow_may_only_read(path: Path) -> None:
-    """A workflow may read the contents and nothing else, and no job asks for more or keeps the token."""
-    workflow = load(path)
-    assert workflow["permissions"] == {"contents": "read"}
-    assert not [name for name, job in workflow["jobs"].items() if "permissions" in job]
+Lint = Callable[[dict[str, Any], str, str], list[str]]
+
+
+def excess_permissions(workflow: dict[str, Any], text: str, name: str) -> list[str]:
+    """Return the jobs whose permissions are not just the least, whatever the repository's default is."""
+    found = {job: entry.get("permissions", workflow["permissions"]) for job, entry in workflow["jobs"].items()}
+    return [job for job, permissions in found.items() if permissions != PERMISSIONS.get((name, job), READ)]
+
+
+def kept_tokens(workflow: dict[str, Any], text: str, name: str) -> list[str]:
+    """Return the checkouts that leave the token to whatever runs after them."""
     checkouts = [step for step in steps(workflow) if step.get("uses", "").startswith("actions/checkout@")]
-    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+    return [step["uses"] for step in checkouts if step.get("with", {}).get("persist-credentials") is not False]
+
+
+def loose_actions(workflow: dict[str, Any], text: str, name: str) -> list[str]:
+    """Return the actions that are not named by their full commit, with the version beside it for people."""
+    uses = re.findall(r"uses:(.*)", text)
+    return [line for line in uses if not re.fullmatch(r" (\./|[\w/.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+)", line)]
+
+
+def expressions_in_scripts(workflow: dict[str, Any], text: str, name: str) -> list[str]:
+    """Return the expressions that become part of a script, where others might write code in them."""
+    found = [word for step in steps(workflow) for word in re.findall(r"\$\{\{\s*(.*?)\s*\}\}", step.get("run", ""))]
+    return [expression for expression in found if not expression.startswith("matrix.")]
+
+
+def foreign_checkouts(workflow: dict[str, Any], text: str, name: str) -> list[str]:
+    """Return what brings another's code into a job that has the repository's own rights."""
+    triggers = workflow["on"] if isinstance(workflow["on"], dict) else dict.fromkeys(workflow["on"])
+    found = [trigger for trigger in triggers if trigger == "pull_request_target"]
+    if "workflow_run" in triggers:
+        found += [key for step in steps(workflow) for key in step.get("with", {}) if key in {"ref", "repository"}]
+    return found
+
+
+LINTS: tuple[Lint, ...] = (
+    excess_permissions,
+    kept_tokens,
+    loose_actions,
+    expressions_in_scripts,
+    foreign_checkouts,
+)
 
 
 @each_workflow
-def test_actions_are_pinned_by_commit(path: Path) -> None:
-    """An action is named by its full commit, with the version beside it for people."""
-    uses = re.findall(r"uses:(.*)", path.read_text(encoding="utf-8"))
-    assert uses
-    assert not [line for line in uses if not re.fullmatch(r" [\w/.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)]
+@pytest.mark.parametrize("lint", LINTS, ids=lambda lint: lint.__name__)
+def test_workflow_is_safe(path: Path, lint: Lint) -> None:
+    """Jobs may do the least, keep no token, use pinned actions, and run nothing that others have written."""
+    assert lint(load(path), path.read_text(encoding="utf-8"), path.name) == []
+
+
+@pytest.mark.parametrize(
+    ("lint", "path", "right", "wrong"),
+    [
+        (excess_permissions, GATE, "contents: read", "contents: write"),
+        (excess_permissions, COMMENT, "actions: read", "actions: write"),
+        (excess_permissions, TESTS, "contents: read", "contents: write"),
+        (kept_tokens, TESTS, "persist-credentials: false", "persist-credentials: true"),
+        (kept_tokens, COMMENT, "persist-credentials: false", "fetch-depth: 0"),
+        (loose_actions, GATE, "de0fac2e4500dabe0009e67214ff5f5447ce83dd # v6.0.2", "v6"),
+        (loose_actions, GATE, " # v6.0.2", ""),
+        (expressions_in_scripts, BASELINE, "$GITHUB_REF_NAME", "${{ github.ref_name }}"),
+        (expressions_in_scripts, BASELINE, "=$ACCEPT", "=${{ inputs.accept }}"),
+        (foreign_checkouts, GATE, "  pull_request:", "  pull_request_target:"),
+        (foreign_checkouts, COMMENT, "persist-credentials: false", "ref: ${{ github.event.workflow_run.head_sha }}"),
+    ],
+)
+def test_what_is_not_safe_is_found(tmp_path: Path, lint: Lint, path: Path, right: str, wrong: str) -> None:
+    """Every one of these rules finds what it forbids."""
+    text = path.read_text(encoding="utf-8")
+    assert right in text
+    broken = tmp_path / path.name
+    broken.write_text(text.replace(right, wrong, 1), encoding="utf-8")
+    assert lint(load(broken), broken.read_text(encoding="utf-8"), path.name)
+
+
+@pytest.mark.parametrize("lint", [loose_actions, expressions_in_scripts], ids=lambda lint: lint.__name__)
+def test_action_is_safe(lint: Lint) -> None:
+    """What the action uses is pinned, and its inputs reach its scripts as variables only."""
+    assert lint(load(ACTION), ACTION.read_text(encoding="utf-8"), ACTION.name) == []
+
+
+@pytest.mark.parametrize(("path", "job"), [(GATE, "gate"), (BASELINE, "measure")], ids=["gate", "baseline"])
+def test_the_history_is_there_where_it_is_measured(path: Path, job: str) -> None:
+    """Without the history there is no merge base, and no commit that a baseline remembers."""
+    checkout = load(path)["jobs"][job]["steps"][0]
+    assert checkout["with"]["fetch-depth"] == 0
+
+
+def test_the_comment_follows_the_gate() -> None:
+    """The comment waits for the gate by its name, and reads the artifact that the action uploads for it."""
+    comment, gate, action = load(COMMENT), load(GATE), load(ACTION)
+    assert comment["on"]["workflow_run"] == {"workflows": [gate["name"]], "types": ["completed"]}
+    (name,) = [step["env"]["RLPERF_ARTIFACT"] for step in steps(comment) if "env" in step]
+    assert name == action["inputs"]["artifact"]["default"]
+    assert not [step for step in steps(gate) if "artifact" in step.get("with", {})]
+
+
+def test_the_action_gives_what_the_run_tells() -> None:
+    """The action has an output for each of the step's, and hands that on."""
+    told = {name: f"${{{{ steps.measure.outputs.{name} }}}}" for name in step_outputs([], None, strict=False)}
+    assert {name: output["value"] for name, output in load(ACTION)["outputs"].items()} == told
+
+
+def test_only_what_runs_nobodys_code_may_write() -> None:
+    """A job that may write installs nothing and runs no tests."""
+    for name, job in PERMISSIONS:
+        scripts = [step["run"] for step in load(TESTS.with_name(name))["jobs"][job]["steps"] if "run" in step]
+        assert scripts
+        assert not [script for script in scripts if re.search(r"\bpip\b|\bpytest\b(?!_)", script)]
+
+
+def elsewhere(path: Path) -> str:
+    """Return a workflow as another repository has it: it installs itself, and takes the action from here."""
+    text = path.read_text(encoding="utf-8")
+    for here, there in {
+        "pip install -c constraints.txt -e '.[rl]'": "pip install -e .",
+        """        uses: ./
+        with:
+          install: "false" # it is what was installed above
+""": "        uses: OWNER/pytest-rlperf@v1\n",
+        """          python -m pytest "${arguments[@]}"
+""": """          pip install 'pytest-rlperf @ git+https://github.com/OWNER/pytest-rlperf@v1'
+          python -m pytest "${arguments[@]}"
+""",
+        """      # Of the default branch, as every workflow_run is.
+""": "",
+    }.items():
+        text = text.replace(here, there)
+    if path == COMMENT:
+        last = "        with:\n"
+        text = text.replace(last, f"{last}          repository: OWNER/pytest-rlperf\n          ref: v1\n")
+    return text
+
+
+@pytest.mark.parametrize("path", [GATE, COMMENT, BASELINE], ids=lambda path: path.name)
+def test_guide_has_the_workflows_as_they_are(path: Path) -> None:
+    """What users copy is what runs here, but for where the package comes from."""
+    assert f"<!-- {path.name} -->\n```yaml\n{elsewhere(path)}```\n" in GUIDE.read_text(encoding="utf-8")
+
+
+def test_guide_has_every_input_and_output() -> None:
+    """The action's inputs and outputs are all explained."""
+    action, guide = load(ACTION), GUIDE.read_text(encoding="utf-8")
+    assert re.findall(r"(?m)^\| `(\w+)` \|", guide) == list(action["inputs"])
+    assert not [name for name in action["outputs"] if f"`{name}`" not in guide]
 
 
 @each_workflow
@@ -116,7 +264,7 @@ def test_core_is_tested_without_torch() -> None:
     assert [line for line in commands if line.startswith("pip install")] == [
         "pip install -c constraints.txt -e '.[${{ matrix.extras }}]'"
     ]
-    assert "pytest" in commands
+    assert [line for line in commands if line.startswith("pytest")]
 
 
 def rl(leg: dict[str, str]) -> bool:

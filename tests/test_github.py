@@ -1,0 +1,737 @@
+"""What GitHub is told of a run: summary, annotations, outputs, and a comment from an artifact anybody may make."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from pytest_rlperf.model import (
+    Contribution,
+    Estimate,
+    Figures,
+    Live,
+    Machine,
+    Outcome,
+    PairRecord,
+    Phase,
+    Reason,
+    Result,
+    Status,
+    Verdict,
+    WorkerRecord,
+)
+from pytest_rlperf.report import github_post
+from pytest_rlperf.report.github import (
+    SUMMARY_BYTES,
+    GitHubRun,
+    annotation_commands,
+    check_github,
+    place_of,
+    render_summary_markdown,
+    reproducing,
+    step_outputs,
+    write_github,
+)
+from pytest_rlperf.report.github_artifact import ARTIFACT_BYTES, ArtifactError, parse, read_document, unzip
+from pytest_rlperf.report.github_comment import COMMENT_BYTES, MARKER, comment_markdown, main
+from pytest_rlperf.report.run_json import run_document, written
+from pytest_rlperf.report.summary import Summary
+
+HOSTILE = "test_x[a|b`c@everyone<img src=x>%0A::error::\n::warning::y</details>\x1b[31m\u202e#1]"
+MACHINE = Machine("Linux", "x86_64", "Some CPU", 2, "CPython 3.11", 3)
+SUMMARY = Summary("Some CPU, 2 cores", ["HEAD 1111 with main (merge base 2222), live"], ["a note\nof two lines"], [])
+
+
+def outcome(
+    name: str,
+    status: Status,
+    ratio: float | None = 1.0,
+    message: str = "4 live pairs: why",
+    code: str = "live",
+    *,
+    gated: bool = True,
+    accepted: bool = False,
+) -> Outcome:
+    """Return an outcome of live pairs: 100 µs a call times ``ratio``, all that changed in one phase."""
+    base_s = 100e-6
+    call_s = base_s * (ratio or 1.0)
+    figures = Figures(call_s, 0.0, 0.0)
+    worker = WorkerRecord(figures, figures, False, False, 1.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+    phases = (Phase("gae", 1.0, call_s, 0.0, "host"), Phase("gae/scan", 1.0, call_s, call_s, "host"))
+    result = Result(f"tests/test_perf.py::{name}", "gae", "transition", 1.0, (worker,) * 4, phases, call_s, ())
+    verdict = Verdict(status, Reason(code, message), None, None, suspect=False, gated=gated, accepted=accepted)
+    if ratio is None:
+        return Outcome(result, None, None, verdict, 1.0)
+    before = Figures(base_s, 0.0, 0.0)
+    pair = PairRecord(math.log(ratio), math.log(ratio), False, 10, worker, worker, 0, (0,), 1.0, 2.0)
+    base = replace(result, workers=(replace(worker, wall=before, cpu=before),) * 4)
+    change_s = call_s - base_s
+    contributions = (Contribution("gae/scan", change_s),) if change_s else ()
+    blame = "gae/scan +10 of +10 µs" if change_s > 0 else ""
+    live = Live("main", "HEAD", base, (pair,) * 4, contributions, blame)
+    estimate = Estimate(ratio, ratio - 0.01, ratio + 0.014, 0.99, ratio, ratio)
+    return Outcome(result, None, live, replace(verdict, estimate=estimate), 1.0)
+
+
+SLOWER = outcome("test_gae[128-8]", Status.SLOWER, 1.1)
+SAME = outcome("test_step", Status.SAME)
+
+
+def github_run(**changes: Any) -> GitHubRun:
+    """Return what a run tells beside its outcomes."""
+    run = GitHubRun(
+        summary=SUMMARY,
+        command="pytest --rlperf-against=main",
+        lines={SLOWER.result.nodeid: ("tests/test_perf.py", 6)},
+        environment=["numpy 1 → 2"],
+        unmeasured={},
+        strict=False,
+        json=None,
+    )
+    return replace(run, **changes)
+
+
+def document(*outcomes: Outcome) -> dict[str, Any]:
+    """Return the run's JSON, as it is after it was written and read."""
+    tests = {entry.result.nodeid: entry for entry in outcomes}
+    found: dict[str, Any] = json.loads(written(run_document(MACHINE, tests, SUMMARY.origins, SUMMARY.notes)))
+    return found
+
+
+# --------------------------------------------------------------------------- the summary
+
+
+def test_summary_to_the_letter() -> None:
+    """The headline, what to do, the table, what is folded away, and the command."""
+    text = render_summary_markdown([SAME, SLOWER], github_run())
+    assert text == (
+        "## ❌ 1 of 2 gated tests got slower&#58; test&#95;gae&#91;128-8&#93; +10.0 % "
+        "&#40;110 µs a call, was 100 µs&#41;\n\n"
+        "Compared HEAD 1111 with main &#40;merge base 2222&#41;, live.\n\n"
+        "Look at the phases that carry it below, and make it as fast as it was; if it is meant to be slower, "
+        "say so in a commit message, with the line below.\n\n"
+        "```text\nRlperf-Accept: test_gae* <= +12% the reason\n```\n\n"
+        "| verdict | test | change | 99 % interval | was | now |\n"
+        "| :-- | :-- | --: | --: | --: | --: |\n"
+        "| ❌ SLOWER | <code>test&#95;gae&#91;128-8&#93;</code> | **+10.0 %** | +9.0 % to +11.4 % | 100 µs | 110 µs |\n"
+        "| ✅ SAME | <code>test&#95;step</code> | **+0.0 %** | -1.0 % to +1.4 % | 100 µs | 100 µs |\n\n"
+        "<details><summary>❌ SLOWER <code>test&#95;gae&#91;128-8&#93;</code>: gae/scan +10 of +10 µs</summary>\n\n"
+        "<code>tests/test&#95;perf.py&#58;&#58;test&#95;gae&#91;128-8&#93;</code>\n\n"
+        "4 live pairs&#58; why\n\n"
+        "| phase | was | now | adds to the change | share of a call | entries a call |\n"
+        "| :-- | --: | --: | --: | --: | --: |\n"
+        "| gae | 110 µs | 110 µs |  | 100 % | 1 |\n"
+        "| &nbsp;&nbsp;&nbsp;&nbsp;scan | 110 µs | 110 µs | **+10.0 µs** | 100 % | 1 |\n\n"
+        "</details>\n\n"
+        "<details><summary>Phases of the other tests</summary>\n\n"
+        "<code>test&#95;step</code>\n\n"
+        "| phase | was | now | adds to the change | share of a call | entries a call |\n"
+        "| :-- | --: | --: | --: | --: | --: |\n"
+        "| gae | 100 µs | 100 µs |  | 100 % | 1 |\n"
+        "| &nbsp;&nbsp;&nbsp;&nbsp;scan | 100 µs | 100 µs |  | 100 % | 1 |\n\n"
+        "</details>\n\n"
+        "What differs from then:\n\n- numpy 1 → 2\n\n"
+        "Run it again:\n\n```console\npytest --rlperf-against=main\n```\n\n"
+        "<sub>a note of two lines · Some CPU, 2 cores</sub>\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "changes", "headline"),
+    [
+        ([SAME, outcome("a", Status.FASTER, 0.8)], {}, "✅ No gated test got slower: 1 FASTER, 1 SAME"),
+        ([SLOWER, outcome("a", Status.SLOWER, 1.5)], {}, "❌ 2 of 2 gated tests got slower, most of all a +50.0 % "),
+        ([outcome("a", Status.SLOWER, 1.2, gated=False)], {}, "✅ No gated test was measured"),
+        (
+            [SAME, SAME, outcome("a", Status.SLOWER, 1.2, accepted=True)],
+            {},
+            "✅ Nothing got slower but on purpose: 2 SAME, 1 accepted",
+        ),
+        (
+            [SAME, outcome("a", Status.SLOWER, 1.0, code="counters")],
+            {},
+            "❌ 1 of 2 gated tests got slower: a does more in a call than it did",
+        ),
+        ([SAME], {"unmeasured": {"tests/b": "failed"}}, "❌ 1 test failed, but no gated test got slower"),
+        ([SAME], {"unmeasured": {"tests/b": "skipped: no GPU"}}, "✅ No gated test got slower: 1 SAME"),
+        ([SLOWER], {"unmeasured": {SLOWER.result.nodeid: "failed"}}, "❌ 1 of 1 gated tests got slower: test_gae"),
+        (
+            [outcome("a", Status.NEW, None)],
+            {"strict": True},
+            "❌ 1 of 1 gated tests cannot be called as fast as before, and this run is strict",
+        ),
+    ],
+)
+def test_headline_is_the_run_in_a_sentence(outcomes: list[Outcome], changes: dict[str, Any], headline: str) -> None:
+    """The first line says whether something is wrong, and what; never that all is well where a test failed."""
+    first = render_summary_markdown(outcomes, github_run(**changes)).partition("\n")[0]
+    assert shown(first).startswith(f"## {headline}")
+
+
+def test_what_is_accepted_is_listed_with_its_reason() -> None:
+    """Who reads the summary sees which slowdowns were let through, and why."""
+    text = render_summary_markdown(
+        [outcome("a", Status.SLOWER, 1.2, "over 3 %; two critics now", accepted=True)], github_run()
+    )
+    assert "Slower on purpose:\n\n- <code>a</code>: over 3 %; two critics now\n" in text
+    assert "| ☑️ accepted |" in text
+    assert "Rlperf-Accept" not in text
+
+
+def test_what_is_not_gated_fails_nothing() -> None:
+    """A slower test that is not gated is folded away, without the sign of a failure."""
+    text = render_summary_markdown([SAME, outcome("a", Status.SLOWER, 1.2, gated=False)], github_run())
+    gated, _, others = text.partition("<details><summary>Not gated: these fail nothing</summary>")
+    assert "| ⚠️ SLOWER | <code>a</code>" in others
+    assert "| ⚠️ SLOWER |" not in gated
+    assert "❌" not in text
+
+
+def test_what_was_not_judged_is_said() -> None:
+    """Skips and failures without a verdict are listed with the reason."""
+    text = render_summary_markdown([SAME], github_run(unmeasured={"t::b": "skipped: no *GPU*", "t::c": "failed"}))
+    assert (
+        "Not judged:\n\n- <code>t&#58;&#58;b</code>: skipped&#58; no &#42;GPU&#42;\n- <code>t&#58;&#58;c</code>: failed"
+        in text
+    )
+
+
+def shown(markdown: str) -> str:
+    """Return Markdown as a reader sees it, as far as it is entities."""
+    return re.sub(r"&#(\d+);", lambda found: chr(int(found[1])), markdown)
+
+
+def test_hostile_text_is_only_text() -> None:
+    """Ids, messages, phases, notes and reasons make no markup, mention, reference, link, line or command."""
+    evil = outcome(HOSTILE, Status.SLOWER, 1.2, f"{HOSTILE} www.example.org https://example.org GH-1 $x$")
+    evil = replace(
+        evil, result=replace(evil.result, phases=(Phase(HOSTILE, 1.0, 1e-4, 1e-4, "host"),), notes=(HOSTILE,))
+    )
+    assert evil.live is not None
+    evil = replace(evil, live=replace(evil.live, blame=HOSTILE))
+    summary = Summary(HOSTILE, [HOSTILE], [HOSTILE], [])
+    run = github_run(summary=summary, environment=[HOSTILE], unmeasured={HOSTILE: f"skipped: {HOSTILE}"})
+    for text in (render_summary_markdown([evil], run), comment_markdown(document(evil))):
+        outside = re.sub(r"(?s)```.*?```", "", text).removeprefix(MARKER)
+        assert not re.search(r"[`@$\x1b\u202e]|<img|www\.|https?:", outside)
+        assert set(re.findall(r"<[^>]*>", outside)) <= {
+            "<code>", "</code>", "<details>", "</details>", "<summary>", "</summary>", "<sub>", "</sub>", "<br>",
+        }  # fmt: skip
+        assert text.count("<details>") == text.count("</details>")
+        rows = [line for line in outside.splitlines() if line.startswith("|")]
+        assert {row.count("|") for row in rows} == {7}
+        assert not [line for line in text.splitlines() if line.lstrip().startswith("::")]
+        without_code = re.sub(r"<code>.*?</code>", "", outside)
+        assert not re.search(r"(&#64;|&#35;)(?!&#8203;)|GH-", without_code)
+        assert shown(HOSTILE).split("\n")[0].partition("\x1b")[0][:30] in shown(text).replace("\u200b", "")
+
+
+def test_a_command_cannot_leave_its_block() -> None:
+    """The fence around the command is longer than any in it."""
+    text = render_summary_markdown([SAME], github_run(command="pytest -k '\n````\n<b>'"))
+    assert "`````console\npytest -k '\\n````\\n<b>'\n`````\n" in text
+
+
+@pytest.mark.parametrize(("limit", "says"), [(60_000, "The details of"), (20_000, "more tests are left out")])
+def test_what_is_too_long_is_shortened_and_says_so(limit: int, says: str) -> None:
+    """Details go first, then tests; what fails is there to the last."""
+    outcomes = [*(outcome(f"test_{number}", Status.SAME) for number in range(300)), SLOWER]
+    text = render_summary_markdown(outcomes, github_run(), limit)
+    assert limit / 4 < len(text.encode()) <= limit
+    assert says in text
+    assert "GitHub allows no longer text" in text
+    assert "| ❌ SLOWER |" in text
+
+
+def test_without_room_there_is_the_headline_or_nothing() -> None:
+    """However little room earlier commands of the step have left, no more is written."""
+    text = render_summary_markdown([SLOWER] * 50, github_run(), 900)
+    assert text.startswith("## ❌ 50 of 50 gated tests got slower")
+    assert "50 more tests are left out" in text
+    assert render_summary_markdown([SLOWER], github_run(), 50) == ""
+
+
+def test_the_worst_text_still_fits() -> None:
+    """Thousands of tests with the longest names and messages, all to be escaped, stay within both limits."""
+    name = "|" * 5000
+    outcomes = [outcome(f"{number}{name}", Status.SLOWER, 1.1, name) for number in range(200)]
+    summary = Summary(name, [name] * 500, [name] * 500, [])
+    run = github_run(summary=summary, environment=[name] * 500, unmeasured={f"{n}{name}": "failed" for n in range(500)})
+    text = render_summary_markdown(outcomes, run)
+    assert 1000 < len(text.encode()) <= SUMMARY_BYTES
+    untrusted = document(*outcomes) | {"compared": [name] * 500, "notes": [name] * 500, "failed": [name] * 500}
+    comment = comment_markdown(untrusted)
+    assert 1000 < len(comment.encode()) <= COMMENT_BYTES
+    assert comment.startswith(f"{MARKER}\n## ❌ 200 of 200 gated tests got slower")
+
+
+# --------------------------------------------------------------------------- annotations, outputs, files
+
+
+def test_annotations_name_file_and_line() -> None:
+    """What fails is an error at its line, what was accepted a notice, what is well nothing."""
+    accepted = outcome("test_sac", Status.SLOWER, 1.2, "over 3 %", accepted=True)
+    commands = annotation_commands([SAME, accepted, SLOWER], github_run().lines, strict=False)
+    assert commands == [
+        "::error file=tests/test_perf.py,line=6,title=SLOWER +10.0 %25%3A test_gae[128-8]::"
+        "110 µs a call, was 100 µs%0A4 live pairs: why%0Agae/scan +10 of +10 µs",
+        "::notice title=accepted +20.0 %25%3A test_sac::"
+        "120 µs a call, was 100 µs%0Aover 3 %25%0Agae/scan +10 of +10 µs",
+    ]
+
+
+def test_only_a_strict_run_has_errors_for_what_is_not_slower() -> None:
+    """A new test is an error where the run insists, and else not worth a line; an invalid one is a warning."""
+    outcomes = [outcome("a", Status.NEW, None), outcome("b", Status.INVALID, None)]
+    assert [line.split(" ")[0] for line in annotation_commands(outcomes, {}, strict=True)] == ["::error", "::error"]
+    assert [line.split(" ")[0] for line in annotation_commands(outcomes, {}, strict=False)] == ["::warning"]
+
+
+def test_ten_annotations_and_how_many_more() -> None:
+    """Of more than ten the largest are shown, and a line of another level, which GitHub shows too, counts the rest."""
+    outcomes = [outcome(f"test_{number}", Status.SLOWER, 1.1 + number / 100) for number in range(15)]
+    commands = annotation_commands(outcomes, {}, strict=False)
+    assert len(commands) == 11
+    assert "test_14" in commands[0]
+    assert commands[-1] == "::notice title=pytest-rlperf::and 5 more tests: see the job's summary"
+
+
+def test_an_annotation_is_one_command() -> None:
+    """Whatever an id, a message or a file's name holds, it ends neither the line nor a property."""
+    evil = outcome(HOSTILE, Status.SLOWER, 1.2, HOSTILE)
+    (command,) = annotation_commands([evil], {evil.result.nodeid: ("a,b:c\nd.py", 3)}, strict=False)
+    assert len(command.splitlines()) == 1
+    properties, _, message = command.removeprefix("::error ").partition("::")
+    assert [part.partition("=")[0] for part in properties.split(",")] == ["file", "line", "title"]
+    assert properties.startswith("file=a%2Cb%3Ac%0Ad.py,line=3,")
+    assert "%250A::error::%0A::warning::y" in message
+
+
+def test_outputs_tell_the_gravest_verdict() -> None:
+    """Later steps can go by the verdict, the counts and the file."""
+    accepted = outcome("a", Status.SLOWER, 1.2, accepted=True)
+    new = outcome("n", Status.NEW, None)
+    found = step_outputs([SAME, SLOWER, accepted], Path("out/run.json"), strict=False)
+    assert found == {"verdict": "SLOWER", "tests": "3", "slower": "1", "accepted": "1", "json": "out/run.json"}
+    verdicts = [step_outputs(tests, None, strict=False)["verdict"] for tests in ([SAME, accepted], [SAME, new], [])]
+    assert verdicts == ["ACCEPTED", "NEW", ""]
+
+
+def environ(directory: Path) -> dict[str, str]:
+    """Return what GitHub sets, with files for what a step writes."""
+    (directory / "summary.md").write_text("before\n", encoding="utf-8")
+    return {
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_STEP_SUMMARY": str(directory / "summary.md"),
+        "GITHUB_OUTPUT": str(directory / "output"),
+    }
+
+
+def test_github_is_written_to_what_it_reads(tmp_path: Path) -> None:
+    """The summary is appended to what other commands wrote, outputs stand between delimiters."""
+    variables = environ(tmp_path)
+    assert check_github(variables) == []
+    commands = write_github(variables, [SLOWER], github_run(json=Path("a\nslower=0")))
+    assert [command.partition(" ")[0] for command in commands] == ["::error"]
+    assert (tmp_path / "summary.md").read_text(encoding="utf-8").startswith("before\n## ❌ 1 of 1 gated tests")
+    output = (tmp_path / "output").read_text(encoding="utf-8")
+    assert re.search(r"(?m)^slower<<(\S+)\n1\n\1\n", output)
+    assert re.search(r"(?m)^json<<(\S+)\na\nslower=0\n\1\n", output)
+
+
+def test_the_summary_leaves_others_their_room(tmp_path: Path) -> None:
+    """GitHub's limit is for the whole step: a file that is almost full gets little, never too much."""
+    variables = environ(tmp_path)
+    (tmp_path / "summary.md").write_text("x" * (SUMMARY_BYTES - 1000), encoding="utf-8")
+    write_github(variables, [SLOWER] * 100, github_run())
+    assert SUMMARY_BYTES - 1000 < (tmp_path / "summary.md").stat().st_size <= SUMMARY_BYTES
+
+
+def test_nothing_is_told_outside_github(tmp_path: Path) -> None:
+    """A run elsewhere writes and says nothing."""
+    variables = environ(tmp_path) | {"GITHUB_ACTIONS": ""}
+    assert check_github(variables) == []
+    assert write_github(variables, [SLOWER], github_run()) == []
+    assert (tmp_path / "summary.md").read_text(encoding="utf-8") == "before\n"
+
+
+def test_what_cannot_be_written_is_said_before_and_after(tmp_path: Path) -> None:
+    """A summary that is missing or cannot be written is told before measuring; the run ends all the same."""
+    variables = environ(tmp_path) | {"GITHUB_STEP_SUMMARY": str(tmp_path)}
+    del variables["GITHUB_OUTPUT"]
+    troubles = check_github(variables)
+    assert troubles == [
+        f"GITHUB_STEP_SUMMARY={tmp_path} cannot be written (Is a directory): there will be no job summary",
+        "GITHUB_ACTIONS is set, but not GITHUB_OUTPUT: there will be no step outputs",
+    ]
+    commands = write_github(variables, [SAME], github_run())
+    assert commands == [f"::warning title=pytest-rlperf::{trouble}" for trouble in troubles]
+
+
+def test_places_are_seen_from_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GitHub finds a file by its path in the repository, wherever below it pytest's rootdir lies."""
+    path = tmp_path / "sub" / "test_a.py"
+    assert place_of(path, 3, {"GITHUB_WORKSPACE": str(tmp_path)}) == ("sub/test_a.py", 3)
+    monkeypatch.chdir(tmp_path)
+    assert place_of(Path("sub/test_a.py"), 3, {}) == ("sub/test_a.py", 3)
+    assert place_of(Path("/elsewhere/test_a.py"), 3, {}) == ("/elsewhere/test_a.py", 3)
+
+
+def test_the_command_to_reproduce_writes_no_files() -> None:
+    """Who runs it again at home needs none of the files that the job asked for."""
+    args = ["--rlperf", "--rlperf-json=/tmp/a.json", "--rlperf-html", "b", "-k", "a or b", "--rlperf-against=main"]
+    assert reproducing(args) == "pytest --rlperf -k 'a or b' --rlperf-against=main"
+
+
+# --------------------------------------------------------------------------- the artifact and the comment
+
+
+def zipped(*entries: tuple[str | zipfile.ZipInfo, bytes | str]) -> bytes:
+    """Return a zip of entries."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in entries:
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def link_entry() -> zipfile.ZipInfo:
+    """Return an entry that is a symbolic link."""
+    entry = zipfile.ZipInfo("run.json")
+    entry.external_attr = 0o120777 << 16
+    return entry
+
+
+def test_comment_is_the_summary_in_short(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """The comment begins with the hidden marker, and says what the summary says, from the JSON alone."""
+    path = tmp_path / "rlperf.zip"
+    path.write_bytes(zipped(("rlperf.json", json.dumps(document(SAME, SLOWER)))))
+    assert main([str(path)]) == 0
+    text = capfdbinary.readouterr().out.decode()
+    summary = render_summary_markdown([SAME, SLOWER], github_run())
+    assert text.startswith(f"{MARKER}\n{summary.partition('<details>')[0]}")
+    assert "Some CPU, Linux, x86&#95;64, CPython 3.11" in text
+
+
+def test_comment_knows_of_failures_without_a_verdict() -> None:
+    """A test that failed otherwise keeps the comment from saying that all is well."""
+    text = comment_markdown(document(SAME) | {"failed": ["tests/test_perf.py::test_other"]})
+    assert "## ❌ 1 test failed, but no gated test got slower" in text
+
+
+def bomb() -> bytes:
+    """Return a small zip of a large file."""
+    return zipped(("run.json", b"0" * (ARTIFACT_BYTES + 1)))
+
+
+def liar() -> bytes:
+    """Return a zip of a large file that says that it is small."""
+    data = bomb()
+    size = (ARTIFACT_BYTES + 1).to_bytes(4, "little")
+    return data.replace(size, (100).to_bytes(4, "little"))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        pytest.param(zipped(("../run.json", "{}")), "leads out of it", id="parent"),
+        pytest.param(zipped(("a/../../run.json", "{}")), "leads out of it", id="parent deeper"),
+        pytest.param(zipped(("..\\run.json", "{}")), "leads out of it", id="parent of Windows"),
+        pytest.param(zipped(("/etc/run.json", "{}")), "leads out of it", id="absolute"),
+        pytest.param(zipped(("C:run.json", "{}")), "leads out of it", id="drive"),
+        pytest.param(zipped((link_entry(), "/etc/passwd")), "is a link", id="link"),
+        pytest.param(zipped(*((f"{n}.json", "{}") for n in range(21))), "has 21 entries", id="many"),
+        pytest.param(zipped(("a.json", "{}"), ("b.json", "{}")), "holds 2 JSON files", id="two"),
+        pytest.param(zipped(("a.txt", "{}")), "holds 0 JSON files", id="none"),
+        pytest.param(bomb(), "bytes when unpacked", id="bomb"),
+        pytest.param(liar(), "no zip that can be read", id="bomb that lies"),
+        pytest.param(b"PK" + bytes(ARTIFACT_BYTES), "is never over", id="huge"),
+        pytest.param(b"no zip at all", "no zip that can be read", id="no zip"),
+        pytest.param(zipped(("run.json", "{}"))[:-10], "no zip that can be read", id="cut"),
+    ],
+)
+def test_a_zip_with_tricks_is_refused(data: bytes, says: str) -> None:
+    """Nothing is read from a zip that a run would not have made, and nothing is ever written."""
+    with pytest.raises(ArtifactError, match=re.escape(says)):
+        unzip(data)
+
+
+def changed(*path: str, value: object) -> dict[str, Any]:
+    """Return a run's JSON with another value at a path."""
+    found = here = document(SLOWER)
+    for name in path[:-1]:
+        here = here[name]
+    here[path[-1]] = value
+    return found
+
+
+KEY = SLOWER.result.nodeid
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ([], "the document is list, and not an object"),
+        ({}, "schema is None, and no number"),
+        (changed("schema", value=99), "of schema 99, this pytest-rlperf reads"),
+        (changed("schema", value=True), "schema is True"),
+        (changed("kind", value="selfcheck"), "only a measured run can be shown"),
+        (changed("tests", value=[]), "tests is list"),
+        (changed("tests", value=dict.fromkeys(map(str, range(5001)), 1)), "the run has 5001 tests"),
+        (changed("tests", value={"\n::error::": 1}), r"\n::error:: is 1, and not an object"),
+        (changed("notes", value="a"), "notes is 'a', and not a list"),
+        (changed("compared", value=[1]), "compared is 1, and not a text"),
+        (changed("machine", "cpu", value=None), "machine.cpu is None"),
+        (changed("tests", KEY, "verdict", "status", value="FINE\n"), r"status is 'FINE\\n', which is no verdict"),
+        (changed("tests", KEY, "verdict", "gated", value=1), "gated is 1, and neither true nor false"),
+        (changed("tests", KEY, "verdict", "reason", value=None), "reason is None, and not an object"),
+        (changed("tests", KEY, "verdict", "estimate", "ratio", value="1"), "ratio is '1', and not a positive number"),
+        (changed("tests", KEY, "call_s", value=float("inf")), "call_s is inf, and not a positive number"),
+        (changed("tests", KEY, "call_s", value=-1), "call_s is -1, and not a positive number"),
+        (changed("tests", KEY, "live", "blame", value={"a": 1}), "blame is dict, and not a text"),
+    ],
+)
+def test_a_document_that_no_run_writes_is_refused(value: object, says: str) -> None:
+    """The error names the first thing that is wrong, in one line that can do no harm."""
+    with pytest.raises(ArtifactError) as raised:
+        read_document(value)
+    assert says in str(raised.value)
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"not JSON", b"[" * 200_000, b"1" * 5000, b"x" * (ARTIFACT_BYTES + 1)])
+def test_what_is_not_json_is_refused(text: bytes) -> None:
+    """Neither broken, nor deep, nor long input does more than raise."""
+    with pytest.raises(ArtifactError):
+        parse(text)
+
+
+def test_lone_surrogates_do_not_stop_the_comment() -> None:
+    """JSON can hold half a character, which UTF-8 cannot."""
+    value = changed("tests", KEY, "verdict", "reason", "message", value="\ud800 why")
+    assert "? why" in shown(comment_markdown(value))
+
+
+def test_unreadable_artifact_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command says what is wrong, and prints no half of a comment."""
+    (tmp_path / "a.zip").write_bytes(b"")
+    assert main([str(tmp_path / "a.zip")]) == 2
+    assert main([str(tmp_path / "b.zip")]) == 2
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "no zip that can be read" in err
+    assert "No such file" in err
+    assert "usage:" in err
+
+
+def test_posting_needs_the_standard_library_alone() -> None:
+    """The job that may write comments installs nothing."""
+    code = "import pytest_rlperf.report.github_post"
+    variables = {"PYTHONPATH": str(Path(__file__).parents[1]), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env=variables, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# --------------------------------------------------------------------------- posting
+
+Answer = tuple[int, Any]
+Asked = tuple[str, str, dict[str, list[str]], Any]
+
+
+class GitHub:
+    """A stand-in for GitHub's API on this machine: answers by path, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Answer] = {}
+        self.asked: list[Asked] = []
+        self.tokens: dict[str, str | None] = {}
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                """Answer as told to."""
+                url = urlsplit(self.path)
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                query = parse_qs(url.query)
+                outer.asked.append((self.command, url.path, query, json.loads(body) if body else None))
+                outer.tokens[url.path] = self.headers.get("Authorization")
+                page = query.get("page", ["1"])[0]
+                code, value = outer.answers.get(f"{url.path}#{page}", outer.answers.get(url.path, (404, {})))
+                self.send_response(code)
+                if code == 302:
+                    self.send_header("Location", value)
+                self.end_headers()
+                if code != 302:
+                    self.wfile.write(value if isinstance(value, bytes) else json.dumps(value).encode())
+
+            do_GET = do_POST = do_PATCH = answer  # noqa: N815 - http.server's names
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Keep quiet."""
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def close(self) -> None:
+        """Stop answering."""
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+    def sent(self) -> list[tuple[str, str, str]]:
+        """Return what was written: method, path, and the comment's text."""
+        return [(method, path, body["body"]) for method, path, _, body in self.asked if method != "GET"]
+
+
+REPOSITORY = "/repos/owner/project"
+EVENT = {
+    "workflow_run": {
+        "id": 17,
+        "html_url": "https://github.com/owner/project/actions/runs/17",
+        "head_sha": "a" * 40,
+        "head_branch": "a branch&state=closed",
+        "head_repository": {"full_name": "someone/fork", "owner": {"login": "someone"}},
+        "pull_requests": [],
+    }
+}
+
+
+def pull(number: int, sha: str, repository: str | None) -> dict[str, Any]:
+    """Return a pull request as the API has it; the head's repository is None where it was deleted."""
+    return {"number": number, "head": {"sha": sha, "repo": repository and {"full_name": repository}}}
+
+
+@pytest.fixture
+def github() -> Any:
+    """Yield a stand-in for GitHub where pull request 5 waits for its comment."""
+    server = GitHub()
+    artifact = {"id": 3, "name": "rlperf", "expired": False, "size_in_bytes": 1000}
+    server.answers = {
+        f"{REPOSITORY}/pulls": (200, [pull(4, "b" * 40, "someone/fork"), pull(5, "a" * 40, "someone/fork")]),
+        f"{REPOSITORY}/actions/runs/17/artifacts": (200, {"artifacts": [artifact]}),
+        f"{REPOSITORY}/actions/artifacts/3/zip": (302, "/blob"),
+        "/blob": (200, zipped(("rlperf.json", json.dumps(document(SLOWER))))),
+        f"{REPOSITORY}/issues/5/comments": (200, []),
+        f"{REPOSITORY}/issues/comments/8": (200, {}),
+    }
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def post(github: GitHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[], tuple[int, str]]:
+    """Return what posts the comment, and gives the exit code and what was printed."""
+    (tmp_path / "event.json").write_text(json.dumps(EVENT), encoding="utf-8")
+    variables: Mapping[str, str] = {
+        "GITHUB_EVENT_PATH": str(tmp_path / "event.json"),
+        "GITHUB_REPOSITORY": "owner/project",
+        "GITHUB_API_URL": github.url,
+        "GITHUB_TOKEN": "secret",
+        "RLPERF_ARTIFACT": "rlperf",
+    }
+    return lambda: (github_post.main(variables), capsys.readouterr().out)
+
+
+def comments(*entries: tuple[int, str, str]) -> list[dict[str, Any]]:
+    """Return comments as the API has them: number, author and text."""
+    return [{"id": number, "user": {"login": author}, "body": body} for number, author, body in entries]
+
+
+def test_a_forks_pull_request_is_found_and_gets_its_comment(
+    github: GitHub, post: Callable[[], tuple[int, str]]
+) -> None:
+    """The pull request is the one whose head the run measured; the token goes to the API alone."""
+    code, out = post()
+    assert (code, out) == (0, "::notice title=pytest-rlperf::the comment on pull request 5 was made\n")
+    ((method, path, text),) = github.sent()
+    assert (method, path) == ("POST", f"{REPOSITORY}/issues/5/comments")
+    assert text.startswith(f"{MARKER}\n## ❌ 1 of 1 gated tests got slower")
+    assert "[run 17](https://github.com/owner/project/actions/runs/17) of aaaaaaaaaaaa" in text
+    assert github.asked[0][2]["head"] == ["someone:a branch&state=closed"]
+    assert github.asked[0][2]["state"] == ["open"]
+    assert github.tokens["/blob"] is None
+    assert {token for path, token in github.tokens.items() if path != "/blob"} == {"Bearer secret"}
+
+
+def test_our_own_comment_is_updated(github: GitHub, post: Callable[[], tuple[int, str]]) -> None:
+    """There is one comment, found by its marker and its author, also behind a hundred others."""
+    others = comments(*((n, "github-actions[bot]", "of another workflow") for n in range(100, 198)))
+    others += comments((6, "someone", f"{MARKER} mine"), (7, "github-actions[bot]", f"quoting {MARKER}"))
+    github.answers[f"{REPOSITORY}/issues/5/comments"] = (200, others)
+    github.answers[f"{REPOSITORY}/issues/5/comments#2"] = (200, comments((8, "github-actions[bot]", f"{MARKER}\nold")))
+    assert post() == (0, "::notice title=pytest-rlperf::the comment on pull request 5 was updated\n")
+    ((method, path, _),) = github.sent()
+    assert (method, path) == ("PATCH", f"{REPOSITORY}/issues/comments/8")
+
+
+@pytest.mark.parametrize(
+    "pulls",
+    [
+        pytest.param([], id="none"),
+        pytest.param([pull(4, "b" * 40, "someone/fork")], id="pushed since"),
+        pytest.param([pull(4, "a" * 40, "someone/other")], id="another fork"),
+        pytest.param([pull(4, "a" * 40, None)], id="fork deleted"),
+    ],
+)
+def test_without_its_pull_request_nothing_is_written(
+    github: GitHub, post: Callable[[], tuple[int, str]], pulls: Sequence[Any]
+) -> None:
+    """Where no open pull request has the head that was measured, nothing is downloaded, and nothing said."""
+    github.answers[f"{REPOSITORY}/pulls"] = (200, pulls)
+    code, out = post()
+    assert code == 0
+    assert "there is nothing to comment" in out
+    assert len(github.asked) == 1
+
+
+def test_a_run_without_figures_is_said(github: GitHub, post: Callable[[], tuple[int, str]]) -> None:
+    """An older comment must not stand for a run that broke before there were figures."""
+    github.answers[f"{REPOSITORY}/actions/runs/17/artifacts"] = (200, {"artifacts": []})
+    assert post()[0] == 0
+    ((_, _, text),) = github.sent()
+    assert text.startswith(f"{MARKER}\n## ⚠️ The performance gate ended without figures")
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "says"),
+    [
+        (
+            f"{REPOSITORY}/actions/runs/17/artifacts",
+            (200, {"artifacts": [{"id": 3, "name": "rlperf", "expired": False, "size_in_bytes": ARTIFACT_BYTES + 1}]}),
+            "there is no comment: the artifact has",
+        ),
+        ("/blob", (200, b"PK" + bytes(ARTIFACT_BYTES + 10)), "there is no comment: the artifact has 5242881 bytes"),
+        ("/blob", (200, zipped(("../a.json", "{}"))), "there is no comment: the artifact's entry '../a.json' leads"),
+        (f"{REPOSITORY}/issues/5/comments", (403, {}), "GitHub's API does not answer as expected: HTTP Error 403"),
+    ],
+)
+def test_what_is_refused_fails_the_job_and_writes_nothing(
+    github: GitHub, post: Callable[[], tuple[int, str]], path: str, answer: Answer, says: str
+) -> None:
+    """A bad artifact or a missing permission is an error of the job, with the reason, and no comment."""
+    github.answers[path] = answer
+    code, out = post()
+    assert code == 1
+    assert out.startswith("::error title=pytest-rlperf::")
+    assert says in out
+    assert not github.sent()

@@ -1,0 +1,348 @@
+"""What the workflows' steps do: each is run by bash, as GitHub runs it, in a scratch repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[1]
+PULL_SHA = "3" * 40
+
+LIBRARY = """
+def work():
+    total = 0
+    for number in range({rounds}):
+        total += number * number
+    return total
+"""
+TEST = """
+from scratch_library import work
+
+
+def test_work(rlperf):
+    rlperf(work)
+"""
+PYPROJECT = """
+[build-system]
+requires = ["flit_core"]
+build-backend = "flit_core.buildapi"
+
+[project]
+name = "scratch_library"
+version = "1"
+description = "measured by a workflow"
+
+[project.optional-dependencies]
+rl = []
+
+[tool.pytest.ini_options]
+rlperf_max_time = "{max_time}"
+"""
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return a workflow or an action."""
+    document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    assert isinstance(document, dict)
+    return document
+
+
+@dataclass
+class Result:
+    """What steps have done: the last exit code, all they wrote, the job's summary and the outputs of the last one."""
+
+    code: int
+    text: str
+    summary: str
+    outputs: dict[str, str]
+
+    @property
+    def commands(self) -> list[str]:
+        """The workflow commands among the output."""
+        return [line for line in self.text.splitlines() if line.startswith("::")]
+
+
+@dataclass
+class Runner:
+    """A machine of GitHub's: a checkout in ``workspace``, and a Python that pip installs into without a network."""
+
+    directory: Path
+    workspace: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        bin_path = make_python(self.directory / "python")
+        temp = self.directory / "temp"
+        temp.mkdir()
+        git = {"GIT_CONFIG_GLOBAL": str(self.directory / "gitconfig"), "GIT_CONFIG_NOSYSTEM": "1"}
+        # Nothing is downloaded: what is to be installed is there, and so are the backends that build it.
+        pip = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "false", "PIP_NO_CACHE_DIR": "1"}
+        self.environment = {
+            "PATH": f"{self.directory / 'bin'}{os.pathsep}{bin_path}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(self.directory),
+            "XDG_CACHE_HOME": str(self.directory / "cache"),
+            **git,
+            **pip,
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_ACTION_PATH": str(ROOT),
+            "GITHUB_REPOSITORY": "someone/scratch",
+            "GITHUB_RUN_ID": "17",
+            "GITHUB_RUN_ATTEMPT": "1",
+            "GITHUB_REF_NAME": "main",
+            "GITHUB_SERVER_URL": "https://github.com",
+            "GITHUB_SHA": PULL_SHA,
+            "GITHUB_WORKSPACE": str(self.workspace),
+            "GITHUB_STEP_SUMMARY": str(self.directory / "summary.md"),
+            "GITHUB_OUTPUT": str(self.directory / "output"),
+            "RUNNER_TEMP": str(temp),
+        }
+        for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"):
+            Path(self.environment[name]).touch()
+
+    def run(self, steps: list[dict[str, Any]], context: Mapping[str, str], **variables: str) -> Result:
+        """Run the scripts among the steps until one fails; ``context`` has the values of expressions."""
+        code, text = 0, ""
+        for step in steps:
+            if "run" not in step or not holds(step.get("if"), context):
+                continue
+            script = self.directory / "temp" / "script.sh"
+            script.write_text(step["run"], encoding="utf-8")
+            wanted = {name: evaluated(str(value), context) for name, value in step.get("env", {}).items()}
+            done = subprocess.run(
+                ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)],
+                cwd=self.workspace,
+                env={**self.environment, **wanted, **variables},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            code, text = done.returncode, text + done.stdout
+            if code:
+                break
+        summary = Path(self.environment["GITHUB_STEP_SUMMARY"]).read_text(encoding="utf-8")
+        written = Path(self.environment["GITHUB_OUTPUT"]).read_text(encoding="utf-8")
+        outputs = {name: value for name, _, value in re.findall(r"(?m)^(\w+)<<(\S+)\n(.*)\n\2$", written)}
+        return Result(code, text, summary, outputs)
+
+    def gate(self, **inputs: str) -> Result:
+        """Run the gate's steps, and those of the action that it uses, as in a pull request to main."""
+        (job,) = load(ROOT / ".github" / "workflows" / "gate.yml")["jobs"].values()
+        (use,) = [step for step in job["steps"] if step.get("uses") == "./"]
+        before = job["steps"][: job["steps"].index(use)]
+        action = load(ROOT / "action.yml")
+        defaults = {name: str(entry["default"]) for name, entry in action["inputs"].items()}
+        context = {f"inputs.{name}": value for name, value in {**defaults, **use["with"], **inputs}.items()}
+        return self.run([*before, *action["runs"]["steps"]], context, GITHUB_BASE_REF="main")
+
+
+def evaluated(text: str, context: Mapping[str, str]) -> str:
+    """Return text with its expressions replaced; an expression that the test does not know is a KeyError."""
+    return re.sub(r"\$\{\{\s*(.*?)\s*\}\}", lambda found: context[found[1]], text)
+
+
+def holds(condition: str | None, context: Mapping[str, str]) -> bool:
+    """Whether a script's step is to be run: there are conditions on inputs alone."""
+    if condition is None:
+        return True
+    name, value = re.fullmatch(r"(inputs\.\w+) == '(\w+)'", condition).groups()  # type: ignore[union-attr]
+    return context[name] == value
+
+
+def make_python(directory: Path) -> Path:
+    """Return the scripts' directory of a virtual environment that has what the tests' own has, but not this package."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, timeout=120)
+    own = Path(sysconfig.get_paths(vars={"base": str(directory), "platbase": str(directory)})["purelib"])
+    parents = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (own / "parents.pth").write_text("".join(f"{parent}\n" for parent in sorted(parents)), encoding="utf-8")
+    # Else `pip` would be the parent's, and install there.
+    script(directory / "bin" / "pip", f'exec "{directory}/bin/python" -m pip "$@"')
+    return directory / "bin"
+
+
+def script(path: Path, command: str) -> None:
+    """Write a program of one command."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{command}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def git(directory: Path, *arguments: str) -> str:
+    """Run git and return what it says."""
+    options = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main")
+    done = subprocess.run(["git", *options, *arguments], cwd=directory, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def scratch(directory: Path, change: Mapping[str, str], message: str = "change", max_time: float = 2) -> Path:
+    """Return a checkout as GitHub makes it for a pull request: the merge of a branch with ``change`` into main."""
+    origin, checkout = directory / "origin", directory / "checkout"
+    for name, text in {
+        "pyproject.toml": PYPROJECT.format(max_time=max_time),
+        "constraints.txt": "",
+        "scratch_library.py": '"""Work."""\n' + LIBRARY.format(rounds=1000),
+        "tests/test_perf.py": TEST,
+        ".gitignore": "__pycache__\n.pytest_cache\n",
+    }.items():
+        (origin / name).parent.mkdir(parents=True, exist_ok=True)
+        (origin / name).write_text(text, encoding="utf-8")
+    git(origin, "init", "--quiet")
+    git(origin, "add", "--all")
+    git(origin, "commit", "--quiet", "--message", "main")
+    git(origin, "switch", "--quiet", "--create", "branch")
+    for name, text in change.items():
+        (origin / name).write_text(text, encoding="utf-8")
+    git(origin, "add", "--all")
+    git(origin, "commit", "--quiet", "--allow-empty", "--message", message)
+    git(origin, "switch", "--quiet", "--detach", "main")
+    git(origin, "merge", "--quiet", "--no-ff", "--message", "merge", "branch")
+    git(origin, "update-ref", "refs/pull/1/merge", "HEAD")
+    git(origin, "switch", "--quiet", "main")
+    checkout.mkdir()
+    git(checkout, "init", "--quiet")
+    git(checkout, "remote", "add", "origin", str(origin))
+    git(checkout, "fetch", "--quiet", "origin", "+refs/heads/*:refs/remotes/origin/*", "refs/pull/1/merge")
+    git(checkout, "checkout", "--quiet", "--detach", "FETCH_HEAD")
+    return checkout
+
+
+def test_gate_passes_an_unchanged_branch(tmp_path: Path) -> None:
+    """The gate's steps, from installing to the outputs, on a pull request that changes no code."""
+    runner = Runner(tmp_path, scratch(tmp_path, {}))
+    result = runner.gate(install="true", args="-k 'work or nothing' -p no:cacheprovider")
+    assert result.code == 0, result.text
+    installed = [path.name for path in (tmp_path / "python").glob("lib/*/site-packages/*.dist-info")]
+    assert sorted(name.partition("-")[0] for name in installed) == ["pytest_rlperf", "scratch_library"]
+    assert "rlperf: live pairs against main" in result.text
+    assert not result.commands
+    assert result.summary.startswith("## ✅ No gated test got slower&#58; 1 SAME\n")
+    found = {name: result.outputs[name] for name in ("verdict", "tests", "slower", "accepted")}
+    assert found == {"verdict": "SAME", "tests": "1", "slower": "0", "accepted": "0"}
+    document = json.loads(Path(result.outputs["json"]).read_text(encoding="utf-8"))
+    assert list(document["tests"]) == ["tests/test_perf.py::test_work"]
+    assert git(runner.workspace, "status", "--porcelain") == ""
+
+
+def test_action_passes_its_inputs_on_as_they_are(tmp_path: Path) -> None:
+    """What an input holds is one argument each, split as in a shell in `args` alone, and never run."""
+    runner = Runner(tmp_path, tmp_path)
+    script(tmp_path / "bin" / "python", 'printf "%s\\n" "$@"')
+    action = load(ROOT / "action.yml")
+    context = {
+        "inputs.install": "false",
+        "inputs.against": "$(touch against)",
+        "inputs.baseline": "`touch baseline`",
+        "inputs.tolerance": "5%; touch tolerance",
+        "inputs.args": "-k 'one two' \"$(touch args)\" *",
+    }
+    result = runner.run(action["runs"]["steps"], context)
+    assert result.code == 0, result.text
+    assert result.text.splitlines() == [
+        "-m",
+        "pytest",
+        "--rlperf",
+        f"--rlperf-json={tmp_path}/temp/rlperf.json",
+        "-k",
+        "one two",
+        "$(touch args)",
+        "*",
+        "--rlperf-against=$(touch against)",
+        "--rlperf-baseline=`touch baseline`",
+        "--rlperf-tolerance=5%; touch tolerance",
+    ]
+    assert not [name for name in ("against", "baseline", "tolerance", "args") if (tmp_path / name).exists()]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ["--rlperf-against=main"]),
+        ({"inputs.against": "v1"}, ["--rlperf-against=v1"]),
+        ({"inputs.baseline": "nightly"}, ["--rlperf-baseline=nightly"]),
+    ],
+)
+def test_action_compares_a_pull_request_with_its_base(
+    tmp_path: Path, given: dict[str, str], expected: list[str]
+) -> None:
+    """Where nothing is named to compare with, it is the pull request's base branch."""
+    runner = Runner(tmp_path, tmp_path)
+    script(tmp_path / "bin" / "python", 'printf "%s\\n" "$@"')
+    nothing = dict.fromkeys(("inputs.against", "inputs.baseline", "inputs.tolerance", "inputs.args"), "")
+    steps = load(ROOT / "action.yml")["runs"]["steps"]
+    result = runner.run(steps, {"inputs.install": "false", **nothing, **given}, GITHUB_BASE_REF="main")
+    assert result.text.splitlines()[4:] == expected
+
+
+def test_baseline_is_measured_stored_and_proposed(tmp_path: Path) -> None:
+    """The baseline's steps: the measuring job stores figures, the other one pushes them and opens a pull request."""
+    jobs = load(ROOT / ".github" / "workflows" / "baseline.yml")["jobs"]
+    runner = Runner(tmp_path, scratch(tmp_path, {}, max_time=6))
+    git(runner.workspace, "checkout", "--quiet", "--detach", "origin/main")
+    install_this = load(ROOT / "action.yml")["runs"]["steps"][:1]  # which a library has among its dependencies
+    context = {"inputs.install": "true", "inputs.accept": "", "github.token": "a token"}
+    result = runner.run([*install_this, *jobs["measure"]["steps"]], context)
+    assert result.code == 0, result.text
+    (stored,) = (runner.workspace / "baselines" / "default").glob("*.json")
+    assert "test_work" in stored.read_text(encoding="utf-8")
+
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", str(tmp_path / "origin"), str(clone))
+    shutil.copytree(runner.workspace / "baselines", clone / "baselines")
+    told = tmp_path / "gh.txt"
+    script(tmp_path / "bin" / "gh", f'printf "%s\\n" "$GH_TOKEN" "$@" >>"{told}"')
+    runner.workspace = clone
+    result = runner.run(jobs["propose"]["steps"], context)
+    assert result.code == 0, result.text
+    branch = "rlperf-baseline-17-1"
+    pushed = git(tmp_path / "origin", "show", "--stat", "--format=%an: %s", branch)
+    assert pushed.startswith(f"github-actions[bot]: Store the performance baseline of {PULL_SHA[:12]}")
+    assert stored.name in pushed
+    assert "git" in told.read_text(encoding="utf-8")
+    assert f"pr\ncreate\n--base\nmain\n--head\n{branch}\n" in told.read_text(encoding="utf-8")
+
+    git(clone, "switch", "--quiet", "main")
+    git(clone, "merge", "--quiet", branch)
+    result = runner.run(jobs["propose"]["steps"], context, GITHUB_RUN_ATTEMPT="2")
+    assert (result.code, result.text.splitlines()[-1]) == (0, "the baseline is what it was")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rounds", "message", "passes"),
+    [
+        pytest.param(1000, "Reword", True, id="unchanged"),
+        pytest.param(1100, "Slow down", False, id="slower"),
+        pytest.param(1100, "Slow down\n\nRlperf-Accept: *test_work <= +20% more digits", True, id="accepted"),
+    ],
+)
+def test_gate_judges_a_branch(tmp_path: Path, rounds: int, message: str, passes: bool) -> None:
+    """An unchanged branch is green, a 10 % slower one red at its test's line, an accepted one green with its reason."""
+    library = '"""The same work, reworded."""\n' + LIBRARY.format(rounds=rounds)
+    runner = Runner(tmp_path, scratch(tmp_path, {"scratch_library.py": library}, message, max_time=30))
+    result = runner.gate(install="true")
+    print(result.text, result.summary, sep="\n")  # noqa: T201 - what a person looks at
+    assert (result.code == 0) is passes, result.text
+    if rounds == 1000:
+        assert (result.outputs["verdict"], result.commands) == ("SAME", [])
+    elif passes:
+        assert (result.outputs["verdict"], result.outputs["accepted"]) == ("ACCEPTED", "1")
+        assert [line for line in result.commands if line.startswith("::notice file=tests/test_perf.py,line=5,")]
+        assert "more digits" in result.summary
+    else:
+        assert (result.outputs["verdict"], result.outputs["slower"]) == ("SLOWER", "1")
+        (line,) = result.commands
+        assert line.startswith("::error file=tests/test_perf.py,line=6,title=SLOWER +")
+        assert "Rlperf-Accept: test_work <= +" in result.summary
