@@ -8,17 +8,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_rlperf.judge.blame import contributions, told
+from pytest_rlperf.judge.devices import other_device
 from pytest_rlperf.judge.live import PairLimits, judge_pairs
 from pytest_rlperf.judge.verdict import broken_rule
 from pytest_rlperf.measure import messages as m
+from pytest_rlperf.measure.census import Census, counted_by
 from pytest_rlperf.measure.crew import Crew, check
 from pytest_rlperf.measure.duet import Duet, Duettist, Pair
+from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.process import Worker
 from pytest_rlperf.measure.solo import Solo
 from pytest_rlperf.model import Contribution, Live, PairRecord, Policy, Reason, Result, Status, Verdict, log_ratios
 from pytest_rlperf.opponents import Opponent
 
 UNPLACED_LEAST = 5
+COUNTED_PAIRS = 3
 _MANY_CALLS_S = 1.0
 
 
@@ -40,7 +44,10 @@ class Found:
 
 
 class Contest:
-    """Compares one test's head with ``opponent``; ``show`` is told the step and about how many seconds are left."""
+    """Compares one test's head with ``opponent``, by time and by what ``census`` finds in the first pairs.
+
+    ``show`` is told the step and about how many seconds are left.
+    """
 
     def __init__(
         self,
@@ -48,14 +55,17 @@ class Contest:
         opponent: Opponent,
         policy: Policy,
         limits: PairLimits,
+        census: Census,
         show: Callable[[str, float], None],
     ) -> None:
         self._crew = crew
         self._opponent = opponent
         self._policy = policy
         self._limits = limits
+        self._census = census
         self._show = show
         self._verdict: Verdict | None = None
+        self._pairs: list[tuple[Worker, Worker]] = []
 
     def run(self, max_time_s: float) -> Found:
         """Measure and judge.
@@ -77,12 +87,20 @@ class Contest:
         assert self._verdict is not None
         sides = self._opponent.sides
         result, base = (
-            _at_pace(make_result(self._crew.key, self._crew.called, side)) for side in (duet.head, duet.base)
+            replace(_at_pace(make_result(self._crew.key, self._crew.called, side)), counting=counted_by(workers))
+            for side, workers in (
+                (duet.head, [head for _, head in self._pairs]),
+                (duet.base, [base for base, _ in self._pairs]),
+            )
         )
         parts, blame = _blame(duet, base, self._verdict)
         live = Live(sides.base.label, sides.head.label, base, duet.pairs, parts, blame)
         broken = broken_rule(result) or broken_rule(base)
         verdict = self._verdict
+        elsewhere = other_device(base, result)
+        if elsewhere is not None:
+            reason = Reason("device", f"on {sides.base.label} {elsewhere}")
+            verdict = replace(verdict, status=Status.INCOMPARABLE, reason=reason)
         if broken is not None:
             verdict = replace(verdict, status=Status.INVALID, reason=Reason(*broken))
         return Found(result, live, verdict)
@@ -97,14 +115,16 @@ class Contest:
         base, head = bases[index], heads[index]
         check_s = check((base, head))
         self._refuse_other_work(base.called, head.called)
-        if not self._may_differ(base, head):
+        may_differ = self._opponent.may_differ(base, head)
+        if index < COUNTED_PAIRS:
+            self._census.take((head, base))
+        self._pairs.append((base, head))
+        if not may_differ and not self._many_calls_may_differ(base, head):
             raise SameCode
         return Pair(base, head, check_s, time.monotonic() - started_s)
 
-    def _may_differ(self, base: Worker, head: Worker) -> bool:
-        """Whether what a pair runs may differ: by what the first call has loaded, else by what many have."""
-        if self._opponent.may_differ(base, head):
-            return True
+    def _many_calls_may_differ(self, base: Worker, head: Worker) -> bool:
+        """Whether what a pair runs may differ by what many calls have loaded, where the first has nothing that does."""
         for worker in (base, head):
             worker.warm_up(None, _MANY_CALLS_S, kernels=False)
             worker.survey()
@@ -147,7 +167,7 @@ def make_result(key: str, called: m.Called, solo: Solo) -> Result:
         workers=solo.workers,
         phases=solo.phases,
         traced_call_s=solo.traced_call_s,
-        notes=solo.notes,
+        notes=(*solo.notes, *device_notes(solo.workers)),
     )
 
 

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_rlperf.contest import Contest, OtherWorkError, SameCode, make_result
+from pytest_rlperf.contest import COUNTED_PAIRS, Contest, OtherWorkError, SameCode, make_result
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.ledger import Ledger
+from pytest_rlperf.measure.census import Census, counted_by
 from pytest_rlperf.measure.crew import Crew
 from pytest_rlperf.measure.pool import Pool
 from pytest_rlperf.measure.process import LeftEarlyError, WorkerLostError
@@ -57,13 +58,14 @@ class Examination:
         result = self._solo()
         settleable = plan.commit is not None and obstacle is None
         verdict = self._judge(result, settleable=settleable)
-        if verdict.status is Status.SAME or plan.commit is None:
-            return self._enter(result, verdict)
+        settled = verdict.status is Status.SAME and not self._ledger.gates_outdated(result, self._settings)
+        if settled or plan.commit is None:
+            return self._enter_compared(result, verdict)
         if opponent is None and obstacle is None:
             opponent, obstacle = self._find(plan.commit)
         if opponent is not None:
             return self._settle(opponent, result)
-        return self._enter(_noted(result, f"not settled live: {obstacle}"), self._judge(result, settleable=False))
+        return self._enter_unsettled(result, str(obstacle))
 
     def _compare(self, opponent: Opponent) -> Outcome:
         """Compare with what the user asked for."""
@@ -90,8 +92,7 @@ class Examination:
                 raise
             obstacle = f"on {opponent.sides.base.label}: {essence(str(stopped))}"
         self._crew.release()
-        result = saved or self._solo()
-        return self._enter(_noted(result, f"not settled live: {obstacle}"), self._judge(result, settleable=False))
+        return self._enter_unsettled(saved or self._solo(), obstacle)
 
     def _contest(self, opponent: Opponent, saved: Result | None) -> Outcome:
         """Compare live, unless it is the same code; ``saved`` are the figures to store, where there are such."""
@@ -101,7 +102,8 @@ class Examination:
         policy = self._ledger.live_policy(self._settings)
         limits = PairLimits(*self._settings.pairs)
         try:
-            found = Contest(self._crew, opponent, policy, limits, self._show).run(self._settings.max_time_s)
+            contest = Contest(self._crew, opponent, policy, limits, self._census(2 * COUNTED_PAIRS), self._show)
+            found = contest.run(self._settings.max_time_s)
         except OtherWorkError as other:
             return self._enter(
                 saved or self._unmeasured(), self._unjudged(Status.INCOMPARABLE, Reason("work", str(other)))
@@ -115,6 +117,7 @@ class Examination:
         verdict, cause = found.verdict, self._cause(saved)
         if verdict.status is Status.SAME and cause is not None:
             verdict = replace(verdict, reason=Reason("environment", f"the code is as fast as it was; {cause}"))
+        verdict = self._ledger.with_counts(result, found.live.base, verdict, self._settings)
         return self._ledger.enter(self._crew.key, result, found.live, verdict, self._seconds())
 
     def _cause(self, measured: Result | None) -> str | None:
@@ -184,13 +187,31 @@ class Examination:
         self._show("starting workers", expected_s(WORKERS))
         (workers,) = self._crew.engage((self._heads, WORKERS))
         solo = measure_solo(
-            workers, self._settings.max_time_s, self._show, long=self._ledger.told_by_mean(self._crew.key)
+            workers,
+            self._settings.max_time_s,
+            self._show,
+            long=self._ledger.told_by_mean(self._crew.key),
+            count=self._census(WORKERS).take,
         )
-        return make_result(self._crew.key, self._crew.called, solo)
+        return replace(make_result(self._crew.key, self._crew.called, solo), counting=counted_by(workers))
+
+    def _census(self, workers: int) -> Census:
+        asked = self._settings.counters
+        return Census(self._settings.max_time_s, workers, is_wanted=asked.are_counted, gates=bool(asked.gates))
 
     def _judge(self, result: Result, *, settleable: bool) -> Verdict:
         policy = self._ledger.stored_policy(self._settings, settleable=settleable)
         return self._ledger.judge(self._crew.key, result, policy)
+
+    def _enter_unsettled(self, result: Result, obstacle: str) -> Outcome:
+        """Enter a test that live pairs should have decided, by its stored numbers."""
+        return self._enter_compared(
+            _noted(result, f"not settled live: {obstacle}"), self._judge(result, settleable=False)
+        )
+
+    def _enter_compared(self, result: Result, verdict: Verdict) -> Outcome:
+        """Enter a test that was compared with stored numbers, by its counts too."""
+        return self._enter(result, self._ledger.with_counts(result, None, verdict, self._settings))
 
     def _enter(self, result: Result, verdict: Verdict) -> Outcome:
         return self._ledger.enter(self._crew.key, result, None, verdict, self._seconds())

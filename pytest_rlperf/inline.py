@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import pytest
@@ -15,10 +15,12 @@ from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.ledger import Ledger
 from pytest_rlperf.measure import messages as m
+from pytest_rlperf.measure.census import Census, counted_by
+from pytest_rlperf.measure.counters import count
 from pytest_rlperf.measure.kernel import make_kernels
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.measure.solo import measure_solo
-from pytest_rlperf.model import Result, Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.model import Result, Shape, SliceKind, SliceRecord, Tally, Warm, Workload
 from pytest_rlperf.report.terminal import Progress
 
 Kernels = dict[SliceKind, Callable[[], object]]
@@ -39,17 +41,21 @@ class InlineEngine:
         key, settings = result_key(item), self.ledger.settings.for_test(item)
         started_s = time.monotonic()
         turns = _InlineTurns(Meter(workload, self.kernels))
+        max_time_s = min(settings.max_time_s, self.limit_s)
+        census = Census(max_time_s, 1, is_wanted=settings.counters.are_counted, gates=False)
         try:
             solo = measure_solo(
                 [turns],
-                min(settings.max_time_s, self.limit_s),
+                max_time_s,
                 lambda step, left_s: self.progress.show(item.name, step, left_s),
                 long=self.ledger.told_by_mean(key),
+                count=census.take,
             )
         finally:
             turns.meter.thaw()
             self.progress.clear()
         result = make_result(key, m.Called(workload.component, workload.unit, workload.items), solo)
+        result = replace(result, counting=counted_by([turns]))
         verdict = self.ledger.judge(key, result, self.ledger.stored_policy(settings, settleable=False))
         outcome = self.ledger.enter(key, result, None, verdict, time.monotonic() - started_s)
         failure = failure_of(outcome, self.ledger)
@@ -67,6 +73,12 @@ class _InlineTurns:
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
         self._checked = (0.0, 0.0)
+        self._counted = Tally((), ())
+        self.tally: Tally | None = None
+
+    @property
+    def checked_s(self) -> float | None:
+        return self._checked[0]
 
     def start_check(self) -> None:
         __tracebackhide__ = True
@@ -74,6 +86,13 @@ class _InlineTurns:
 
     def wait_checked(self) -> tuple[float, float]:
         return self._checked
+
+    def start_count(self, repetitions: int, limit_s: float) -> None:
+        __tracebackhide__ = True
+        self._counted = count(self.meter.workload, repetitions, limit_s)
+
+    def wait_counted(self) -> Tally:
+        return self._counted
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
         __tracebackhide__ = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import differences, this_machine
 from pytest_rlperf.baseline.provenance import make_provenance, read_tree, versions
 from pytest_rlperf.baseline.store import Store
+from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.fitness import judge_fitness
 from pytest_rlperf.judge.live import LIVE_TOLERANCE, live_policy
 from pytest_rlperf.judge.verdict import can_certify, judge_stored, stored_policy
@@ -22,6 +23,7 @@ from pytest_rlperf.model import (
     Live,
     Outcome,
     Policy,
+    Reason,
     Result,
     Selfcheck,
     Status,
@@ -29,8 +31,9 @@ from pytest_rlperf.model import (
     Verdict,
 )
 from pytest_rlperf.options import Config
+from pytest_rlperf.remembered import Memory, live_counts, tree_top
 from pytest_rlperf.report.rows import origin_text
-from pytest_rlperf.report.summary import Saved
+from pytest_rlperf.report.summary import Saved, Uncompared
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,18 @@ class Ledger:
         self.selfchecks: dict[str, Selfcheck] = {}
         self.modules: set[str] = set()
         self.saved: Saved | None = None
+        self.uncompared: dict[str, Uncompared] = {}
         self._root = root
         self._gated = 1
         self._elsewhere = self.store.others() if self.baseline is None else []
         self._others = [", ".join(differences(other.machine, self.machine)) for other in self._elsewhere]
+        self._memory = Memory(
+            self.machine,
+            self.baseline,
+            self.store.others if self.baseline is not None else lambda: self._elsewhere,
+            settings.packages,
+            tree_top(root),
+        )
         if settings.save:
             self.store.check_writable()
             self._tree = read_tree(root, settings.baseline_dir)
@@ -127,6 +138,28 @@ class Ledger:
     def judge(self, key: str, measured: Result, policy: Policy) -> Verdict:
         """Judge a result by stored numbers."""
         return judge_stored(measured, self.stored(key), self._others, policy)
+
+    def with_counts(self, result: Result, base: Result | None, verdict: Verdict, settings: Config) -> Verdict:
+        """Return ``verdict`` with what exact counts say: of ``base`` in a live comparison, else of the stored ones."""
+        now = result.counting
+        if now is None:
+            return verdict
+        remembered = self._memory.find(result) if base is None else live_counts(base)
+        obstacle = remembered.obstacle if now.workers else "; ".join(now.notes)
+        if obstacle:
+            self.uncompared[result.nodeid] = Uncompared(obstacle, bool(settings.counters.gates))
+        if remembered.counting is None or obstacle:
+            return verdict
+        verdict = combine(verdict, remembered.counting, now, settings.counters.gates)
+        if verdict.counters and remembered.origin:
+            code, message = verdict.reason.code, verdict.reason.message
+            verdict = replace(verdict, reason=Reason(code, f"{message}\ncounted before on {remembered.origin}"))
+        return verdict
+
+    def gates_outdated(self, result: Result, settings: Config) -> bool:
+        """Whether counts gate a test and those stored are of other versions, so that only live sides can tell."""
+        asked = settings.counters.gates and result.counting is not None
+        return bool(asked) and self._memory.find(result).is_outdated
 
     def enter(self, key: str, result: Result, live: Live | None, verdict: Verdict, seconds: float) -> Outcome:
         """Keep a test's outcome."""
@@ -196,7 +229,7 @@ class Ledger:
             return f"{len(outcome.result.workers)} of {WORKERS} workers measured it; raise --rlperf-max-time"
         if outcome.verdict.suspect and outcome.baseline is not None and self.settings.accept is None:
             return 'they may be slower than the old figures; --rlperf-accept="why" replaces them'
-        if locked and outcome.baseline is not None:
+        if locked and (outcome.baseline is not None or outcome.verdict.status is Status.SLOWER):
             return 'a run with failures or something SLOWER keeps old figures; --rlperf-accept="why" replaces them'
         return None
 

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_rlperf.values import (
+    Counters,
     parse_alpha,
     parse_confirm,
+    parse_counters,
     parse_duration,
     parse_flag,
     parse_name,
@@ -87,6 +89,9 @@ OPTIONS = (
            "an absolute time per call: a smaller change never fails"),
     Option("gate", None, False, True, parse_flag, True, None,
            "False shows the verdict without failing on it"),
+    Option("counters", "--rlperf-counters", True, True, parse_counters, Counters("show", ()), "off|show|gate",
+           "whether what a call does is counted and shown, and whether a count that got worse fails; a marker names "
+           "those that do in its test (default: show)"),
 )  # fmt: skip
 
 _MARKER_NAMES = {option.name.removesuffix("_s"): option for option in OPTIONS if option.marker}
@@ -116,6 +121,7 @@ class Config:
     json: Path | None
     min_change_s: float
     gate: bool
+    counters: Counters
 
     def for_test(self, item: pytest.Item) -> Config:
         """Return the settings with ``item``'s markers on top, the closest marker first."""
@@ -123,6 +129,8 @@ class Config:
         for marker in item.iter_markers(MARKER):
             for name, value in _marker_settings(marker, item.nodeid).items():
                 overrides.setdefault(name, value)
+        if not self.counters.are_counted:
+            overrides.pop("counters", None)  # off is off: it is there to find out what counting does to a test
         return replace(self, **overrides) if overrides else self
 
 

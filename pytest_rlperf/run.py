@@ -19,7 +19,7 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.report.matrix import render_matrix
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
 from pytest_rlperf.report.selfcheck import render_selfcheck
-from pytest_rlperf.report.summary import Summary, next_commands, saved_notes
+from pytest_rlperf.report.summary import Summary, next_commands, saved_notes, uncompared_notes
 from pytest_rlperf.report.terminal import LiveLine, NoLine, render_summary
 
 
@@ -159,7 +159,8 @@ class MeasuredRun:
         if ledger.fitness is not None:
             document = selfcheck_document(ledger.machine, ledger.selfchecks, ledger.fitness)
         else:
-            document = run_document(ledger.machine, ledger.outcomes, ledger.origins(), self._notes)
+            notes = [*self._notes, *uncompared_notes(ledger.uncompared, verbose=True)]
+            document = run_document(ledger.machine, ledger.outcomes, ledger.origins(), notes)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(written(document), encoding="utf-8")
@@ -189,7 +190,11 @@ class MeasuredRun:
         summary = Summary(
             machine=describe(ledger.machine),
             origins=ledger.origins(),
-            notes=[*self._notes, *saved_notes(ledger.saved)],
+            notes=[
+                *self._notes,
+                *uncompared_notes(ledger.uncompared, verbose=verbose),
+                *saved_notes(ledger.saved),
+            ],
             commands=next_commands(
                 outcomes,
                 self._command(),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 _DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ns|us|µs|ms|s|min)?\s*")
@@ -11,6 +14,30 @@ _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m
 _PERCENT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
 _PAIRS = re.compile(r"\s*(\d+)\s*\.\.\s*(\d+)\s*")
 _BASELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+_SIZES = "_bytes"
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What becomes of exact counts: ``mode`` is off, show or gate, ``named`` are those that a marker has gate."""
+
+    mode: str
+    named: tuple[str, ...]
+
+    @property
+    def are_counted(self) -> bool:
+        """Whether anything is counted."""
+        return self.mode != "off"
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """The names, families and patterns that gate: all but sizes, members within their sum, where none is named."""
+        from pytest_rlperf.timers.counting import NAMES
+
+        if self.mode != "gate":
+            return ()
+        return self.named or tuple(name for name in NAMES if not name.endswith((":", _SIZES)))
 
 
 def parse_tolerance(value: object) -> float:
@@ -123,3 +150,28 @@ def parse_packages(value: object) -> tuple[str, ...]:
     if not all(name.isidentifier() for name in names):
         raise ValueError("expected names of import packages, such as: my_library my_envs")
     return names
+
+
+def parse_counters(value: object) -> Counters:
+    """Read off, show or gate or, from Python code, which counters gate: names, families and patterns."""
+    if value in ("off", "show", "gate"):
+        return Counters(str(value), ())
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValueError("expected off, show or gate; a marker may also have a list of counters that gate")
+    names = tuple(value)
+    if not names:
+        raise ValueError('expected at least one counter; counters="show" has none gate')
+    for name in names:
+        if not isinstance(name, str) or not _is_counter(name):
+            from pytest_rlperf.timers.counting import NAMES
+
+            raise ValueError(f"there is no counter {name!r}; there are: {', '.join(NAMES)}")
+    return Counters("gate", names)
+
+
+def _is_counter(name: str) -> bool:
+    """Whether a name, a member of a family, or a pattern is of a counter that exists."""
+    from pytest_rlperf.timers.counting import NAMES
+
+    families = [known for known in NAMES if known.endswith(":")]
+    return bool(fnmatch.filter(NAMES, name)) or any(name.startswith(family) for family in families)

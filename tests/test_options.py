@@ -501,8 +501,8 @@ def test_an_ini_value_that_makes_no_sense(pytester: pytest.Pytester, line: str) 
 @pytest.mark.parametrize(
     ("marker", "says"),
     [
-        ("tolerence=0.1", "has no keyword 'tolerence'; it has: tolerance, max_time, min_change, gate"),
-        ("0.1", "takes keywords only (tolerance, max_time, min_change, gate), not 0.1"),
+        ("tolerence=0.1", "has no keyword 'tolerence'; it has: tolerance, max_time, min_change, gate, counters"),
+        ("0.1", "takes keywords only (tolerance, max_time, min_change, gate, counters), not 0.1"),
         ("tolerance='abc'", "(tolerance='abc'): a tolerance is a percentage"),
         ("tolerance=0", "(tolerance=0): a tolerance is a percentage"),
         ("tolerance=-0.03", "(tolerance=-0.03): a tolerance is a percentage"),

@@ -21,7 +21,21 @@ from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
 from pytest_rlperf.baseline.provenance import make_provenance, read_tree
 from pytest_rlperf.baseline.store import SCHEMA, BaselineError, Store
-from pytest_rlperf.model import Acceptance, Figures, Machine, Phase, Provenance, Result, StoredResult, WorkerRecord
+from pytest_rlperf.model import (
+    Acceptance,
+    Bound,
+    Counting,
+    DeviceTimes,
+    Figures,
+    Machine,
+    Phase,
+    PhaseCounts,
+    Provenance,
+    Result,
+    Share,
+    StoredResult,
+    WorkerRecord,
+)
 
 HERE = Machine(system="Linux", arch="x86_64", cpu="Made Up 9000", cores=4, python="CPython 3.11", kernel=1)
 ELSEWHERE = replace(HERE, cpu="Made Up 8000", cores=2)
@@ -128,6 +142,49 @@ def test_figures_are_stored_with_five_significant_digits(store: Store) -> None:
         "self_s": 0.4488,
         "device": "host",
     }
+
+
+def test_what_was_not_measured_takes_no_room(store: Store) -> None:
+    """Fields that reading fills in by itself are not written: the file is as it was before there were such fields."""
+    store.write("s", ORIGIN, {"a": stored("a")})
+    data = json.loads(store.path.read_bytes())
+    result = data["results"]["a"]["result"]
+    assert not {"counting", "shares"} & set(result)
+    assert "device" not in result["workers"][0]
+    assert "accelerators" not in data["machine"]
+    assert data["results"]["a"]["accepted"] is None  # what has always been there stays
+
+
+def test_counts_are_stored_with_the_figures(store: Store) -> None:
+    """Exact counts as numbers, others as the least and the most; shares of time to five digits, device times too."""
+    counting = Counting(
+        (PhaseCounts("", {"ops": 344, "syncs": 0}, {"python_calls": (690, 693)}),), 5, 2, ("not counted: graphs",)
+    )
+    times = DeviceTimes(1 / 3, 1 / 7, "0", 0.0, 0.0, Bound.LAUNCH, is_synced=False, peak_bytes=3, allocations=0.0)
+    phase = Phase("gae", 1.0, 0.001, 0.001, "cuda:0", times)
+    entry = stored("a", counting=counting, shares=(Share("python", 2 / 3),), phases=(phase,))
+    store.write("s", ORIGIN, {"a": entry})
+    result = json.loads(store.path.read_bytes())["results"]["a"]["result"]
+    assert result["counting"] == {
+        "phases": [{"path": "", "exact": {"ops": 344, "syncs": 0}, "inexact": {"python_calls": [690, 693]}}],
+        "workers": 5,
+        "repetitions": 2,
+        "notes": ["not counted: graphs"],
+    }
+    assert result["shares"] == [{"name": "python", "share": 0.66667}]
+    assert result["phases"][0]["on_device"]["span_s"] == 0.33333
+    baseline = store.read()
+    assert baseline is not None
+    assert baseline.results["a"].result.counting == counting
+    assert baseline.results["a"].result.phases[0].on_device == replace(times, span_s=0.33333, self_s=0.14286)
+
+
+def test_counts_the_wrong_way_round_are_refused(store: Store) -> None:
+    """A range whose least is more than its most is no measurement's."""
+    counting = Counting((PhaseCounts("", {}, {"ops": (1, 2)}),), 5, 2, ())
+    store.write("s", ORIGIN, {"a": stored("a", counting=counting)})
+    edit(store, lambda data: data["results"]["a"]["result"]["counting"]["phases"][0]["inexact"].update(ops=[2, 1]))
+    assert "counting.phases[0].inexact['ops'] is [2, 1], expected the least first" in refusal(store)
 
 
 def test_the_file_is_made_for_diffs(store: Store) -> None:

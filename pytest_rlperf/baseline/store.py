@@ -7,14 +7,14 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from pytest_rlperf.baseline.machine import slug
-from pytest_rlperf.model import Baseline, Figures, Machine, Phase, Provenance, Result, StoredResult, WorkerRecord
+from pytest_rlperf.model import Baseline, Machine, Provenance, Result, StoredResult
 from pytest_rlperf.units import round_significant
 
 # 1: the first.
@@ -81,7 +81,7 @@ class Store:
         senseless = _senseless(baseline)
         if senseless is not None:
             raise BaselineError(f"not written to {self.path}, as it could not be read back: {senseless}")
-        text = msgspec.json.format(msgspec.json.encode(baseline, order="sorted"), indent=1) + b"\n"
+        text = msgspec.json.format(msgspec.json.encode(_plain(baseline), order="sorted"), indent=1) + b"\n"
         try:
             _write_atomically(self.path, text)
         except OSError as error:
@@ -143,6 +143,9 @@ def _senseless(baseline: Baseline) -> str | None:
         for where, value in _times(stored.result):
             if not 0 <= value < math.inf:
                 return f"{place}.result.{where} is {value}, expected no negative number"
+        for where, (least, most) in _ranges(stored.result):
+            if least > most:
+                return f"{place}.result.{where} is [{least}, {most}], expected the least first"
     return None
 
 
@@ -163,33 +166,42 @@ def _times(result: Result) -> Iterator[tuple[str, float]]:
         yield f"phases[{index}].total_s", phase.total_s
 
 
+def _ranges(result: Result) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the counts that were not always the same, with their places."""
+    for index, phase in enumerate(() if result.counting is None else result.counting.phases):
+        for name, between in phase.inexact.items():
+            yield f"counting.phases[{index}].inexact[{name!r}]", between
+
+
 class _Versioned(msgspec.Struct):
     """Reads the version alone, whatever the rest looks like."""
 
     schema: int
 
 
-def _rounded(result: Result) -> Result:
-    """Return ``result`` with its figures at the precision they are stored with."""
-    return replace(
-        result,
-        items=round_significant(result.items),
-        traced_call_s=round_significant(result.traced_call_s),
-        workers=tuple(_rounded_figures(worker) for worker in result.workers),
-        phases=tuple(_rounded_figures(phase) for phase in result.phases),
-    )
+def _rounded(record: Any) -> Any:
+    """Return ``record`` with every figure in it at the precision that is stored."""
+    if isinstance(record, float):
+        return round_significant(record)
+    if isinstance(record, tuple):
+        return tuple(_rounded(part) for part in record)
+    if is_dataclass(record) and not isinstance(record, type):
+        return replace(record, **{field.name: _rounded(getattr(record, field.name)) for field in fields(record)})
+    return record
 
 
-Record = TypeVar("Record", WorkerRecord, Phase, Figures)
-
-
-def _rounded_figures(record: Record) -> Record:
-    rounded: dict[str, Any] = {
-        name: _rounded_figures(value) if isinstance(value, Figures) else round_significant(value)
-        for name, value in vars(record).items()
-        if isinstance(value, (float, Figures))
-    }
-    return replace(record, **rounded)
+def _plain(record: Any) -> Any:
+    """Return ``record`` as JSON has it, without what reading it would fill in anyway: most tests have no use for it."""
+    if is_dataclass(record) and not isinstance(record, type):
+        values = {field.name: (getattr(record, field.name), field.default) for field in fields(record)}
+        return {
+            name: _plain(value) for name, (value, default) in values.items() if default is MISSING or value != default
+        }
+    if isinstance(record, dict):
+        return {name: _plain(value) for name, value in record.items()}
+    if isinstance(record, tuple):
+        return [_plain(value) for value in record]
+    return record
 
 
 def _write_atomically(path: Path, data: bytes) -> None:

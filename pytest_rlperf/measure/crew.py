@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.measure.pool import Pool
 from pytest_rlperf.measure.process import LeftEarlyError, Worker, WorkerLostError
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
 
 
 class Crew:
@@ -71,12 +75,20 @@ def check(workers: Sequence[Worker]) -> float:
     fresh = [worker for worker in workers if worker.checked_s is None]
     for worker in fresh:
         worker.start_check()
+    wait_all(fresh, Worker.wait_checked)
+    return max(worker.checked_s or 0.0 for worker in workers)
+
+
+def wait_all(workers: Sequence[Asked], wait: Callable[[Asked], Answer]) -> list[Answer]:
+    """Wait for the answer of every one of ``workers``; the first that has none is what is raised, in the end."""
+    __tracebackhide__ = True
     failure: LeftEarlyError | WorkerLostError | None = None
-    for worker in fresh:  # all of them: an answer left unread would be taken for the next one's
+    answers = []
+    for worker in workers:  # all of them: an answer left unread would be taken for the next one's
         try:
-            worker.wait_checked()
+            answers.append(wait(worker))
         except (LeftEarlyError, WorkerLostError) as error:
             failure = failure or error
     if failure is not None:
         raise failure
-    return max(worker.checked_s or 0.0 for worker in workers)
+    return answers

@@ -1,9 +1,9 @@
 """What coordinator and worker say to each other: tagged msgpack records over one connection, never pickle.
 
 One test goes: ``Run`` → reports of its setup → ``Called`` (a fixture was called with a component) → ``Check`` →
-``Checked`` → ``WarmUp`` → ``Warmed`` → any number of ``Take`` → ``Taken``, before them perhaps ``Place`` →
-``Placed`` and ``Slow`` → ``Slowed`` → ``Conclude`` or ``Unwind`` → the remaining reports → ``Done``. At any point
-``Done`` may come instead: the test skipped, failed or never called.
+``Checked`` → perhaps ``Count`` → ``Counted`` → ``WarmUp`` → ``Warmed`` → any number of ``Take`` → ``Taken``, before
+them perhaps ``Place`` → ``Placed`` and ``Slow`` → ``Slowed`` → ``Conclude`` or ``Unwind`` → the remaining reports →
+``Done``. At any point ``Done`` may come instead: the test skipped, failed or never called.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from pytest_rlperf.model import Result, Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.model import Result, Shape, SliceKind, SliceRecord, Tally, Warm
 
-PROTOCOL = 2
+PROTOCOL = 3
 ENVIRONMENT_KEY = "PYTEST_RLPERF_WORKER"
 
 
@@ -106,6 +106,12 @@ class Checked(Message, frozen=True):
     children: bool
 
 
+class Counted(Message, frozen=True):
+    """What calls of the workload did."""
+
+    tally: Tally
+
+
 class Warmed(Message, frozen=True):
     """The workload is warm."""
 
@@ -161,6 +167,13 @@ class Run(Message, frozen=True):
 
 class Check(Message, frozen=True):
     """Run the component once and check it."""
+
+
+class Count(Message, frozen=True):
+    """Count what ``repetitions`` calls do, if that takes no longer than about ``limit_s``."""
+
+    repetitions: int
+    limit_s: float
 
 
 class WarmUp(Message, frozen=True):
@@ -221,9 +234,9 @@ class Quit(Message, frozen=True):
 
 
 FromWorker: TypeAlias = (
-    Ready | Reported | Warned | Called | Checked | Warmed | Surveyed | Slowed | Placed | Taken | Done
+    Ready | Reported | Warned | Called | Checked | Counted | Warmed | Surveyed | Slowed | Placed | Taken | Done
 )
-FromCoordinator: TypeAlias = Run | Check | WarmUp | Survey | Slow | Place | Take | Conclude | Unwind | Quit
+FromCoordinator: TypeAlias = Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Conclude | Unwind | Quit
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=str)
 _from_worker = msgspec.msgpack.Decoder(FromWorker)

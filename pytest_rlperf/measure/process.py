@@ -15,7 +15,7 @@ import psutil
 
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.measure.launch import Launch
-from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Tally, Warm
 
 START_LIMIT_S = 300.0  # importing and collecting, several workers at once
 SETUP_LIMIT_S = 300.0  # a test's own fixtures
@@ -23,7 +23,7 @@ _POLL_S = 0.2
 _LAST_WORDS = 30  # lines
 _HINT = "; work that long needs a longer --rlperf-max-time, of which an answer may take four times"
 
-Reply = TypeVar("Reply", m.Called, m.Checked, m.Warmed, m.Surveyed, m.Slowed, m.Placed, m.Taken, m.Done)
+Reply = TypeVar("Reply", m.Called, m.Checked, m.Counted, m.Warmed, m.Surveyed, m.Slowed, m.Placed, m.Taken, m.Done)
 
 
 class WorkerLostError(Exception):
@@ -63,6 +63,7 @@ class Worker:
         self.ready = False
         self.called: m.Called | None = None
         self.checked_s: float | None = None
+        self.tally: Tally | None = None
         self.has_children = False
         self.patience_s = SETUP_LIMIT_S
         self._relay = relay
@@ -96,6 +97,7 @@ class Worker:
         self.running = True
         self.called = None
         self.checked_s = None
+        self.tally = None
         self._send(m.Run(key, next_key, self.seed, reporter))
 
     def wait_called(self) -> m.Called:
@@ -114,6 +116,14 @@ class Worker:
         self.has_children = checked.children
         self.checked_s = checked.first_call_s
         return checked.first_call_s, checked.items
+
+    def start_count(self, repetitions: int, limit_s: float) -> None:
+        """Have the worker count what a call does, if that takes no longer than ``limit_s``."""
+        self._send(m.Count(repetitions, limit_s))
+
+    def wait_counted(self) -> Tally:
+        """Wait for that, and return what it counted."""
+        return self._expect(m.Counted, self.patience_s).tally
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
         """Have the worker warm up, and wait for it."""

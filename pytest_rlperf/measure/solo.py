@@ -15,16 +15,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from pytest_rlperf import units
-from pytest_rlperf.measure.figures import ONE_THREAD
+from pytest_rlperf.measure.figures import ONE_THREAD, merged_times
 from pytest_rlperf.measure.idle import IdleWatch
 from pytest_rlperf.measure.slices import SLICE_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.measure.turn import WORKER_S, Turn, Turns
-from pytest_rlperf.model import Figures, Phase, SliceRecord, WorkerRecord
+from pytest_rlperf.model import DeviceTimes, Figures, Phase, SliceRecord, WorkerRecord
 
 WORKERS = 5  # the sample of a stored comparison
 _RESTLESS = 1.5  # slowest worker over fastest from which on a note is due
+
+Worker = TypeVar("Worker", bound=Turns)
 
 
 @dataclass(frozen=True)
@@ -38,18 +41,20 @@ class Solo:
 
 
 def measure_solo(
-    workers: Sequence[Turns],
+    workers: Sequence[Worker],
     max_time_s: float,
     progress: Callable[[str, float], None],
     clock: Callable[[], float] = time.monotonic,
     long: bool | None = None,
+    count: Callable[[Sequence[Worker]], None] = lambda workers: None,
 ) -> Solo:
     """Measure a test that every one of ``workers`` has ready, in about ``max_time_s`` at most.
 
     ``long`` says which figure the stored result has, if there is one. ``progress`` is told what goes on and how many
-    seconds are left. Where calls are too long for the time, fewer workers measure, down to the one call that checked
-    the component; ``notes`` say so. Where they are short, every worker takes one block at least, a tenth of a second
-    or two: a comparison with too few workers is worth nothing.
+    seconds are left; ``count`` is given workers as soon as they have checked, and what it takes is no part of that
+    time. Where calls are too long for the time, fewer workers measure, down to the one call that checked the component;
+    ``notes`` say so. Where they are short, every worker takes one block at least, a tenth of a second or two: a
+    comparison with too few workers is worth nothing.
     """
     __tracebackhide__ = True
     started_s = clock()
@@ -57,6 +62,7 @@ def measure_solo(
     progress("checking", expected_s(len(workers)))
     first.start_check()
     check_s, items = first.wait_checked()
+    started_s += _spent_s(clock, partial(count, [first]))
     left_s = max_time_s - (clock() - started_s)
     if left_s <= 0:
         return _first_call_only(first, check_s, items, max_time_s)
@@ -67,6 +73,7 @@ def measure_solo(
         worker.start_check()
     for worker in chosen[1:]:
         worker.wait_checked()
+    started_s += _spent_s(clock, partial(count, chosen[1:]))
     turns: list[Turn] = []
     idle = IdleWatch(clock)
     for index, worker in enumerate(chosen):
@@ -95,6 +102,14 @@ def expected_s(workers: int) -> float:
     return workers * (WORKER_S + WARM_UP_S + 0.1)
 
 
+def _spent_s(clock: Callable[[], float], work: Callable[[], None]) -> float:
+    """Do work that is not measured time, and return how long it took."""
+    __tracebackhide__ = True
+    started_s = clock()
+    work()
+    return clock() - started_s
+
+
 def _tick(progress: Callable[[str, float], None], step: str, later_s: float, left_s: float) -> None:
     progress(step, later_s + left_s)
 
@@ -111,8 +126,8 @@ def _restless(records: Sequence[WorkerRecord]) -> list[str]:
 
 
 def _affordable(
-    workers: Sequence[Turns], check_s: float, call_s: float, left_s: float
-) -> tuple[list[Turns], list[str]]:
+    workers: Sequence[Worker], check_s: float, call_s: float, left_s: float
+) -> tuple[list[Worker], list[str]]:
     """Return the workers there is time for: the first, which is warm, and for each other a check and a call."""
     each_s = check_s + call_s
     fit = 1 + max(0, int((left_s - call_s) / each_s))
@@ -150,6 +165,7 @@ def merge_phases(traced: Sequence[SliceRecord]) -> tuple[Phase, ...]:
     """Return phases per iteration over all slices, weighted by their calls, so that children still add up."""
     calls = sum(record.calls for record in traced)
     merged: dict[str, Phase] = {}
+    times: dict[str, list[tuple[float, DeviceTimes]]] = {}
     for record in traced:
         weight = record.calls / calls
         for phase in record.phases:
@@ -161,7 +177,9 @@ def merge_phases(traced: Sequence[SliceRecord]) -> tuple[Phase, ...]:
                 total_s=so_far.total_s + weight * phase.total_s,
                 self_s=so_far.self_s + weight * phase.self_s,
             )
-    return tuple(merged.values())
+            if phase.on_device is not None:
+                times.setdefault(phase.path, []).append((weight, phase.on_device))
+    return tuple(replace(phase, on_device=merged_times(times.get(path, []))) for path, phase in merged.items())
 
 
 def traced_call_s(traced: Sequence[SliceRecord]) -> float:

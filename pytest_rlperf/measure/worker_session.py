@@ -19,6 +19,7 @@ from _pytest.terminal import TerminalReporter
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.measure import messages as m
+from pytest_rlperf.measure.counters import count
 from pytest_rlperf.measure.kernel import make_kernels
 from pytest_rlperf.measure.placement import children_seen, place, usable_cpus
 from pytest_rlperf.measure.sides.loaded import executed_files, importers_of, loaded_files
@@ -69,6 +70,8 @@ class RemoteEngine:
                             self._connection,
                             m.Checked(first_call_s, workload.processed(1), self.loaded(), _had_children(ended)),
                         )
+                    case m.Count(repetitions, limit_s):
+                        m.send(self._connection, m.Counted(count(workload, repetitions, limit_s)))
                     case m.WarmUp(shape, limit_s, long, kernels):
                         m.send(self._connection, m.Warmed(meter.warm_up(shape, limit_s, long, kernels=kernels)))
                     case m.Survey():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Provenance, Status
+from pytest_rlperf.report.device import comparable
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def phase_rows(outcome: Outcome) -> list[PhaseRow]:
     whole_s = result.traced_call_s
     if whole_s <= 0:
         return []
-    was_s = {phase.path: phase.total_s for phase in before}
+    was_s = {phase.path: phase.total_s for phase in comparable(before, result.phases)}
     known = {phase.path for phase in result.phases}
     gone = [replace(phase, count=0.0, total_s=0.0, self_s=0.0) for phase in before if phase.path not in known]
     phases = [*result.phases, *gone]
@@ -150,9 +151,10 @@ def failure_text(outcome: Outcome, origin: str) -> str:
     """Return what a failing test says at the user's line; ``origin`` names what it was compared with."""
     verdict, result = outcome.verdict, outcome.result
     estimate, before = verdict.estimate, outcome.before
+    by_counts = verdict.reason.code == "counters"
     takes = f"{result.component} takes {units.seconds(result.call_s)} a call" if result.measured else result.component
-    if estimate is None or before is None:
-        lines = [f"{verdict.status.value}: {takes}"]
+    if by_counts or estimate is None or before is None:
+        lines = [f"{verdict.status.value}{' by what it does' if by_counts else ''}: {takes}"]
     else:
         where = "in the baseline" if outcome.live is None else f"on {outcome.live.base_label}"
         interval = f"{units.change(estimate.low)} to {units.change(estimate.high)}"
@@ -170,7 +172,8 @@ def failure_text(outcome: Outcome, origin: str) -> str:
         verdict.reason.message,
         *blame_lines(outcome),
     ]
-    if verdict.status is Status.SLOWER and outcome.baseline is not None:
+    stored = outcome.baseline is not None or (by_counts and outcome.live is None)
+    if verdict.status is Status.SLOWER and stored:
         lines.append('meant to be? --rlperf-save-baseline --rlperf-accept="why" stores the new figures')
     return "\n".join(lines)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,20 @@ class Saved:
     settleable: bool
     stored: list[str] = field(default_factory=list)
     kept_back: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Uncompared:
+    """Why a test's counts are not compared with stored ones, and whether they would have gated."""
+
+    reason: str
+    gates: bool
+
+
+def uncompared_notes(tests: Mapping[str, Uncompared], *, verbose: bool) -> list[str]:
+    """Say why counts are not compared, once a reason; of those that gate nothing only where ``verbose``."""
+    reasons = Counter(test.reason for test in tests.values() if test.gates or verbose)
+    return [f"counts of {units.counted(count, 'test')} not compared: {reason}" for reason, count in reasons.items()]
 
 
 def saved_notes(saved: Saved | None) -> list[str]:

@@ -16,6 +16,8 @@ from rich.text import Text
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
+from pytest_rlperf.report.counters import counter_lines
+from pytest_rlperf.report.device import device_lines
 from pytest_rlperf.report.rows import blame_lines, columns, cost_text, phase_rows, test_name
 from pytest_rlperf.report.summary import Summary
 
@@ -148,7 +150,7 @@ def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None
     """Print a test's reason and its phase tree, where it is not simply the same."""
     verdict = outcome.verdict
     same = verdict.status is Status.SAME and not verbose
-    if same and outcome.result.measured and not outcome.result.notes:
+    if same and outcome.result.measured and not outcome.result.notes and not verdict.counters:
         return
     title = Text(f"{test_name(outcome)}  ")
     title.append(verdict.status.value, _STYLES[verdict.status])
@@ -157,7 +159,11 @@ def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None
     console.print(Padding(Text("\n".join(sentences)), (0, 0, 0, 2)))
     if not same:
         _print_phases(console, outcome, verbose=verbose)
+    for line in counter_lines(outcome, verbose=verbose):
+        console.print(Padding(Text(line), (0, 0, 0, 2)))
     if verbose:
+        for line in device_lines(outcome):
+            console.print(Padding(Text(line), (0, 0, 0, 2)))
         console.print(Padding(Text(cost_text(outcome)), (0, 0, 0, 2)))
     console.print()
 

@@ -1,0 +1,142 @@
+"""Which counts of the five reference components are exact: fresh processes, other seeds, other hash seeds.
+
+Every process runs the shipped suite's tests and counts what a call does, as a worker does it. Prints a table, and the
+counts that wavered::
+
+    python benchmarks/counters.py                  # 20 processes, about three minutes
+    python benchmarks/counters.py --processes 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from turns import print_table
+
+from pytest_rlperf.fixtures import ENGINE, result_key
+from pytest_rlperf.measure.counters import REPETITIONS, count, learn
+from pytest_rlperf.model import Counting, Result, Tally, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LIMIT_S = 60.0
+MODULES = [f"pytest_rlperf.suite.test_{name}" for name in ("vecenv", "replay", "gae", "sac", "ppo")]
+TESTS = "128-8 or collect or sample or update or step[8]"
+
+
+class Counter:
+    """An engine that checks a workload, counts what its call does, and measures nothing."""
+
+    def __init__(self) -> None:
+        self.tallies: dict[str, Tally] = {}
+
+    def measure(self, workload: Workload, item: pytest.Item) -> Result:
+        """Return a result without figures."""
+        workload.check()
+        workload.processed(1)
+        key = result_key(item)
+        self.tallies[key] = count(workload, REPETITIONS, LIMIT_S)
+        workload.close()
+        return Result(key, workload.component, workload.unit, workload.items, (), (), 0.0, ())
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Take the engine's place."""
+        config.stash[ENGINE] = self
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """Let each process have random numbers of its own."""
+        seed = random.SystemRandom().getrandbits(32)
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+
+
+def count_here(path: Path) -> int:
+    """Count in this process, and write the tallies to ``path``; return pytest's exit code."""
+    counter = Counter()
+    code = pytest.main(["-q", "-p", "no:cacheprovider", "--pyargs", *MODULES, "-k", TESTS], [counter])
+    path.write_text(json.dumps({key: asdict(tally) for key, tally in counter.tallies.items()}), encoding="utf-8")
+    return int(code)
+
+
+def count_in_processes(processes: int) -> dict[str, list[Tally]]:
+    """Return the tallies of fresh processes, by test."""
+    found: dict[str, list[Tally]] = {}
+    environment = {**os.environ, "RLPERF_TIMERS": "standby", "PYTHONHASHSEED": "random"}
+    with tempfile.TemporaryDirectory() as folder:
+        for index in range(processes):
+            path = Path(folder) / f"{index}.json"
+            command = [sys.executable, __file__, "--count-to", str(path)]
+            subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+            print(f"\r{index + 1} of {processes} processes", end="", file=sys.stderr, flush=True)
+            for key, tally in msgspec.json.decode(path.read_bytes(), type=dict[str, Tally]).items():
+                found.setdefault(key, []).append(tally)
+    print(file=sys.stderr)
+    return found
+
+
+def row(name: str, counting: Counting) -> list[str]:
+    """Return a test's line of the table."""
+    exact = sum(len(phase.exact) for phase in counting.phases)
+    inexact = sum(len(phase.inexact) for phase in counting.phases)
+    whole = next(phase for phase in counting.phases if not phase.path)
+    shown = ("ops", "python_calls", "native_calls", "tensor_peak_bytes")
+    return [name, str(exact), str(inexact), *(told(whole.exact, whole.inexact, counter) for counter in shown)]
+
+
+def told(exact: dict[str, int], inexact: dict[str, tuple[int, int]], name: str) -> str:
+    """Return a count of a whole call, as a range where it wavers."""
+    if name in exact:
+        return f"{exact[name]:,}"
+    return "–" if name not in inexact else "{:,}..{:,}".format(*inexact[name])
+
+
+def wavering(name: str, counting: Counting) -> Sequence[str]:
+    """Return what wavers in a test, each count in the deepest phases that it does so in."""
+    places = [(phase.path, counter, span) for phase in counting.phases for counter, span in phase.inexact.items()]
+    deepest = [
+        (path, counter, span)
+        for path, counter, span in places
+        if not any(other == counter and below.startswith(f"{path}/" if path else "") and below != path
+                   for below, other, _ in places)
+    ]  # fmt: skip
+    return [f"   {name}  {path or 'whole call'}: {counter} {low:,}..{high:,}" for path, counter, (low, high) in deepest]
+
+
+def main() -> None:
+    """Count, and show what is exact."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=20, help="fresh processes (default: 20)")
+    parser.add_argument("--count-to", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.count_to is not None:
+        sys.exit(count_here(arguments.count_to))
+    found: dict[str, Any] = count_in_processes(arguments.processes)
+    learned = {key.rpartition("::")[2]: learn(tallies) for key, tallies in found.items()}
+    head = ["", "exact", "not", "ops", "python_calls", "native_calls", "tensor_peak_bytes"]
+    title = f"Counts of one call over {arguments.processes} fresh processes, {REPETITIONS} repetitions each"
+    print_table(title, head, [row(name, counting) for name, counting in learned.items() if counting is not None])
+    print("\nNot exact:")
+    lines = [line for name, counting in learned.items() if counting is not None for line in wavering(name, counting)]
+    print("\n".join(lines) or "   nothing")
+    notes = {note for counting in learned.values() if counting is not None for note in counting.notes}
+    print(*(f"   note: {note}" for note in sorted(notes)), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

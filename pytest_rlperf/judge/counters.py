@@ -1,0 +1,174 @@
+"""Exact counts, then and now: what changed, where, and what that means for a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from pytest_rlperf.model import CounterChange, Counting, Reason, Status, Verdict
+
+EVERY = ("*",)
+_TOLD_MOST = 4  # counts of one phase
+_OPERATIONS = "ops:"  # said without this: what follows it names PyTorch's operation fully
+
+
+def compare(then: Counting, now: Counting, names: Sequence[str]) -> tuple[CounterChange, ...]:
+    """Return the changes of the counts that ``names`` choose: names, families ending with ``:``, or patterns.
+
+    A count has changed where it was exact and is another, or lies wholly on one side of what it was. A change is told
+    in the deepest phases it shows in, and in one around them where they do not make up for all of it; counts that
+    only moved from phase to phase have not changed. A sum is left out where members of its family tell more.
+    """
+    if min(then.workers, now.workers) < 2:
+        return ()
+    sides = _Sides(then, now)
+    changes = [change for name in sides.names if _chosen(name, names) for change in sides.changes("", name)]
+    return tuple(change for change in changes if not any(_is_member(other, change) for other in changes))
+
+
+def combine(verdict: Verdict, then: Counting, now: Counting, gates: Sequence[str]) -> Verdict:
+    """Return the verdict of times together with that of counts, of which those that ``gates`` choose decide.
+
+    Any of them that is more is SLOWER, whatever the time says; less is FASTER where the time does not speak against
+    it. All that changed is kept with the verdict.
+    """
+    changes, gated = compare(then, now, EVERY), compare(then, now, gates)
+    verdict = replace(verdict, counters=changes)
+    if not gated:
+        return verdict
+    worse = [change for change in gated if change.is_more]
+    said = told(_by_name(worse or gated, changes))
+    status = Status.SLOWER if worse else Status.FASTER
+    code, message = verdict.reason.code, verdict.reason.message
+    if verdict.status is status or (status is Status.FASTER and verdict.status in (Status.SLOWER, Status.INVALID)):
+        return replace(verdict, reason=Reason(code, f"{message}; counted: {said}"))
+    return replace(verdict, status=status, reason=Reason("counters", f"{said}\ntime alone: {_said(verdict)}"))
+
+
+def told(changes: Sequence[CounterChange]) -> str:
+    """Say what changed, by phase: ``update/critic: aten::mm 12 → 18; syncs 2 → 5``; the whole call first, unnamed."""
+    by_path: dict[str, list[CounterChange]] = {}
+    for change in sorted(changes, key=lambda change: change.path):
+        by_path.setdefault(change.path, []).append(change)
+    return " · ".join(_phase_told(path, found) for path, found in by_path.items())
+
+
+def _label(name: str) -> str:
+    """Return how a counter is called where there is little room: ``aten::mm`` for ``ops:aten::mm``."""
+    return name.removeprefix(_OPERATIONS)
+
+
+def _phase_told(path: str, changes: list[CounterChange]) -> str:
+    largest = sorted(changes, key=lambda change: abs(change.now - change.was), reverse=True)
+    counts = [f"{_label(change.name)} {change.was} → {change.now}" for change in largest[:_TOLD_MOST]]
+    if len(largest) > _TOLD_MOST:
+        counts.append(f"{len(largest) - _TOLD_MOST} more")
+    return f"{path}: {'; '.join(counts)}" if path else "; ".join(counts)
+
+
+def _said(verdict: Verdict) -> str:
+    return f"{verdict.status.value}, {verdict.reason.message}"
+
+
+def _chosen(name: str, patterns: Sequence[str]) -> bool:
+    return any(
+        name.startswith(pattern) if pattern.endswith(":") else fnmatchcase(name, pattern) for pattern in patterns
+    )
+
+
+def _is_member(change: CounterChange, total: CounterChange) -> bool:
+    """Whether a change is of a family that ``total`` is the sum of, in the same phase or below it."""
+    return change.name.startswith(f"{total.name}:") and _is_within(change.path, total.path)
+
+
+def _is_within(path: str, around: str) -> bool:
+    return not around or path == around or path.startswith(f"{around}/")
+
+
+def _by_name(gated: Sequence[CounterChange], changes: Sequence[CounterChange]) -> list[CounterChange]:
+    """Return ``gated`` with every sum replaced by the members that moved with it, where they are known."""
+    said: dict[CounterChange, None] = {}
+    for change in gated:
+        members = [other for other in changes if _is_member(other, change) and other.is_more == change.is_more]
+        said.update(dict.fromkeys(members or [change]))
+    return list(said)
+
+
+class _Side:
+    """One side's counts by path and name."""
+
+    def __init__(self, counting: Counting) -> None:
+        self.phases = {phase.path: phase for phase in counting.phases}
+        self.names = {name for phase in counting.phases for name in (*phase.exact, *phase.inexact)}
+        self._instruments = {_instrument(name) for name in self.names}
+
+    def range_of(self, path: str, name: str) -> tuple[int, int] | None:
+        """Return the least and the most of a count; None where nothing counted it."""
+        phase = self.phases.get(path)
+        if phase is not None and name in phase.exact:
+            return phase.exact[name], phase.exact[name]
+        if phase is not None and name in phase.inexact:
+            return phase.inexact[name]
+        return (0, 0) if _instrument(name) in self._instruments else None
+
+
+class _Sides:
+    """Two countings, gone through from the whole call down."""
+
+    def __init__(self, then: Counting, now: Counting) -> None:
+        self._then, self._now = _Side(then), _Side(now)
+        self.names = sorted(self._then.names | self._now.names)
+        self._children: dict[str, list[str]] = {}
+        known: set[str] = {""}
+        for path in (*self._then.phases, *self._now.phases):
+            while path not in known:
+                known.add(path)
+                parent = path.rpartition("/")[0]
+                self._children.setdefault(parent, []).append(path)
+                path = parent
+
+    def changes(self, path: str, name: str) -> Iterator[CounterChange]:
+        """Yield where a count has changed, in the phase at ``path`` and below it."""
+        then, now = self._then.range_of(path, name), self._now.range_of(path, name)
+        children = self._children.get(path, [])
+        if then is None or now is None or then[0] < then[1] or (now[0] <= then[0] <= now[1] and now[0] < now[1]):
+            for child in children:
+                yield from self.changes(child, name)
+            return
+        change = CounterChange(path, name, was=then[0], now=now[0] if now[0] > then[0] else now[1])
+        if change.was == change.now:
+            return
+        below = self._below(change, children)
+        if _sum(below) < abs(change.now - change.was):
+            yield change
+        for part in below:
+            yield from self.changes(part.path, name)
+
+    def _below(self, whole: CounterChange, children: Sequence[str]) -> list[CounterChange]:
+        """Return the changes of a phase's children that make up for its own."""
+        parts = [
+            part
+            for child in children
+            for part in self._exact_change(child, whole.name)
+            if part.is_more == whole.is_more
+        ]
+        if _sum(parts) > abs(whole.now - whole.was):
+            # A phase that only one side has may be the other's under a new name.
+            parts = [part for part in parts if part.path in self._then.phases and part.path in self._now.phases]
+        return parts
+
+    def _exact_change(self, path: str, name: str) -> Iterator[CounterChange]:
+        """Yield the change of a count in one phase by itself, where it is exact on both sides and not the same."""
+        then, now = self._then.range_of(path, name), self._now.range_of(path, name)
+        if then is not None and now is not None and then[0] == then[1] != now[0] == now[1]:
+            yield CounterChange(path, name, then[0], now[0])
+
+
+def _instrument(name: str) -> str:
+    """Return the name that tells whether anything counted ``name``: a family is counted with its sum."""
+    return name.partition(":")[0]
+
+
+def _sum(changes: Sequence[CounterChange]) -> int:
+    return sum(abs(change.now - change.was) for change in changes)

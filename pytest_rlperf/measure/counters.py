@@ -1,0 +1,98 @@
+"""Counting what a call does: one worker's counts, and what is learnt from those of several.
+
+It happens right after the check, when a test's state is the same in every process, and before anything is timed.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+from pytest_rlperf import units
+from pytest_rlperf.model import Count, Counting, Harvest, PhaseCounts, Tally, Workload
+from pytest_rlperf.timers import Tree, recording_into
+from pytest_rlperf.timers.counting import tally
+from pytest_rlperf.timers.probes import attached, quieten_torchrl, standing_probes
+
+REPETITIONS = 2
+_COST_CALLS = 20  # what counting one call once takes, in plain calls: every instrument's passes, and their slowness
+
+
+def count(
+    workload: Workload, repetitions: int, limit_s: float, clock_ns: Callable[[], int] = time.perf_counter_ns
+) -> Tally:
+    """Count what the workload's call does, ``repetitions`` times; nothing, with a note, where ``limit_s`` is too short.
+
+    One call is made before, which tells how long it takes and where phases come from.
+    """
+    __tracebackhide__ = True
+    quieten_torchrl()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as in slices
+        call_s, traced = _first_look(workload, clock_ns)
+        cost_s = repetitions * _COST_CALLS * call_s
+        if cost_s > limit_s:
+            found = Tally((), (f"not counted: {_too_long(call_s, cost_s, limit_s)}",))
+        else:
+            found = tally(traced.call, setup=workload.setup, probes=traced.probes, repetitions=repetitions)
+    workload.processed(0)  # what counting processed belongs to no slice
+    return found
+
+
+def _first_look(workload: Workload, clock_ns: Callable[[], int]) -> tuple[float, Harvest]:
+    """Return the seconds of a call, and how to see its phases: in code without timers, as it is harvested."""
+    __tracebackhide__ = True
+    traced = Harvest(workload.call, (*standing_probes(), *workload.probes))
+    tree = Tree(clock=clock_ns)
+    if workload.setup is not None:
+        workload.setup()
+    with attached(traced.probes), recording_into(tree):
+        start_ns = clock_ns()
+        workload.call()
+        call_s = (clock_ns() - start_ns) / 1e9
+    if workload.harvest is not None and not any(phase.depth for phase in tree.phases(1)):
+        traced = Harvest(workload.harvest.call, (*standing_probes(), *workload.harvest.probes))
+    return call_s, traced
+
+
+def _too_long(call_s: float, cost_s: float, limit_s: float) -> str:
+    return (
+        f"a call takes {units.seconds(call_s)}, so counting would take about {units.seconds(cost_s)} a worker, over "
+        f"the {units.seconds(limit_s)} that --rlperf-max-time leaves for it"
+    )
+
+
+def learn(tallies: Sequence[Tally]) -> Counting | None:
+    """Return what workers' tallies have in common; None where nobody was asked to count.
+
+    A count is exact where it was equal in every worker and repetition, of two workers at least. What a repetition does
+    not have is zero there, unless its instrument is missing: what was not counted everywhere is left out.
+    """
+    counted = [each for each in tallies if each.repetitions]
+    notes = tuple(dict.fromkeys(note for each in tallies for note in each.notes))
+    repetitions = [_by_place(counts) for each in counted for counts in each.repetitions]
+    everywhere = set[str].intersection(*map(_instruments, repetitions)) if repetitions else set()
+    phases: dict[str, PhaseCounts] = {}
+    for place in dict.fromkeys(chain.from_iterable(repetitions)):
+        path, name = place
+        if name.partition(":")[0] in everywhere:
+            values = [each.get(place, 0) for each in repetitions]
+            phase = phases.setdefault(path, PhaseCounts(path, {}, {}))
+            if min(values) == max(values) and len(counted) > 1:
+                phase.exact[name] = values[0]
+            else:
+                phase.inexact[name] = min(values), max(values)
+    if not tallies:
+        return None
+    return Counting(tuple(phases.values()), len(counted), max(len(each.repetitions) for each in tallies), notes)
+
+
+def _by_place(counts: Sequence[Count]) -> dict[tuple[str, str], int]:
+    return {(each.path, each.name): each.value for each in counts}
+
+
+def _instruments(counts: dict[tuple[str, str], int]) -> set[str]:
+    """Return the sums that were counted: an instrument that ran gives its own even where they are zero."""
+    return {name for path, name in counts if not path}

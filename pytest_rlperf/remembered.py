@@ -1,0 +1,146 @@
+"""Which stored counts a test's are compared with: those of any machine where the code ran on the same versions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from pytest_rlperf.baseline.machine import describe
+from pytest_rlperf.baseline.provenance import providing, versions
+from pytest_rlperf.baseline.store import BaselineError
+from pytest_rlperf.measure.sides.installs import installs_from, normalized
+from pytest_rlperf.model import Baseline, Counting, Machine, PhaseCounts, Result
+
+# What runs the tests and no code that they measure; of another version it counts the same.
+_HARNESS = frozenset(
+    {"pytest-rlperf", "pytest", "pluggy", "iniconfig", "packaging", "pytest-benchmark", "py-cpuinfo", "msgspec"}
+    | {"psutil", "rich", "markdown-it-py", "mdurl", "pygments", "coverage", "pytest-cov", "pytest-xdist", "execnet"}
+    | {"pytest-timeout", "pip", "setuptools"}
+)
+# What depends on the device that is there, not on the code alone.
+_OF_THE_DEVICE = frozenset({"kernels", "device_allocations", "device_peak_bytes"})
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Counts to compare with, None where there are none that can be; ``obstacle`` then says why.
+
+    ``origin`` names another machine that they are of. ``is_outdated`` says that all there are come from other versions.
+    """
+
+    counting: Counting | None
+    origin: str
+    obstacle: str
+    is_outdated: bool
+
+
+def live_counts(base: Result) -> Remembered:
+    """Return what the other side of a live comparison counted."""
+    counting = base.counting
+    obstacle = "" if counting is None or counting.workers else f"on the other side {'; '.join(counting.notes)}"
+    return Remembered(counting, "", obstacle, is_outdated=False)
+
+
+class Memory:
+    """The counts that baselines hold, this machine class's before those of ``others``, which are read when needed.
+
+    ``packages`` are the import packages under test: their versions may differ, as that is what is tested. So may those
+    of what is installed from the tree at ``top``.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        own: Baseline | None,
+        others: Callable[[], Sequence[Baseline]],
+        packages: Sequence[str],
+        top: Path,
+    ) -> None:
+        self._machine = machine
+        self._own = own
+        self._read_others = others
+        self._packages = packages
+        self._top = top
+
+    def find(self, result: Result) -> Remembered:
+        """Return what a test's counts can be compared with."""
+        obstacles: list[str] = []
+        outdated = False
+        for baseline in self._baselines(obstacles):
+            stored = baseline.results.get(result.nodeid)
+            if stored is None or not _is_same_work(stored.result, result):
+                continue
+            counting = stored.result.counting
+            if counting is None or not counting.workers:
+                obstacles.append("the baseline has no counts: store it anew with --rlperf-save-baseline")
+                continue
+            differing = self._differing(baseline, stored.session)
+            if differing:
+                outdated = True
+                obstacles.append(f"stored with other versions: {', '.join(differing)}")
+                continue
+            if baseline.machine.accelerators != self._machine.accelerators:
+                counting = _without(counting, _OF_THE_DEVICE)
+            origin = "" if baseline.machine == self._machine else describe(baseline.machine)
+            return Remembered(counting, origin, "", is_outdated=False)
+        return Remembered(None, "", obstacles[0] if obstacles else "", is_outdated=outdated)
+
+    def _baselines(self, obstacles: list[str]) -> Iterator[Baseline]:
+        if self._own is not None:
+            yield self._own
+        try:
+            yield from self._others
+        except BaselineError as error:
+            obstacles.append(str(error))
+
+    @cached_property
+    def _others(self) -> Sequence[Baseline]:
+        return self._read_others()
+
+    def _differing(self, baseline: Baseline, session: str) -> list[str]:
+        """Say what measured code runs on is not what it was: the interpreter's minor version, and packages."""
+        differing = []
+        if baseline.machine.python != self._machine.python:
+            differing.append(f"{baseline.machine.python} → {self._machine.python}")
+        then = {
+            name: version
+            for name, version in baseline.sessions[session].packages.items()
+            if normalized(name) not in self._free
+        }
+        now = versions(then)
+        return differing + [
+            f"{name} {then[name]} → {now.get(name, 'none')}" for name in then if then[name] != now.get(name)
+        ]
+
+    @cached_property
+    def _free(self) -> frozenset[str]:
+        """The distributions whose versions do not matter."""
+        names = {*providing(self._packages), *(install.name for install in installs_from(self._top))}
+        return _HARNESS | {normalized(name) for name in names}
+
+
+def tree_top(directory: Path) -> Path:
+    """Return the directory of the repository that ``directory`` lies in, else itself."""
+    return next((place for place in (directory, *directory.parents) if (place / ".git").exists()), directory)
+
+
+def _is_same_work(then: Result, now: Result) -> bool:
+    """Whether two results are of the same workload, of calls of one size."""
+    same = (then.component, then.unit) == (now.component, now.unit)
+    return same and math.isclose(then.items, now.items, rel_tol=0.05)
+
+
+def _without(counting: Counting, names: frozenset[str]) -> Counting:
+    """Return ``counting`` less some of its counters."""
+    phases = tuple(
+        PhaseCounts(
+            phase.path,
+            {name: value for name, value in phase.exact.items() if name not in names},
+            {name: value for name, value in phase.inexact.items() if name not in names},
+        )
+        for phase in counting.phases
+    )
+    return replace(counting, phases=phases)

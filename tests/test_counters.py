@@ -1,0 +1,693 @@
+"""Exact counts: what is learnt of them, what has changed, what that means, how they are asked for and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_rlperf.baseline.store import BaselineError
+from pytest_rlperf.judge.counters import combine, compare, told
+from pytest_rlperf.measure.census import Census, counted_by
+from pytest_rlperf.measure.counters import count, learn
+from pytest_rlperf.model import (
+    Baseline,
+    Count,
+    CounterChange,
+    Counting,
+    Estimate,
+    Figures,
+    Machine,
+    Outcome,
+    PhaseCounts,
+    Provenance,
+    Reason,
+    Result,
+    Status,
+    StoredResult,
+    Tally,
+    Verdict,
+    WorkerRecord,
+    Workload,
+)
+from pytest_rlperf.remembered import Memory, Remembered
+from pytest_rlperf.report.counters import counter_lines
+from pytest_rlperf.report.rows import failure_text
+from pytest_rlperf.report.summary import Summary, Uncompared, uncompared_notes
+from pytest_rlperf.report.terminal import render_summary
+from pytest_rlperf.timers.counting import NAMES
+from pytest_rlperf.values import Counters, parse_counters
+
+EVERY = ("*",)
+WHOLE = ""
+
+# Counts by path and name; a pair is a count that was not always the same.
+Counts = Mapping[str, Mapping[str, int | tuple[int, int]]]
+
+
+def counting(counts: Counts, workers: int = 5) -> Counting:
+    """Return what ``workers`` counted."""
+    phases = tuple(
+        PhaseCounts(
+            path,
+            {name: value for name, value in found.items() if isinstance(value, int)},
+            {name: value for name, value in found.items() if isinstance(value, tuple)},
+        )
+        for path, found in counts.items()
+    )
+    return Counting(phases, workers, 2, ())
+
+
+def tally(*repetitions: Counts) -> Tally:
+    """Return what one worker counted."""
+    return Tally(
+        tuple(
+            tuple(
+                Count(path, name, value)
+                for path, found in counts.items()
+                for name, value in found.items()
+                if isinstance(value, int)
+            )
+            for counts in repetitions
+        ),
+        (),
+    )
+
+
+def changes(then: Counts, now: Counts, names: tuple[str, ...] = EVERY) -> list[tuple[str, str, int, int]]:
+    """Return what changed as tuples."""
+    return [
+        (change.path, change.name, change.was, change.now) for change in compare(counting(then), counting(now), names)
+    ]
+
+
+# --------------------------------------------------------------------------- what is learnt from tallies
+
+
+def test_what_is_equal_everywhere_is_exact() -> None:
+    """A count is exact where every worker's every repetition has it, else its least and most are kept."""
+    learnt = learn(
+        [
+            tally({WHOLE: {"ops": 7, "python_calls": 3}}, {WHOLE: {"ops": 7, "python_calls": 4}}),
+            tally({WHOLE: {"ops": 7, "python_calls": 2}}, {WHOLE: {"ops": 7, "python_calls": 3}}),
+        ]
+    )
+    assert learnt == Counting((PhaseCounts(WHOLE, {"ops": 7}, {"python_calls": (2, 4)}),), 2, 2, ())
+
+
+def test_one_worker_alone_knows_nothing_exactly() -> None:
+    """Repetitions of one process share what differs between processes."""
+    learnt = learn([tally({WHOLE: {"ops": 7}}, {WHOLE: {"ops": 7}})])
+    assert learnt == Counting((PhaseCounts(WHOLE, {}, {"ops": (7, 7)}),), 1, 2, ())
+
+
+def test_what_a_repetition_does_not_have_is_zero_there() -> None:
+    """Zero counts of members and phases are not sent; the sum tells that they were looked for."""
+    learnt = learn(
+        [
+            tally({WHOLE: {"ops": 1, "ops:aten::mm": 1}}),
+            tally({WHOLE: {"ops": 1, "ops:aten::add": 1}, "late": {"ops": 1}}),
+        ]
+    )
+    assert learnt is not None
+    assert learnt.phases == (
+        PhaseCounts(WHOLE, {"ops": 1}, {"ops:aten::mm": (0, 1), "ops:aten::add": (0, 1)}),
+        PhaseCounts("late", {}, {"ops": (0, 1)}),
+    )
+
+
+def test_what_was_not_counted_everywhere_is_left_out() -> None:
+    """An instrument that could not run in one worker says nothing about the others' counts; its note stays."""
+    banned = replace(tally({WHOLE: {"ops": 7}}), notes=("python_calls not counted: banned",))
+    learnt = learn([tally({WHOLE: {"ops": 7, "native_calls": 1, "native_calls:rlox": 1}}), banned])
+    assert learnt == Counting((PhaseCounts(WHOLE, {"ops": 7}, {}),), 2, 1, ("python_calls not counted: banned",))
+
+
+def test_nobody_asked_nothing_learnt() -> None:
+    """Without tallies there is no counting; of workers that declined there is one without counts, and why."""
+    assert learn([]) is None
+    assert learn([Tally((), ("too long",))] * 5) == Counting((), 0, 0, ("too long",))
+
+
+# --------------------------------------------------------------------------- who counts
+
+
+class Clerk:
+    """Counts as told by a test."""
+
+    def __init__(self, answer: Tally, checked_s: float = 0.001) -> None:
+        self.checked_s: float | None = checked_s
+        self.tally: Tally | None = None
+        self.limits_s: list[float] = []
+        self._answer = answer
+
+    def start_count(self, repetitions: int, limit_s: float) -> None:
+        """Note the order."""
+        self.limits_s.append(limit_s)
+
+    def wait_counted(self) -> Tally:
+        """Answer it."""
+        return self._answer
+
+
+COUNTED = tally({WHOLE: {"ops": 7}}, {WHOLE: {"ops": 7}})
+
+
+def test_every_worker_counts_once_within_its_share_of_the_time() -> None:
+    """All workers together get about 15 % of the time; one that has counted is not asked again."""
+    clerks = [Clerk(COUNTED) for _ in range(5)]
+    census = Census(60.0, 5, is_wanted=True, gates=False)
+    census.take(clerks[:1])
+    census.take(clerks)
+    census.take(clerks)
+    assert clerks[0].limits_s == [pytest.approx(1.8)]
+    assert [len(clerk.limits_s) for clerk in clerks] == [1] * 5
+    # What one had the time for, all have: a stall in one worker must not make its counts miss.
+    assert all(clerk.limits_s > clerks[0].limits_s for clerk in clerks[1:])
+    learnt = counted_by(clerks)
+    assert learnt is not None
+    assert learnt.workers == 5
+    assert learnt.phases[0].exact == {"ops": 7}
+
+
+def test_a_gate_has_more_time() -> None:
+    """Where counts decide, half of the time may go into them: left out, they would let everything pass."""
+    clerk = Clerk(COUNTED)
+    Census(60.0, 5, is_wanted=True, gates=True).take([clerk])
+    assert clerk.limits_s == [pytest.approx(6.0)]
+
+
+def test_nothing_is_counted_unless_asked_for() -> None:
+    """Off costs nothing: no worker is told to count."""
+    clerk = Clerk(COUNTED)
+    Census(60.0, 1, is_wanted=False, gates=False).take([clerk])
+    assert clerk.limits_s == []
+    assert counted_by([clerk]) is None
+
+
+def test_the_first_worker_declines_for_all() -> None:
+    """Where calls turn out to be too long, one worker has spent one call on it, and the reason is known."""
+    clerks = [Clerk(Tally((), ("not counted: a call takes 1.00 s",))) for _ in range(5)]
+    Census(60.0, 5, is_wanted=True, gates=False).take(clerks)
+    assert [len(clerk.limits_s) for clerk in clerks] == [1, 0, 0, 0, 0]
+    assert counted_by(clerks) == Counting((), 0, 0, ("not counted: a call takes 1.00 s",))
+
+
+def test_a_first_call_that_took_all_the_time_is_not_repeated() -> None:
+    """Nobody is asked where even one more call might be too much, and the note says what would help."""
+    clerks = [Clerk(COUNTED, checked_s=7.0) for _ in range(2)]
+    Census(60.0, 2, is_wanted=True, gates=False).take(clerks)
+    assert [clerk.limits_s for clerk in clerks] == [[], []]
+    learnt = counted_by(clerks)
+    assert learnt is not None
+    assert learnt.notes == ("not counted: the first call took 7.00 s; a longer --rlperf-max-time leaves time for it",)
+
+
+def workload(calls: list[str], seconds: float = 0.0) -> tuple[Workload, list[int]]:
+    """Return a workload that notes its calls, and the readings of a clock that its calls move."""
+    now_ns = [0]
+
+    def call() -> None:
+        calls.append("call")
+        now_ns[0] += int(1e9 * seconds)
+
+    def processed() -> float:
+        calls.append("processed")
+        return 0.0
+
+    return (
+        Workload("callable", call, 1.0, "call", lambda: None, setup=lambda: calls.append("setup"), count=processed),
+        now_ns,
+    )
+
+
+def test_calls_too_long_to_be_counted_run_once() -> None:
+    """One call tells how long counting would take; what it processed belongs to no slice."""
+    calls: list[str] = []
+    slow, now_ns = workload(calls, seconds=0.5)
+    found = count(slow, 2, 1.8, clock_ns=lambda: now_ns[0])
+    assert calls == ["setup", "call", "processed"]
+    assert found.repetitions == ()
+    (note,) = found.notes
+    assert note.startswith("not counted: a call takes 500 ms")
+    assert "--rlperf-max-time" in note
+
+
+def test_a_workload_with_setup_and_count_is_counted() -> None:
+    """Every counted call comes after its setup, and what was processed is drained in the end."""
+    calls: list[str] = []
+    quick, _ = workload(calls)
+    found = count(quick, 2, 60.0)
+    assert len(found.repetitions) == 2
+    assert all({"python_calls"} <= {each.name for each in counts if not each.path} for counts in found.repetitions)
+    assert calls[-1] == "processed"
+    assert calls.count("setup") == calls.count("call") > 2
+    assert all(calls[index - 1] == "setup" for index, name in enumerate(calls) if name == "call")
+
+
+# --------------------------------------------------------------------------- what has changed
+
+
+def test_a_change_is_told_in_the_deepest_phase() -> None:
+    """Not again in each phase around it, and by the operation's name rather than by the sum."""
+    then = {
+        WHOLE: {"ops": 20, "ops:aten::mm": 12},
+        "sac": {"ops": 20, "ops:aten::mm": 12},
+        "sac/critic": {"ops": 15, "ops:aten::mm": 12},
+        "sac/actor": {"ops": 5},
+    }
+    now = {
+        WHOLE: {"ops": 26, "ops:aten::mm": 18},
+        "sac": {"ops": 26, "ops:aten::mm": 18},
+        "sac/critic": {"ops": 21, "ops:aten::mm": 18},
+        "sac/actor": {"ops": 5},
+    }
+    assert changes(then, now) == [("sac/critic", "ops:aten::mm", 12, 18)]
+    assert changes(then, now, ("ops",)) == [("sac/critic", "ops", 15, 21)]
+
+
+def test_a_phase_is_told_for_what_its_children_leave_open() -> None:
+    """Of six more, four are the critic's; the whole is told too, for the other two."""
+    then = {WHOLE: {"syncs": 0}, "sac": {"syncs": 0}, "sac/critic": {"syncs": 0}}
+    now = {WHOLE: {"syncs": 6}, "sac": {"syncs": 6}, "sac/critic": {"syncs": 4}}
+    assert changes(then, now) == [("sac", "syncs", 0, 6), ("sac/critic", "syncs", 0, 4)]
+
+
+def test_what_only_moved_has_not_changed() -> None:
+    """An operation that another phase does now is neither more nor less of the call, nor is a phase's new name."""
+    then = {WHOLE: {"ops": 9}, "a": {"ops": 6}, "b": {"ops": 3}}
+    moved = {WHOLE: {"ops": 9}, "a": {"ops": 3}, "b": {"ops": 6}}
+    renamed = {WHOLE: {"ops": 9}, "a": {"ops": 6}, "c": {"ops": 3}}
+    assert changes(then, moved) == []
+    assert changes(then, renamed) == []
+
+
+def test_under_a_new_name_only_the_difference_is_told() -> None:
+    """A phase that was renamed and does two more is not told as if all of it were new."""
+    then = {WHOLE: {"ops": 9}, "critic": {"ops": 9}}
+    now = {WHOLE: {"ops": 11}, "q": {"ops": 11}}
+    assert changes(then, now) == [(WHOLE, "ops", 9, 11)]
+
+
+def test_a_new_phase_is_told_with_what_it_does() -> None:
+    """What was not there before was zero there."""
+    then = {WHOLE: {"ops": 9}}
+    now = {WHOLE: {"ops": 11}, "log": {"ops": 2}}
+    assert changes(then, now) == [("log", "ops", 0, 2)]
+
+
+def test_the_sum_is_told_where_no_member_is() -> None:
+    """Calls of modules that are not told apart change the sum alone."""
+    then = {WHOLE: {"native_calls": 10, "native_calls:rlox": 4}}
+    now = {WHOLE: {"native_calls": 12, "native_calls:rlox": 4}}
+    assert changes(then, now) == [(WHOLE, "native_calls", 10, 12)]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        ((2, 4), 9, None),  # it was not exact
+        (3, (2, 4), None),  # it may be what it was
+        (3, (4, 6), 4),
+        (9, (4, 6), 6),
+        (3, 3, None),
+        (0, 2, 2),
+        (2, 0, 0),
+    ],
+)
+def test_exact_counts_are_compared_by_equality(
+    then: int | tuple[int, int], now: int | tuple[int, int], expected: int | None
+) -> None:
+    """What was exact has changed where it is another, or wavers wholly on one side of what it was."""
+    before: dict[str, int | tuple[int, int]] = {"syncs": then}
+    after: dict[str, int | tuple[int, int]] = {"syncs": now}
+    found = changes({WHOLE: before}, {WHOLE: after})
+    assert found == ([] if expected is None else [(WHOLE, "syncs", then, expected)])
+
+
+def test_what_one_side_did_not_count_is_not_compared() -> None:
+    """A machine without the device has no zero of its counts, and one worker alone has nothing exact."""
+    assert changes({WHOLE: {"ops": 1, "syncs": 3}}, {WHOLE: {"ops": 1}}) == []
+    assert compare(counting({WHOLE: {"ops": 1}}, workers=1), counting({WHOLE: {"ops": 2}}), EVERY) == ()
+
+
+def test_an_exact_phase_tells_where_the_whole_wavers() -> None:
+    """Where the call as a whole is not exact, its phases may be."""
+    then: Counts = {WHOLE: {"python_calls": (90, 95)}, "critic": {"python_calls": 40}}
+    now: Counts = {WHOLE: {"python_calls": (91, 97)}, "critic": {"python_calls": 44}}
+    assert changes(then, now) == [("critic", "python_calls", 40, 44)]
+
+
+def test_the_marker_chooses_by_name_family_and_pattern() -> None:
+    """A family is its members, a name is itself alone."""
+    then = {WHOLE: {"ops": 3, "ops:aten::mm": 1, "ops:aten::add": 2, "syncs": 0, "host_peak_bytes": 100}}
+    now = {WHOLE: {"ops": 5, "ops:aten::mm": 2, "ops:aten::add": 3, "syncs": 1, "host_peak_bytes": 164}}
+
+    def names(*patterns: str) -> list[str]:
+        return [name for _, name, _, _ in changes(then, now, patterns)]
+
+    assert names("ops") == ["ops"]
+    assert names("ops:") == ["ops:aten::add", "ops:aten::mm"]
+    assert names("ops:aten::mm", "syncs") == ["ops:aten::mm", "syncs"]
+    assert names("*_bytes") == ["host_peak_bytes"]
+
+
+def test_changes_are_said_by_phase() -> None:
+    """The whole call's first, the largest of a phase first, and no list without an end."""
+    said = told(
+        [
+            CounterChange("sac/critic", "syncs", 2, 5),
+            CounterChange("sac/critic", "ops:aten::mm", 12, 18),
+            CounterChange(WHOLE, "python_calls", 90, 91),
+            *(CounterChange("sac/actor", f"ops:aten::op{index}", 0, 1) for index in range(6)),
+        ]
+    )
+    assert said == (
+        "python_calls 90 → 91 · sac/actor: aten::op0 0 → 1; aten::op1 0 → 1; aten::op2 0 → 1; aten::op3 0 → 1; 2 more"
+        " · sac/critic: aten::mm 12 → 18; syncs 2 → 5"
+    )
+
+
+# --------------------------------------------------------------------------- what it means
+
+
+def verdict(status: Status, message: str = "why") -> Verdict:
+    """Return what the time alone says."""
+    estimate = Estimate(1.01, 0.99, 1.03, 0.99, 0.99, 1.03)
+    return Verdict(status, Reason("code", message), estimate, 0.2, suspect=False, gated=True, accepted=False)
+
+
+THEN = counting({WHOLE: {"ops": 9, "ops:aten::mm": 9, "syncs": 4}})
+MORE = counting({WHOLE: {"ops": 12, "ops:aten::mm": 12, "syncs": 4}})
+LESS = counting({WHOLE: {"ops": 7, "ops:aten::mm": 7, "syncs": 4}})
+BOTH = counting({WHOLE: {"ops": 7, "ops:aten::mm": 7, "syncs": 5}})
+GATES = ("ops", "syncs")
+
+
+@pytest.mark.parametrize("status", [Status.SAME, Status.UNDECIDED, Status.NEW, Status.INCOMPARABLE, Status.FASTER])
+def test_a_gated_count_that_is_more_is_slower(status: Status) -> None:
+    """Whatever the time says, which stays with the verdict; the operation is named."""
+    found = combine(verdict(status), THEN, MORE, GATES)
+    assert found.status is Status.SLOWER
+    assert found.reason == Reason("counters", f"aten::mm 9 → 12\ntime alone: {status.value}, why")
+    assert found.estimate == verdict(status).estimate
+    assert found.counters == (CounterChange(WHOLE, "ops:aten::mm", 9, 12),)
+    assert found.fails(strict=False)
+
+
+def test_accepted_and_ungated_verdicts_stay_what_they_are() -> None:
+    """Neither an accepted nor a merely shown regression of counts fails."""
+    assert not combine(replace(verdict(Status.SAME), accepted=True), THEN, MORE, GATES).fails(strict=True)
+    assert not combine(replace(verdict(Status.SAME), gated=False), THEN, MORE, GATES).fails(strict=True)
+
+
+@pytest.mark.parametrize("status", [Status.SAME, Status.UNDECIDED, Status.NEW, Status.INCOMPARABLE])
+def test_gated_counts_that_are_all_less_are_faster(status: Status) -> None:
+    """It is said with its number."""
+    found = combine(verdict(status), THEN, LESS, GATES)
+    assert found.status is Status.FASTER
+    assert found.reason == Reason("counters", f"aten::mm 9 → 7\ntime alone: {status.value}, why")
+
+
+def test_one_count_that_is_more_outweighs_those_that_are_less() -> None:
+    """Only what is more is said to be the reason; all that changed is kept."""
+    found = combine(verdict(Status.SAME), THEN, BOTH, GATES)
+    assert found.status is Status.SLOWER
+    assert found.reason.message.startswith("syncs 4 → 5\n")
+    assert {change.name for change in found.counters} == {"ops:aten::mm", "syncs"}
+
+
+@pytest.mark.parametrize(
+    ("status", "now", "expected"),
+    [
+        (Status.SLOWER, MORE, "why; counted: aten::mm 9 → 12"),
+        (Status.SLOWER, LESS, "why; counted: aten::mm 9 → 7"),
+        (Status.INVALID, LESS, "why; counted: aten::mm 9 → 7"),
+        (Status.FASTER, LESS, "why; counted: aten::mm 9 → 7"),
+    ],
+)
+def test_a_verdict_of_times_that_stands_says_what_was_counted(status: Status, now: Counting, expected: str) -> None:
+    """A time that is slower, or no measurement at all, is not made good by fewer operations."""
+    found = combine(verdict(status), THEN, now, GATES)
+    assert found.status is status
+    assert found.reason == Reason("code", expected)
+
+
+def test_what_does_not_gate_is_only_kept() -> None:
+    """The verdict is the time's, and the changes are there to be shown."""
+    found = combine(verdict(Status.SAME), THEN, MORE, ())
+    assert found == replace(verdict(Status.SAME), counters=found.counters)
+    assert found.counters
+
+
+# --------------------------------------------------------------------------- which stored counts
+
+HERE = Machine(system="Linux", arch="x86_64", cpu="Made Up 9000", cores=4, python="CPython 3.11", kernel=1)
+THERE = replace(HERE, cpu="Made Up 8000", cores=2)
+WORKER = WorkerRecord(Figures(1e-3, 1.0, 1.0), Figures(1e-3, 1.0, 1.0), False, False, 8.0, 4, 40, 1.0, 0.0, 0, 1, 0)
+RESULT = Result("t.py::test_a", "gae", "transition", 8.0, (WORKER,) * 5, (), 0.0, (), counting=THEN)
+
+
+def baseline(machine: Machine, result: Result = RESULT, **packages: str) -> Baseline:
+    """Return a baseline of one test."""
+    origin = Provenance(None, None, dirty=False, created="2026-01-02T03:04:05+00:00", packages=packages)
+    return Baseline(1, machine, {"s": origin}, {result.nodeid: StoredResult(result, "s", None)})
+
+
+def recall(tmp_path: Path, own: Baseline | None, *others: Baseline, result: Result = RESULT) -> Remembered:
+    """Return what a test on the machine HERE is compared with."""
+    return Memory(HERE, own, lambda: others, ("pytest_rlperf",), tmp_path).find(result)
+
+
+def installed(name: str) -> str:
+    """Return a package's version here."""
+    from importlib.metadata import version
+
+    return version(name)
+
+
+def test_this_machines_counts_come_first(tmp_path: Path) -> None:
+    """And need no words about where they come from."""
+    elsewhere = baseline(THERE, replace(RESULT, counting=MORE))
+    assert recall(tmp_path, baseline(HERE, numpy=installed("numpy")), elsewhere) == Remembered(
+        THEN, "", "", is_outdated=False
+    )
+
+
+def test_another_machines_counts_serve_where_there_are_none_here(tmp_path: Path) -> None:
+    """No baseline here, none with counts, or none of this test: the machine they are of is named."""
+    elsewhere = baseline(THERE, numpy=installed("numpy"))
+    for own in (None, baseline(HERE, replace(RESULT, counting=None)), baseline(HERE, replace(RESULT, nodeid="b"))):
+        found = recall(tmp_path, own, elsewhere)
+        assert found.counting == THEN
+        assert "Made Up 8000" in found.origin
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (baseline(HERE, numpy="0.1"), "stored with other versions: numpy 0.1 → "),
+        (baseline(HERE, nosuchpackage="1.0"), "nosuchpackage 1.0 → none"),
+        (baseline(replace(HERE, python="CPython 3.10")), "CPython 3.10 → CPython 3.11"),
+    ],
+)
+def test_counts_of_other_versions_are_not_compared(tmp_path: Path, stored: Baseline, said: str) -> None:
+    """What runs below the measured code may do otherwise: only live sides can tell."""
+    found = recall(tmp_path, stored)
+    assert found.counting is None
+    assert found.is_outdated
+    assert said in found.obstacle
+
+
+def test_what_is_tested_and_what_runs_the_tests_may_change(tmp_path: Path) -> None:
+    """Neither the package under test nor pytest and this plugin are what measured code runs on."""
+    found = recall(tmp_path, baseline(HERE, pytest="1.0", Pytest_rlperf="0.0.1", rich="0.1"))
+    assert found.counting == THEN
+
+
+def test_old_baselines_and_other_work_have_nothing_to_compare(tmp_path: Path) -> None:
+    """A baseline without counts says what to do; a call of another size is another workload."""
+    found = recall(tmp_path, baseline(HERE, replace(RESULT, counting=None)))
+    assert found == Remembered(
+        None, "", "the baseline has no counts: store it anew with --rlperf-save-baseline", is_outdated=False
+    )
+    other = recall(tmp_path, baseline(HERE), result=replace(RESULT, items=16.0))
+    assert other == Remembered(None, "", "", is_outdated=False)
+
+
+def test_what_depends_on_the_device_is_compared_on_that_device_only(tmp_path: Path) -> None:
+    """Kernels are chosen by the device's model; syncs are the code's."""
+    counts: Counts = {WHOLE: {"syncs": 3, "kernels": 40, "device_peak_bytes": (1, 2)}}
+    stored = baseline(replace(THERE, accelerators=("A",)), replace(RESULT, counting=counting(counts)))
+    found = recall(tmp_path, None, stored)
+    assert found.counting == counting({WHOLE: {"syncs": 3}})
+
+
+def test_a_broken_file_of_another_machine_is_named(tmp_path: Path) -> None:
+    """It cannot be compared with, which is said and ends nothing."""
+
+    def others() -> list[Baseline]:
+        raise BaselineError("other.json is not a baseline")
+
+    found = Memory(HERE, None, others, (), tmp_path).find(RESULT)
+    assert found == Remembered(None, "", "other.json is not a baseline", is_outdated=False)
+
+
+# --------------------------------------------------------------------------- how they are asked for
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("off", Counters("off", ())),
+        ("show", Counters("show", ())),
+        ("gate", Counters("gate", ())),
+        (["ops"], Counters("gate", ("ops",))),
+        (("ops:", "native_calls:rlox", "*_bytes"), Counters("gate", ("ops:", "native_calls:rlox", "*_bytes"))),
+    ],
+)
+def test_counters_are_read(value: object, expected: Counters) -> None:
+    """A word for the run, names, families, members and patterns for a test."""
+    assert parse_counters(value) == expected
+
+
+@pytest.mark.parametrize("value", ["ops", "", 3, [], [3], ["no_such"], ["op"], ["native_call:rlox"], ["opz*"]])
+def test_counters_that_mean_nothing_are_refused(value: object) -> None:
+    """With what there is."""
+    with pytest.raises(ValueError, match=r"off, show or gate|there are: ops, |counters=\"show\""):
+        parse_counters(value)
+
+
+def test_gating_all_leaves_out_sizes_and_members() -> None:
+    """Sizes depend on the interpreter's build, and an operation replaced by a better one is no regression."""
+    gates = Counters("gate", ()).gates
+    assert {"ops", "syncs", "python_calls"} <= set(gates)
+    assert not [name for name in gates if name.endswith((":", "_bytes"))]
+    assert Counters("show", ()).gates == ()
+    assert Counters("gate", ("ops:",)).gates == ("ops:",)
+
+
+def test_the_marker_gates_unless_counting_is_off(pytester: pytest.Pytester) -> None:
+    """The marker beats the ini file; off is off, whatever a test asks for."""
+    pytester.makeini("[pytest]\nrlperf_counters = gate")
+    pytester.makeconftest(
+        "def pytest_collection_modifyitems(config, items):\n"
+        "    from pytest_rlperf.options import read_config\n"
+        "    for item in items:\n"
+        "        print(item.name, read_config(config).for_test(item).counters)\n"
+    )
+    pytester.makepyfile(
+        "import pytest\ndef test_a(): pass\n@pytest.mark.rlperf(counters=['syncs'])\ndef test_b(): pass\n"
+    )
+    for args, expected in (
+        ((), ("gate', named=()", "gate', named=('syncs',)")),
+        (("--rlperf-counters=show",), ("show', named=()", "gate', named=('syncs',)")),
+        (("--rlperf-counters=off",), ("off', named=()", "off', named=()")),
+    ):
+        result = pytester.runpytest_inprocess("-p", "rlperf", "-q", "-s", *args)
+        result.stdout.fnmatch_lines(
+            [f"*test_{name} Counters(mode='{text})" for name, text in zip("ab", expected, strict=True)]
+        )
+
+
+def test_a_counter_that_does_not_exist_is_a_usage_error(pytester: pytest.Pytester) -> None:
+    """At collection, before anything is measured, with the names there are; so is a word that is none."""
+    pytester.makepyfile(
+        "import pytest\n@pytest.mark.rlperf(counters=['opps'])\ndef test_a(rlperf): rlperf(lambda: None)\n"
+    )
+    result = pytester.runpytest_inprocess("-p", "rlperf", "--rlperf")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*test_a*counters=?'opps'?*there is no counter 'opps'; there are: ops, ops:, *"])
+    result = pytester.runpytest_inprocess("-p", "rlperf", "--rlperf-counters=on")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--rlperf-counters=on: expected off, show or gate*"])
+
+
+# --------------------------------------------------------------------------- how they are told
+
+CHANGED = (
+    CounterChange("sac/critic", "ops:aten::mm", 12, 18),
+    CounterChange("sac/critic", "syncs", 2, 5),
+    CounterChange(WHOLE, "python_calls", 90, 84),
+)
+COUNTS = counting(
+    {
+        WHOLE: {"ops": 26, "ops:aten::mm": 18, "syncs": 5, "python_calls": 84, "graphs": 0, "garbage": (0, 3)},
+        "sac": {"ops": 26, "ops:aten::mm": 18, "syncs": 5},
+        "sac/critic": {"ops": 21, "ops:aten::mm": 18, "syncs": 5},
+    }
+)
+
+
+def outcome(found: Verdict, counts: Counting | None = COUNTS) -> Outcome:
+    """Return a measured test's outcome."""
+    return Outcome(replace(RESULT, counting=counts), StoredResult(RESULT, "s", None), None, found, 8.25)
+
+
+def test_changes_are_shown_below_a_test_that_is_the_same() -> None:
+    """Also without -v and without gating: by phase, with both numbers."""
+    same = replace(verdict(Status.SAME), counters=CHANGED)
+    text = render_summary([outcome(same)], Summary("machine", [], [], []), width=80, color=False, verbose=False)
+    assert "test_a  SAME\n  why\n" in text
+    assert "  sac/critic: aten::mm 12 → 18; syncs 2 → 5\n  the call: python_calls 90 → 84\n" in text
+
+
+def test_a_test_without_changes_says_nothing_of_counts() -> None:
+    """Nothing is shown that nobody asked for."""
+    same = outcome(verdict(Status.SAME))
+    text = render_summary([same], Summary("machine", [], [], []), width=80, color=False, verbose=False)
+    assert "ops" not in text
+    assert counter_lines(same, verbose=False) == []
+
+
+def test_verbose_shows_every_count_of_the_call() -> None:
+    """Sums that are not zero, exact ones plain and others as from..to; and where the changed ones are."""
+    lines = counter_lines(outcome(replace(verdict(Status.SAME), counters=CHANGED[:1])), verbose=True)
+    assert lines == [
+        "sac/critic: aten::mm 12 → 18",
+        "counted: ops 26, syncs 5, python_calls 84, garbage 0..3",
+        "aten::mm: the call 18, sac 18, sac/critic 18",
+    ]
+
+
+def test_verbose_says_what_could_not_be_counted() -> None:
+    """With the reason that counting gave."""
+    missing = replace(counting({WHOLE: {"ops": 0}}), notes=("python_calls not counted: banned",))
+    assert counter_lines(outcome(verdict(Status.SAME), missing), verbose=True) == [
+        "counted: nothing",
+        "python_calls not counted: banned",
+    ]
+
+
+def test_a_failure_names_the_counts() -> None:
+    """At the user's line: what changed, that the time did not decide it, and what to do where it was meant to be."""
+    slower = combine(verdict(Status.UNDECIDED, "too near to call"), THEN, MORE, GATES)
+    assert failure_text(outcome(slower), "baseline 'default'") == (
+        "SLOWER by what it does: gae takes 1.00 ms a call\n"
+        "compared with baseline 'default'\n"
+        "aten::mm 9 → 12\n"
+        "time alone: UNDECIDED, too near to call\n"
+        'meant to be? --rlperf-save-baseline --rlperf-accept="why" stores the new figures'
+    )
+
+
+def test_what_is_not_compared_is_said_once_a_reason() -> None:
+    """Of tests whose counts gate nothing only under -v."""
+    tests = {
+        "a": Uncompared("numpy 1 → 2", gates=True),
+        "b": Uncompared("numpy 1 → 2", gates=True),
+        "c": Uncompared("no counts", gates=False),
+    }
+    assert uncompared_notes(tests, verbose=False) == ["counts of 2 tests not compared: numpy 1 → 2"]
+    assert uncompared_notes(tests, verbose=True)[1:] == ["counts of 1 test not compared: no counts"]
+
+
+def test_the_page_about_counters_lists_them_all() -> None:
+    """docs/counters.md has every counter, its unit and what it counts, and no other."""
+    page = (Path(__file__).parents[1] / "docs" / "counters.md").read_text(encoding="utf-8")
+    section = page.partition("## What is counted")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    units = {"1": "", "B": "bytes"}
+    assert rows == [f"| `{name}` | {units[known.unit]} | {known.says} |" for name, known in NAMES.items()]
