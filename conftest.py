@@ -14,8 +14,9 @@ if "RLPERF_TIMERS" not in os.environ:
     import_module("pytest_rlperf.timers")
     del os.environ["RLPERF_TIMERS"]
 
-# Under pytest-xdist (`pytest -n 2`) what a test starts is a run of its own, and no part of the distributed one.
-for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+# What a test starts is a run of its own: no part of one that pytest-xdist distributes (`pytest -n 2`), nor of a job of
+# GitHub's, whose summary it would write into.
+for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "GITHUB_ACTIONS"):
     os.environ.pop(name, None)
 
 

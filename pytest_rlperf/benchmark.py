@@ -166,6 +166,8 @@ def add_stats(item: pytest.Item, result: Result, said: str) -> None:
     """Enter a result into pytest-benchmark's session: each process is a round of its table and of its JSON."""
     from pytest_benchmark.fixture import BenchmarkFixture
 
+    from pytest_rlperf.report.benchmark_json import iterations, rounds_s
+
     session = item.config._benchmarksession  # type: ignore[attr-defined]
     marker = item.get_closest_marker("benchmark")
     options = {**session.options, **(dict(marker.kwargs) if marker else {}), "timer": session.options["timer"]}
@@ -175,7 +177,6 @@ def add_stats(item: pytest.Item, result: Result, said: str) -> None:
     )
     told = json.loads(said)
     fixture.group, fixture.extra_info = told["group"], told["extra_info"]
-    calls = round(sum(worker.calls / max(1, worker.slices) for worker in result.workers) / len(result.workers))
-    stats = fixture._make_stats(max(1, calls))
-    for worker in result.workers:
-        stats.stats.update(worker.wall.call_s)
+    stats = fixture._make_stats(iterations(result))
+    for round_s in rounds_s(result):
+        stats.stats.update(round_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_rlperf.ledger import Ledger
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.model import Outcome, Status
+from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.rows import failure_text
 
 
@@ -22,14 +23,4 @@ def failure_of(outcome: Outcome, ledger: Ledger) -> m.Failure | None:
 
 def properties_of(outcome: Outcome | None) -> list[tuple[str, object]]:
     """Return what JUnit XML and other report writers get to know of a verdict."""
-    if outcome is None:
-        return []
-    properties: list[tuple[str, object]] = [("rlperf_verdict", outcome.verdict.status.value)]
-    if outcome.result.measured:
-        properties.append(("rlperf_call_s", f"{outcome.result.call_s:.6g}"))
-    if outcome.verdict.estimate is not None:
-        properties.append(("rlperf_ratio", f"{outcome.verdict.estimate.ratio:.4f}"))
-    if outcome.live is not None:
-        properties.append(("rlperf_against", outcome.live.base_label))
-        properties.append(("rlperf_pairs", len(outcome.live.pairs)))
-    return properties
+    return [] if outcome is None else list(properties(outcome))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_rlperf import afterwards
 from pytest_rlperf.conviction import failure_of, properties_of
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.examination import Examination
@@ -27,6 +28,7 @@ from pytest_rlperf.model import Project, Side, Sides
 from pytest_rlperf.opponents import Opponent, Opponents
 from pytest_rlperf.options import Config
 from pytest_rlperf.relay import Relay
+from pytest_rlperf.remembered import tree_top
 from pytest_rlperf.report.terminal import Progress
 from pytest_rlperf.selfcheck import SelfExamination
 
@@ -53,6 +55,9 @@ class Coordinator:
         self._path = path
         self._progress = progress
         self._notes = notes
+        # It takes a second, and is shown in these places only.
+        settings = ledger.settings
+        self._explains = config.get_verbosity() > 0 or settings.json is not None or settings.html is not None
         self.relay = Relay(config, progress.clear)
 
     def run(self, session: pytest.Session) -> None:
@@ -139,6 +144,10 @@ class Coordinator:
     ) -> m.Conclude:
         """Measure a test and compare it with what there is to compare with."""
         outcome = Examination(crew, heads, opponents, against, self._ledger, settings, show).run()
+        if outcome.result.measured and self._explains:
+            outcome = afterwards.explain(crew, opponents, outcome, self._ledger, show)
+        if settings.trace is not None:
+            afterwards.trace(crew, opponents, outcome, self._ledger, show)
         return m.Conclude(outcome.result, failure_of(outcome, self._ledger))
 
     def _check_self(
@@ -195,7 +204,7 @@ class Coordinator:
             reports=name == "worker",
             markup=bool(reporter is not None and reporter.hasmarkup),
             share_terminal=self._config.option.capture in ("no", "tee-sys"),
-            watched=tuple(str(home) for home in dict.fromkeys((*homes, _top(project.rootdir)))),
+            watched=tuple(str(home) for home in dict.fromkeys((*homes, tree_top(project.rootdir)))),
             packages=() if sides is None else sides.packages,
             foreign=() if sides is None else _foreign(side, sides),
         )
@@ -229,11 +238,6 @@ def _foreign(side: Side, sides: Sides) -> tuple[str, ...]:
     """Return the homes of the other side that are not this one's too."""
     other = sides.head if side is sides.base else sides.base
     return tuple(str(home) for home in other.homes if home not in side.homes)
-
-
-def _top(rootdir: Path) -> Path:
-    """Return the directory of the repository that ``rootdir`` lies in, else ``rootdir`` itself."""
-    return next((place for place in (rootdir, *rootdir.parents) if (place / ".git").exists()), rootdir)
 
 
 def _departure(early: LeftEarlyError) -> str:

@@ -118,6 +118,7 @@ class Examination:
         if verdict.status is Status.SAME and cause is not None:
             verdict = replace(verdict, reason=Reason("environment", f"the code is as fast as it was; {cause}"))
         verdict = self._ledger.with_counts(result, found.live.base, verdict, self._settings)
+        verdict = self._ledger.allow(self._crew.key, verdict, opponent.sides.commit)
         return self._ledger.enter(self._crew.key, result, found.live, verdict, self._seconds())
 
     def _cause(self, measured: Result | None) -> str | None:
@@ -211,7 +212,8 @@ class Examination:
 
     def _enter_compared(self, result: Result, verdict: Verdict) -> Outcome:
         """Enter a test that was compared with stored numbers, by its counts too."""
-        return self._enter(result, self._ledger.with_counts(result, None, verdict, self._settings))
+        verdict = self._ledger.with_counts(result, None, verdict, self._settings)
+        return self._enter(result, self._ledger.allow(self._crew.key, verdict, self._ledger.commit_of(self._crew.key)))
 
     def _enter(self, result: Result, verdict: Verdict) -> Outcome:
         return self._ledger.enter(self._crew.key, result, None, verdict, self._seconds())

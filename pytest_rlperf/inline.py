@@ -21,6 +21,7 @@ from pytest_rlperf.measure.kernel import make_kernels
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.measure.solo import measure_solo
 from pytest_rlperf.model import Result, Shape, SliceKind, SliceRecord, Tally, Warm, Workload
+from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.report.terminal import Progress
 
 Kernels = dict[SliceKind, Callable[[], object]]
@@ -51,6 +52,8 @@ class InlineEngine:
                 long=self.ledger.told_by_mean(key),
                 count=census.take,
             )
+            if settings.trace is not None:
+                self.ledger.traces.append(Trace(key, "head", "working tree", *turns.meter.trace()))
         finally:
             turns.meter.thaw()
             self.progress.clear()

@@ -9,20 +9,25 @@ from typing import Any
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import differences, this_machine
-from pytest_rlperf.baseline.provenance import make_provenance, read_tree, versions
+from pytest_rlperf.baseline.provenance import Tree, changed_versions, make_provenance, read_tree
 from pytest_rlperf.baseline.store import Store
+from pytest_rlperf.judge.allowance import allow
 from pytest_rlperf.judge.counters import combine
+from pytest_rlperf.judge.creep import creep
 from pytest_rlperf.judge.fitness import judge_fitness
 from pytest_rlperf.judge.live import LIVE_TOLERANCE, live_policy
 from pytest_rlperf.judge.verdict import can_certify, judge_stored, stored_policy
+from pytest_rlperf.measure.sides.trailers import read_allowances
 from pytest_rlperf.measure.solo import WORKERS
 from pytest_rlperf.model import (
     Acceptance,
+    Allowance,
     Baseline,
     Fitness,
     Live,
     Outcome,
     Policy,
+    Provenance,
     Reason,
     Result,
     Selfcheck,
@@ -30,6 +35,7 @@ from pytest_rlperf.model import (
     StoredResult,
     Verdict,
 )
+from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import Config
 from pytest_rlperf.remembered import Memory, live_counts, tree_top
 from pytest_rlperf.report.rows import origin_text
@@ -64,6 +70,8 @@ class Ledger:
         self.modules: set[str] = set()
         self.saved: Saved | None = None
         self.uncompared: dict[str, Uncompared] = {}
+        self.notes: list[str] = []
+        self._allowances: dict[str, list[Allowance]] = {}
         self._root = root
         self._gated = 1
         self._elsewhere = self.store.others() if self.baseline is None else []
@@ -75,9 +83,12 @@ class Ledger:
             settings.packages,
             tree_top(root),
         )
+        self.traces: list[Trace] = []
+        self._provenance: Provenance | None = None
         if settings.save:
             self.store.check_writable()
-            self._tree = read_tree(root, settings.baseline_dir)
+        if settings.save or settings.json is not None or settings.benchmark_json is not None:
+            self._tree = self._read_tree()
 
     @property
     def keys(self) -> set[str]:
@@ -97,7 +108,7 @@ class Ledger:
 
     def plan(self, key: str, settings: Config) -> Plan:
         """Say whether and when a test's comparison is settled live."""
-        commit = self._commit(key)
+        commit = self.commit_of(key)
         if commit is None or settings.confirm == "never":
             return Plan(None, at_once=False)
         stored = self.stored(key)
@@ -108,7 +119,7 @@ class Ledger:
         """Return what the baseline has of a test on this machine class."""
         return None if self.baseline is None else self.baseline.results.get(key)
 
-    def _commit(self, key: str) -> str | None:
+    def commit_of(self, key: str) -> str | None:
         """Return the commit that a test's baseline remembers, this machine class's before another's."""
         for baseline in [self.baseline] if self.baseline is not None else self._elsewhere:
             stored = baseline.results.get(key)
@@ -120,6 +131,12 @@ class Ledger:
         """Return the rules for stored numbers; where live pairs can follow, they certify no less than those would."""
         tolerance = LIVE_TOLERANCE if settings.tolerance is None and settleable else settings.tolerance
         return stored_policy(tolerance=tolerance, **self._rules(settings))
+
+    def tolerance(self, key: str, settings: Config) -> float:
+        """Return what a measured test's time may change and still be the same."""
+        if self.outcomes[key].live is not None:
+            return self.live_policy(settings).tolerance
+        return self.stored_policy(settings, settleable=self.plan(key, settings).commit is not None).tolerance
 
     def live_policy(self, settings: Config) -> Policy:
         """Return the rules for live pairs."""
@@ -156,6 +173,15 @@ class Ledger:
             verdict = replace(verdict, reason=Reason(code, f"{message}\ncounted before on {remembered.origin}"))
         return verdict
 
+    def allow(self, key: str, verdict: Verdict, base: str | None) -> Verdict:
+        """Return ``verdict`` accepted where commits since ``base``, a full SHA, say that so much slower is meant."""
+        if verdict.status is not Status.SLOWER or base is None:
+            return verdict
+        if base not in self._allowances:
+            self._allowances[base], notes = read_allowances(self._root, base)
+            self.notes += [note for note in notes if note not in self.notes]
+        return allow(verdict, key, self._allowances[base])
+
     def gates_outdated(self, result: Result, settings: Config) -> bool:
         """Whether counts gate a test and those stored are of other versions, so that only live sides can tell."""
         asked = settings.counters.gates and result.counting is not None
@@ -163,7 +189,16 @@ class Ledger:
 
     def enter(self, key: str, result: Result, live: Live | None, verdict: Verdict, seconds: float) -> Outcome:
         """Keep a test's outcome."""
-        outcome = self.outcomes[key] = Outcome(result, self.stored(key), live, verdict, seconds)
+        stored = self.stored(key)
+        # Live pairs tell the last step where they ran the code that the stored figures are of.
+        ratio = verdict.estimate.ratio if live and verdict.estimate and self.settings.against is None else None
+        outcome = Outcome(result, stored, live, verdict, seconds, creep(result, stored, ratio))
+        self.outcomes[key] = outcome
+        return outcome
+
+    def amend(self, outcome: Outcome) -> Outcome:
+        """Keep an outcome of which more is known by now."""
+        self.outcomes[outcome.result.nodeid] = outcome
         return outcome
 
     def environment(self, key: str, suspicion: Verdict) -> str:
@@ -173,14 +208,24 @@ class Ledger:
         assert self.baseline is not None
         told = "" if estimate is None else f" {units.change(estimate.ratio)}"
         then = self.baseline.sessions[stored.session].packages
-        now = versions(then)
-        changed = [f"{name} {then[name]} → {now.get(name, 'none')}" for name in then if then[name] != now.get(name)]
+        changed = changed_versions(then)
         if not changed:
             cause = "no package has changed, so the machine has"
         else:
             name = changed[0].partition(" ")[0]
             cause = f"{', '.join(changed)}; --rlperf-against=pip:{name}=={then[name]} tells what that cost"
         return f"stored numbers say{told}: {cause}"
+
+    def changes(self) -> list[str]:
+        """Say what is different now from when the figures were stored that outcomes were compared with."""
+        if self.settings.against is not None:
+            return []
+        if self.baseline is None:
+            return [f"the machine: {other}" for other in self._others if other]
+        then: dict[str, str] = {}
+        for key in sorted({outcome.baseline.session for outcome in self.outcomes.values() if outcome.baseline}):
+            then.update(self.baseline.sessions[key].packages)
+        return changed_versions(then)
 
     def told_by_mean(self, key: str) -> bool | None:
         """Whether a test's stored figures are means of long calls, None where there are none to go by."""
@@ -200,11 +245,24 @@ class Ledger:
         """Say what all outcomes were compared with, each thing once."""
         return list(dict.fromkeys(self.origin(outcome) for outcome in self.outcomes.values() if outcome.before))
 
+    def provenance(self) -> Provenance:
+        """Return where the figures come from, as it is when this is first asked: at the end of the run."""
+        if self._provenance is None:
+            self._provenance = make_provenance(self._tree, self._read_tree(), self.modules)
+        return self._provenance
+
+    def _read_tree(self) -> Tree:
+        """Return the state of the tree, in which what the run itself writes does not count."""
+        settings = self.settings
+        outputs = (settings.json, settings.html, settings.benchmark_json, settings.trace)
+        return read_tree(self._root, settings.baseline_dir, [path for path in outputs if path is not None])
+
     def save(self, failed: Iterable[str], run_failed: bool) -> None:
         """Store what may be stored: nothing of a test that failed, and nothing over old figures in a run that did."""
-        now = make_provenance(self._tree, read_tree(self._root, self.settings.baseline_dir), self.modules)
+        now = self.provenance()
         self.saved = Saved(self.store.path, settleable=now.settleable)
-        slower = any(outcome.verdict.status is Status.SLOWER for outcome in self.outcomes.values())
+        verdicts = [outcome.verdict for outcome in self.outcomes.values()]
+        slower = any(verdict.status is Status.SLOWER and not verdict.accepted for verdict in verdicts)
         locked = (run_failed or slower) and self.settings.accept is None
         failures = set(failed)
         session = now.created if now.commit is None else f"{now.created} {now.commit[:12]}"
@@ -227,13 +285,15 @@ class Ledger:
             return "its measurement was INVALID"
         if len(outcome.result.workers) < WORKERS:
             return f"{len(outcome.result.workers)} of {WORKERS} workers measured it; raise --rlperf-max-time"
-        if outcome.verdict.suspect and outcome.baseline is not None and self.settings.accept is None:
+        if outcome.verdict.suspect and outcome.baseline is not None and not outcome.verdict.accepted:
             return 'they may be slower than the old figures; --rlperf-accept="why" replaces them'
         if locked and (outcome.baseline is not None or outcome.verdict.status is Status.SLOWER):
             return 'a run with failures or something SLOWER keeps old figures; --rlperf-accept="why" replaces them'
         return None
 
     def _acceptance(self, outcome: Outcome, created: str) -> Acceptance | None:
-        if self.settings.accept is None or outcome.baseline is None or outcome.verdict.status is not Status.SLOWER:
+        verdict, allowance = outcome.verdict, outcome.verdict.allowance
+        if not verdict.accepted or outcome.baseline is None or verdict.status is not Status.SLOWER:
             return None
-        return Acceptance(self.settings.accept, created, outcome.baseline.result.call_s)
+        reason = self.settings.accept or ("" if allowance is None else f"{allowance.reason} ({allowance.commit})")
+        return Acceptance(reason, created, outcome.baseline.result.call_s)

@@ -67,10 +67,12 @@ class Opponents:
         self._make_pool = make_pool
         self._known: dict[str, Opponent | SideError] = {}
         self._pools: list[Pool] = []
+        self._bases: list[Pool] = []
 
     def meet(self, sides: Sides) -> Opponent:
         """Return the opponent that ``sides`` describe."""
         base = self.pool(self._launch("base worker", sides.base, sides))
+        self._bases.append(base)
         alike = _starts(sides.head) == _starts(self._own)
         head = self._heads if alike else self.pool(self._launch("head worker", sides.head, sides))
         return Opponent(sides, base, head)
@@ -86,6 +88,10 @@ class Opponents:
         if isinstance(found, SideError):
             raise found
         return found
+
+    def is_base(self, worker: Worker) -> bool:
+        """Whether ``worker`` is one of a base side's."""
+        return any(worker in base for base in self._bases)
 
     def give_up(self, opponent: Opponent, error: SideError) -> None:
         """Remember that ``opponent`` cannot be compared with after all."""

@@ -85,6 +85,14 @@ OPTIONS = (
            "the slowdowns a self-check tries, beside none (default: 2% 3% 5% 10%)"),
     Option("json", "--rlperf-json", False, False, parse_path, None, "FILE",
            "write what was found, figures and verdicts, as JSON"),
+    Option("html", "--rlperf-html", False, False, parse_path, None, "FILE",
+           "write a report as one HTML file that works offline (needs plotly: the extra `html`)"),
+    Option("benchmark_json", "--rlperf-benchmark-json", False, False, parse_path, None, "FILE",
+           "write the figures in pytest-benchmark's JSON, for the tools that read it"),
+    Option("benchmark_phases", "--rlperf-benchmark-phases", False, False, parse_flag, False, None,
+           "with --rlperf-benchmark-json: phases as rows of their own"),
+    Option("trace", "--rlperf-trace", False, False, parse_path, None, "DIR",
+           "write one call of each test and side for Perfetto and speedscope"),
     Option("min_change_s", None, False, True, parse_duration, 0.0, None,
            "an absolute time per call: a smaller change never fails"),
     Option("gate", None, False, True, parse_flag, True, None,
@@ -119,6 +127,10 @@ class Config:
     selfcheck: bool
     slowdowns: tuple[float, ...]
     json: Path | None
+    html: Path | None
+    benchmark_json: Path | None
+    benchmark_phases: bool
+    trace: Path | None
     min_change_s: float
     gate: bool
     counters: Counters
@@ -180,10 +192,14 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
         )
     if not settings.active and "--rlperf-strict" in map(str, config.invocation_params.args):
         raise pytest.UsageError("--rlperf-strict has nothing to judge: it goes with --rlperf, which measures")
-    if not settings.active and settings.json is not None:
-        raise pytest.UsageError("--rlperf-json has nothing to write: it goes with --rlperf, which measures")
-    if settings.json is not None and settings.json.is_dir():
-        raise pytest.UsageError(f"--rlperf-json={settings.json} is a directory: name a file to write")
+    others = {"html": settings.html, "benchmark-json": settings.benchmark_json, "trace": settings.trace}
+    for name, path in {"json": settings.json, **others}.items():
+        if not settings.active and path is not None:
+            raise pytest.UsageError(f"--rlperf-{name} has nothing to write: it goes with --rlperf, which measures")
+    if settings.benchmark_phases and settings.benchmark_json is None:
+        raise pytest.UsageError("--rlperf-benchmark-phases adds rows to a file: it goes with --rlperf-benchmark-json")
+    if settings.selfcheck and any(path is not None for path in others.values()):
+        raise pytest.UsageError("--rlperf-selfcheck writes --rlperf-json only: leave out other outputs")
     if settings.inline and settings.save:
         raise pytest.UsageError(
             "--rlperf-inline measures in one process, too little for a baseline: leave out one of --rlperf-inline "

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from pytest_rlperf.baseline.history import is_same_work
 from pytest_rlperf.baseline.machine import describe
-from pytest_rlperf.baseline.provenance import providing, versions
+from pytest_rlperf.baseline.provenance import changed_versions, providing
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.measure.sides.installs import installs_from, normalized
 from pytest_rlperf.model import Baseline, Counting, Machine, PhaseCounts, Result
@@ -71,7 +71,7 @@ class Memory:
         outdated = False
         for baseline in self._baselines(obstacles):
             stored = baseline.results.get(result.nodeid)
-            if stored is None or not _is_same_work(stored.result, result):
+            if stored is None or not is_same_work(stored.result, result):
                 continue
             counting = stored.result.counting
             if counting is None or not counting.workers:
@@ -110,10 +110,7 @@ class Memory:
             for name, version in baseline.sessions[session].packages.items()
             if normalized(name) not in self._free
         }
-        now = versions(then)
-        return differing + [
-            f"{name} {then[name]} → {now.get(name, 'none')}" for name in then if then[name] != now.get(name)
-        ]
+        return differing + changed_versions(then)
 
     @cached_property
     def _free(self) -> frozenset[str]:
@@ -125,12 +122,6 @@ class Memory:
 def tree_top(directory: Path) -> Path:
     """Return the directory of the repository that ``directory`` lies in, else itself."""
     return next((place for place in (directory, *directory.parents) if (place / ".git").exists()), directory)
-
-
-def _is_same_work(then: Result, now: Result) -> bool:
-    """Whether two results are of the same workload, of calls of one size."""
-    same = (then.component, then.unit) == (now.component, now.unit)
-    return same and math.isclose(then.items, now.items, rel_tol=0.05)
 
 
 def _without(counting: Counting, names: frozenset[str]) -> Counting:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
+import os
 
 import pytest
 
 from pytest_rlperf import units
-from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.benchmark import TakenOver, add_stats, uses_benchmark
 from pytest_rlperf.coordinator import Coordinator, share_s
+from pytest_rlperf.epilogue import Epilogue
 from pytest_rlperf.fixtures import ENGINE, is_measured, result_key
 from pytest_rlperf.inline import InlineEngine
 from pytest_rlperf.ledger import Ledger
 from pytest_rlperf.measure.solo import WORKERS, expected_s
 from pytest_rlperf.options import Config
-from pytest_rlperf.report.matrix import render_matrix
-from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
-from pytest_rlperf.report.selfcheck import render_selfcheck
-from pytest_rlperf.report.summary import Summary, next_commands, saved_notes, uncompared_notes
-from pytest_rlperf.report.terminal import LiveLine, NoLine, render_summary
+from pytest_rlperf.outputs import check_outputs
+from pytest_rlperf.report.files import OutputError
+from pytest_rlperf.report.github import check_github
+from pytest_rlperf.report.terminal import LiveLine, NoLine
 
 
 class MeasuredRun:
@@ -30,7 +29,7 @@ class MeasuredRun:
         self._config = config
         self._settings = settings
         self._path = path
-        self._notes: list[str] = []
+        self._notes: list[str] = check_github(os.environ)
         self._failed: set[str] = set()
         self._passed: list[str] = []
         self._items: dict[str, pytest.Item] = {}
@@ -38,9 +37,11 @@ class MeasuredRun:
             self._notes.append("pytest-xdist's distribution is off: measured tests run one at a time")
             config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
         try:
+            check_outputs(settings)
             self._ledger = Ledger(settings, config.rootpath)
-        except BaselineError as error:
+        except (BaselineError, OutputError) as error:
             raise pytest.UsageError(str(error)) from None
+        self._epilogue = Epilogue(config, settings, self._ledger, self._notes)
         names = self._ledger.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
             raise pytest.UsageError(
@@ -95,6 +96,7 @@ class MeasuredRun:
         # Fixed here: each verdict stands at once, whatever later tests do.
         self._ledger.expect(sum(self._settings.for_test(item).gate for item in session.items))
         self._items = {item.nodeid: item for item in session.items}
+        self._epilogue.expect(session.items)
         line = self._live_line()
         if self._settings.inline:
             session.config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
@@ -112,6 +114,8 @@ class MeasuredRun:
             outcome = self._ledger.outcomes.get(result_key(item))
             if outcome is not None and outcome.result.workers:
                 add_stats(item, outcome.result, said)
+        if item is not None:
+            self._epilogue.see(item, report)
         if report.failed:
             self._failed.add(report.nodeid)
         elif report.when == "call" and report.passed:
@@ -129,16 +133,21 @@ class MeasuredRun:
         fitness = self._ledger.fitness
         if self._settings.strict and fitness is not None and not fitness.is_fit and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self._write_json(session)
         if exitstatus == pytest.ExitCode.OK and not (self._ledger.outcomes or self._ledger.selfchecks):
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             self._notes.append("nothing was measured: no test called an rlperf fixture")
-        if not self._settings.save or not self._ledger.outcomes:
-            return
+        failed = {keys[nodeid] for nodeid in self._failed if nodeid in keys}
+        if self._settings.save and self._ledger.outcomes:
+            self._save(session, failed, finished=finished)
+        complaints = self._epilogue.write(failed)
+        self._notes += complaints
+        if complaints:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _save(self, session: pytest.Session, failed: set[str], *, finished: bool) -> None:
         if not finished:
             self._notes.append("nothing was stored: the run was interrupted")
             return
-        failed = {keys[nodeid] for nodeid in self._failed if nodeid in keys}
         try:
             self._ledger.save(failed, run_failed=bool(session.testsfailed))
         except BaselineError as error:
@@ -152,91 +161,9 @@ class MeasuredRun:
             self._notes.append(f"nothing was compared: no gated test runs on {self._settings.against}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
-    def _write_json(self, session: pytest.Session) -> None:
-        path, ledger = self._settings.json, self._ledger
-        if path is None:
-            return
-        if ledger.fitness is not None:
-            document = selfcheck_document(ledger.machine, ledger.selfchecks, ledger.fitness)
-        else:
-            notes = [*self._notes, *uncompared_notes(ledger.uncompared, verbose=True)]
-            document = run_document(ledger.machine, ledger.outcomes, ledger.origins(), notes)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(written(document), encoding="utf-8")
-        except OSError as error:
-            self._notes.append(f"cannot write --rlperf-json={path}: {error.strerror}")
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
-
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the table, the phases, and what to do next."""
-        ledger = self._ledger
-        if ledger.fitness is not None:
-            terminalreporter.section("rlperf")
-            terminalreporter.write(
-                render_selfcheck(
-                    list(ledger.selfchecks.values()),
-                    ledger.fitness,
-                    machine=describe(ledger.machine),
-                    width=terminalreporter._tw.fullwidth,
-                    color=terminalreporter.hasmarkup,
-                )
-            )
-            return
-        outcomes = list(ledger.outcomes.values())
-        if not (outcomes or self._notes):
-            return  # the run ended before anything was measured, and says why
-        verbose = self._config.get_verbosity() > 0
-        summary = Summary(
-            machine=describe(ledger.machine),
-            origins=ledger.origins(),
-            notes=[
-                *self._notes,
-                *uncompared_notes(ledger.uncompared, verbose=verbose),
-                *saved_notes(ledger.saved),
-            ],
-            commands=next_commands(
-                outcomes,
-                self._command(),
-                saved=ledger.saved is not None,
-                against=self._settings.against is not None,
-                verbose=verbose,
-            ),
-        )
-        terminalreporter.section("rlperf")
-        terminalreporter.write(
-            render_summary(
-                outcomes,
-                summary,
-                width=terminalreporter._tw.fullwidth,
-                color=terminalreporter.hasmarkup,
-                verbose=verbose,
-            )
-        )
-        matrix = render_matrix(outcomes, self._unmeasured(terminalreporter), width=terminalreporter._tw.fullwidth)
-        if matrix:
-            terminalreporter.section("rlperf suite")
-            terminalreporter.write(matrix)
-
-    def _unmeasured(self, reporter: pytest.TerminalReporter) -> dict[str, str]:
-        """Return why tests have no figures, by their keys; of those that failed some have."""
-        keys = {nodeid: result_key(item) for nodeid, item in self._items.items()}
-        unmeasured = {keys[nodeid]: "failed" for nodeid in self._failed if nodeid in keys}
-        for report in reporter.getreports("skipped"):
-            why = report.longrepr[-1] if isinstance(report.longrepr, (tuple, list)) else report.longreprtext
-            if report.nodeid in keys:
-                unmeasured[keys[report.nodeid]] = f"skipped: {str(why).removeprefix('Skipped: ')}"
-        return unmeasured
-
-    def _command(self) -> str:
-        """Return the command of this run, less what says to measure, so that other flags can be put behind it."""
-        kept, args = [], iter(str(arg) for arg in self._config.invocation_params.args)
-        for arg in args:
-            if arg == "--rlperf-accept":
-                next(args, None)
-            elif arg not in ("--rlperf", "--rlperf-save-baseline") and not arg.startswith("--rlperf-accept="):
-                kept.append(arg)
-        return shlex.join(["pytest", *kept])
+        self._epilogue.show(terminalreporter, self._failed)
 
     def _live_line(self) -> LiveLine | NoLine:
         """Return a line to show progress on, where there is a terminal to show it and nothing else writes there."""

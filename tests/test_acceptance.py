@@ -3,12 +3,28 @@ from __future__ import annotations
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.judge.allowance import allow
+from pytest_rlperf.judge.creep import creep
 from pytest_rlperf.measure.sides.trailers import parse_allowance, read_allowances
-from pytest_rlperf.model import Allowance, CounterChange, Estimate, Reason, Status, Verdict
+from pytest_rlperf.model import (
+    Allowance,
+    CounterChange,
+    Estimate,
+    Figures,
+    Machine,
+    Provenance,
+    Reason,
+    Result,
+    Status,
+    StoredResult,
+    Verdict,
+    WorkerRecord,
+)
 
 SLOWER = Verdict(
     status=Status.SLOWER,
@@ -120,3 +136,60 @@ def test_more_that_is_counted_is_accepted_too() -> None:
     more = CounterChange("gae", "ops:aten::mm", 1, 2)
     verdict = replace(SLOWER, estimate=None, reason=Reason("counters", "gae: aten::mm 1 → 2"), counters=(more,))
     assert allow(verdict, KEY, [allowance("test_gae*")]).accepted
+
+
+# ------------------------------------------------------------------ slow creep
+
+
+def stored_in(store: Store, session: str, relative: float, **changes: Any) -> StoredResult:
+    """Store figures of one test, and return what the baseline then has of it."""
+    result = replace(measured(relative), **changes)
+    provenance = Provenance(session * 40, None, False, f"2026-0{session}-01", {})
+    store.write(session, provenance, {KEY: StoredResult(result, session, None)})
+    baseline = store.read()
+    assert baseline is not None
+    return baseline.results[KEY]
+
+
+def measured(relative: float, **changes: Any) -> Result:
+    """Return figures of five workers, as multiples of the kernel."""
+    figures = Figures(1e-3, relative, relative)
+    worker = WorkerRecord(figures, figures, False, False, 8.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+    return replace(Result(KEY, "gae", "transition", 8.0, (worker,) * 5, (), 0.0, ()), **changes)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Return a store of baselines that has none yet."""
+    return Store(tmp_path, "default", Machine("Linux", "x86_64", "Made Up 9000", 4, "CPython 3.11", 1))
+
+
+def test_small_steps_add_up(store: Store) -> None:
+    """Each baseline is 2 % slower than the last; the change since the first is told beside today's."""
+    first = stored_in(store, "1", 10.0)
+    assert first.first is None
+    assert creep(measured(10.2), first, None) is None
+    stored_in(store, "2", 10.2)
+    third = stored_in(store, "3", 10.4)
+    found = creep(measured(10.6), third, None)
+    assert found is not None
+    assert found.ratio == pytest.approx(1.06)
+    assert (found.created, found.commit) == ("2026-01-01", "1" * 40)
+
+
+def test_live_pairs_tell_the_last_step(store: Store) -> None:
+    """They have no kernel: their ratio is the step from the stored figures, whose distance from the first is known."""
+    stored_in(store, "1", 10.0)
+    second = stored_in(store, "2", 11.0)
+    live = measured(0.0)
+    found = creep(live, second, 1.1)
+    assert found is not None
+    assert found.ratio == pytest.approx(1.21)
+    assert creep(live, second, None) is None
+
+
+def test_another_workload_begins_anew(store: Store) -> None:
+    """Figures of calls of another size are the first of their kind; storing one session twice makes no step."""
+    stored_in(store, "1", 10.0)
+    assert stored_in(store, "1", 10.0).first is None
+    assert stored_in(store, "2", 20.0, items=16.0).first is None

@@ -47,6 +47,7 @@ class TargetTwice(SAC):
     """Evaluates the target network once more than it has to."""
 
     def target_q(self, batch: Batch) -> Any:
+        """Return the target, found twice."""
         with torch.no_grad():
             self.target_critic(batch.next_obs, batch.actions)
         return super().target_q(batch)
@@ -56,6 +57,7 @@ class Float64Rewards(SAC):
     """Has rewards in double precision, as NumPy gives them by itself, and computes the targets in it."""
 
     def target_q(self, batch: Batch) -> Any:
+        """Return the target, by way of float64."""
         return super().target_q(batch._replace(rewards=batch.rewards.double())).float()
 
 
@@ -63,6 +65,7 @@ class TargetWithGradients(SAC):
     """Lets autograd record the target, which nothing is ever derived from."""
 
     def target_q(self, batch: Batch) -> Any:
+        """Return the target, recorded first."""
         return SAC.target_q.__wrapped__(self, batch).detach()  # type: ignore[attr-defined]
 
 
@@ -105,6 +108,7 @@ class CollectsWithGradients(PPO):
     """Lets autograd record the policy's passes while it collects."""
 
     def collect(self, n_steps: int) -> Any:
+        """Collect, each act recorded."""
         act = self.model.act
         with torch.no_grad():
             self.model.act = lambda *args: tuple(part.detach() for part in torch.enable_grad()(act)(*args))  # type: ignore[method-assign]
@@ -156,14 +160,16 @@ def test_nothing_is_found_in_a_healthy_component() -> None:
     ("component", "make", "path", "name"),
     [
         pytest.param(
-            "sac", lambda seed: sac(ItemInTheLoss, seed), "sac_update/critic", "ops:aten::_local_scalar_dense", id="item"
+            "sac",
+            lambda seed: sac(ItemInTheLoss, seed),
+            "sac_update/critic",
+            "ops:aten::_local_scalar_dense",
+            id="item",
         ),
         pytest.param(
             "sac", lambda seed: sac(TargetTwice, seed), "sac_update/target_q", "ops:aten::addmm", id="target twice"
         ),
-        pytest.param(
-            "sac", lambda seed: sac(Float64Rewards, seed), "sac_update/target_q", "float64_ops", id="float64"
-        ),
+        pytest.param("sac", lambda seed: sac(Float64Rewards, seed), "sac_update/target_q", "float64_ops", id="float64"),
         pytest.param(
             "sac", lambda seed: sac(TargetWithGradients, seed), "sac_update/target_q", "grad_ops", id="target gradients"
         ),
@@ -178,7 +184,11 @@ def test_nothing_is_found_in_a_healthy_component() -> None:
             "ppo", lambda seed: ppo(ListsAndStacks, seed), "ppo_collect", "native_calls:numpy", id="list and stack"
         ),
         pytest.param(
-            "ppo", lambda seed: ppo(CopiesObservations, seed), "ppo_collect/policy", "ops:aten::clone", id="copied twice"
+            "ppo",
+            lambda seed: ppo(CopiesObservations, seed),
+            "ppo_collect/policy",
+            "ops:aten::clone",
+            id="copied twice",
         ),
         pytest.param(
             "ppo", lambda seed: ppo(CollectsWithGradients, seed), "ppo_collect/policy", "grad_ops", id="gradients on"

@@ -286,7 +286,7 @@ def read_sides(text: str) -> Sides:
 
     said = json.loads(text.splitlines()[-1])
     tuples = {name: said[name] and tuple(said[name]) for name in ("packages", "changed", "notes")}
-    return Sides(base=side(said["base"]), head=side(said["head"]), **tuples)
+    return Sides(base=side(said["base"]), head=side(said["head"]), commit=said["commit"], **tuples)
 
 
 def run_side(side: Side, sides: Sides) -> tuple[list[str], dict[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
@@ -25,13 +25,23 @@ class Tree:
     dirty: bool
 
 
-def read_tree(root: Path, baseline_dir: Path) -> Tree:
-    """Return the state of the tree at ``root``, in which baselines below ``baseline_dir`` do not count."""
+def read_tree(root: Path, baseline_dir: Path, outputs: Iterable[Path] = ()) -> Tree:
+    """Return the state of the tree at ``root``.
+
+    Baselines below ``baseline_dir`` do not count, nor does what the run itself writes to ``outputs``.
+    """
     commit = _git(root, "rev-parse", "--verify", "HEAD^{commit}")
     top = _git(root, "rev-parse", "--show-toplevel")
     if commit is None or top is None:
         return Tree(None, None, dirty=False)
-    status = _git(root, "status", "--porcelain", "--ignore-submodules=none", "--", *code_paths(Path(top), baseline_dir))
+    found = [path.resolve() for path in outputs]
+    specs = [
+        f":(top,exclude,literal){path.relative_to(Path(top).resolve()).as_posix()}"
+        for path in found
+        if path.is_relative_to(Path(top).resolve())
+    ]
+    paths = [*code_paths(Path(top), baseline_dir), *specs]
+    status = _git(root, "status", "--porcelain", "--ignore-submodules=none", "--", *paths)
     # A status that git does not give may hide anything.
     return Tree(commit, _git(root, "rev-parse", "--verify", "HEAD^{tree}"), dirty=status != "")
 
@@ -75,3 +85,9 @@ def versions(distributions: Iterable[str]) -> dict[str, str]:
         except PackageNotFoundError:
             continue  # an editable install half removed; what has no version cannot be told apart by it
     return found
+
+
+def changed_versions(then: Mapping[str, str]) -> list[str]:
+    """Say which distributions are of another version now, or gone."""
+    now = versions(then)
+    return [f"{name} {then[name]} → {now.get(name, 'none')}" for name in then if then[name] != now.get(name)]

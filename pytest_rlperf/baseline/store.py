@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from pytest_rlperf.baseline.history import first_figures
 from pytest_rlperf.baseline.machine import slug
 from pytest_rlperf.model import Baseline, Machine, Provenance, Result, StoredResult
 from pytest_rlperf.units import round_significant
@@ -68,7 +69,8 @@ class Store:
         """Store ``results`` of one session, keeping what the file has of other tests."""
         old = self.read()
         merged = ({} if old is None else dict(old.results)) | {
-            key: replace(stored, result=_rounded(stored.result)) for key, stored in results.items()
+            key: replace(stored, result=_rounded(stored.result), first=first_figures(old, key, stored))
+            for key, stored in results.items()
         }
         sessions = ({} if old is None else dict(old.sessions)) | {session: provenance}
         used = {stored.session for stored in merged.values()}

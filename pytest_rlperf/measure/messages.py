@@ -2,8 +2,9 @@
 
 One test goes: ``Run`` → reports of its setup → ``Called`` (a fixture was called with a component) → ``Check`` →
 ``Checked`` → perhaps ``Count`` → ``Counted`` → ``WarmUp`` → ``Warmed`` → any number of ``Take`` → ``Taken``, before
-them perhaps ``Place`` → ``Placed`` and ``Slow`` → ``Slowed`` → ``Conclude`` or ``Unwind`` → the remaining reports →
-``Done``. At any point ``Done`` may come instead: the test skipped, failed or never called.
+them perhaps ``Place`` → ``Placed`` and ``Slow`` → ``Slowed`` → perhaps ``Explain`` → ``Explained`` and ``Trace`` →
+``Traced`` → ``Conclude`` or ``Unwind`` → the remaining reports → ``Done``. At any point ``Done`` may come instead: the
+test skipped, failed or never called.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from pytest_rlperf.model import Result, Shape, SliceKind, SliceRecord, Tally, Warm
+from pytest_rlperf.model import Result, Shape, Share, SliceKind, SliceRecord, Tally, Warm
+from pytest_rlperf.model.spans import Span
 
-PROTOCOL = 3
+PROTOCOL = 4
 ENVIRONMENT_KEY = "PYTEST_RLPERF_WORKER"
 
 
@@ -141,6 +143,20 @@ class Taken(Message, frozen=True):
     record: SliceRecord
 
 
+class Explained(Message, frozen=True):
+    """Where a call's time goes; where that is not known, ``notes`` say why."""
+
+    shares: tuple[Share, ...]
+    notes: tuple[str, ...]
+
+
+class Traced(Message, frozen=True):
+    """When what was open in one call; ``notes`` say what the spans lack."""
+
+    spans: tuple[Span, ...]
+    notes: tuple[str, ...]
+
+
 class Done(Message, frozen=True):
     """The test is over in this worker. ``modules`` are the top-level modules loaded by then.
 
@@ -211,6 +227,14 @@ class Take(Message, frozen=True):
     kind: SliceKind
 
 
+class Explain(Message, frozen=True):
+    """Look where a call's time goes, after all that is timed."""
+
+
+class Trace(Message, frozen=True):
+    """Record one call, after all that is timed."""
+
+
 class Failure(msgspec.Struct, frozen=True):
     """Why a measured call must fail: a regression, or a measurement that broke."""
 
@@ -234,9 +258,24 @@ class Quit(Message, frozen=True):
 
 
 FromWorker: TypeAlias = (
-    Ready | Reported | Warned | Called | Checked | Counted | Warmed | Surveyed | Slowed | Placed | Taken | Done
+    Ready
+    | Reported
+    | Warned
+    | Called
+    | Checked
+    | Counted
+    | Warmed
+    | Surveyed
+    | Slowed
+    | Placed
+    | Taken
+    | Explained
+    | Traced
+    | Done
 )
-FromCoordinator: TypeAlias = Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Conclude | Unwind | Quit
+FromCoordinator: TypeAlias = (
+    Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Explain | Trace | Conclude | Unwind | Quit
+)
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=str)
 _from_worker = msgspec.msgpack.Decoder(FromWorker)

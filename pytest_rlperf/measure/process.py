@@ -23,7 +23,20 @@ _POLL_S = 0.2
 _LAST_WORDS = 30  # lines
 _HINT = "; work that long needs a longer --rlperf-max-time, of which an answer may take four times"
 
-Reply = TypeVar("Reply", m.Called, m.Checked, m.Counted, m.Warmed, m.Surveyed, m.Slowed, m.Placed, m.Taken, m.Done)
+Reply = TypeVar(
+    "Reply",
+    m.Called,
+    m.Checked,
+    m.Counted,
+    m.Warmed,
+    m.Surveyed,
+    m.Slowed,
+    m.Placed,
+    m.Taken,
+    m.Explained,
+    m.Traced,
+    m.Done,
+)
 
 
 class WorkerLostError(Exception):
@@ -151,6 +164,16 @@ class Worker:
         """Have the worker take one slice, and wait for it."""
         self._send(m.Take(kind))
         return self._expect(m.Taken, self.patience_s).record
+
+    def explain(self) -> m.Explained:
+        """Have the worker look where a call's time goes, and wait for it."""
+        self._send(m.Explain())
+        return self._expect(m.Explained, self.patience_s)
+
+    def trace(self) -> m.Traced:
+        """Have the worker record one call, and wait for it."""
+        self._send(m.Trace())
+        return self._expect(m.Traced, self.patience_s)
 
     def cpu_s(self) -> float:
         """Return the CPU seconds the process and its children have used."""

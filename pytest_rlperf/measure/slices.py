@@ -12,6 +12,7 @@ from itertools import repeat
 import psutil
 
 from pytest_rlperf.measure.device import Accelerator, find_accelerator
+from pytest_rlperf.measure.explaining import explain
 from pytest_rlperf.measure.library import DeviceLibrary, Torch
 from pytest_rlperf.measure.placement import ActivityWatch, cpu_reader
 from pytest_rlperf.measure.rounds import (
@@ -29,7 +30,8 @@ from pytest_rlperf.measure.rounds import (
 from pytest_rlperf.measure.settling import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S, settle
 from pytest_rlperf.measure.slowdown import steps_for
 from pytest_rlperf.measure.tracing import Trace, Tracer
-from pytest_rlperf.model import Pace, Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.model import Pace, Shape, Share, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.model.spans import Span
 from pytest_rlperf.timers.probes import attached, quieten_torchrl
 
 __all__ = ["SLICE_S", "WARM_UP_MOST_S", "WARM_UP_S", "Clocks", "Meter", "slice_figure_ns", "slice_shape"]
@@ -191,6 +193,23 @@ class Meter:
             cpu=self._cpu(),
             phases=() if trace is None else trace.phases(calls),
         )
+
+    def explain(self) -> tuple[tuple[Share, ...], tuple[str, ...]]:
+        """Return where a call's time goes, and notes where that is not known."""
+        __tracebackhide__ = True
+        wait = None if self.device is None else self.device.clock.synchronize
+        with warnings.catch_warnings(), nullcontext() if self.device is None else self.device.answering():
+            warnings.simplefilter("ignore")  # as in slices
+            return explain(self.workload, self._call_s, wait)
+
+    def trace(self) -> tuple[tuple[Span, ...], tuple[str, ...]]:
+        """Record one call, and return when what was open in it, and notes; it belongs to no slice."""
+        __tracebackhide__ = True
+        with warnings.catch_warnings(), nullcontext() if self.device is None else self.device.answering():
+            warnings.simplefilter("ignore")  # as in slices
+            found = self._tracer.trace_call(self.device)
+        self.workload.processed(0)
+        return found
 
     def slow_down(self, share: float, steps: int | None) -> int:
         """Have every round do extra work from now on, ``share`` of it unless told in steps; return the steps.

@@ -9,9 +9,11 @@ from typing import Protocol
 from pytest_rlperf.measure.device import Accelerator
 from pytest_rlperf.measure.rounds import ClockNs, Timed
 from pytest_rlperf.model import Phase, Probe, Workload
+from pytest_rlperf.model.spans import Span
 from pytest_rlperf.timers import Tree, recording_into
 from pytest_rlperf.timers.device import Tape
 from pytest_rlperf.timers.probes import attached, standing_probes
+from pytest_rlperf.timers.tracing import trace_call
 
 
 class Trace(Protocol):
@@ -125,6 +127,12 @@ class Tracer:
             return HostTrace(Timed(call, setup), probes, self._wall_ns)
         look, self._has_looked = not self._has_looked, True  # once tells; calls may be long
         return DeviceTrace(device, call, setup, probes, look=look)
+
+    def trace_call(self, device: Accelerator | None) -> tuple[tuple[Span, ...], tuple[str, ...]]:
+        """Record one call, every entry by itself; return the spans, and notes on what they lack."""
+        call, probes = self._source()
+        tape = None if device is None else Tape(device.clock, sync=device.sync_edges)
+        return trace_call(call, setup=self._workload.setup, probes=probes, clock=self._wall_ns, tape=tape)
 
     def _source(self) -> tuple[Callable[[], object], tuple[Probe, ...]]:
         """Return the call that is recorded and the probes to put in place."""

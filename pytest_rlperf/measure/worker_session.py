@@ -87,6 +87,10 @@ class RemoteEngine:
                         m.send(self._connection, m.Placed())
                     case m.Take():
                         m.send(self._connection, m.Taken(meter.take(order.kind)))
+                    case m.Explain():
+                        m.send(self._connection, m.Explained(*meter.explain()))
+                    case m.Trace():
+                        m.send(self._connection, m.Traced(*meter.trace()))
                     case m.Conclude():
                         return _conclude(order)
                     case m.Unwind():

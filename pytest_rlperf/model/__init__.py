@@ -6,7 +6,7 @@ Quantities are in base units: seconds as ``float``, integer nanoseconds where a 
 from pytest_rlperf.model.checked import Fitness, Selfcheck, Trial
 from pytest_rlperf.model.counting import Count, CounterChange, Counting, PhaseCounts, Share, Tally
 from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceSlice, DeviceTimes, Pace
-from pytest_rlperf.model.judged import Allowance, Estimate, Outcome, Policy, Reason, Status, Verdict
+from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Policy, Reason, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, PairRecord, log_ratios
 from pytest_rlperf.model.measured import (
     Figures,
@@ -23,7 +23,7 @@ from pytest_rlperf.model.measured import (
     Workload,
 )
 from pytest_rlperf.model.sides import Project, Side, Sides
-from pytest_rlperf.model.stored import Acceptance, Baseline, Machine, Provenance, StoredResult
+from pytest_rlperf.model.stored import Acceptance, Baseline, FirstFigures, Machine, Provenance, StoredResult
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 
 __all__ = [
@@ -36,11 +36,13 @@ __all__ = [
     "Count",
     "CounterChange",
     "Counting",
+    "Creep",
     "DeviceFigures",
     "DeviceSlice",
     "DeviceTimes",
     "Estimate",
     "Figures",
+    "FirstFigures",
     "Fitness",
     "Gauge",
     "Harvest",

@@ -105,6 +105,18 @@ class Policy:
 
 
 @dataclass(frozen=True)
+class Creep:
+    """How a test's time has changed since the oldest figures stored of it, a step at a time: a ratio, and their origin.
+
+    A baseline that moves along with small slowdowns calls each of them the same.
+    """
+
+    ratio: float
+    created: str
+    commit: str | None
+
+
+@dataclass(frozen=True)
 class Outcome:
     """A test's whole story, as the reports read it; ``live`` is None where only stored numbers were compared."""
 
@@ -113,6 +125,7 @@ class Outcome:
     live: Live | None
     verdict: Verdict
     seconds: float
+    creep: Creep | None = None
 
     @property
     def before(self) -> Result | None:

@@ -41,20 +41,38 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Why figures were replaced although something was slower."""
+    """Why figures were replaced although something was slower; ``by`` is who did it, empty where nobody asked."""
 
     reason: str
     created: str
     previous_call_s: float
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class FirstFigures:
+    """The oldest figures that a baseline ever had of a test, kept when they are replaced.
+
+    ``relative`` are multiples of a call of the interpreter's kernel, one for each worker, by ``clock``.
+    """
+
+    created: str
+    commit: str | None
+    clock: str
+    relative: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class StoredResult:
-    """One test's entry in a baseline: its figures, the session they come from, and why they were accepted."""
+    """One test's entry in a baseline: its figures, the session they come from, and why they were accepted.
+
+    ``first`` are the oldest figures that these come after, None where these are the first.
+    """
 
     result: Result
     session: str
     accepted: Acceptance | None
+    first: FirstFigures | None = None
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,10 @@ def _change(outcome: Outcome) -> str:
     return f"{units.change(estimate.ratio)} {interval:>12}"
 
 
+def _creep(outcome: Outcome) -> str:
+    return "" if outcome.creep is None else units.change(outcome.creep.ratio)
+
+
 def _status(outcome: Outcome) -> str:
     accepted = outcome.verdict.accepted and outcome.verdict.status is Status.SLOWER
     return f"{outcome.verdict.status.value}{' (accepted)' if accepted else ''}{'' if outcome.verdict.gated else ' *'}"
@@ -64,6 +68,7 @@ COLUMNS = (
     Column("items/s", _throughput, "right"),
     Column("baseline", _baseline, "right"),
     Column("change      99 % CI", _change, "right"),
+    Column("since first", _creep, "right"),
     Column("verdict", _status, "left"),
 )
 

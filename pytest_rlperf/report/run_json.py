@@ -5,23 +5,35 @@ from __future__ import annotations
 import enum
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pytest_rlperf.model import Fitness, Machine, Outcome, Selfcheck
+from pytest_rlperf.model import Fitness, Machine, Outcome, Provenance, Selfcheck
 
 SCHEMA = 1
 
 
 def run_document(
-    machine: Machine, outcomes: Mapping[str, Outcome], origins: Sequence[str], notes: Sequence[str]
+    machine: Machine,
+    outcomes: Mapping[str, Outcome],
+    origins: Sequence[str],
+    notes: Sequence[str],
+    *,
+    provenance: Provenance | None = None,
+    failed: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Return a measured run: each test's result, what it was compared with, and its verdict."""
+    """Return a measured run: each test's result, what it was compared with, and its verdict.
+
+    ``provenance`` is of the code that was measured, ``failed`` the keys of tests that failed for whatever reason: what
+    a baseline needs to know before it takes the figures over.
+    """
     return {
         "schema": SCHEMA,
         "kind": "run",
         "machine": asdict(machine),
+        "provenance": None if provenance is None else asdict(provenance),
+        "failed": sorted(failed),
         "compared": list(origins),
         "notes": list(notes),
         "tests": {key: _outcome(outcome) for key, outcome in outcomes.items()},
@@ -59,11 +71,16 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return ``value`` with what JSON has no word for as null."""
     if isinstance(value, dict):
-        return {str(name): _plain(part) for name, part in value.items()}
+        return {_text(str(name)): _plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value
+    return _text(value) if isinstance(value, str) else value
+
+
+def _text(text: str) -> str:
+    """Return ``text`` with half a character, as a file's name may hold, written out: UTF-8 has no way to say it."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

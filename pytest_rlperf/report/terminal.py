@@ -19,6 +19,7 @@ from pytest_rlperf.model import Outcome, Status
 from pytest_rlperf.report.counters import counter_lines
 from pytest_rlperf.report.device import device_lines
 from pytest_rlperf.report.rows import blame_lines, columns, cost_text, phase_rows, test_name
+from pytest_rlperf.report.shares import shares_lines
 from pytest_rlperf.report.summary import Summary
 
 _STYLES = {
@@ -162,7 +163,9 @@ def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None
     for line in counter_lines(outcome, verbose=verbose):
         console.print(Padding(Text(line), (0, 0, 0, 2)))
     if verbose:
-        for line in device_lines(outcome):
+        shares = shares_lines(outcome.result.shares)
+        where = ["where the time goes", *(f"  {line}" for line in shares)] if shares else []
+        for line in (*where, *device_lines(outcome)):
             console.print(Padding(Text(line), (0, 0, 0, 2)))
         console.print(Padding(Text(cost_text(outcome)), (0, 0, 0, 2)))
     console.print()

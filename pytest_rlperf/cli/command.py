@@ -1,0 +1,112 @@
+"""What every subcommand of ``rlperf`` is made of: arguments, exit codes, and text that does a terminal no harm."""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import fnmatch
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NoReturn
+
+_PIPE_COLUMNS = 120  # where there is no terminal to ask, tables are as wide as a log viewer shows
+
+
+class Exit(enum.IntEnum):
+    """How ``rlperf`` ends, in the numbers that pytest has for it, too."""
+
+    NOTHING_SLOWER = 0
+    SLOWER = 1
+    USAGE = 4
+    NOTHING_MEASURED = 5
+
+
+class UsageError(Exception):
+    """A command cannot be followed; the text says what happened and what to do."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose usage errors end with pytest's number for them."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say how the command is used and what is wrong, and end with exit code 4."""
+        self.print_usage(sys.stderr)
+        self.exit(int(Exit.USAGE), f"{self.prog}: error: {message}\n")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: its name and help, the arguments it takes, and what it does with them.
+
+    One that ``passes_on`` has the arguments that it does not know in ``others``.
+    """
+
+    name: str
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.ArgumentParser, argparse.Namespace], int]
+    passes_on: bool = False
+
+
+def width() -> int | None:
+    """Return the terminal's columns, None where the output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table_width() -> int:
+    """Return how wide a table may be: as wide as the terminal, or as a log where there is none."""
+    return width() or _PIPE_COLUMNS
+
+
+def has_color() -> bool:
+    """Whether the output is for a terminal whose user has not said that it shall have no colour."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def print_text(text: str) -> None:
+    """Write text, with what the encoding lacks written out."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def complain(error: Exception) -> None:
+    """Write an error on standard error, with what is not printable written out."""
+    from pytest_rlperf.report.tree import shown
+
+    encoding = sys.stderr.encoding or "utf-8"
+    text = f"rlperf: error: {shown(str(error))}\n"
+    sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """Give a command the argument that chooses tests."""
+    parser.add_argument(
+        "-k",
+        dest="patterns",
+        action="append",
+        metavar="TEST",
+        help="only tests whose id holds this text, or matches it where it has * or ?; may be given several times",
+    )
+
+
+def chosen(keys: Iterable[str], patterns: list[str] | None) -> list[str]:
+    """Return the keys that are asked for, in their order; UsageError where there is none for a pattern."""
+    known = list(keys)
+    if not patterns:
+        return known
+    for pattern in patterns:
+        if not any(_matches(key, pattern) for key in known):
+            raise UsageError(f"-k {pattern}: no such test; there is: {', '.join(known[:10]) or 'none'}{_more(known)}")
+    return [key for key in known if any(_matches(key, pattern) for pattern in patterns)]
+
+
+def _matches(key: str, pattern: str) -> bool:
+    # An id's brackets are meant as they are, which they are not to fnmatch.
+    return pattern in key or fnmatch.fnmatchcase(key, pattern.replace("[", "[[]"))
+
+
+def _more(known: list[str]) -> str:
+    return f" and {len(known) - 10} more" if len(known) > 10 else ""

@@ -1,0 +1,66 @@
+"""``rlperf show``: a run or a baseline as pytest showed it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from pytest_rlperf.cli.command import (
+    Command,
+    Exit,
+    UsageError,
+    add_choice,
+    chosen,
+    complain,
+    has_color,
+    print_text,
+    table_width,
+)
+from pytest_rlperf.cli.files import exit_code, outcomes_of, read, results_of
+
+if TYPE_CHECKING:
+    from pytest_rlperf.report.reading import Recorded
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="what --rlperf-json wrote, a baseline, or - for standard input")
+    add_choice(parser)
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="every test's phases, and what its figures rest on"
+    )
+
+
+def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    try:
+        recorded = read(arguments.file)
+        keys = chosen(results_of(recorded), arguments.patterns)
+    except UsageError as error:
+        complain(error)
+        return Exit.USAGE
+    print_text(_rendered(recorded, keys, verbose=arguments.verbose))
+    outcomes, results = outcomes_of(recorded), results_of(recorded)
+    return exit_code([outcomes[key] for key in keys if key in outcomes], [results[key] for key in keys])
+
+
+def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
+    from pytest_rlperf.baseline.machine import describe
+    from pytest_rlperf.model import Baseline
+    from pytest_rlperf.report.reading import RunFile
+    from pytest_rlperf.report.recorded import render_baseline
+    from pytest_rlperf.report.selfcheck import render_selfcheck
+    from pytest_rlperf.report.summary import Summary
+    from pytest_rlperf.report.terminal import render_summary
+
+    width, color, machine = table_width(), has_color(), describe(recorded.machine)
+    if isinstance(recorded, Baseline):
+        table = render_baseline(recorded, keys, width=width, color=color, verbose=verbose)
+        return f"{table}\nmachine   {machine}\n"
+    if isinstance(recorded, RunFile):
+        summary = Summary(machine, recorded.compared, recorded.notes, commands=())
+        outcomes = [recorded.tests[key] for key in keys]
+        return render_summary(outcomes, summary, width=width, color=color, verbose=verbose)
+    checks = [recorded.tests[key] for key in keys]
+    return render_selfcheck(checks, recorded.fitness, machine=machine, width=width, color=color)
+
+
+COMMAND = Command("show", "Show a run or a baseline as pytest showed it.", _add_arguments, _run)

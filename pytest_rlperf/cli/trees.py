@@ -1,0 +1,104 @@
+"""``rlperf tree``: timer trees from files, compared and converted."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from pytest_rlperf.cli.command import Command, Exit, complain, print_text, width
+from pytest_rlperf.errors import TimerFileError
+from pytest_rlperf.model import TimerTree
+from pytest_rlperf.timers import formats
+
+_TEXT = "text"
+
+
+def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="a file of timings, of any format below, or - for standard input"
+    )
+    parser.add_argument("--diff", nargs=2, metavar=("A", "B"), help="compare two files path by path")
+    parser.add_argument("--tree", metavar="NAME", help="only trees of this name, where a file holds several")
+    parser.add_argument(
+        "--workers", action="store_true", help="also the trees that were merged into each, as they came"
+    )
+    parser.add_argument(
+        "--format",
+        choices=[_TEXT, *formats.FORMATS],
+        default=_TEXT,
+        help="what to write: a table (text, the default), or the trees in one of the formats that are read",
+    )
+
+
+def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    if arguments.diff and (arguments.files or arguments.format != _TEXT):
+        parser.error("--diff takes two files, and shows them as text: drop other files and --format")
+    if not arguments.diff and not arguments.files:
+        parser.error("name a file, or two after --diff")
+    paths: list[str] = arguments.diff or arguments.files
+    read: dict[int, list[TimerTree]] = {}
+    for number, path in enumerate(paths):
+        try:
+            read[number] = _chosen(_read(path), path, arguments)
+        except TimerFileError as error:
+            complain(error)
+    complete = len(read) == len(paths)
+    try:
+        if arguments.diff:
+            if complete:
+                _print_diff(paths, read[0], read[1])
+        elif arguments.format == _TEXT:
+            _print_trees(paths, read)
+        elif complete:  # a document that lacks something looks like one that has it all
+            print_text(formats.write([tree for trees in read.values() for tree in trees], arguments.format))
+    except TimerFileError as error:
+        complain(error)
+        return Exit.USAGE
+    return Exit.NOTHING_SLOWER if complete else Exit.USAGE
+
+
+def _read(path: str) -> list[TimerTree]:
+    return formats.parse(sys.stdin.buffer.read(), "standard input") if path == "-" else formats.read(path)
+
+
+def _chosen(trees: list[TimerTree], path: str, arguments: argparse.Namespace) -> list[TimerTree]:
+    """Return the trees that the arguments ask for."""
+    if arguments.workers:
+        trees = _with_workers(trees)
+    chosen = [tree for tree in trees if arguments.tree in {None, tree.name}]
+    if not chosen:
+        if not trees:
+            raise TimerFileError(f"{path} holds no trees: record some timings first")
+        names = ", ".join(repr(tree.name) for tree in trees)
+        raise TimerFileError(f"{path} has no tree {arguments.tree!r}: choose one of {names}")
+    return chosen
+
+
+def _with_workers(trees: Sequence[TimerTree]) -> list[TimerTree]:
+    found: list[TimerTree] = []
+    for tree in trees:
+        found += [tree, *_with_workers(tree.workers)]
+    return found
+
+
+def _print_trees(paths: Sequence[str], read: dict[int, list[TimerTree]]) -> None:
+    from pytest_rlperf.report.tree import render_tree, shown
+
+    columns = width()
+    parts = []
+    for number, trees in read.items():
+        tables = [render_tree(tree, width=columns) for tree in trees]
+        heading = f"{shown(paths[number])}:\n" if len(paths) > 1 else ""
+        parts.append(heading + "\n".join(tables))
+    print_text("\n".join(parts))
+
+
+def _print_diff(paths: Sequence[str], one: list[TimerTree], other: list[TimerTree]) -> None:
+    from pytest_rlperf.report.tree import render_diff, shown
+
+    legend = "".join(f"{side}  {shown(path)}\n" for side, path in zip("AB", paths, strict=True))
+    print_text(f"{legend}\n{render_diff(one, other, width=width())}")
+
+
+COMMAND = Command("tree", "Show timer trees from files, compare two, or convert them.", _add_tree_arguments, _run_tree)

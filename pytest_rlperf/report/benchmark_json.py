@@ -1,0 +1,162 @@
+"""A run in pytest-benchmark's JSON, for the tools that read it: what of our figures becomes what there.
+
+A *round* is one worker's figure: the mean wall time of a call in that process, the statistical unit of a stored
+comparison. So ``rounds`` is the number of workers and ``stddev`` how much processes differ. ``iterations`` is how many
+calls a slice makes on average.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_rlperf.model import Machine, Outcome, Phase, Provenance, Result
+from pytest_rlperf.report.tree import shown
+
+OPTION = "--rlperf-benchmark-json"
+
+
+def rounds_s(result: Result) -> list[float]:
+    """Return the seconds per call that count as a result's rounds: each worker's, by the wall's clock."""
+    return [worker.wall.call_s for worker in result.workers]
+
+
+def iterations(result: Result) -> int:
+    """Return how many calls a slice of the result's made, on average."""
+    return max(1, round(statistics.fmean(worker.calls / max(1, worker.slices) for worker in result.workers)))
+
+
+def benchmark_document(
+    outcomes: Mapping[str, Outcome],
+    machine: Machine,
+    provenance: Provenance,
+    *,
+    params: Mapping[str, Mapping[str, Any]],
+    phases: bool,
+) -> dict[str, Any]:
+    """Return what pytest-benchmark would have written of these tests; ``phases`` makes a row of each phase, too.
+
+    ``params`` are tests' parameters, by their keys, where they have any. Tests without figures have no row.
+    """
+    import pytest_benchmark
+
+    rows = []
+    for key, outcome in outcomes.items():
+        if outcome.result.measured:
+            rows.append(_test_row(key, outcome, params.get(key)))
+            rows += [_phase_row(key, outcome, phase) for phase in outcome.result.phases] if phases else []
+    return {
+        "machine_info": machine_info(machine),
+        "commit_info": commit_info(provenance),
+        "benchmarks": rows,
+        "datetime": provenance.created,
+        "version": pytest_benchmark.__version__,
+    }
+
+
+def machine_info(machine: Machine) -> dict[str, Any]:
+    """Return the machine in pytest-benchmark's fields, with our machine class below ``rlperf``."""
+    return {
+        "node": platform.node(),
+        "processor": platform.processor(),
+        "machine": machine.arch,
+        "python_compiler": platform.python_compiler(),
+        "python_implementation": platform.python_implementation(),
+        "python_implementation_version": platform.python_version(),
+        "python_version": platform.python_version(),
+        "python_build": list(platform.python_build()),
+        "release": platform.release(),
+        "system": machine.system,
+        "cpu": {"brand_raw": machine.cpu, "arch_string_raw": machine.arch, "count": machine.cores},
+        "rlperf": {"kernel": machine.kernel, "accelerators": list(machine.accelerators)},
+    }
+
+
+def commit_info(provenance: Provenance) -> dict[str, Any]:
+    """Return the commit in pytest-benchmark's fields: its own look at the repository, our knowledge of the tree."""
+    from pytest_benchmark.utils import get_commit_info
+
+    found: dict[str, Any] = get_commit_info()  # type: ignore[no-untyped-call]
+    return {**found, "id": provenance.commit or "unversioned", "dirty": provenance.dirty}
+
+
+def _test_row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> dict[str, Any]:
+    result = outcome.result
+    rounds = rounds_s(result)
+    name, param = _split(key)
+    told = {
+        "component": result.component,
+        "unit": result.unit,
+        "items": result.items,
+        "items_per_s": result.items_per_s,
+        "clock": result.clock,
+        "call_s": result.call_s,
+        **_verdict(outcome),
+    }
+    return {
+        "group": result.component,
+        "name": shown(name if param is None else f"{name}[{param}]"),
+        "fullname": shown(key),
+        "params": None if not params else {name: _plain(value) for name, value in params.items()},
+        "param": None if param is None else shown(param),
+        "extra_info": {"rlperf": told},
+        "options": {
+            "disable_gc": False,
+            "timer": "perf_counter",
+            "min_rounds": len(rounds),
+            "max_time": outcome.seconds,
+            "min_time": 0.0,
+            "warmup": True,
+        },
+        "stats": stats(rounds, iterations(result)),
+    }
+
+
+def _phase_row(key: str, outcome: Outcome, phase: Phase) -> dict[str, Any]:
+    """Return a phase as a row of one round, the mean over traced calls, in a group of its own."""
+    row = _test_row(key, outcome, None)
+    told = {"phase": shown(phase.path), "count": phase.count, "self_s": phase.self_s, "device": phase.device}
+    return {
+        **row,
+        "group": f"{outcome.result.component} phases",
+        "name": f"{row['name']} {shown(phase.path)}",
+        "fullname": f"{row['fullname']} {shown(phase.path)}",
+        "extra_info": {"rlperf": told},
+        "stats": stats([phase.total_s], 1),
+    }
+
+
+def stats(rounds: Sequence[float], iterations: int) -> dict[str, Any]:
+    """Return pytest-benchmark's own statistics of rounds given in seconds per call."""
+    from pytest_benchmark.stats import Stats
+
+    found = Stats()  # type: ignore[no-untyped-call]
+    for round_s in rounds:
+        found.update(round_s)  # type: ignore[no-untyped-call]
+    figures: dict[str, Any] = found.as_dict()  # type: ignore[no-untyped-call]
+    return {**figures, "data": list(rounds), "iterations": iterations}
+
+
+def _verdict(outcome: Outcome) -> dict[str, Any]:
+    verdict, before, estimate = outcome.verdict, outcome.before, outcome.verdict.estimate
+    return {
+        "verdict": verdict.status.value,
+        "reason": shown(verdict.reason.message),
+        "base_call_s": None if before is None else before.call_s,
+        "ratio": None if estimate is None else estimate.ratio,
+        "interval": None if estimate is None else [estimate.low, estimate.high],
+    }
+
+
+def _split(key: str) -> tuple[str, str | None]:
+    """Return a test's name without its file, class and brackets, and what stands in the brackets, if there are any."""
+    path, separator, within = key.partition("::")
+    names, bracket, param = (within if separator else path).partition("[")
+    return names.rpartition("::")[2], param.removesuffix("]") if bracket else None
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as JSON can have it."""
+    return value if isinstance(value, (bool, int, str, type(None))) else shown(repr(value))

@@ -1,0 +1,146 @@
+"""Two recorded runs or baselines, test by test: how their figures differ. No verdict is made of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_rlperf import units
+from pytest_rlperf.model import Figures, Result, WorkerRecord
+from pytest_rlperf.report.recorded import aligned, short_name
+
+_PHASES_SHOWN = 5
+CAVEAT = (
+    "Stored numbers of two runs do not convict: between them the machine's pace, its neighbours and packages change.\n"
+    "To compare the code itself, side by side: pytest --rlperf-against=REF"
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One test in two files, either of which may lack it; ``verdict`` and ``counters`` are what the second says."""
+
+    key: str
+    one: Result | None
+    other: Result | None
+    verdict: str
+    counters: str
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether both have figures."""
+        return self.one is not None and self.one.measured and self.other is not None and self.other.measured
+
+    @property
+    def clock(self) -> str:
+        """Which clock both are told by: ``"cpu"`` where it tells in both."""
+        sides = [side for side in (self.one, self.other) if side is not None and side.measured]
+        return "cpu" if all(side.clock == "cpu" for side in sides) else "wall"
+
+    def calls_s(self, side: Result | None) -> list[float]:
+        """Return a side's seconds per call, one figure a worker."""
+        return [] if side is None else [_figures(worker, self.clock).call_s for worker in side.workers]
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether every worker of one file was slower than every worker of the other."""
+        one, other = self.calls_s(self.one), self.calls_s(self.other)
+        return self.is_comparable and (max(one) < min(other) or max(other) < min(one))
+
+    @property
+    def against_kernel(self) -> float | None:
+        """How many times as long a call takes relative to the reference kernel; None where no kernel ran."""
+        if self.one is None or self.other is None:
+            return None
+        one, other = (
+            [_figures(worker, self.clock).relative for worker in side.workers] for side in (self.one, self.other)
+        )
+        if not one or not other or min(*one, *other) <= 0:
+            return None
+        return statistics.median(other) / statistics.median(one)
+
+
+def _figures(worker: WorkerRecord, clock: str) -> Figures:
+    return worker.cpu if clock == "cpu" else worker.wall
+
+
+def render_differences(differences: Sequence[Difference], *, width: int, color: bool, verbose: bool) -> str:
+    """Return the table of all tests and, of those whose workers are apart, the phases and counters that changed.
+
+    A side's spread is how far its slowest worker is from its fastest, as a share of the median. ``verbose`` shows every
+    test's phases.
+    """
+    columns = [
+        ("test", "left", [short_name(one.key) for one in differences]),
+        ("A", "right", [_median(one, one.one) for one in differences]),
+        ("B", "right", [_median(one, one.other) for one in differences]),
+        ("change", "right", [_change(one) for one in differences]),
+        ("vs kernel", "right", [_against_kernel(one) for one in differences]),
+        ("spread A", "right", [_spread(one, one.one) for one in differences]),
+        ("spread B", "right", [_spread(one, one.other) for one in differences]),
+        ("workers", "left", ["apart" if one.is_apart else "" for one in differences]),
+        ("B's verdict", "left", [one.verdict for one in differences]),
+    ]
+    shown = [column for column in columns if any(column[2])]
+    headers = [(title, justify) for title, justify, _ in shown]
+    rows = zip(*(cells for *_, cells in shown), strict=True)
+    parts = [aligned(headers, [list(row) for row in rows], width=width, color=color)]
+    for one in differences:
+        lines = _details(one, verbose=verbose)
+        if lines:
+            title = f"{short_name(one.key)}  (own time of phases, a call)"
+            parts.append("".join(f"{line}\n" for line in ["", title, *(f"  {line}" for line in lines)]))
+    return "".join(parts)
+
+
+def _median(one: Difference, side: Result | None) -> str:
+    calls_s = one.calls_s(side)
+    return units.seconds(statistics.median(calls_s)) if calls_s else ""
+
+
+def _change(one: Difference) -> str:
+    if not one.is_comparable:
+        return "" if one.one is None and one.other is None else "removed" if one.other is None else "added"
+    return units.change(statistics.median(one.calls_s(one.other)) / statistics.median(one.calls_s(one.one)))
+
+
+def _against_kernel(one: Difference) -> str:
+    return "" if one.against_kernel is None else units.change(one.against_kernel)
+
+
+def _spread(one: Difference, side: Result | None) -> str:
+    calls_s = one.calls_s(side)
+    return units.percent((max(calls_s) - min(calls_s)) / statistics.median(calls_s), signed=False) if calls_s else ""
+
+
+def _details(one: Difference, *, verbose: bool) -> list[str]:
+    """Return the lines below the table about one test."""
+    lines = _phase_lines(one, most=None if verbose else _PHASES_SHOWN) if one.is_apart or verbose else []
+    return [*lines, *([f"counted: {one.counters}"] if one.counters else [])]
+
+
+def _phase_lines(one: Difference, most: int | None) -> list[str]:
+    """Return the phases by what their own time changed, children left out, the largest change first."""
+    if one.one is None or one.other is None or not (one.one.phases and one.other.phases):
+        return []
+    then_s, now_s = _own_s(one.one), _own_s(one.other)
+    moved_s = {path: abs(now_s.get(path, 0.0) - then_s.get(path, 0.0)) for path in {**then_s, **now_s}}
+    paths = sorted((path for path in moved_s if most is None or moved_s[path]), key=lambda path: -moved_s[path])
+    kept = paths[:most]
+    longest = max(map(len, kept), default=0)
+    lines = [f"{path:<{longest}}  {_phase_change(then_s.get(path), now_s.get(path))}" for path in kept]
+    return [*lines, *([f"and {len(paths) - len(kept)} more: -v"] if len(paths) > len(kept) else [])]
+
+
+def _own_s(result: Result) -> dict[str, float]:
+    """Return each phase's own seconds a call, those of no phase last."""
+    own_s = {phase.path: phase.self_s for phase in result.phases}
+    rest_s = max(0.0, result.traced_call_s - sum(own_s.values()))
+    return {**own_s, "(unaccounted)": round(rest_s, 12)}  # what adding up leaves is no time
+
+
+def _phase_change(then_s: float | None, now_s: float | None) -> str:
+    then = "–" if then_s is None else units.seconds(then_s)
+    now = "–" if now_s is None else units.seconds(now_s)
+    return f"{units.signed_seconds((now_s or 0.0) - (then_s or 0.0)):>9}  {then} → {now}"

@@ -1,0 +1,71 @@
+"""Files that a run writes at its end: whether they can be written is asked before anything is measured."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from pathlib import Path
+
+_LONGEST_STEM = 80
+
+
+class OutputError(Exception):
+    """A file cannot be written; the text names the option, the file and the way out."""
+
+
+def check_file(option: str, path: Path) -> None:
+    """Raise OutputError where :func:`write_file` would fail, before any time is spent on measuring."""
+    if path.is_dir():
+        raise OutputError(f"{option}={path} is a directory: name a file to write")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            path.open("ab").close()
+        else:
+            _try_new_file(path.parent)
+    except OSError as error:
+        raise _unwritable(option, path, error) from None
+
+
+def check_directory(option: str, path: Path) -> None:
+    """Raise OutputError where files cannot be written into a directory, which is made where there is none."""
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"{option}={path} is a file: name a directory to write into")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _try_new_file(path)
+    except OSError as error:
+        raise _unwritable(option, path, error) from None
+
+
+def write_file(option: str, path: Path, text: str) -> None:
+    """Write a file, and the directories it lies in; OutputError where that fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(option, path, error) from None
+
+
+def file_stem(nodeid: str) -> str:
+    """Return what a test's files are called: readable, short, and different for different tests.
+
+    It holds ASCII letters, digits, ``_`` and ``-`` alone, whatever the id holds. The digest at its end tells ids apart
+    that read the same.
+    """
+    digest = hashlib.sha256(nodeid.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    words = re.sub(r"[^A-Za-z0-9_]+", "-", nodeid.rpartition("/")[2]).strip("-")
+    return f"{words[:_LONGEST_STEM]}-{digest}".lstrip("-")
+
+
+def _try_new_file(directory: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".rlperf-"):
+        pass
+
+
+def _unwritable(option: str, path: Path, error: OSError) -> OutputError:
+    # Making a directory where a file lies in the way is said to fail because something exists.
+    in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
+    reason = "a file lies where a directory should" if in_the_way else error.strerror or error
+    return OutputError(f"cannot write {option}={path}: {reason}; choose another place")

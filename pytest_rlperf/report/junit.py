@@ -1,0 +1,34 @@
+"""What a test's verdict is in JUnit's XML: properties of its test case, which CI systems show and keep."""
+
+from __future__ import annotations
+
+from pytest_rlperf.model import Outcome
+from pytest_rlperf.report.tree import shown
+
+
+def properties(outcome: Outcome) -> list[tuple[str, str]]:
+    """Return names and values for ``report.user_properties``; seconds per call, ratios as they are, no units.
+
+    What is not known has no property. JUnit takes them from the report of the teardown.
+    """
+    verdict, result, before, estimate = outcome.verdict, outcome.result, outcome.before, outcome.verdict.estimate
+    found: list[tuple[str, object]] = [
+        ("verdict", verdict.status.value),
+        ("reason_code", verdict.reason.code),
+        ("reason", shown(verdict.reason.message)),
+        ("gated", str(verdict.gated).lower()),
+        ("component", result.component),
+    ]
+    if result.measured:
+        found += [("call_s", result.call_s), ("items_per_s", result.items_per_s), ("clock", result.clock)]
+        found += [("workers", len(result.workers))]
+    if before is not None and before.measured:
+        found += [("base_call_s", before.call_s)]
+    if estimate is not None:
+        found += [("ratio", estimate.ratio), ("ratio_low", estimate.low), ("ratio_high", estimate.high)]
+    if outcome.live is not None:
+        found += [("against", shown(outcome.live.base_label)), ("pairs", len(outcome.live.pairs))]
+    for change in verdict.counters:
+        name = f"{change.path}: {change.name}" if change.path else change.name
+        found += [("counter", f"{shown(name)} {change.was} → {change.now}")]
+    return [(f"rlperf_{name}", f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in found]

@@ -1,0 +1,424 @@
+"""``rlperf show``, ``diff``, ``machine`` and ``accept``: what runs have written, read again."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_rlperf.baseline.machine import this_machine
+from pytest_rlperf.baseline.store import Store
+from pytest_rlperf.cli import main
+from pytest_rlperf.cli.command import Exit
+from pytest_rlperf.model import (
+    Counting,
+    Estimate,
+    Figures,
+    Fitness,
+    Machine,
+    Outcome,
+    Phase,
+    PhaseCounts,
+    Provenance,
+    Reason,
+    Result,
+    Selfcheck,
+    Status,
+    StoredResult,
+    Verdict,
+    WorkerRecord,
+)
+from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
+from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.report.terminal import render_summary
+from pytest_rlperf.units import round_significant
+
+HERE = Machine("Linux", "x86_64", "Made Up 9000", 4, "CPython 3.11", 1)
+THEN = Provenance("a" * 40, "b" * 40, dirty=False, created="2026-01-02T03:04:05+00:00", packages={"numpy": "2.1"})
+NOW = Provenance("c" * 40, "d" * 40, dirty=False, created="2026-02-03T04:05:06+00:00", packages={"numpy": "2.2"})
+UPDATE, SAMPLE = "tests/test_sac.py::test_update[256]", "tests/test_replay.py::test_sample"
+
+Save = Callable[..., str]
+
+
+def result(key: str, call_s: float, spread: float = 0.02, workers: int = 5, **changes: Any) -> Result:
+    """Return a result with a median of ``call_s``, workers as far apart as ``spread``, and two phases."""
+    figures = [round_significant(call_s * (1 + spread * (index / (workers - 1) - 0.5))) for index in range(workers)]
+    records = tuple(
+        WorkerRecord(one, one, False, False, 256.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+        for one in (Figures(worker_s, round_significant(worker_s / 1e-3), 1.0) for worker_s in figures)
+    )
+    own_s = min(0.4e-3, round_significant(call_s / 2))
+    critic_s = round_significant(call_s - own_s)
+    phases = (Phase("update", 1.0, call_s, own_s, "host"), Phase("update/critic", 2.0, critic_s, critic_s, "host"))
+    found = Result(key, "sac_update", "transition", 256.0, records, phases, call_s, ())
+    return replace(found, **changes)
+
+
+def outcome(found: Result, status: Status = Status.SAME, ratio: float | None = None, **changes: Any) -> Outcome:
+    """Return a result's outcome, its verdict's fields in ``changes``."""
+    estimate = None if ratio is None else Estimate(ratio, ratio - 0.02, ratio + 0.02, 0.99, ratio - 0.01, ratio + 0.01)
+    stored = None if ratio is None else StoredResult(result(found.nodeid, found.call_s / ratio), "then", None)
+    verdict = Verdict(status, Reason("code", "because"), estimate, 0.2, suspect=False, gated=True, accepted=False)
+    return Outcome(found, stored, None, replace(verdict, **changes), 8.25)
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Save:
+    """Return what writes a run of outcomes to a file, and returns its path."""
+
+    def write(name: str, *outcomes: Outcome, machine: Machine = HERE, **more: Any) -> str:
+        more = {"provenance": NOW, **more}
+        tests = {one.result.nodeid: one for one in outcomes}
+        path = tmp_path / name
+        path.write_text(written(run_document(machine, tests, ["a baseline"], ["a note"], **more)), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def stored(directory: Path, *results: Result, machine: Machine = HERE) -> Store:
+    """Return a store that holds results of THEN."""
+    store = Store(directory, "default", machine)
+    store.write("then", THEN, {one.nodeid: StoredResult(one, "then", None) for one in results})
+    return store
+
+
+# --------------------------------------------------------------------------- show
+
+
+def test_a_run_is_shown_as_pytest_showed_it(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same table, phases and lines, and exit code 1 where something is SLOWER."""
+    outcomes = [outcome(result(UPDATE, 1.2e-3), Status.SLOWER, 1.2), outcome(result(SAMPLE, 12e-6))]
+    path = save("run.json", *outcomes)
+    summary = Summary("Made Up 9000, 4 cores, Linux x86_64, CPython 3.11", ["a baseline"], ["a note"], ())
+    for flags, verbose in (([], False), (["-v"], True)):
+        assert main(["show", path, *flags]) == Exit.SLOWER
+        expected = render_summary(outcomes, summary, width=120, color=False, verbose=verbose)
+        assert capsys.readouterr().out == expected
+
+
+def test_chosen_tests_are_shown_and_decide(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """-k takes a part of an id or a pattern, brackets as they are; the exit code is theirs."""
+    path = save("run.json", outcome(result(UPDATE, 1.2e-3), Status.SLOWER, 1.2), outcome(result(SAMPLE, 12e-6)))
+    for pattern in ("sample", "*replay*", "tests/test_replay.py::test_sampl?"):
+        assert main(["show", path, "-k", pattern]) == Exit.NOTHING_SLOWER
+        assert "test_update" not in capsys.readouterr().out
+    assert main(["show", path, "-k", "*update[256]"]) == Exit.SLOWER
+    assert main(["show", path, "-k", "sample", "-k", "[256]"]) == Exit.SLOWER
+    assert main(["show", path, "-k", "nope"]) == Exit.USAGE
+    assert capsys.readouterr().err == (f"rlperf: error: -k nope: no such test; there is: {UPDATE}, {SAMPLE}\n")
+
+
+def test_accepted_and_ungated_slowness_is_no_failure(save: Save) -> None:
+    """The exit code says what the run's own tests said."""
+    slower = result(UPDATE, 1.2e-3)
+    assert main(["show", save("a.json", outcome(slower, Status.SLOWER, 1.2, accepted=True))]) == Exit.NOTHING_SLOWER
+    assert main(["show", save("b.json", outcome(slower, Status.SLOWER, 1.2, gated=False))]) == Exit.NOTHING_SLOWER
+    assert main(["show", save("c.json")]) == Exit.NOTHING_MEASURED
+
+
+def test_a_baseline_is_shown_with_where_it_comes_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Figures, day and commit, why they were accepted, and phases with -v."""
+    store = stored(tmp_path, result(UPDATE, 1.2e-3), result(SAMPLE, 12e-6, phases=()))
+    assert main(["show", str(store.path), "-v"]) == Exit.NOTHING_SLOWER
+    out = capsys.readouterr().out
+    assert [line.split() for line in out.splitlines() if line and "─" not in line] == [
+        ["test", "median", "items/s", "workers", "stored"],
+        ["test_sample", "12.0", "µs", "21.3M", "5", "2026-01-02,", "commit", "aaaaaaaaaaaa"],
+        ["test_update[256]", "1.20", "ms", "213k", "5", "2026-01-02,", "commit", "aaaaaaaaaaaa"],
+        ["name", "count", "total", "self", "mean", "share"],
+        [UPDATE, "1", "1.20", "ms", "0", "ns", "1.20", "ms", "100", "%"],
+        ["update", "1", "1.20", "ms", "400", "µs", "1.20", "ms", "100", "%"],
+        ["critic", "2", "800", "µs", "800", "µs", "400", "µs", "66.7", "%"],
+        ["machine", "Made", "Up", "9000,", "4", "cores,", "Linux", "x86_64,", "CPython", "3.11"],
+    ]
+
+
+def test_a_selfcheck_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own table, from its own kind of file."""
+    fitness = Fitness(0.03, is_fit=True, false_alarms=0, reasons=("it finds 5 %",))
+    document = selfcheck_document(HERE, {UPDATE: Selfcheck(result(UPDATE, 1e-3), ())}, fitness)
+    path = tmp_path / "self.json"
+    path.write_text(written(document), encoding="utf-8")
+    assert main(["show", str(path)]) == Exit.NOTHING_SLOWER
+    out = capsys.readouterr().out
+    assert "it finds 5 %" in out
+    assert "Made Up 9000" in out
+
+
+def test_what_is_shown_commands_no_terminal(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ids, messages and notes of a file from anywhere are printed, not obeyed."""
+    hostile = "t.py::test_\x1b[2J\u202e\x07\r[\x9b1m]"
+    found = replace(result(hostile, 1e-3), notes=("\x1b]0;x\x07",), component="\x1b[1m")
+    phases = (Phase("\x1b[7m", 1.0, 1e-3, 1e-3, "host"),)
+    one = outcome(replace(found, phases=phases), Status.SLOWER, 1.2)
+    one = replace(one, verdict=replace(one.verdict, reason=Reason("x", "\x1b[31mred\nnext")))
+    path = save("run.json", one)
+    for command in (["show", path, "-v"], ["diff", path, path, "-v"], ["show", path, "-k", "\x1b"]):
+        main(command)
+        out, err = capsys.readouterr()
+        assert all(line.isprintable() for text in (out, err) for line in text.split("\n"))
+        assert "x1b" in out + err
+
+
+def test_standard_input_is_a_file(
+    save: Save, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dash reads what is piped in, and says so where it is no run."""
+    data = Path(save("run.json", outcome(result(SAMPLE, 12e-6)))).read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert main(["show", "-"]) == Exit.NOTHING_SLOWER
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
+    assert main(["show", "-"]) == Exit.USAGE
+    assert capsys.readouterr().err.startswith("rlperf: error: standard input is JSON, but no run and no baseline; ")
+
+
+@pytest.mark.parametrize("command", ["show", "machine", "diff", "accept"])
+def test_a_newer_file_is_a_usage_error(
+    command: str, save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says which version it has, and what to do; no traceback."""
+    path = Path(save("run.json"))
+    path.write_text(path.read_text(encoding="utf-8").replace('"schema": 1', '"schema": 7'), encoding="utf-8")
+    more = {"diff": [str(path)], "accept": ["--reason", "x"]}.get(command, [])
+    assert main([command, str(path), *more]) == Exit.USAGE
+    assert capsys.readouterr().err == (
+        f"rlperf: error: {path} is a run of schema version 7, this pytest-rlperf reads up to 1: upgrade pytest-rlperf\n"
+    )
+
+
+# --------------------------------------------------------------------------- diff
+
+
+def test_two_runs_are_compared_test_by_test(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """Medians, their ratio, the spread of workers; phases where the workers are apart; what else is different."""
+    a = save("a.json", outcome(result(UPDATE, 1.0e-3)), outcome(result(SAMPLE, 12e-6)), provenance=THEN)
+    slower = outcome(result(UPDATE, 1.2e-3), Status.SLOWER, 1.2)
+    b = save("b.json", slower, outcome(result(SAMPLE, 12.1e-6)), machine=replace(HERE, cores=8))
+    assert main(["diff", a, b]) == Exit.SLOWER
+    out = capsys.readouterr().out
+    assert out.split("\n")[:2] == [
+        f"A  {a}  (2026-01-02, commit aaaaaaaaaaaa)",
+        f"B  {b}  (2026-02-03, commit cccccccccccc)",
+    ]
+    assert [" ".join(line.split()) for line in out.split("\n")[3:7] if "─" not in line] == [
+        "test A B change vs kernel spread A spread B workers B's verdict",
+        "test_update[256] 1.00 ms 1.20 ms +20.0 % +20.0 % 2.0 % 2.0 % apart SLOWER",
+        "test_sample 12.0 µs 12.1 µs +0.8 % +0.8 % 2.0 % 2.0 % SAME",
+    ]
+    details = out.partition("test_update[256]  (own time of phases, a call)\n")[2]
+    assert details.partition("Stored numbers of two runs do not convict: ")[0].split("\n") == [
+        "  update/critic    +200 µs  600 µs → 800 µs",
+        "",
+        "machines differ: cores: 4 / 8",
+        "packages differ: numpy 2.1 → 2.2",
+        "",
+        "",
+    ]
+
+    assert out.endswith("To compare the code itself, side by side: pytest --rlperf-against=REF\n")
+
+
+def test_a_baseline_and_a_run_are_compared(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What only one of them has is added or removed; without a verdict nothing is SLOWER."""
+    baseline = stored(tmp_path / "b", result(UPDATE, 1.0e-3), result(SAMPLE, 12e-6)).path
+    run = save("run.json", outcome(result(UPDATE, 3.0e-3)), outcome(result("t.py::test_new", 1e-3)))
+    assert main(["diff", str(baseline), run]) == Exit.NOTHING_SLOWER
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[:8] if line}
+    assert "×3.0" in rows["test_update[256]"]
+    assert "removed" in rows["test_sample"]
+    assert "added" in rows["test_new"]
+    assert main(["diff", run, str(baseline)]) == Exit.NOTHING_SLOWER
+    assert "-66.7 %" in capsys.readouterr().out
+
+
+def test_files_without_a_test_in_common_have_nothing_to_compare(save: Save) -> None:
+    """Exit code 5: no pass, and no failure."""
+    one, other = save("a.json", outcome(result(UPDATE, 1e-3))), save("b.json", outcome(result(SAMPLE, 1e-3)))
+    assert main(["diff", one, other]) == Exit.NOTHING_MEASURED
+
+
+def test_exact_counts_that_changed_are_named(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the phase they changed in; what did not change is not mentioned."""
+
+    def counted(operations: int) -> Outcome:
+        exact = {"ops": operations, "ops:aten::mm": operations, "syncs": 2}
+        phases = tuple(PhaseCounts(path, exact, {}) for path in ("", "update", "update/critic"))
+        return outcome(result(UPDATE, 1e-3, counting=Counting(phases, 5, 2, ())))
+
+    assert main(["diff", save("a.json", counted(12)), save("b.json", counted(18))]) == Exit.NOTHING_SLOWER
+    assert "  counted: update/critic: aten::mm 12 → 18\n" in capsys.readouterr().out
+
+
+# --------------------------------------------------------------------------- machine
+
+
+def test_this_machine_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a file, the machine it runs on and the class that baselines are stored under."""
+    assert main(["machine"]) == Exit.NOTHING_SLOWER
+    out = capsys.readouterr().out
+    assert this_machine().cpu in out
+    assert Store(Path(), "x", this_machine()).path.stem in out
+
+
+def test_machines_are_compared(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What differs is marked, and what follows from it is said."""
+    baseline = stored(tmp_path / "b", result(SAMPLE, 1e-3), machine=HERE).path
+    run = save("run.json", machine=replace(HERE, cores=8, accelerators=("GPU 1", "GPU 2")))
+    assert main(["machine", str(baseline), run]) == Exit.NOTHING_SLOWER
+    out = capsys.readouterr().out
+    assert [line.split()[-1] for line in out.splitlines() if line.startswith(("cores", "accel"))] == ["≠", "≠"]
+    assert "They differ (cores, accelerators): times stored on one are INCOMPARABLE on the other; live" in out
+    assert main(["machine", run, run]) == Exit.NOTHING_SLOWER
+    assert "They are of one class" in capsys.readouterr().out
+    assert main(["machine", run]) == Exit.NOTHING_SLOWER
+    assert "this machine" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="4"):
+        main(["machine", run, run, run])
+
+
+# --------------------------------------------------------------------------- accept
+
+
+def accept(run: str, directory: Path, *more: str) -> int:
+    """Accept a run's figures as a made-up person."""
+    return main(
+        ["accept", run, "--reason", "larger networks", "--by", "A B <a@b>", "--baseline-dir", str(directory), *more]
+    )
+
+
+def test_accepting_replaces_figures_and_keeps_who_when_and_why(
+    save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The chosen tests' figures, commit and packages are the run's from then on; others stay as they were."""
+    store = stored(tmp_path / "b", result(UPDATE, 1.0e-3), result(SAMPLE, 12e-6))
+    slower = outcome(result(UPDATE, 1.2e-3), Status.SLOWER, 1.2)
+    run = save("run.json", slower, outcome(result(SAMPLE, 15e-6)), failed=[UPDATE])
+    assert accept(run, tmp_path / "b", "-k", "update") == Exit.NOTHING_SLOWER
+    baseline = store.read()
+    assert baseline is not None
+    entry, accepted = baseline.results[UPDATE], baseline.results[UPDATE].accepted
+    assert entry.result == slower.result
+    assert accepted is not None
+    assert (accepted.reason, accepted.by, accepted.previous_call_s) == ("larger networks", "A B <a@b>", 1.0e-3)
+    assert accepted.created > NOW.created
+    assert baseline.sessions[entry.session] == NOW
+    assert baseline.results[SAMPLE] == StoredResult(result(SAMPLE, 12e-6), "then", None)
+    out = capsys.readouterr().out
+    assert out.startswith(
+        f"{UPDATE}: 1.00 ms → 1.20 ms (+20.0 %)\nstored 1 result in {store.path}, by A B <a@b>: larger "
+    )
+    assert main(["show", str(store.path)]) == Exit.NOTHING_SLOWER
+    assert "1.00 ms before; 20" in capsys.readouterr().out
+
+
+def test_new_tests_are_stored_without_an_acceptance(save: Save, tmp_path: Path) -> None:
+    """There is nothing that they replace; another machine's run makes that machine's file."""
+    run = save("run.json", outcome(result(UPDATE, 1.2e-3), Status.NEW), machine=replace(HERE, cores=8))
+    assert accept(run, tmp_path / "b", "--baseline", "ci") == Exit.NOTHING_SLOWER
+    baseline = Store(tmp_path / "b", "ci", replace(HERE, cores=8)).read()
+    assert baseline is not None
+    assert baseline.results[UPDATE].accepted is None
+
+
+def live(found: Result) -> Result:
+    """Return a result as live pairs give it: relative to no kernel."""
+    workers = tuple(
+        replace(one, wall=replace(one.wall, relative=0.0), cpu=replace(one.cpu, relative=0.0)) for one in found.workers
+    )
+    return replace(found, workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("one", "more", "message"),
+    [
+        (outcome(result(UPDATE, 1e-3)), {"provenance": replace(NOW, dirty=True)}, "is of a dirty tree: nobody could"),
+        (outcome(result(UPDATE, 1e-3)), {"provenance": None}, "does not say which code was measured"),
+        (outcome(result(UPDATE, 1e-3), Status.INVALID), {}, "its measurement was INVALID (because)"),
+        (outcome(result(UPDATE, 1e-3, workers=4)), {}, "4 of 5 workers measured it; raise --rlperf-max-time"),
+        (outcome(result(UPDATE, 1e-3)), {"failed": [UPDATE]}, "it failed, and not by being slower"),
+        (outcome(live(result(UPDATE, 1e-3))), {}, "in live pairs, without the reference kernels"),
+        (outcome(replace(result(UPDATE, 1e-3), workers=())), {}, "it has no figures; pytest --rlperf-save-baseline"),
+    ],
+    ids=["dirty", "unknown", "invalid", "few", "failed", "live", "unmeasured"],
+)
+def test_what_cannot_be_stored_is_refused_as_a_whole(
+    one: Outcome, more: dict[str, Any], message: str, save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is written, not even of the other tests, and the reason is named."""
+    store = stored(tmp_path / "b", result(UPDATE, 1.0e-3), result(SAMPLE, 12e-6))
+    before = store.path.read_bytes()
+    run = save("run.json", one, outcome(result(SAMPLE, 15e-6)), **more)
+    assert accept(run, tmp_path / "b") == Exit.USAGE
+    assert message in capsys.readouterr().err
+    assert store.path.read_bytes() == before
+
+
+def test_accepting_needs_a_reason_a_person_and_a_run(
+    save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without any of them it is a usage error that says what to type."""
+    run = save("run.json", outcome(result(UPDATE, 1e-3)))
+    for wrong in (["--reason", " "], [], ["--reason", "x", "--baseline", "../x"]):
+        with pytest.raises(SystemExit, match="4"):
+            main(["accept", run, *wrong])
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(name, "/dev/null")
+    monkeypatch.chdir(tmp_path)
+    assert main(["accept", run, "--reason", "x"]) == Exit.USAGE
+    assert "git does not know who accepts: set user.name" in capsys.readouterr().err
+    store = stored(tmp_path / "b", result(UPDATE, 1.0e-3))
+    assert accept(str(store.path), tmp_path / "b") == Exit.USAGE
+    assert "is no run, and only a run's figures can be accepted" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert accept(run, tmp_path / "file") == Exit.USAGE
+    assert "is a file, where a directory of baselines should be" in capsys.readouterr().err
+
+
+def test_git_says_who_accepts(save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name and address of its settings."""
+    config = tmp_path / "gitconfig"
+    config.write_text("[user]\n\tname = Ada L\n\temail = ada@example.org\n", encoding="utf-8")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    monkeypatch.chdir(tmp_path)
+    stored(tmp_path / "baselines", result(UPDATE, 1.0e-3))
+    assert main(["accept", save("run.json", outcome(result(UPDATE, 1.2e-3))), "--reason", "x"]) == Exit.NOTHING_SLOWER
+    baseline = Store(tmp_path / "baselines", "default", HERE).read()
+    assert baseline is not None
+    accepted = baseline.results[UPDATE].accepted
+    assert accepted is not None
+    assert accepted.by == "Ada L <ada@example.org>"
+
+
+# --------------------------------------------------------------------------- all commands
+
+
+def test_without_arguments_it_helps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command, where files come from and the exit codes; but nothing was done, so it is no success."""
+    monkeypatch.setattr("sys.argv", ["rlperf"])
+    assert main() == Exit.USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    for text in ("show", "diff", "accept", "tree", "suite", "machine", "--rlperf-json=run.json", "exit codes: 0 "):
+        assert text in err
+
+
+def test_commands_load_no_pytest(save: Save) -> None:
+    """What reads files needs neither pytest nor the libraries that measuring needs, and measures nothing."""
+    run = save("run.json", outcome(result(UPDATE, 1e-3)))
+    code = (
+        "import sys, json\nfrom pytest_rlperf.cli import main\n"
+        f"main(['show', {run!r}]); main(['diff', {run!r}, {run!r}]); main(['machine'])\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert not loaded & {"pytest", "_pytest", "torch", "gymnasium", "scipy", "numpy"}

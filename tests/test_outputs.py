@@ -1,0 +1,645 @@
+"""What a run writes for other tools: traces, pytest-benchmark's JSON, JUnit properties, and the run's own JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import msgspec
+import pytest
+from pytest_benchmark.stats import Metadata
+
+from pytest_rlperf import hierarchical_timer
+from pytest_rlperf.model import (
+    CounterChange,
+    Estimate,
+    Figures,
+    Fitness,
+    Machine,
+    Outcome,
+    Phase,
+    Provenance,
+    Reason,
+    Result,
+    Selfcheck,
+    Status,
+    StoredResult,
+    Trial,
+    Verdict,
+    WorkerRecord,
+)
+from pytest_rlperf.model.spans import Span, Trace
+from pytest_rlperf.report.benchmark_json import benchmark_document
+from pytest_rlperf.report.files import OutputError, check_directory, check_file, file_stem, write_file
+from pytest_rlperf.report.junit import properties
+from pytest_rlperf.report.reading import ReadingError, RunFile, SelfcheckFile, parse, read
+from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
+from pytest_rlperf.report.trace import perfetto_document, speedscope_document, write_traces
+from pytest_rlperf.testing import FakeClock, VirtualGPU
+from pytest_rlperf.timers import formats
+from pytest_rlperf.timers.clocks import EventClock
+from pytest_rlperf.timers.device import Tape
+from pytest_rlperf.timers.process import recording_into
+from pytest_rlperf.timers.tracing import HostTape, trace_call
+
+SCHEMA_FILE = Path(__file__).parents[1] / "docs" / "schema" / "rlperf-run.schema.json"
+HOSTILE = "tests/a b.py::Test<b>::test_x[</script>|`@x`::set%0A\x1b[2J\u202e\ud800\n日本]"
+MS = 1e-3
+HERE = Machine("Linux", "x86_64", "Made Up 9000", 4, "CPython 3.11", 1, ("Made Up GPU",))
+ORIGIN = Provenance("c" * 40, "t" * 40, dirty=False, created="2026-01-02T03:04:05+00:00", packages={"numpy": "2.1"})
+
+
+def outcome(key: str = "tests/test_sac.py::test_update[256]", status: Status = Status.SLOWER) -> Outcome:
+    """Return a SAC update's outcome: five workers of 1.0 to 1.4 ms, 1.2 times what is stored."""
+
+    def worker(call_s: float) -> WorkerRecord:
+        figures = Figures(call_s, call_s / MS, call_s / MS)
+        return WorkerRecord(figures, figures, False, False, 256.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+
+    workers = tuple(worker(call_s) for call_s in (1.0 * MS, 1.1 * MS, 1.2 * MS, 1.3 * MS, 1.4 * MS))
+    phases = (Phase("update", 1.0, 1.1 * MS, 0.5 * MS, "host"), Phase("update/critic", 2.0, 0.6 * MS, 0.6 * MS, "host"))
+    result = Result(key, "sac_update", "transition", 256.0, workers, phases, 1.2 * MS, ())
+    stored = replace(result, workers=(worker(1.0 * MS),) * 5)
+    estimate = Estimate(1.2, 1.1, 1.3, 0.99, 1.12, 1.28)
+    changes = (CounterChange("update/critic", "aten::mm", 12, 18),)
+    verdict = Verdict(status, Reason("stored", f"why\n{key}"), estimate, 0.2, True, True, False, changes)
+    return Outcome(result, StoredResult(stored, "then", None), None, verdict, 8.25)
+
+
+def outcomes(*keys: str) -> dict[str, Outcome]:
+    """Return an outcome for each key."""
+    return {key: outcome(key) for key in keys}
+
+
+# --------------------------------------------------------------------------- spans of one call
+
+
+def spans_of(call: Callable[[FakeClock], object]) -> list[tuple[str, int, int, str]]:
+    """Return the spans of a call on a fake clock, the call's own left out: path, milliseconds, track."""
+    clock = FakeClock()
+    found, notes = trace_call(lambda: call(clock), setup=lambda: clock.advance(5.0), probes=(), clock=clock)
+    assert notes == ()
+    assert found[0].path == "call"
+    assert all(0 <= span.start_s <= span.end_s <= found[0].end_s for span in found)
+    return [(span.path, round(1e3 * span.start_s), round(1e3 * span.end_s), span.track) for span in found[1:]]
+
+
+def test_every_entry_is_a_span() -> None:
+    """Entries of one path are told apart; what ran within what is in their times; what came before is not counted."""
+
+    def call(clock: FakeClock) -> None:
+        for _ in range(2):
+            with hierarchical_timer("update"):
+                clock.advance(1 * MS)
+                with hierarchical_timer("critic"):
+                    clock.advance(2 * MS)
+        clock.advance(4 * MS)
+
+    assert spans_of(call) == [
+        ("update", 0, 3, "host"),
+        ("update/critic", 1, 3, "host"),
+        ("update", 3, 6, "host"),
+        ("update/critic", 4, 6, "host"),
+    ]
+
+
+def test_recursion_and_entries_without_length_are_spans() -> None:
+    """A scope within itself lies a level deeper, even where the clock stands still."""
+
+    def call(clock: FakeClock, depth: int = 3) -> None:
+        with hierarchical_timer("tree"):
+            if depth:
+                call(clock, depth - 1)
+
+    assert spans_of(call) == [("tree" + "/tree" * level, 0, 0, "host") for level in range(4)]
+
+
+@pytest.mark.filterwarnings("ignore:timers left out of order")
+def test_scopes_left_out_of_order_end_together() -> None:
+    """What had not ended when the scope around it did ends with it."""
+
+    def call(clock: FakeClock) -> None:
+        outer, inner = hierarchical_timer("outer"), hierarchical_timer("inner")
+        outer.__enter__()
+        inner.__enter__()
+        clock.advance(1 * MS)
+        outer.__exit__(None, None, None)
+        inner.__exit__(None, None, None)
+        with hierarchical_timer("after"):
+            clock.advance(1 * MS)
+
+    assert spans_of(call) == [("outer", 0, 1, "host"), ("outer/inner", 0, 1, "host"), ("after", 1, 2, "host")]
+
+
+def test_threads_and_tasks_have_tracks_of_their_own() -> None:
+    """A thread's track has its name; those of tasks that take turns in a thread have numbers."""
+
+    def call(clock: FakeClock) -> None:
+        def beside() -> None:
+            with hierarchical_timer("load"):
+                clock.advance(1 * MS)
+
+        async def task() -> None:
+            with hierarchical_timer("act"):
+                await asyncio.sleep(0)
+                clock.advance(1 * MS)
+
+        async def tasks() -> None:
+            await asyncio.gather(task(), task())
+
+        with hierarchical_timer("update"):
+            thread = threading.Thread(target=beside, name="loader")
+            thread.start()
+            thread.join()
+        asyncio.run(tasks())
+
+    assert spans_of(call) == [
+        ("update", 0, 1, "host"),
+        ("load", 0, 1, "loader"),
+        ("act", 1, 3, "host (3)"),
+        ("act", 1, 2, "host (2)"),
+    ]
+
+
+def test_long_iterations_are_cut_and_say_so() -> None:
+    """A trace holds so many entries; those that are kept have their ends, how many came after is known."""
+    clock = FakeClock()
+    tape = HostTape(clock, most_entries=2)
+    with recording_into(tape.tree):
+        tape.begin()
+        with hierarchical_timer("all"):
+            for _ in range(3):
+                with hierarchical_timer("step"):
+                    clock.advance(1 * MS)
+    assert tape.missed == 2
+    assert [(span.path, span.end_s) for span in tape.spans()] == [("all", 3 * MS), ("all/step", 1 * MS)]
+
+
+@pytest.mark.parametrize("pool_size", [64, 3])
+def test_a_device_has_tracks_beside_the_hosts(pool_size: int) -> None:
+    """Its spans are by its own clock, wherever the host was; too few events at first are no obstacle."""
+    gpu = VirtualGPU(launch_s=1 * MS)
+
+    def call() -> None:
+        with hierarchical_timer("update"):
+            with hierarchical_timer("critic"):
+                gpu.launch(5 * MS)
+            with hierarchical_timer("actor"):
+                gpu.launch(2 * MS)
+
+    tape = Tape(EventClock(gpu, pool_size, gpu.clock))
+    spans, _ = trace_call(call, setup=None, probes=(), clock=gpu.clock, tape=tape)
+    told = [(span.path, round(span.end_s - span.start_s, 5), span.track) for span in spans]
+    assert sorted(told[1:], key=lambda one: one[2] != "host") == [
+        ("update", 2 * MS, "host"),
+        ("update/critic", 1 * MS, "host"),
+        ("update/actor", 1 * MS, "host"),
+        ("update", 8 * MS, "virtual:0, stream main"),
+        ("update/critic", 6 * MS, "virtual:0, stream main"),
+        ("update/actor", 2 * MS, "virtual:0, stream main"),
+    ]
+    assert told[0] == ("call", 2 * MS, "host")
+
+
+def test_tracing_leaves_timers_as_they_were() -> None:
+    """After a call that fails nothing records, and what it raised comes through."""
+    with pytest.raises(ZeroDivisionError):
+        trace_call(lambda: 1 / 0, setup=None, probes=(), clock=FakeClock())
+    assert spans_of(lambda clock: clock.advance(1.0)) == []
+
+
+# --------------------------------------------------------------------------- traces in files
+
+
+TRACE = Trace(
+    HOSTILE,
+    "head",
+    "HEAD 0123",
+    (
+        Span("call", 0.0, 6 * MS, "host"),
+        Span("update", 1 * MS, 5 * MS, "host"),
+        Span("update/critic", 2 * MS, 3 * MS, "host"),
+        Span("update", 2 * MS, 6 * MS, "cuda:0, stream 7"),
+        Span("update/critic", 2.5 * MS, 4 * MS, "cuda:0, stream 7"),
+        Span("update/copy", 3 * MS, 5 * MS, "cuda:0, stream 7"),
+    ),
+    ("a\nnote",),
+)
+
+
+def test_perfetto_gets_a_thread_for_each_track() -> None:
+    """Times are microseconds; the device is below the host; what would not nest is on a further track."""
+    document = perfetto_document(TRACE)
+    events = document["traceEvents"]
+    threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert threads == {1: "host", 2: "cuda:0, stream 7", 3: "cuda:0, stream 7 (2)"}
+    bars = [(e["tid"], e["name"], e["ts"], e["dur"], e["args"]["path"]) for e in events if e["ph"] == "X"]
+    assert bars == [
+        (1, "call", 0.0, 6000.0, "call"),
+        (1, "update", 1000.0, 4000.0, "update"),
+        (1, "critic", 2000.0, 1000.0, "update/critic"),
+        (2, "update", 2000.0, 4000.0, "update"),
+        (2, "critic", 2500.0, 1500.0, "update/critic"),
+        (3, "copy", 3000.0, 2000.0, "update/copy"),
+    ]
+
+
+def test_speedscope_gets_a_profile_for_each_track() -> None:
+    """Openings and closings pair up in the order of time, in nanoseconds."""
+    document = speedscope_document(TRACE)
+    frames = [frame["name"] for frame in document["shared"]["frames"]]
+    told = {
+        profile["name"]: [(event["type"], event["at"], frames[event["frame"]]) for event in profile["events"]]
+        for profile in document["profiles"]
+    }
+    assert told == {
+        "host": [
+            ("O", 0, "call"),
+            ("O", 1_000_000, "update"),
+            ("O", 2_000_000, "critic"),
+            ("C", 3_000_000, "critic"),
+            ("C", 5_000_000, "update"),
+            ("C", 6_000_000, "call"),
+        ],
+        "cuda:0, stream 7": [
+            ("O", 2_000_000, "update"),
+            ("O", 2_500_000, "critic"),
+            ("C", 4_000_000, "critic"),
+            ("C", 6_000_000, "update"),
+        ],
+        "cuda:0, stream 7 (2)": [("O", 3_000_000, "copy"), ("C", 5_000_000, "copy")],
+    }
+
+
+def test_traces_read_back_as_trees(tmp_path: Path) -> None:
+    """Both files are what `rlperf tree` reads; their names are plain whatever the test's id is."""
+    paths = write_traces(tmp_path / "new" / "traces", [TRACE, replace(TRACE, side="base")])
+    stem = file_stem(HOSTILE)
+    assert [path.name for path in paths] == [
+        f"{stem}.{side}.{tool}.json" for side in ("head", "base") for tool in ("perfetto", "speedscope")
+    ]
+    assert all(part.isascii() and part.isprintable() and part == Path(part).name for part in (p.name for p in paths))
+    for path in paths[:2]:
+        host, device, further = formats.read(path)
+        assert host.at("call", "update", "critic").total_ns == 1_000_000
+        assert device.at("update", "critic").total_ns == 1_500_000
+        assert further.at("copy").total_ns == 2_000_000
+    assert "\\\\x1b[2J" in paths[0].read_text(encoding="utf-8")
+    assert "\\\\ud800" in paths[0].read_text(encoding="utf-8")
+
+
+def test_trace_of_nothing_is_a_file_all_the_same() -> None:
+    """A test without phases has an empty trace, not a broken one."""
+    empty = replace(TRACE, spans=())
+    assert [event["name"] for event in perfetto_document(empty)["traceEvents"]] == ["process_name"]
+    assert speedscope_document(empty)["profiles"] == []
+
+
+def test_file_names_tell_tests_apart() -> None:
+    """Ids that read the same, or differ far behind, have names of their own; none is too long for a file system."""
+    ids = ["a/test_x.py::t[1-2]", "b/test_x.py::t[1-2]", "a/test_x.py::t[1/2]", "x" * 500 + "1", "x" * 500 + "2", ""]
+    stems = [file_stem(nodeid) for nodeid in ids]
+    assert len({stem.lower() for stem in stems}) == len(ids)
+    assert max(map(len, stems)) < 100
+    assert stems[0].startswith("test_x-py-t-1-2-")
+
+
+# --------------------------------------------------------------------------- whether files can be written
+
+
+def test_unwritable_places_are_told_beforehand(tmp_path: Path) -> None:
+    """Each with the option, the path, the reason and the way out; what can be written is left as it was."""
+    (tmp_path / "file").write_text("kept", encoding="utf-8")
+    below = tmp_path / "file" / "x.json"
+    for check in (check_file, check_directory):
+        with pytest.raises(
+            OutputError, match=r"cannot write --o=.*file/x.json: a file lies where a directory should; ch"
+        ):
+            check("--o", below)
+    with pytest.raises(OutputError, match="cannot write --o="):
+        write_file("--o", below, "")
+    with pytest.raises(OutputError, match=f"--o={tmp_path} is a directory: name a file to write"):
+        check_file("--o", tmp_path)
+    with pytest.raises(OutputError, match="file is a file: name a directory to write into"):
+        check_directory("--o", tmp_path / "file")
+    check_file("--o", tmp_path / "file")
+    check_file("--o", tmp_path / "new" / "run.json")
+    check_directory("--o", tmp_path / "traces")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "kept"
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["file", "new", "traces"]
+
+
+# --------------------------------------------------------------------------- pytest-benchmark's JSON
+
+
+def rows(*keys: str, **options: Any) -> list[dict[str, Any]]:
+    """Return the rows of tests."""
+    options = {"params": {}, "phases": False, **options}
+    found: list[dict[str, Any]] = benchmark_document(outcomes(*keys), HERE, ORIGIN, **options)["benchmarks"]
+    return found
+
+
+def test_rows_have_the_fields_of_pytest_benchmark() -> None:
+    """Field for field what its own objects write, and no other; its document's head, too."""
+    (row,) = rows("a.py::test_x")
+    fixture = SimpleNamespace(
+        name="x", fullname="x", group=None, param=None, params=None, extra_info={}, cprofile_stats=None, has_error=False
+    )
+    theirs = Metadata(fixture, iterations=1, options={})  # type: ignore[no-untyped-call]
+    theirs.stats.update(1.0)  # type: ignore[no-untyped-call]
+    written_by_them = theirs.as_dict()  # type: ignore[no-untyped-call]
+    assert row.keys() == written_by_them.keys()
+    assert row["stats"].keys() == written_by_them["stats"].keys()
+    document = benchmark_document(outcomes("a.py::test_x"), HERE, ORIGIN, params={}, phases=False)
+    assert list(document) == ["machine_info", "commit_info", "benchmarks", "datetime", "version"]
+    assert {"id", "time", "author_time", "dirty", "project", "branch"} <= document["commit_info"].keys()
+    assert (document["commit_info"]["id"], document["commit_info"]["dirty"]) == ("c" * 40, False)
+    assert document["machine_info"]["cpu"]["brand_raw"] == "Made Up 9000"
+
+
+def test_a_round_is_a_worker() -> None:
+    """Statistics are of the workers' figures, in seconds per call; iterations are the calls of a slice."""
+    (row,) = rows("tests/test_sac.py::TestIt::test_update[256-a]", params={})
+    stats = row["stats"]
+    assert stats["data"] == [1.0 * MS, 1.1 * MS, 1.2 * MS, 1.3 * MS, 1.4 * MS]
+    assert (stats["rounds"], stats["iterations"], stats["min"], stats["max"]) == (5, 10, 1.0 * MS, 1.4 * MS)
+    assert (stats["median"], stats["mean"]) == (pytest.approx(1.2 * MS), pytest.approx(1.2 * MS))
+    assert stats["stddev"] == pytest.approx(0.158 * MS, rel=0.01)
+    assert stats["ops"] == pytest.approx(1 / (1.2 * MS))
+    assert (row["name"], row["param"], row["params"]) == ("test_update[256-a]", "256-a", None)
+    assert row["group"] == "sac_update"
+    told = row["extra_info"]["rlperf"]
+    assert (told["verdict"], told["ratio"], told["items_per_s"]) == ("SLOWER", 1.2, pytest.approx(256 / (1.2 * MS)))
+
+
+def test_parameters_are_kept_where_they_are_known() -> None:
+    """As JSON has them, for `--benchmark-group-by=param:NAME`."""
+    (row,) = rows("a.py::test_x[1-o]", params={"a.py::test_x[1-o]": {"n": 1, "env": object}})
+    assert row["params"] == {"n": 1, "env": "<class 'object'>"}
+
+
+def test_phases_are_rows_of_their_own_on_request() -> None:
+    """One round each, the mean over traced calls, in a group by themselves."""
+    test, update, critic = rows("a.py::test_x", phases=True)
+    assert [row["fullname"] for row in (test, update, critic)] == [
+        "a.py::test_x",
+        "a.py::test_x update",
+        "a.py::test_x update/critic",
+    ]
+    assert critic["stats"]["data"] == [0.6 * MS]
+    assert (critic["stats"]["rounds"], critic["stats"]["stddev"], critic["group"]) == (1, 0, "sac_update phases")
+    assert critic["extra_info"]["rlperf"]["count"] == 2.0
+
+
+def test_unmeasured_tests_have_no_row() -> None:
+    """There is nothing to draw of them."""
+    unmeasured = outcome()
+    unmeasured = replace(unmeasured, result=replace(unmeasured.result, workers=()))
+    document = benchmark_document({"a": unmeasured}, HERE, ORIGIN, params={}, phases=True)
+    assert document["benchmarks"] == []
+
+
+def test_github_action_benchmark_finds_what_it_reads() -> None:
+    """`tool: pytest`: extractPytestResult in src/extract.ts of benchmark-action/github-action-benchmark.
+
+    It parses the file as JSON and of every element of `benchmarks` reads `fullname` as the name, `stats.ops` as the
+    value, `stats.stddev` as the range, and `stats.mean` (compared with 1e-6, 1e-3 and 1) and `stats.rounds` as text.
+    """
+    document = json.loads(
+        written(benchmark_document(outcomes(HOSTILE, "b.py::t"), HERE, ORIGIN, params={}, phases=True))
+    )
+    assert isinstance(document["benchmarks"], list)
+    names = [row["fullname"] for row in document["benchmarks"]]
+    assert len(set(names)) == len(names) == 6
+    for row in document["benchmarks"]:
+        assert isinstance(row["fullname"], str)
+        assert row["fullname"].isprintable()
+        for field in ("ops", "mean"):
+            assert isinstance(row["stats"][field], float)
+            assert row["stats"][field] > 0
+        assert isinstance(row["stats"]["stddev"], (int, float))
+        assert isinstance(row["stats"]["rounds"], int)
+
+
+def test_bencher_finds_what_it_reads() -> None:
+    """`python_pytest`: lib/bencher_adapter/src/adapters/python/pytest.rs of bencherdev/bencher.
+
+    `machine_info` and `commit_info` must be objects; of every row it reads `fullname`, and `stats.median` and
+    `stats.iqr` as numbers of seconds.
+    """
+    document = json.loads(written(benchmark_document(outcomes("b.py::t"), HERE, ORIGIN, params={}, phases=True)))
+    assert isinstance(document["machine_info"], dict)
+    assert isinstance(document["commit_info"], dict)
+    for row in document["benchmarks"]:
+        assert isinstance(row["fullname"], str)
+        assert row["stats"]["median"] - row["stats"]["iqr"] > 0
+
+
+def test_pytest_benchmark_compares_our_files(tmp_path: Path) -> None:
+    """`pytest-benchmark compare` shows two runs of ours side by side, with hostile names and phases in them."""
+    for name in ("one", "two"):
+        document = benchmark_document(outcomes(HOSTILE, "b.py::t[x]"), HERE, ORIGIN, params={}, phases=True)
+        (tmp_path / f"{name}.json").write_text(written(document), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_benchmark",
+        "compare",
+        "one.json",
+        "two.json",
+        "--columns=median,rounds,ops",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert "benchmark 'sac_update': 4 tests" in done.stdout
+    assert "benchmark 'sac_update phases': 8 tests" in done.stdout
+    names = [line.partition("  ")[0] for line in done.stdout.splitlines() if line.startswith("t[x] ")]
+    assert names[:2] == ["t[x] (one)", "t[x] (two)"]
+    assert "1.2000" in done.stdout
+    assert "\x1b[2J" not in done.stdout
+    assert "Failed to load" not in done.stdout + done.stderr
+
+
+# --------------------------------------------------------------------------- JUnit
+
+
+def test_junit_properties_tell_the_verdict() -> None:
+    """Names begin with rlperf_, values are plain; what is not known is not there."""
+    told = dict(properties(outcome(HOSTILE)))
+    assert told["rlperf_verdict"] == "SLOWER"
+    assert (told["rlperf_call_s"], told["rlperf_base_call_s"], told["rlperf_ratio"]) == ("0.0012", "0.001", "1.2")
+    assert told["rlperf_counter"] == "update/critic: aten::mm 12 → 18"
+    assert told["rlperf_reason"].isprintable()
+    new = outcome(status=Status.NEW)
+    new = replace(new, baseline=None, verdict=replace(new.verdict, estimate=None, counters=()))
+    new = replace(new, result=replace(new.result, workers=()))
+    assert list(dict(properties(new))) == [
+        f"rlperf_{name}" for name in ("verdict", "reason_code", "reason", "gated", "component")
+    ]
+
+
+# --------------------------------------------------------------------------- the run's own JSON
+
+
+def test_runs_read_back_as_they_were() -> None:
+    """All that the model holds goes through the file and back."""
+    tests = outcomes("a.py::test_é[1]", "b.py::t")
+    document = run_document(HERE, tests, ["a baseline"], ["a note"], provenance=ORIGIN, failed=["b.py::t"])
+    assert parse(written(document).encode(), "x") == RunFile(
+        HERE, ("a baseline",), ("a note",), tests, ORIGIN, ("b.py::t",)
+    )
+
+
+def test_hostile_ids_are_written_and_shown_safely() -> None:
+    """Any id makes valid UTF-8 and JSON; what is read to be shown holds nothing that commands a terminal."""
+    text = written(run_document(HERE, outcomes(HOSTILE), [HOSTILE], [HOSTILE], provenance=ORIGIN, failed=[HOSTILE]))
+    (key,) = json.loads(text)["tests"]
+    assert key == HOSTILE.replace("\ud800", "\\ud800")
+    recorded = parse(text.encode("utf-8"), "x", printable=True)
+    assert isinstance(recorded, RunFile)
+    (key,) = recorded.tests
+    assert key.isprintable()
+    assert all(line.isprintable() for line in recorded.tests[key].verdict.reason.message.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "x is empty; --rlperf-json writes runs"),
+        ("[1]", "x is no run and no baseline: Expected `object`"),
+        ("{", "x is no run and no baseline: Input data was truncated"),
+        ("\udcff", "x is no run and no baseline"),
+        ("[" * 100_000, "x is no run and no baseline"),
+        ('{"schema": 1}', "x is JSON, but no run and no baseline"),
+        (
+            '{"schema": "1", "kind": "run"}',
+            "x is no run and no baseline: Expected `int | null`, got `str` - at `$.schema`",
+        ),
+        ('{"schema": 2, "kind": "run"}', "x is a run of schema version 2, this pytest-rlperf reads up to 1: upgrade"),
+        ('{"schema": 0, "kind": "run"}', "x is not a run: $.schema is 0, the first was 1; write it anew"),
+        ('{"schema": 1, "kind": "run"}', "x is not a run: Object missing required field `machine`; write it anew"),
+        ('{"schema": 9, "results": {}, "machine": {}}', "x is a baseline of schema version 9"),
+    ],
+)
+@pytest.mark.parametrize("printable", [False, True])
+def test_other_files_are_refused_with_the_place(text: str, message: str, printable: bool) -> None:
+    """What it is called, what is wrong where, and what to do."""
+    with pytest.raises(ReadingError) as caught:
+        parse(text.encode("utf-8", "surrogateescape"), "x", printable=printable)
+    assert str(caught.value).startswith(message)
+
+
+def test_impossible_figures_are_refused_with_their_place() -> None:
+    """A time of nothing would be divided by later."""
+    document = run_document(HERE, outcomes("a::b"), [], [])
+    document["tests"]["a::b"]["result"]["workers"][3]["wall"]["call_s"] = -1.0
+    text = written(document)
+    with pytest.raises(
+        ReadingError, match=r"\$.tests\['a::b'\].result.workers\[3\].wall.call_s is -1.0, expected a pos"
+    ):
+        parse(text.encode(), "x")
+    with pytest.raises(ReadingError, match=r"cannot read no/file: No such file or directory; give the path"):
+        read("no/file")
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of the documentation."""
+    found: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(found)
+    return found
+
+
+def faults(document: dict[str, Any]) -> list[str]:
+    """Return where a document is not as the schema says, fields that are not described included."""
+    found = schema()
+    for definition in found["$defs"].values():
+        if "properties" in definition:
+            definition["additionalProperties"] = False
+    assert [kind["$ref"] for kind in found["oneOf"]] == ["#/$defs/Run", "#/$defs/SelfcheckRun"]
+    found["$ref"] = "#/$defs/SelfcheckRun" if document["kind"] == "selfcheck" else "#/$defs/Run"
+    del found["oneOf"]  # what is wrong is told better of one kind than of none
+    errors = jsonschema.Draft202012Validator(found).iter_errors(document)
+    return [f"{error.json_path}: {error.message[-200:]}" for error in errors]
+
+
+def test_a_real_run_is_as_the_schema_says(pytester: pytest.Pytester) -> None:
+    """What a measured run writes has just the fields that are described, and can be read back."""
+    pytester.makepyfile(
+        test_it="""
+        def test_sum(rlperf):
+            rlperf(lambda: sum(range(1000)), items=3, unit="step")
+        """
+    )
+    arguments = ["--rlperf-inline", "--rlperf-max-time=0.5", "--rlperf-json=run.json", "-p", "no:cacheprovider"]
+    done = pytester.runpytest_subprocess(*arguments)
+    assert done.ret == 0
+    document = json.loads((pytester.path / "run.json").read_text(encoding="utf-8"))
+    assert faults(document) == []
+    recorded = read(pytester.path / "run.json")
+    assert isinstance(recorded, RunFile)
+    assert recorded.tests["test_it.py::test_sum"].result.items == 3
+
+
+def test_documents_with_all_there_is_are_as_the_schema_says() -> None:
+    """A verdict, a baseline, phases and counters, and a self-check."""
+    run = run_document(HERE, outcomes(HOSTILE), ["x"], [], provenance=ORIGIN)
+    assert faults(json.loads(written(run))) == []
+    one = outcome()
+    check = Selfcheck(one.result, (Trial(0.05, one.verdict, (), 3.0),))
+    document = json.loads(written(selfcheck_document(HERE, {"a": check}, Fitness(0.03, False, 1, ("why",)))))
+    assert faults(document) == []
+    assert faults({**document, "schema": 2, "more": 1}) == [
+        "$.schema: 1 was expected",
+        "$: Additional properties are not allowed ('more' was unexpected)",
+    ]
+
+
+def test_the_schema_has_every_field_of_the_model() -> None:
+    """Field for field and type for type what the model is read as; each with a description, all required.
+
+    Whoever adds a field to the model describes it in docs/schema/rlperf-run.schema.json.
+    """
+    _, model = msgspec.json.schema_components([RunFile, SelfcheckFile])
+    found = schema()["$defs"]
+    added = {
+        "Outcome": {"call_s", "base_call_s"},
+        "Live": {"clock", "setup_s", "measured_s"},
+        "Selfcheck": {"smallest_found"},
+    }
+    named = {"RunFile": "Run", "SelfcheckFile": "SelfcheckRun"}
+    assert found.keys() == {named.get(name, name) for name in model}
+    for name, expected in model.items():
+        definition = found[named.get(name, name)]
+        assert definition["description"], name
+        assert definition.get("enum") == expected.get("enum")
+        properties_ = {field: without_words(part) for field, part in definition.get("properties", {}).items()}
+        more = {"schema", "kind"} if name in named else added.get(name, set())
+        assert properties_.keys() - more == expected.get("properties", {}).keys(), name
+        for field, part in expected.get("properties", {}).items():
+            assert properties_[field] == without_words(part), f"{name}.{field}"
+        assert all(part["description"] for part in definition.get("properties", {}).values()), name
+        assert set(definition.get("required", ())) == definition.get("properties", {}).keys()
+
+
+def without_words(part: Any) -> Any:
+    """Return a part of a schema without what only people read, and without defaults: every field is written."""
+    if isinstance(part, dict):
+        return {
+            key: without_words(value) for key, value in part.items() if key not in ("description", "default", "title")
+        }
+    return [without_words(one) for one in part] if isinstance(part, list) else part
+
+
+def test_a_result_has_no_field_that_documents_lack() -> None:
+    """The document of an outcome is the model's, with figures that save a reader arithmetic."""
+    (document,) = run_document(HERE, outcomes("a::b"), [], [])["tests"].values()
+    assert document["result"].keys() == {field.name for field in fields(Result)}
+    assert (document["call_s"], document["base_call_s"]) == (1.2 * MS, 1.0 * MS)
