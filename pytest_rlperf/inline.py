@@ -41,7 +41,7 @@ class InlineEngine:
         __tracebackhide__ = True
         key, settings = result_key(item), self.ledger.settings.for_test(item)
         started_s = time.monotonic()
-        turns = _InlineTurns(Meter(workload, self.kernels))
+        turns = _InlineTurns(Meter(workload, self.kernels, sync_edges=settings.device_edges == "sync"))
         max_time_s = min(settings.max_time_s, self.limit_s)
         census = Census(max_time_s, 1, is_wanted=settings.counters.are_counted, gates=False)
         try:

@@ -19,6 +19,7 @@ from pytest_rlperf.values import (
     parse_confirm,
     parse_counters,
     parse_duration,
+    parse_edges,
     parse_flag,
     parse_name,
     parse_packages,
@@ -91,6 +92,9 @@ OPTIONS = (
            "write the figures in pytest-benchmark's JSON, for the tools that read it"),
     Option("benchmark_phases", "--rlperf-benchmark-phases", False, False, parse_flag, False, None,
            "with --rlperf-benchmark-json: phases as rows of their own"),
+    Option("device_edges", "--rlperf-device-edges", True, False, parse_edges, "events", "HOW",
+           "how phases on an accelerator are told: by events, or by sync, which waits for the device at every edge and "
+           "destroys the overlap (default: events)"),
     Option("trace", "--rlperf-trace", False, False, parse_path, None, "DIR",
            "write one call of each test and side for Perfetto and speedscope"),
     Option("min_change_s", None, False, True, parse_duration, 0.0, None,
@@ -130,6 +134,7 @@ class Config:
     html: Path | None
     benchmark_json: Path | None
     benchmark_phases: bool
+    device_edges: str
     trace: Path | None
     min_change_s: float
     gate: bool
@@ -171,6 +176,11 @@ def check_markers(item: pytest.Item) -> None:
     """Raise UsageError where one of the test's markers cannot be read."""
     for marker in item.iter_markers(MARKER):
         _marker_settings(marker, item.nodeid)
+
+
+def read_option(config: pytest.Config, name: str) -> Any:
+    """Return one setting of the run; UsageError where it cannot be read."""
+    return next(_read(option, config) for option in OPTIONS if option.name == name)
 
 
 def read_config(config: pytest.Config) -> Config:

@@ -130,6 +130,13 @@ def parse_confirm(value: object) -> str:
     return str(value)
 
 
+def parse_edges(value: object) -> str:
+    """Read how phases on an accelerator are told."""
+    if value not in ("events", "sync"):
+        raise ValueError("expected events or sync")
+    return str(value)
+
+
 def parse_pairs(value: object) -> tuple[int, int]:
     """Read ``"3..10"``, the fewest and the most pairs of a test."""
     match = _PAIRS.fullmatch(str(value))

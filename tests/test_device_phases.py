@@ -734,3 +734,15 @@ def test_iterations_come_one_after_the_other() -> None:
         tape.begin_iteration()
     with pytest.raises(RuntimeError, match=r"resolve\(\) within an iteration"):
         tape.resolve()
+
+
+def test_a_wait_that_ended_late_once_is_no_unseen_work() -> None:
+    """What is on another stream is there again and again; a host that was woken late is so now and then."""
+    gpu = VirtualGPU(launch_s=0.0)
+    tape = tape_on(gpu)
+    for late_s in (0.0, 4 * MS, 0.0):
+        with iteration(tape), timer("call"):
+            gpu.launch(1 * MS)
+            gpu.launch(1 * MS + late_s, stream=2)
+        tape.resolve()
+    assert (tape.unseen_s, tape.notes) == (0.0, ())

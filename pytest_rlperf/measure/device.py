@@ -41,12 +41,18 @@ class Accelerator:
     """
 
     def __init__(
-        self, clock: EventClock | SyncClock, library: DeviceLibrary, gated: Pace, settings: Mapping[str, object]
+        self,
+        clock: EventClock | SyncClock,
+        library: DeviceLibrary,
+        gated: Pace,
+        settings: Mapping[str, object],
+        *,
+        sync_edges: bool = False,
     ) -> None:
         self.clock = clock
         self.name = clock.device
         self.gated = gated
-        self.sync_edges = False
+        self.sync_edges = sync_edges
         self._library = library
         self._reader = library.conditions(self.name)
         self._notes = dict.fromkeys([self._reader.missing] if self._reader.missing else [])
@@ -207,7 +213,12 @@ class Accelerator:
 
 
 def find_accelerator(
-    workload: Workload, library: DeviceLibrary, settings: Mapping[str, object], wall_ns: ClockNs
+    workload: Workload,
+    library: DeviceLibrary,
+    settings: Mapping[str, object],
+    wall_ns: ClockNs,
+    *,
+    sync_edges: bool,
 ) -> Accelerator | None:
     """Return the device that a workload holds tensors or modules on, None for the host.
 
@@ -218,7 +229,9 @@ def find_accelerator(
         clock = clock_for(devices_of((*workload.holds, workload.call)), host_ns=wall_ns)
     except DeviceClockError as error:
         raise MeasurementError(str(error)) from error
-    return None if isinstance(clock, HostClock) else Accelerator(clock, library, workload.pace, settings)
+    if isinstance(clock, HostClock):
+        return None
+    return Accelerator(clock, library, workload.pace, settings, sync_edges=sync_edges)
 
 
 def _changes(before: _Edge, after: _Edge) -> list[str]:

@@ -79,10 +79,16 @@ class Block:
         What holds up a slice holds up any of its phases, so shares stand where times do not.
         """
         base, head = (
-            {phase.path: phase.self_s / traced_call_s(side) for phase in merge_phases(side)}
+            {phase.path: _own_s(phase) / traced_call_s(side) for phase in merge_phases(side)}
             for side in (self.base, self.head)
         )
         return base, head
+
+
+def _own_s(phase: Phase) -> float:
+    """Return the time in no child phase, by the device's clock where that tells it: the host only launches."""
+    times = phase.on_device
+    return phase.self_s if times is None or times.self_s is None else times.self_s
 
 
 @dataclass(frozen=True)

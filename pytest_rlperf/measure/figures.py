@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from operator import mul
 
 from pytest_rlperf.measure.conditions import worst
-from pytest_rlperf.model import DeviceFigures, DeviceTimes, Figures, Pace, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.model import Bound, DeviceFigures, DeviceTimes, Figures, Pace, SliceRecord, Warm, WorkerRecord
 
 TRIM = 0.2
 ONE_THREAD = 1.02  # CPU time over wall time up to which one thread can have used it
@@ -128,6 +128,9 @@ def merged_times(found: Sequence[tuple[float, DeviceTimes]]) -> DeviceTimes | No
     bounds = dict.fromkeys((times.bound for _, times in found), 0.0)
     for share, times in found:
         bounds[times.bound] += share
+    bound = max(bounds, key=bounds.__getitem__)
+    if bound is Bound.LAUNCH and Bound.SYNC in bounds:
+        bound = Bound.SYNC  # a wait in step is seen by the slice that looks for it alone, and is a launch to the others
     spans_s, selves_s = ([getattr(times, name) for _, times in found] for name in ("span_s", "self_s"))
     shares = [share for share, _ in found]
     return DeviceTimes(
@@ -136,7 +139,7 @@ def merged_times(found: Sequence[tuple[float, DeviceTimes]]) -> DeviceTimes | No
         stream=", ".join(dict.fromkeys(times.stream for _, times in found)),
         lag_in_s=sum(share * times.lag_in_s for share, times in found) / whole,
         lag_out_s=sum(share * times.lag_out_s for share, times in found) / whole,
-        bound=max(bounds, key=bounds.__getitem__),
+        bound=bound,
         is_synced=any(times.is_synced for _, times in found),
         peak_bytes=max((times.peak_bytes for _, times in found if times.peak_bytes is not None), default=None),
         allocations=sum(share * count for share, count in known) / sum(share for share, _ in known) if known else None,

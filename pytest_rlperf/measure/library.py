@@ -46,6 +46,8 @@ class Torch:
 
     def flags(self) -> dict[str, str]:
         """Return the precision of matrix products and convolutions, determinism, and cuDNN's choice by trying."""
+        if "torch" not in self._modules:
+            return {}
         torch = self._torch
         cudnn = torch.backends.cudnn
         questions: dict[str, Callable[[], object]] = {

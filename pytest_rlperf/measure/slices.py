@@ -43,6 +43,7 @@ class Meter:
     """Takes slices of one workload and of the reference kernels, in this process; the latter are made when needed.
 
     ``library`` is that by which the workload uses a device, if it does; ``device`` is known once it was checked.
+    ``sync_edges`` has traced slices wait for it at every edge of a phase.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class Meter:
         kernels: Callable[[], Mapping[SliceKind, Callable[[], object]]],
         clocks: Clocks | None = None,
         library: DeviceLibrary | None = None,
+        *,
+        sync_edges: bool = False,
     ) -> None:
         self.workload = workload
         self.clocks = clocks or Clocks.host()
@@ -65,6 +68,7 @@ class Meter:
         self.device: Accelerator | None = None
         self._library: DeviceLibrary = library or Torch()
         self._settings = self._library.settings()
+        self._sync_edges = sync_edges
         quieten_torchrl()
 
     def check(self) -> float:
@@ -73,7 +77,9 @@ class Meter:
         start_ns = self.clocks.wall_ns()
         self.workload.check()
         checked_ns = self.clocks.wall_ns() - start_ns
-        self.device = find_accelerator(self.workload, self._library, self._settings, self.clocks.wall_ns)
+        self.device = find_accelerator(
+            self.workload, self._library, self._settings, self.clocks.wall_ns, sync_edges=self._sync_edges
+        )
         if self.device is not None:
             start_ns = self.clocks.wall_ns()
             with self.device.answering():

@@ -24,6 +24,7 @@ from pytest_rlperf.benchmark import TakenOver
 from pytest_rlperf.fixtures import ENGINE
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.measure.worker_session import RemoteEngine, Session
+from pytest_rlperf.options import read_option
 
 # Plugins that would run a test again, reseed it, or talk to a controller that is not there. They are dropped before
 # they configure themselves, with what they would have declared: a marker that --strict-markers would miss.
@@ -111,7 +112,7 @@ def main() -> None:
     connection: Connection[Any, Any] = Connection(start.descriptor)
     _keep_captured_output(Path(start.scratch))
     config = _prepare(start)
-    engine = RemoteEngine(start, connection)
+    engine = RemoteEngine(start, connection, sync_edges=read_option(config, "device_edges") == "sync")
     config.stash[ENGINE] = engine
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
     config.pluginmanager.register(Session(start, connection, engine, terminal), "rlperf-worker")

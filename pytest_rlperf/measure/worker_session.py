@@ -38,8 +38,9 @@ class Unwound(BaseException):
 class RemoteEngine:
     """Measures a workload on the coordinator's orders."""
 
-    def __init__(self, start: m.Start, connection: Connection[Any, Any]) -> None:
+    def __init__(self, start: m.Start, connection: Connection[Any, Any], *, sync_edges: bool) -> None:
         self._start = start
+        self._sync_edges = sync_edges
         self._connection = connection
         self._kernels = functools.cache(make_kernels)
         self._cpus = usable_cpus()
@@ -57,7 +58,7 @@ class RemoteEngine:
         """Take slices until told how it ended: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
         m.send(self._connection, m.Called(workload.component, workload.unit, workload.items))
-        meter = Meter(workload, self._kernels)
+        meter = Meter(workload, self._kernels, sync_edges=self._sync_edges)
         ended = children_seen()[1]
         try:
             while True:

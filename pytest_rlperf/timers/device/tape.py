@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -50,7 +51,7 @@ class Tape:
         self.is_synced = sync or clock.is_synced
         self.tree: Tree = TapedTree(self._moved, clock.host_ns)
         self.dropped = 0
-        self.unseen_s = 0.0
+        self._unseen_ns: list[int] = []
         self.peak_bytes: int | None = None
         self.spans: tuple[Span, ...] = ()
         self._waits = sync and not clock.is_synced
@@ -143,6 +144,11 @@ class Tape:
             for label, totals in self._beside.items()
             if totals.iterations
         }
+
+    @property
+    def unseen_s(self) -> float:
+        """How long the device still worked after the last mark, by the median wait: one may have been woken late."""
+        return statistics.median_low(self._unseen_ns or [0]) / 1e9
 
     @property
     def iterations(self) -> int:
@@ -264,5 +270,5 @@ class Tape:
         """Note how long the device still worked after it had reached the last mark, and the host waited for it."""
         reached_ns = timeline.anchor.host_ns + timeline.anchor_lag_ns + timeline.last_ns
         unseen_ns = waited_ns - max(asked_ns, reached_ns)
-        if unseen_ns > max(NEAR_NS, NEAR_SHARE * timeline.last_ns):
-            self.unseen_s = max(self.unseen_s, unseen_ns / 1e9)
+        is_near = unseen_ns <= max(NEAR_NS, NEAR_SHARE * timeline.last_ns)
+        self._unseen_ns.append(0 if is_near else unseen_ns)

@@ -1,0 +1,167 @@
+"""A GPU whose kernels' lengths are known, for ``cuda_truth.py`` to time, tape and count work on.
+
+What a kernel really takes is known from the host's clock alone: two kernels of different lengths are waited for, and
+the difference of their times is that of their cycles, launches and waits left out. The clocks that are checked have no
+part in it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from cuda_truth_devices import Gpu, NotPossibleError
+
+from pytest_rlperf.measure.rounds import Clocks
+from pytest_rlperf.measure.slices import Meter
+from pytest_rlperf.model import Count, DeviceTimes, Phase, Workload
+from pytest_rlperf.timers import recording_into
+from pytest_rlperf.timers.clocks import EventClock, clock_for
+from pytest_rlperf.timers.counting import tally
+from pytest_rlperf.timers.device import Tape, devices_of
+
+WITHIN = 0.02
+REPETITIONS = 7
+_SHORT_CYCLES, _LONG_CYCLES = 2_000_000, 42_000_000  # a millisecond, and twenty more
+_FLOOR_NS = 100.0  # what two readings of the clock take, about
+_WARM_UP_S = 0.5  # until a GPU that was idle has raised its clocks
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was to be found, what was, and whether that will do."""
+
+    expected: str
+    found: str
+    met: bool
+
+
+def percent(share: float) -> str:
+    """Return a share in percent."""
+    return f"{_short(f'{100 * share:.2f}')} %"
+
+
+def change(share: float) -> str:
+    """Return a change in percent, with its sign."""
+    return f"{_short(f'{100 * share:+.2f}')} %"
+
+
+def _short(number: str) -> str:
+    """Return a number without zeros after its point that say nothing."""
+    return number.rstrip("0").rstrip(".")
+
+
+@dataclass(frozen=True)
+class Taped:
+    """The phases of some work by their paths, and what the tape had to say."""
+
+    phases: dict[str, Phase]
+    notes: tuple[str, ...]
+    unseen_s: float
+
+    def times(self, path: str) -> DeviceTimes:
+        """Return the device's times of a phase; LookupError where it has none."""
+        times = self.phases[path].on_device
+        if times is None:
+            raise LookupError(f"the phase {path} has no times by the device")
+        return times
+
+    def span_s(self, path: str) -> float:
+        """Return a phase's span; LookupError where it has none."""
+        span_s = self.times(path).span_s
+        if span_s is None:
+            raise LookupError(f"the phase {path} has no span")
+        return span_s
+
+
+class Bench:
+    """A GPU that has warmed up, whose kernels' lengths are known in seconds from the last :meth:`calibrate` on."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        found = clock_for(devices_of([gpu.held]), host_ns=gpu.host_ns)
+        if not isinstance(found, EventClock):
+            raise NotPossibleError(f"{found.device} has no clock of events")
+        self.clock = found
+        end_ns = gpu.host_ns() + 1e9 * _WARM_UP_S
+        while gpu.host_ns() < end_ns:
+            gpu.sleep(_LONG_CYCLES)
+            gpu.synchronize()
+        self._cycles_per_s = 0.0
+        self.calibrate()
+
+    def calibrate(self) -> None:
+        """Find out anew how long a cycle takes."""
+        long_s, short_s = (
+            statistics.median(self.waited_s(partial(self.gpu.sleep, cycles)) for _ in range(3))
+            for cycles in (_LONG_CYCLES, _SHORT_CYCLES)
+        )
+        self._cycles_per_s = (_LONG_CYCLES - _SHORT_CYCLES) / (long_s - short_s)
+
+    def cycles(self, seconds: float) -> int:
+        """Return how many cycles last so long."""
+        return round(seconds * self._cycles_per_s)
+
+    def sleep(self, seconds: float) -> None:
+        """Queue a kernel that lasts so long."""
+        self.gpu.sleep(self.cycles(seconds))
+
+    def waited_s(self, work: Callable[[], object]) -> float:
+        """Return how long some work takes from an idle GPU to an idle GPU, by the host's clock."""
+        self.gpu.synchronize()
+        start_ns = self.gpu.host_ns()
+        work()
+        self.gpu.synchronize()
+        return (self.gpu.host_ns() - start_ns) / 1e9
+
+    def taped(self, work: Callable[[], object], iterations: int = 1) -> Taped:
+        """Return the phases of some work, as a worker records them: looked at once, and then timed."""
+        tape = Tape(self.clock)
+        for look in (True, *(False,) * iterations):
+            self.gpu.synchronize()
+            with iteration(tape, look=look):
+                work()
+            tape.resolve()
+        return Taped({phase.path: phase for phase in tape.phases()}, tape.notes, tape.unseen_s)
+
+    def counted(self, work: Callable[[], object], names: Sequence[str]) -> dict[str, dict[str, int]]:
+        """Return some counts of one call of the work, by phase."""
+        found = tally(work, setup=None, probes=(), repetitions=1, devices=self.gpu.drivers or None)
+        counts: tuple[Count, ...] = found.repetitions[0]
+        missing = set(names) - {count.name for count in counts}
+        if missing:
+            raise NotPossibleError(f"not counted here: {', '.join(sorted(missing))}; {'; '.join(found.notes)}")
+        by_path: dict[str, dict[str, int]] = {}
+        for count in counts:
+            if count.name in names:
+                by_path.setdefault(count.path, dict.fromkeys(names, 0))[count.name] = count.value
+        return by_path
+
+
+@contextmanager
+def iteration(tape: Tape, *, look: bool = False) -> Iterator[None]:
+    """Record the body as one iteration."""
+    tape.begin_iteration(look=look)
+    with recording_into(tape.tree):
+        yield
+    tape.end_iteration()
+
+
+@contextmanager
+def meter_of(gpu: Gpu, call: Callable[[], object]) -> Iterator[Meter]:
+    """Yield a meter of the call that has checked it and warmed up, as a worker's has."""
+
+    def check() -> None:
+        call()
+
+    workload = Workload("callable", call, 1.0, "call", check=check, holds=(gpu.held,))
+    meter = Meter(workload, dict, Clocks(gpu.host_ns, gpu.host_ns, _FLOOR_NS), gpu.library)
+    try:
+        meter.check()
+        meter.warm_up(None, 2.0, kernels=False)
+        yield meter
+    finally:
+        meter.thaw()

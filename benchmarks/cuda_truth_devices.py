@@ -1,0 +1,251 @@
+"""What ``cuda_truth.py`` asks of a GPU, of a real one and of the virtual one: nothing here checks anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from pytest_rlperf.measure.conditions import ConditionReader
+from pytest_rlperf.measure.library import DeviceLibrary, Torch
+from pytest_rlperf.model import Conditions
+from pytest_rlperf.testing import VirtualGPU
+from pytest_rlperf.timers.clocks import Driver
+
+COPY_BYTES = 1 << 20
+_COMPILE_S = 10e-3  # of the virtual one's host
+
+
+class NotPossibleError(Exception):
+    """Something cannot be checked here; the text says why."""
+
+
+class Gpu(Protocol):
+    """A GPU to check on.
+
+    ``drivers`` are those of devices that PyTorch does not drive, ``library`` is that by which the device is used, and
+    ``held`` memory of the device, by which the plugin finds out what a workload runs on.
+    """
+
+    drivers: tuple[Driver, ...]
+    library: DeviceLibrary
+    held: Any
+    host_ns: Callable[[], int]
+
+    def told(self) -> str:
+        """Return what the GPU is."""
+
+    def spin(self, seconds: float) -> None:
+        """Keep the host busy, and the GPU idle."""
+
+    def sleep(self, cycles: int) -> None:
+        """Queue a kernel on the current stream that lasts so many cycles of the GPU's clock."""
+
+    def synchronize(self) -> None:
+        """Wait for the GPU, by its own library."""
+
+    def item(self) -> None:
+        """Read a number of the GPU's, which waits for the current stream."""
+
+    def copy_to_device(self, *, pinned: bool) -> None:
+        """Copy ``COPY_BYTES`` of host memory; from pinned memory without waiting."""
+
+    def copy_to_host(self, *, pinned: bool) -> None:
+        """Copy as much back; to pinned memory without waiting."""
+
+    def beside(self) -> AbstractContextManager[object]:
+        """Within the context, have a stream of its own be the current one."""
+
+    def captured(self) -> AbstractContextManager[Callable[[], None]]:
+        """Within the context, capture a graph; yields what replays it."""
+
+    def run_compiled(self, size: int) -> None:
+        """Run code that is compiled for every size of its input by itself."""
+
+
+class Cuda:
+    """A GPU by PyTorch; NotPossibleError where PyTorch finds none."""
+
+    drivers: tuple[Driver, ...] = ()  # the plugin finds its own
+
+    def __init__(self, device: str) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise NotPossibleError(f"PyTorch does not import ({error})") from error
+        if not torch.cuda.is_available():
+            raise NotPossibleError(f"PyTorch {torch.__version__} finds no CUDA device")
+        self._torch: Any = torch
+        self._cuda: Any = torch.cuda
+        self.library: DeviceLibrary = Torch()
+        self.host_ns: Callable[[], int] = time.perf_counter_ns
+        torch.cuda.set_device(device)
+        self.held: Any = torch.ones(1, device=device)
+        self._side: Any = self._cuda.Stream()
+        numbers = COPY_BYTES // 4
+        self._there = torch.zeros(numbers, device=device)
+        self._pageable = torch.zeros(numbers)
+        self._pinned = torch.zeros(numbers, pin_memory=True)
+        self._inputs: dict[int, Any] = {}
+        self._compiled: Any = None
+        self.synchronize()
+
+    def told(self) -> str:
+        """Return its name and what drives it."""
+        version = self._torch.version
+        runtime = f"CUDA {version.cuda}" if version.cuda else f"ROCm {version.hip}"
+        return f"{self._cuda.get_device_name()}, PyTorch {self._torch.__version__}, {runtime}"
+
+    def spin(self, seconds: float) -> None:
+        """Read the clock until it is over."""
+        end_ns = time.perf_counter_ns() + 1e9 * seconds
+        while time.perf_counter_ns() < end_ns:
+            pass
+
+    def sleep(self, cycles: int) -> None:
+        """Queue PyTorch's own kernel for tests, which reads the clock until it is over."""
+        self._cuda._sleep(cycles)
+
+    def synchronize(self) -> None:
+        """Wait for all streams."""
+        self._cuda.synchronize()
+
+    def item(self) -> None:
+        """Read the one number of the tensor that is held."""
+        self.held.item()
+
+    def copy_to_device(self, *, pinned: bool) -> None:
+        """Copy into a tensor of the GPU."""
+        if pinned:
+            self._there.copy_(self._pinned, non_blocking=True)
+        else:
+            self._there.copy_(self._pageable)
+
+    def copy_to_host(self, *, pinned: bool) -> None:
+        """Copy a tensor of the GPU."""
+        if pinned:
+            self._pinned.copy_(self._there, non_blocking=True)
+        else:
+            self._pageable.copy_(self._there)
+
+    def beside(self) -> AbstractContextManager[object]:
+        """Return PyTorch's context of a stream."""
+        context: AbstractContextManager[object] = self._cuda.stream(self._side)
+        return context
+
+    @contextmanager
+    def captured(self) -> Iterator[Callable[[], None]]:
+        """Capture by PyTorch's context, which waits for the GPU first."""
+        graph = self._cuda.CUDAGraph()
+        with self._cuda.graph(graph):
+            yield graph.replay
+
+    def run_compiled(self, size: int) -> None:
+        """Run by torch.compile; where its default compiler cannot be used, by the one that only traces."""
+        if size not in self._inputs:
+            self._inputs[size] = self._torch.ones(size, device="cuda")
+        if self._compiled is None:
+            self._compiled = self._compile(self._inputs[size])
+        self._compiled(self._inputs[size])
+
+    def _compile(self, example: Any) -> Any:
+        def function(values: Any) -> Any:
+            return (2 * values + 1).relu().sum()
+
+        compiled = self._torch.compile(function, dynamic=False)
+        try:
+            compiled(example)
+        except Exception as error:  # no Triton, no C compiler, a GPU that is too old: PyTorch has an error for each
+            print(f"torch.compile's default compiler cannot be used ({type(error).__name__}): graphs run as traced")
+            compiled = self._torch.compile(function, dynamic=False, backend="eager")
+        return compiled
+
+
+class Virtual:
+    """The virtual GPU, whose events cost the host a microsecond."""
+
+    def __init__(self, gpu: VirtualGPU | None = None) -> None:
+        self.gpu = gpu or VirtualGPU(event_s=1e-6)
+        self.drivers: tuple[Driver, ...] = (self.gpu,)
+        self.host_ns: Callable[[], int] = self.gpu.clock
+        self.library: DeviceLibrary = VirtualLibrary(self.gpu)
+        self.held: Any = self.gpu.allocate(4)
+        self._sizes: set[int] = set()
+
+    def told(self) -> str:
+        """Return that it is none."""
+        return "the virtual GPU, in virtual time"
+
+    def spin(self, seconds: float) -> None:
+        """Let the host work."""
+        self.gpu.host(seconds)
+
+    def sleep(self, cycles: int) -> None:
+        """Queue a kernel."""
+        self.gpu.launch(cycles / self.gpu.sm_clock_hz)
+
+    def synchronize(self) -> None:
+        """Wait for all streams."""
+        self.gpu.synchronize()
+
+    def item(self) -> None:
+        """Wait as reading a value does."""
+        self.gpu.item()
+
+    def copy_to_device(self, *, pinned: bool) -> None:
+        """Copy from the host."""
+        self.gpu.copy_to_device(COPY_BYTES, pinned=pinned)
+
+    def copy_to_host(self, *, pinned: bool) -> None:
+        """Copy to the host."""
+        self.gpu.copy_to_host(COPY_BYTES, pinned=pinned)
+
+    def beside(self) -> AbstractContextManager[object]:
+        """Use another stream."""
+        return self.gpu.use(7)
+
+    @contextmanager
+    def captured(self) -> Iterator[Callable[[], None]]:
+        """Capture a graph."""
+        with self.gpu.capture() as graph:
+            yield graph.replay
+
+    def run_compiled(self, size: int) -> None:
+        """Compile where the size is new, and launch."""
+        if size not in self._sizes:
+            self._sizes.add(size)
+            self.gpu.compile(_COMPILE_S)
+        self.gpu.launch(10e-6)
+
+
+class VirtualLibrary:
+    """What a process keeps for the virtual GPU: nothing but the count of what was compiled, and its conditions."""
+
+    missing = ""
+
+    def __init__(self, gpu: VirtualGPU) -> None:
+        self._gpu = gpu
+
+    def flags(self) -> dict[str, str]:
+        """Return none."""
+        return {}
+
+    def recompiles(self) -> int:
+        """Return how often something was compiled."""
+        return self._gpu.recompiles
+
+    def settings(self) -> Mapping[str, object]:
+        """Return none."""
+        return {}
+
+    def restore(self, settings: Mapping[str, object]) -> None:
+        """Do nothing."""
+
+    def conditions(self, device: str) -> ConditionReader:
+        """Return itself."""
+        return self
+
+    def read(self) -> Conditions | None:
+        """Return the GPU's state."""
+        return self._gpu.conditions()

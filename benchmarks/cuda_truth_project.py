@@ -1,0 +1,143 @@
+"""The files of the repository that ``cuda_truth_runs.py`` runs pytest in."""
+
+from __future__ import annotations
+
+KERNELS_A_PART = 10
+
+_CUDA = '''"""The GPU, by PyTorch."""
+
+import torch
+
+held = torch.ones(1, device="cuda:0")
+sleep = torch.cuda._sleep
+'''
+
+_VIRTUAL = '''"""The virtual GPU, in the time of this machine."""
+
+import time
+
+import torch  # which the plugin asks for its settings
+
+from pytest_rlperf.testing import FakeClock, VirtualGPU
+
+
+class RealClock(FakeClock):
+    """The host's clock: what is to take time is waited for."""
+
+    @property
+    def now_ns(self):
+        return time.perf_counter_ns()
+
+    @now_ns.setter
+    def now_ns(self, end_ns):
+        while (left_ns := end_ns - time.perf_counter_ns()) > 0:
+            if left_ns > 4_000_000:
+                time.sleep((left_ns - 3_000_000) / 1e9)  # the rest by looking: sleeping takes longer than asked
+
+
+gpu = VirtualGPU(clock=RealClock())
+held = gpu.allocate(4)
+
+
+def sleep(cycles):
+    gpu.launch(cycles / 1.5e9)
+'''
+
+DEVICES = {"cuda": _CUDA, "virtual": _VIRTUAL}
+
+_KERNELS = '''"""What is under test: kernels of known lengths; {remark}."""
+
+from {module} import held, sleep
+from pytest_rlperf import hierarchical_timer
+
+CYCLES = {cycles}
+
+
+def update():
+    assert held.device
+    with hierarchical_timer("update"):
+        for part in ("critic", "actor"):
+            with hierarchical_timer(part):
+                for _ in range({kernels}):
+                    sleep(CYCLES)
+'''
+
+TESTS = '''"""Measures a call of kernels, as a GPU takes them."""
+
+import kernels
+
+
+def test_update(rlperf):
+    rlperf(kernels.update, unit="update")
+'''
+
+VIRTUAL_CONFTEST = '''"""Makes the virtual GPU known to pytest-rlperf."""
+
+import pytest
+from virtual_gpu import gpu
+
+from pytest_rlperf.timers.clocks import driving
+
+
+@pytest.fixture(autouse=True)
+def known():
+    with driving(gpu):
+        yield
+'''
+
+REFERENCE_TESTS = '''"""Measures pytest-rlperf's reference components on a device."""
+
+import numpy as np
+import pytest
+
+OBS_DIM, ACT_DIM = 17, 6
+
+
+@pytest.fixture
+def sac():
+    from pytest_rlperf.components.reference import SAC, ReplayBuffer
+
+    rng = np.random.default_rng(0)
+    buffer = ReplayBuffer(10_000, OBS_DIM, ACT_DIM, device="{device}")
+    obs, next_obs = rng.normal(size=(2, 10_000, OBS_DIM))
+    actions, rewards = rng.uniform(-1, 1, (10_000, ACT_DIM)), rng.normal(size=10_000)
+    buffer.add(obs, actions, rewards, next_obs, rng.random(10_000) < 0.01)
+    return SAC(OBS_DIM, ACT_DIM, buffer, device="{device}")
+
+
+@pytest.fixture
+def ppo():
+    from pytest_rlperf.components.reference import PPO, make_vec_env
+
+    envs = make_vec_env("CartPole-v1", 8)
+    yield PPO(envs, device="{device}")
+    envs.close()
+
+
+def test_sac_update(rlperf_sac_update, sac):
+    rlperf_sac_update(sac, batch_size=256)
+
+
+def test_ppo_collect(rlperf_ppo_collect, ppo):
+    rlperf_ppo_collect(ppo, n_steps=128)
+'''
+
+
+def files(device: str) -> dict[str, str]:
+    """Return the files of the repository by their names, but for the kernels."""
+    kind = device.partition(":")[0]
+    found = {
+        "pytest.ini": "[pytest]\n",
+        ".gitignore": "*.json\n*.txt\n.pytest_cache/\n__pycache__/\n",
+        f"{kind}_gpu.py": DEVICES[kind],
+        "test_update.py": TESTS,
+        "test_reference.py": REFERENCE_TESTS.format(device=device),
+    }
+    return found | ({"conftest.py": VIRTUAL_CONFTEST} if kind == "virtual" else {})
+
+
+def kernels(device: str, cycles: int, remark: str) -> str:
+    """Return the source of the module with the kernels."""
+    return _KERNELS.format(
+        module=f"{device.partition(':')[0]}_gpu", cycles=cycles, remark=remark, kernels=KERNELS_A_PART
+    )
