@@ -270,7 +270,8 @@ class Ledger:
         for key, outcome in self.outcomes.items():
             refusal = self._refusal(key, outcome, locked=locked, failed=key in failures)
             if refusal is None:
-                results[key] = StoredResult(outcome.result, session, self._acceptance(outcome, now.created))
+                result = replace(outcome.result, shares=())  # told for their own sake, and compared with nothing
+                results[key] = StoredResult(result, session, self._acceptance(outcome, now.created))
                 self.saved.stored.append(key)
             else:
                 self.saved.kept_back[key] = refusal

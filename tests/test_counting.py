@@ -52,7 +52,7 @@ def state() -> list[object]:
         threading.getprofile(),
         [] if monitoring is None else [monitoring.get_tool(tool) for tool in range(6)],
         tracemalloc.is_tracing(),
-        [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), list(gc.callbacks)],
+        [gc.isenabled(), gc.get_threshold(), list(gc.callbacks)],
         [list(warnings.filters), warnings.showwarning],
     ]
 

@@ -52,7 +52,7 @@ def state() -> list[object]:
     optimizer: Any = sys.modules["torch.optim.optimizer"]
     environments = (gymnasium.Env, gymnasium.vector.VectorEnv, gymnasium.vector.SyncVectorEnv, gymnasium.Wrapper)
     return [
-        [sys.getprofile(), threading.getprofile(), tracemalloc.is_tracing(), gc.isenabled(), gc.get_freeze_count()],
+        [sys.getprofile(), threading.getprofile(), tracemalloc.is_tracing(), gc.isenabled(), gc.get_freeze_count() > 0],
         [dict(optimizer._global_optimizer_pre_hooks), dict(optimizer._global_optimizer_post_hooks)],
         [vars(kind)["step"] for kind in environments],
         torch._C._len_torch_dispatch_stack(),

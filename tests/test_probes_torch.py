@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_rlperf.components.sac import counted_steps
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import Tree, hierarchical_timer, recording
 from pytest_rlperf.timers.probes import (
@@ -115,6 +116,17 @@ def test_optimizer_steps(clock: FakeClock) -> None:
     with recording(clock) as tree:
         first.step()
     assert figures(tree) == {}
+
+
+def test_a_step_that_calls_its_base_classs_is_one_step(clock: FakeClock) -> None:
+    """PyTorch has hooks on every class that an optimizer was made of, and calls them for both."""
+    net = Slow(clock)
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    mine = SlowStep(net.parameters(), clock, 2)
+    with unchanged(net), attached([OptimizerSteps()]), recording(clock) as tree, counted_steps() as steps:
+        mine.step()
+    assert figures(tree) == {"step": (1, 2)}
+    assert steps == [mine]
 
 
 def test_an_optimizer_step_that_fails(clock: FakeClock) -> None:

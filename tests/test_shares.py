@@ -32,7 +32,7 @@ def _alone() -> None:
         pytest.skip(str(busy))
 
 
-def found(call: Callable[[], object], calls: int = 40, **options: Any) -> dict[str, float]:
+def found(call: Callable[[], object], calls: int = 300, **options: Any) -> dict[str, float]:
     """Return the shares of what could be attributed of a call, by name; they must be shares.
 
     On a busy machine much cannot be.

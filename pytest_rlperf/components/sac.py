@@ -15,6 +15,7 @@ from pytest_rlperf.model import Harvest, Pace, Workload
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.timers.probes import UpdateSections
 from pytest_rlperf.timers.probes.reached import reached
+from pytest_rlperf.timers.probes.steps import after_steps
 
 _SAC_UPDATE = hierarchical_timer("sac_update")
 
@@ -106,14 +107,12 @@ def counted_steps() -> Iterator[list[object]]:
     if "torch" not in sys.modules:
         yield []
         return
-    from torch.optim import optimizer
-
     steps: list[object] = []
-    hook = optimizer.register_optimizer_step_post_hook(lambda taken, *_: steps.append(taken))
+    undo = after_steps(steps.append)
     try:
         yield steps
     finally:
-        hook.remove()
+        undo()
 
 
 def _parameters(agent: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_rlperf.timers.counting.instrument import TotalsInstrument
 from pytest_rlperf.timers.probes.attach import Undo, put
+from pytest_rlperf.timers.probes.steps import after_steps
 
 # Base classes of environments by library, and the method that is a step of them.
 _ENVIRONMENTS = (
@@ -49,12 +50,10 @@ class Steps(TotalsInstrument):
             except TypeError:
                 continue  # a class of C++ or Rust that cannot be changed
         if "torch.optim.optimizer" in sys.modules:
-            from torch.optim import optimizer
-
             # First of what comes after a step: still within the phase that a probe makes of it.
-            yield optimizer.register_optimizer_step_post_hook(self._note_optimizer).remove
+            yield after_steps(self._note_optimizer)
 
-    def _note_optimizer(self, *_: object) -> None:
+    def _note_optimizer(self, _: object) -> None:
         self.totals.packed += self._optimizer_step
 
     def _around(self, step: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.probes.attach import Undo, put, put_variable, together
 from pytest_rlperf.timers.probes.functions import places_of, replace_function, replace_method
 from pytest_rlperf.timers.probes.parts import find_parts, variables_of
+from pytest_rlperf.timers.probes.steps import after_steps, before_steps
 from pytest_rlperf.timers.probes.torch import Backward, OptimizerSteps
 from pytest_rlperf.timers.scope import PROCESS, Scope
 from pytest_rlperf.timers.stack import Stack
@@ -95,8 +96,6 @@ class UpdateSections:
         return together(self._watch())
 
     def _watch(self) -> Iterator[Undo]:
-        from torch.optim import optimizer
-
         parts = self._parts
         yield self._settle
         for holder, buffer in parts.buffers:
@@ -115,7 +114,7 @@ class UpdateSections:
         yield Backward(self._before_backward).attach()
         yield OptimizerSteps().attach()
         # But this after them, when the step's own phase has ended.
-        yield optimizer.register_optimizer_step_post_hook(self._after_step).remove
+        yield after_steps(self._after_step)
 
     # ------------------------------------------------------------------ events
 
@@ -157,9 +156,9 @@ class UpdateSections:
             scope.__exit__(None, None, None)
 
     def _watch_optimizers(self) -> Iterator[Undo]:
-        from torch.optim import Optimizer, optimizer
+        from torch.optim import Optimizer
 
-        yield optimizer.register_optimizer_step_pre_hook(self._before_step).remove
+        yield before_steps(self._before_step)
         yield put(Optimizer, "zero_grad", self._before_zero_grad(Optimizer.zero_grad))
 
     def _before_zero_grad(self, zero_grad: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,7 +182,7 @@ class UpdateSections:
         elif update is not None and update.name in _BEFORE_LOSSES:
             self._cut(update)
 
-    def _before_step(self, optimizer: object, *_: object) -> None:
+    def _before_step(self, optimizer: object) -> None:
         section = self._parts.optimizers.get(id(optimizer))
         update = self._here()
         if update is not None and section is not None:
@@ -191,7 +190,7 @@ class UpdateSections:
                 self._cut(update)
             update.name, update.is_guess = section, False
 
-    def _after_step(self, optimizer: object, *_: object) -> None:
+    def _after_step(self, optimizer: object) -> None:
         update = self._here()
         if update is not None and id(optimizer) in self._parts.optimizers:
             self._cut(update)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_rlperf.timers.decorate import decorate
 from pytest_rlperf.timers.probes.attach import Undo, put, together
+from pytest_rlperf.timers.probes.steps import after_steps, before_steps
 from pytest_rlperf.timers.process import hierarchical_timer
 from pytest_rlperf.timers.scope import Scope
 
@@ -22,16 +23,12 @@ class OptimizerSteps:
 
     def attach(self) -> Undo:
         """Time steps from now on, by the hooks that PyTorch has for all optimizers."""
-        from torch.optim import optimizer
+        return together(attach(hook) for attach, hook in ((before_steps, self._enter), (after_steps, self._leave)))
 
-        before = optimizer.register_optimizer_step_pre_hook(self._enter)
-        after = optimizer.register_optimizer_step_post_hook(self._leave)
-        return together([before.remove, after.remove])
-
-    def _enter(self, optimizer: object, *_: object) -> None:
+    def _enter(self, optimizer: object) -> None:
         hierarchical_timer(self._names.get(id(optimizer), "step")).__enter__()
 
-    def _leave(self, optimizer: object, *_: object) -> None:
+    def _leave(self, optimizer: object) -> None:
         hierarchical_timer(self._names.get(id(optimizer), "step")).__exit__(None, None, None)
 
 
