@@ -83,12 +83,12 @@ def vector_env(num_envs: int = 4, kind: Any = venvs.DummyVectorEnv, make: Any = 
 
 def phases_of(workload: Workload, calls: int) -> dict[str, Phase]:
     """Return the phases that ``calls`` of a checked workload record, as a worker records them."""
-    harvest = workload.harvest
-    with attached(harvest.probes if harvest else ()), recording() as recorded:
+    seen = workload.harvest or workload
+    with attached(seen.probes), recording() as recorded:
         for _ in range(calls):
             if workload.setup is not None:
                 workload.setup()
-            (harvest.call if harvest else workload.call)()
+            seen.call()
     return {phase.path: phase for phase in recorded.phases(calls)}
 
 

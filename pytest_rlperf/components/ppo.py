@@ -11,7 +11,7 @@ from pytest_rlperf.components.adapters import Roller, adapter_for
 from pytest_rlperf.components.arrays import leaves, to_numpy
 from pytest_rlperf.components.sizes import check_count, check_items
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model import Harvest, Workload
+from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
 
 _AFTER_THE_LAST = ("last_", "next_", "final_", "['last_", "['next_", "['final_")  # fields without a row a step
@@ -73,9 +73,8 @@ def _roller_workload(roller: Roller) -> Workload:
         count,
         lambda rollout: counted.append(roller.env_steps(rollout)),
     )
-    harvest = Harvest(workload.call, roller.probes) if roller.probes else None
     # Also where the library has ranges of its own, which say other things, or the same under other names.
-    return replace(workload, setup=roller.setup, probes=roller.probes, harvest=harvest)
+    return replace(workload, setup=roller.setup, probes=roller.probes)
 
 
 def _agent_workload(collect: Callable[[int], Any], n_steps: int) -> Workload:
