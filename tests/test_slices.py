@@ -265,3 +265,24 @@ def test_the_kernels_do_the_same_work_in_every_process() -> None:
     one, other = make_kernels(), make_kernels()
     for kind, kernel in one.items():
         assert [kernel() for _ in range(40)] == [other[kind]() for _ in range(40)]
+
+
+def test_the_kernels_are_warmed_up_once_a_process() -> None:
+    """Their pace is the machine's, whatever workload they take turns with."""
+    clock, calls, shapes = FakeClock(), [0], dict[SliceKind, Shape]()
+
+    def kernel() -> None:
+        calls[0] += 1
+        clock.advance(1e-4)
+
+    def warm_up() -> int:
+        before = calls[0]
+        work = Workload("work", lambda: clock.advance(1e-3), 1.0, "call", lambda: None)
+        meter = Meter(work, lambda: {SliceKind.INTERPRETER: kernel}, Clocks(clock, clock, 100.0), kernel_shapes=shapes)
+        meter.warm_up(None, 0.5)
+        meter.thaw()
+        return calls[0] - before
+
+    assert warm_up() > 0
+    assert warm_up() == 0
+    assert set(shapes) == {SliceKind.INTERPRETER}

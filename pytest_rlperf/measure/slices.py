@@ -43,7 +43,8 @@ class Meter:
     """Takes slices of one workload and of the reference kernels, in this process; the latter are made when needed.
 
     ``library`` is that by which the workload uses a device, if it does; ``device`` is known once it was checked.
-    ``sync_edges`` has traced slices wait for it at every edge of a phase.
+    ``sync_edges`` has traced slices wait for it at every edge of a phase. ``kernel_shapes`` are those of the kernels'
+    slices as far as they are known, and are added to: once a process is enough.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Meter:
         library: DeviceLibrary | None = None,
         *,
         sync_edges: bool = False,
+        kernel_shapes: dict[SliceKind, Shape] | None = None,
     ) -> None:
         self.workload = workload
         self.clocks = clocks or Clocks.host()
@@ -69,6 +71,7 @@ class Meter:
         self._library: DeviceLibrary = library or Torch()
         self._settings = self._library.settings()
         self._sync_edges = sync_edges
+        self._kernel_shapes = {} if kernel_shapes is None else kernel_shapes
         quieten_torchrl()
 
     def check(self) -> float:
@@ -104,7 +107,10 @@ class Meter:
                 self._settle_workload(workload, limit_s)
             self._kernels = self._make_kernels() if kernels else {}
             for kind, kernel in self._kernels.items():
-                self._shapes[kind] = kernel_shape(settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks))
+                if kind not in self._kernel_shapes:
+                    pace_s = settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks)
+                    self._kernel_shapes[kind] = kernel_shape(pace_s)
+                self._shapes[kind] = self._kernel_shapes[kind]
         self._choose_shapes(shape, long)
         self.workload.processed(0)  # what warming up processed belongs to no slice
         gc.collect()

@@ -24,7 +24,7 @@ from pytest_rlperf.measure.kernel import make_kernels
 from pytest_rlperf.measure.placement import children_seen, place, usable_cpus
 from pytest_rlperf.measure.sides.loaded import executed_files, importers_of, loaded_files
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model import Result, Workload
+from pytest_rlperf.model import Result, Shape, SliceKind, Workload
 
 # Dropped after they have configured themselves: a time limit of the user's is meant for a test, not for measuring it.
 _SILENCED = ("timeout",)
@@ -41,6 +41,7 @@ class RemoteEngine:
     def __init__(self, start: m.Start, connection: Connection[Any, Any], *, sync_edges: bool) -> None:
         self._start = start
         self._sync_edges = sync_edges
+        self._kernel_shapes: dict[SliceKind, Shape] = {}
         self._connection = connection
         self._kernels = functools.cache(make_kernels)
         self._cpus = usable_cpus()
@@ -58,7 +59,7 @@ class RemoteEngine:
         """Take slices until told how it ended: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
         m.send(self._connection, m.Called(workload.component, workload.unit, workload.items))
-        meter = Meter(workload, self._kernels, sync_edges=self._sync_edges)
+        meter = Meter(workload, self._kernels, sync_edges=self._sync_edges, kernel_shapes=self._kernel_shapes)
         ended = children_seen()[1]
         try:
             while True:
