@@ -1,7 +1,7 @@
 """Which counts of the five reference components are exact: fresh processes, other seeds, other hash seeds.
 
-Every process runs the shipped suite's tests and counts what a call does, as a worker does it. Prints a table, and the
-counts that wavered::
+Every process runs the shipped suite's tests and counts what a call does, as a worker does it. Prints a table, the
+counts that wavered, and what would be called a change between any two groups of five processes, which ran one code::
 
     python benchmarks/counters.py                  # 20 processes, about three minutes
     python benchmarks/counters.py --processes 3
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +28,16 @@ import torch
 from turns import print_table
 
 from pytest_rlperf.fixtures import ENGINE, result_key
+from pytest_rlperf.judge.counters import EVERY, compare
+from pytest_rlperf.judge.counters import told as changes_told
 from pytest_rlperf.measure.counters import REPETITIONS, count, learn
 from pytest_rlperf.model import Counting, Result, Tally, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 LIMIT_S = 60.0
+WORKERS = 5  # as many as a stored comparison has
 MODULES = [f"pytest_rlperf.suite.test_{name}" for name in ("vecenv", "replay", "gae", "sac", "ppo")]
 TESTS = "128-8 or collect or sample or update or step[8]"
 
@@ -118,6 +122,13 @@ def wavering(name: str, counting: Counting) -> Sequence[str]:
     return [f"   {name}  {path or 'whole call'}: {counter} {low:,}..{high:,}" for path, counter, (low, high) in deepest]
 
 
+def false_changes(name: str, tallies: Sequence[Tally]) -> Iterator[tuple[str, str]]:
+    """Yield a test's name and what has changed, empty if nothing, for each two groups of processes."""
+    groups = [learn(tallies[start : start + WORKERS]) for start in range(0, len(tallies) - WORKERS + 1, WORKERS)]
+    for one, other in combinations([group for group in groups if group is not None], 2):
+        yield name, changes_told(compare(one, other, EVERY))
+
+
 def main() -> None:
     """Count, and show what is exact."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -134,6 +145,11 @@ def main() -> None:
     print("\nNot exact:")
     lines = [line for name, counting in learned.items() if counting is not None for line in wavering(name, counting)]
     print("\n".join(lines) or "   nothing")
+    compared = [each for key, tallies in found.items() for each in false_changes(key.rpartition("::")[2], tallies)]
+    changed = [f"   {name}  {said}" for name, said in compared if said]
+    if compared:
+        print(f"\nGroups of {WORKERS} processes that differ: {len(changed)} of {len(compared)} comparisons")
+        print(*changed, sep="\n")
     notes = {note for counting in learned.values() if counting is not None for note in counting.notes}
     print(*(f"   note: {note}" for note in sorted(notes)), sep="\n")
 

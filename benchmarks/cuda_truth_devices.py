@@ -227,6 +227,10 @@ class VirtualLibrary:
     def __init__(self, gpu: VirtualGPU) -> None:
         self._gpu = gpu
 
+    def used(self) -> Mapping[str, int]:
+        """Return how much it was asked to do."""
+        return {self._gpu.device: self._gpu.launches + self._gpu.copies}
+
     def flags(self) -> dict[str, str]:
         """Return none."""
         return {}

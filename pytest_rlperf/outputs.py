@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +39,15 @@ class Page:
         )
 
 
-def check_outputs(settings: Config) -> None:
-    """Raise OutputError where a file cannot be written, before any time is spent on measuring."""
-    for option, path in ((_JSON, settings.json), (benchmark_json.OPTION, settings.benchmark_json)):
+def check_outputs(settings: Config, junit_xml: str | None) -> None:
+    """Raise OutputError where a file cannot be written, before any time is spent on measuring.
+
+    ``junit_xml`` is where pytest itself will write, which it would find out at the end.
+    """
+    # As pytest reads it.
+    junit = None if not junit_xml else Path(os.path.expandvars(junit_xml)).expanduser()
+    files = ((_JSON, settings.json), (benchmark_json.OPTION, settings.benchmark_json), ("--junit-xml", junit))
+    for option, path in files:
         if path is not None:
             check_file(option, path)
     if settings.html is not None:

@@ -14,14 +14,18 @@ from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.measure.sides.installs import installs_from, normalized
 from pytest_rlperf.model import Baseline, Counting, Machine, PhaseCounts, Result
 
-# What runs the tests and no code that they measure; of another version it counts the same.
+# What runs the tests and no code that they measure; of another version it counts the same. pytest-rlperf itself is not
+# among it: what it counts, and how, may change.
 _HARNESS = frozenset(
-    {"pytest-rlperf", "pytest", "pluggy", "iniconfig", "packaging", "pytest-benchmark", "py-cpuinfo", "msgspec"}
+    {"pytest", "pluggy", "iniconfig", "packaging", "pytest-benchmark", "py-cpuinfo", "msgspec"}
     | {"psutil", "rich", "markdown-it-py", "mdurl", "pygments", "coverage", "pytest-cov", "pytest-xdist", "execnet"}
     | {"pytest-timeout", "pip", "setuptools"}
 )
-# What depends on the device that is there, not on the code alone.
+# What depends on the device that is there, or on the interpreter that is told of it, and not on the code alone.
 _OF_THE_DEVICE = frozenset({"kernels", "device_allocations", "device_peak_bytes"})
+_OF_THE_INTERPRETER = frozenset(
+    {"python_calls", "native_calls", "host_peak_bytes", "host_net_bytes", "collections", "objects_left", "garbage"}
+)
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,12 @@ class Remembered:
     is_outdated: bool
 
 
-def live_counts(base: Result) -> Remembered:
-    """Return what the other side of a live comparison counted."""
+def live_counts(base: Result, against: str | None = None) -> Remembered:
+    """Return what the other side of a live comparison counted, less what is another's where that is another Python."""
     counting = base.counting
     obstacle = "" if counting is None or counting.workers else f"on the other side {'; '.join(counting.notes)}"
+    if counting is not None and against is not None and against.startswith("python:"):
+        counting = _without(counting, _OF_THE_INTERPRETER)
     return Remembered(counting, "", obstacle, is_outdated=False)
 
 
@@ -76,6 +82,9 @@ class Memory:
             counting = stored.result.counting
             if counting is None or not counting.workers:
                 obstacles.append("the baseline has no counts: store it anew with --rlperf-save-baseline")
+                continue
+            if min(counting.workers, 0 if result.counting is None else result.counting.workers) < 2:
+                obstacles.append("one worker alone has counted, which knows nothing exactly: raise --rlperf-max-time")
                 continue
             differing = self._differing(baseline, stored.session)
             if differing:
@@ -129,8 +138,8 @@ def _without(counting: Counting, names: frozenset[str]) -> Counting:
     phases = tuple(
         PhaseCounts(
             phase.path,
-            {name: value for name, value in phase.exact.items() if name not in names},
-            {name: value for name, value in phase.inexact.items() if name not in names},
+            {name: value for name, value in phase.exact.items() if name.partition(":")[0] not in names},
+            {name: value for name, value in phase.inexact.items() if name.partition(":")[0] not in names},
         )
         for phase in counting.phases
     )

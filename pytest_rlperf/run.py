@@ -37,7 +37,7 @@ class MeasuredRun:
             self._notes.append("pytest-xdist's distribution is off: measured tests run one at a time")
             config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
         try:
-            check_outputs(settings)
+            check_outputs(settings, getattr(config.option, "xmlpath", None))
             self._ledger = Ledger(settings, config.rootpath)
         except (BaselineError, OutputError) as error:
             raise pytest.UsageError(str(error)) from None

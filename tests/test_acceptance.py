@@ -1,5 +1,9 @@
+"""Slowdowns that are meant: what commits say, what it does to verdicts and baselines, and what many of them come to."""
+
 from __future__ import annotations
 
+import json
+import statistics
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_rlperf.baseline.store import Store
+from pytest_rlperf.cli import main
 from pytest_rlperf.judge.allowance import allow
 from pytest_rlperf.judge.creep import creep
 from pytest_rlperf.measure.sides.trailers import parse_allowance, read_allowances
@@ -75,6 +80,24 @@ def test_trailers_of_the_change_alone_count(repository: Path) -> None:
         Allowance("*ppo*", 0.03, "a: b", last[:12]),
         Allowance("test_sac*", 0.125, "two critics instead of one", first[:12]),
     ]
+
+
+def test_a_line_that_git_takes_for_no_trailer_accepts_nothing_and_is_named(repository: Path) -> None:
+    """Trailers are the last paragraph of a message; elsewhere the line is text, which its author should know."""
+    base = git(repository, "rev-parse", "HEAD")
+    sha = commit(repository, "Slower\n\nRlperf-Accept: * <= +50% one thing\n\nAnd another.")
+    found, (note,) = read_allowances(repository, base)
+    assert not found
+    assert note.startswith(f"Rlperf-Accept of {sha[:12]} accepts nothing: it is not in the last paragraph")
+
+
+def test_settings_of_git_change_nothing(repository: Path) -> None:
+    """What git would show beside a commit's message is not taken for a part of it."""
+    git(repository, "config", "log.showSignature", "true")
+    git(repository, "config", "color.ui", "always")
+    base = git(repository, "rev-parse", "HEAD")
+    sha = commit(repository, "Slower\n\nRlperf-Accept: * <= +50% one thing\nCo-authored-by: Bo <bo@example.org>")
+    assert read_allowances(repository, base) == ([Allowance("*", 0.5, "one thing", sha[:12])], [])
 
 
 @pytest.mark.parametrize(
@@ -193,3 +216,105 @@ def test_another_workload_begins_anew(store: Store) -> None:
     stored_in(store, "1", 10.0)
     assert stored_in(store, "1", 10.0).first is None
     assert stored_in(store, "2", 20.0, items=16.0).first is None
+
+
+# ------------------------------------------------------------------ all of it
+
+WORK = """
+    def meant():
+        return sum(range({rounds}))
+
+
+    def slipped():
+        return sum(range({rounds}))
+"""
+TESTS = """
+    from work import meant, slipped
+
+
+    def test_meant(rlperf):
+        rlperf(meant)
+
+
+    def test_slipped(rlperf):
+        rlperf(slipped)
+"""
+MEASURED = ("-p", "no:cacheprovider", "--rlperf-confirm=never", "--rlperf-max-time=1")
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Return a project whose commit makes two tests twice as slow, one of which its message accepts."""
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    pytester.makefile(".ini", pytest="[pytest]")
+    (pytester.path / ".gitignore").write_text("__pycache__\nrunpytest-*\nstd*\n", encoding="utf-8")
+    pytester.makepyfile(test_it=TESTS, work=WORK.format(rounds=4000))
+    git(pytester.path, "init", "-q")
+    git(pytester.path, "add", "--all")
+    commit(pytester.path, "First")
+    assert pytester.runpytest_subprocess("--rlperf-save-baseline", *MEASURED).ret == 0
+    pytester.makepyfile(work=WORK.format(rounds=8000))
+    git(pytester.path, "add", "--all")
+    accepting = "Rlperf-Accept: test_meant <= +300% two critics\nRlperf-Accept: test_slipped <= +9% a copy"
+    commit(pytester.path, f"Twice\n\n{accepting}")
+    return pytester
+
+
+def test_what_a_commit_means_is_let_through_and_told(
+    project: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One slowdown is accepted, one is more than what was; figures that replace others keep why, and those before."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    sha = git(project.path, "rev-parse", "--short=12", "HEAD")
+    run = project.runpytest_subprocess("--rlperf", "--rlperf-json=run.json", *MEASURED)
+    assert run.ret == 1
+    run.assert_outcomes(passed=1, failed=1)
+    run.stdout.fnmatch_lines(
+        [
+            "E       *more than the 9 % that * accepts",
+            "test_meant *SLOWER (accepted)",
+            "test_slipped *SLOWER",
+            f"::notice file=test_it.py,line=*accepted up to 300 %25 by {sha}: two critics",
+        ]
+    )
+    verdicts = {
+        key: test["verdict"] for key, test in json.loads((project.path / "run.json").read_bytes())["tests"].items()
+    }
+    assert verdicts["test_it.py::test_meant"]["allowance"]["reason"] == "two critics"
+    assert not verdicts["test_it.py::test_slipped"]["accepted"]
+    summary = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert "Slower on purpose:\n\n- <code>test&#95;meant</code>: " in summary
+    assert f"accepted up to 300 % by {sha}&#58; two critics" in summary
+    assert "Rlperf-Accept: test_slipped <= +" in summary
+    monkeypatch.delenv("GITHUB_ACTIONS")
+
+    before = baseline(project)
+    saved = project.runpytest_subprocess("--rlperf-save-baseline", "-k", "meant", *MEASURED)
+    assert saved.ret == 0
+    kept = baseline(project)["test_it.py::test_meant"]
+    assert kept["accepted"]["reason"] == f"two critics ({sha})"
+    assert kept["accepted"]["previous_call_s"] == median_s(before["test_it.py::test_meant"])
+    assert kept["first"]["relative"] == [
+        one["wall"]["relative"] for one in before["test_it.py::test_meant"]["result"]["workers"]
+    ]
+
+    monkeypatch.chdir(project.path)
+    assert (
+        main(["accept", "run.json", "-k", "slipped", "--reason", "a copy more", "--by", "Ann <ann@example.org>"]) == 0
+    )
+    kept = baseline(project)["test_it.py::test_slipped"]
+    assert (kept["accepted"]["reason"], kept["accepted"]["by"]) == ("a copy more", "Ann <ann@example.org>")
+    assert kept["accepted"]["previous_call_s"] == median_s(before["test_it.py::test_slipped"])
+
+
+def baseline(project: pytest.Pytester) -> dict[str, Any]:
+    """Return what the project's baseline has of each test."""
+    (path,) = (project.path / "baselines" / "default").glob("*.json")
+    results: dict[str, Any] = json.loads(path.read_bytes())["results"]
+    return results
+
+
+def median_s(entry: dict[str, Any]) -> float:
+    """Return the median over workers of a call's seconds."""
+    return statistics.median(float(worker["wall"]["call_s"]) for worker in entry["result"]["workers"])

@@ -16,7 +16,8 @@ from rich.cells import cell_len
 
 from pytest_rlperf.cli import main
 from pytest_rlperf.model import Gauge, Mode, TimerTree, Timing
-from pytest_rlperf.report.tree import render_diff, render_tree, shown
+from pytest_rlperf.report.printable import shown
+from pytest_rlperf.report.tree import render_diff, render_tree
 from pytest_rlperf.timers import formats
 from pytest_rlperf.timers.formats.reading import opened
 

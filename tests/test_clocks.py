@@ -3,7 +3,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -213,6 +214,9 @@ class _Cuda:
 
     def __init__(self) -> None:
         self.current = SimpleNamespace(cuda_stream=0)
+        self.index = 0
+        self.capturing = -1  # the device on whose current stream a graph is captured
+        self.stats = {"allocated_bytes.all.current": 1, "allocated_bytes.all.peak": 2, "segment.all.allocated": 3}
         self.mode: object = 0
         self.asked: list[tuple[str, int]] = []
 
@@ -222,9 +226,15 @@ class _Cuda:
     def device_count(self) -> int:
         return 2
 
-    def device(self, index: int) -> AbstractContextManager[None]:
+    @contextmanager
+    def device(self, index: int) -> Iterator[None]:
         self.asked.append(("device", index))
-        return nullcontext()
+        before, self.index = self.index, index
+        yield
+        self.index = before
+
+    def current_device(self) -> int:
+        return self.index
 
     def current_stream(self, index: int) -> SimpleNamespace:
         assert index == 1
@@ -234,11 +244,11 @@ class _Cuda:
         self.asked.append(("synchronize", index))
 
     def is_current_stream_capturing(self) -> bool:
-        return False
+        return self.index == self.capturing
 
     def memory_stats(self, index: int) -> dict[str, int]:
         assert index == 1
-        return {"allocated_bytes.all.current": 1, "allocated_bytes.all.peak": 2, "segment.all.allocated": 3}
+        return self.stats
 
     def get_sync_debug_mode(self) -> object:
         return self.mode
@@ -282,6 +292,43 @@ def test_cuda_is_timed_by_events_on_the_current_stream_of_its_device(cuda: _Cuda
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("current", [0, 1])
+def test_a_capture_is_asked_of_the_device_that_is_timed(cuda: _Cuda, current: int) -> None:
+    """PyTorch tells of the current device's stream: to time within another's capture would break the graph."""
+    clock = clock_for(["cuda:1"])
+    assert isinstance(clock, EventClock)
+    cuda.index = current
+    for captured in (0, 1):
+        cuda.capturing = captured
+        assert clock.driver.is_capturing() is (captured == 1)
+    assert cuda.index == current
+
+
+@pytest.mark.torch
+def test_segments_that_expand_are_memory_asked_of_the_device(cuda: _Cuda) -> None:
+    """With expandable segments their number stays, however often the device is asked: PyTorch's own count is taken."""
+    cuda.stats["num_device_alloc"] = 70
+    clock = clock_for(["cuda:1"])
+    assert isinstance(clock, EventClock)
+    assert clock.driver.memory() == Memory(1, 2, 70)
+
+
+@pytest.mark.torch
+def test_an_allocator_that_counts_nothing_leaves_memory_unknown(cuda: _Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was plugged in refuses to tell, and to begin a new peak; times are told all the same."""
+
+    def refuse(index: int) -> dict[str, int]:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
+
+    monkeypatch.setattr(cuda, "memory_stats", refuse)
+    monkeypatch.setattr(cuda, "reset_peak_memory_stats", refuse, raising=False)
+    clock = clock_for(["cuda:1"])
+    assert isinstance(clock, EventClock)
+    clock.driver.reset_peak()
+    assert clock.driver.memory() is None
+
+
+@pytest.mark.torch
 def test_pytorchs_warnings_of_waits_are_counted_and_others_go_on(cuda: _Cuda) -> None:
     """Each wait that PyTorch warns of counts, seen before or not; other warnings are shown; the mode is restored."""
     clock = clock_for(["cuda:1"])
@@ -298,6 +345,82 @@ def test_pytorchs_warnings_of_waits_are_counted_and_others_go_on(cuda: _Cuda) ->
             assert count() == 3
     assert [*modes, cuda.mode] == ["warn", 0]
     assert [str(warning.message) for warning in shown] == ["something else"]
+
+
+@pytest.mark.torch
+def test_mps_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple's GPU has the host's clock, read once PyTorch says that it is done; tensors there name it with a number."""
+    import torch
+
+    waits: list[str] = []
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: waits.append("wait"))
+    clock = clock_for(["cpu", "mps:0"])
+    assert isinstance(clock, SyncClock)
+    assert (clock.device, clock.is_synced) == ("mps", True)
+    assert clock.elapsed_ns(clock.mark(), clock.mark()) >= 0
+    assert len(waits) == 2
+    assert (clock.driver.memory(), clock.driver.is_capturing()) == (None, False)
+
+
+class _Accelerator:
+    """What ``torch.accelerator`` is to a driver on a machine with two of Intel's GPUs."""
+
+    def __init__(self) -> None:
+        self.stream = SimpleNamespace(stream_id=3, is_capturing=lambda: False)
+        self.asked: list[object] = []
+
+    def current_accelerator(self) -> SimpleNamespace:
+        return SimpleNamespace(type="xpu")
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_stream(self, device: str) -> SimpleNamespace:
+        assert device == "xpu:1"
+        return self.stream
+
+    def synchronize(self, device: str) -> None:
+        self.asked.append(device)
+
+    def memory_stats(self, index: int) -> dict[str, int]:
+        assert index == 1
+        return {"allocated_bytes.all.current": 1, "allocated_bytes.all.peak": 2, "num_device_alloc": 3}
+
+
+@pytest.mark.torch
+def test_other_accelerators_are_timed_by_pytorchs_common_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events of the device that was named, on its current stream; its model is told where PyTorch knows it."""
+    import torch
+
+    accelerator = _Accelerator()
+    monkeypatch.setattr(torch, "accelerator", accelerator)
+    monkeypatch.setattr(torch, "Event", lambda device, enable_timing: _Event(enable_timing=enable_timing))
+    monkeypatch.setattr(torch, "xpu", SimpleNamespace(get_device_name=lambda index: f"Arc {index}"))
+    clock = clock_for(["xpu:1"])
+    assert isinstance(clock, EventClock)
+    start = clock.mark()
+    assert (clock.device, start.stream, start.event.streams) == ("xpu:1", 3, [accelerator.stream] * 2)
+    assert clock.elapsed_ns(start, clock.mark()) == 4e6
+    clock.synchronize()
+    assert accelerator.asked == ["xpu:1"]
+    assert clock.driver.memory() == Memory(1, 2, 3)
+    assert not clock.driver.is_capturing()
+    assert clock.state()["name"] == "Arc 1"
+
+
+@pytest.mark.torch
+def test_an_accelerator_without_timed_events_is_a_loud_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's refusal to make one is not left to the first measurement."""
+    import torch
+
+    def refuse(device: str, enable_timing: bool) -> object:
+        raise NotImplementedError("Backend doesn't support events.")
+
+    monkeypatch.setattr(torch, "accelerator", _Accelerator())
+    monkeypatch.setattr(torch, "Event", refuse)
+    with pytest.raises(DeviceClockError, match=r"no timed events for xpu:1: Backend"):
+        clock_for(["xpu:1"])
 
 
 # --------------------------------------------------------------------------- what a workload holds
@@ -356,6 +479,32 @@ def test_devices_are_found_in_what_a_function_refers_to() -> None:
     agent.cycle = agent  # type: ignore[attr-defined]
     assert devices_of([agent, VirtualGPU().allocate(8)]) == ("virtual:0", "virtual:9")
     assert devices_of([]) == devices_of([lambda: None, 3, "cuda:0"]) == ()
+
+
+class _Array:
+    """An array of a library that is not PyTorch, by the array API's standard."""
+
+    def __init__(self, *place: int) -> None:
+        self._place = place
+
+    def __dlpack_device__(self) -> tuple[int, ...]:
+        return self._place
+
+
+_Array.__module__ = "cupy.core"
+
+
+def test_arrays_of_other_libraries_on_a_device_are_never_the_hosts_to_time() -> None:
+    """They are found, and are an error unless somebody drives the device; in the host's memory they are nothing."""
+    (name,) = devices_of([{"array": _Array(2, 1)}])
+    with pytest.raises(
+        DeviceClockError, match=r"arrays of cupy on cuda:1, .* launches: .*driver whose device is 'cupy"
+    ):
+        clock_for([name])
+    with driving(VirtualGPU(name)):
+        assert clock_for([name]).device == "cupy cuda:1"
+    assert devices_of([_Array(99, 0)]) == ("cupy device:0",)
+    assert devices_of([_Array(1, 0), _Array(3, 0), _Array(), _Array]) == ()
 
 
 def test_asking_for_devices_runs_no_property() -> None:

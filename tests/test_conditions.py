@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import os
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,8 +15,15 @@ import pytest
 
 from pytest_rlperf.baseline.accelerators import accelerators
 from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
-from pytest_rlperf.measure.conditions import NVML_MISSING, count_others, nvml_reader, throttle_reasons, worst
-from pytest_rlperf.measure.library import Torch
+from pytest_rlperf.measure.conditions import (
+    NO_REASONS,
+    NVML_MISSING,
+    count_others,
+    nvml_reader,
+    throttle_reasons,
+    worst,
+)
+from pytest_rlperf.measure.library import Torch, used_between
 from pytest_rlperf.model import Conditions
 
 UUID = "1a2b3c4d-0000-1111-2222-333344445555"
@@ -48,12 +57,14 @@ class Nvml:
             "nvmlDeviceGetHandleByUUID": "handle",
             "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": "whole GPU",
             "nvmlDeviceGetCurrentClocksThrottleReasons": 0x1,
-            "nvmlDeviceGetComputeRunningProcesses": [],
+            "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=os.getpid())],
             "nvmlDeviceGetClockInfo": 1410,
             "nvmlDeviceGetTemperature": 41,
         } | answers
 
     def __getattr__(self, name: str) -> Any:
+        if name not in self._answers:
+            raise AttributeError(name)
         answer = self._answers[name]
 
         def ask(*arguments: object) -> object:
@@ -124,6 +135,24 @@ def test_what_a_device_does_not_support_is_unknown() -> None:
     assert (conditions.temperature_c, conditions.others, conditions.sm_clock_hz) == (None, None, 1.41e9)
 
 
+class NVMLLibraryMismatchError(Exception):
+    """What pynvml raises where it is newer than the driver; it is none of NVML's errors."""
+
+
+def test_a_driver_older_than_pynvml_is_read_as_far_as_it_goes() -> None:
+    """A function that the driver's library lacks is a question it does not answer, and no crash of the test."""
+    nvml = Nvml(nvmlDeviceGetComputeRunningProcesses=NVMLLibraryMismatchError("Unversioned function called"))
+    nvml.NVMLLibraryMismatchError = NVMLLibraryMismatchError  # type: ignore[attr-defined]
+    assert nvml_reader(UUID, nvml).read() == Conditions(1.41e9, 1.41e9, 41.0, (), None)
+
+
+def test_throttling_that_nobody_tells_of_is_said() -> None:
+    """Nothing is not the same as not throttled: the reader says what it lacks."""
+    reader = nvml_reader(UUID, Nvml(nvmlDeviceGetCurrentClocksThrottleReasons=NVMLError("Not Supported")))
+    assert reader.missing == NO_REASONS
+    assert reader.read() == Conditions(1.41e9, 1.41e9, 41.0, (), 0)
+
+
 def test_a_driver_without_nvml_is_said() -> None:
     """The module is there, the library it loads is not."""
     reader = nvml_reader(UUID, Nvml(nvmlInit=NVMLError("NVML Shared Library Not Found")))
@@ -150,15 +179,35 @@ def test_clocks_are_read_and_never_set() -> None:
 
 
 def test_processes_of_this_run_are_not_others() -> None:
-    """The measuring process, the one that started it and that one's children take turns; init is somebody else's."""
-    assert count_others([os.getpid(), os.getppid()]) == 0
-    assert count_others([os.getpid(), 1, 2**22 + 1]) == 2
+    """A worker, its coordinator and that one's children take turns; init is somebody else's."""
+    assert count_others([os.getpid(), os.getppid()], os.getppid()) == 0
+    assert count_others([os.getpid(), 1, 2**22 + 1], os.getppid()) == 2
+
+
+def test_what_else_a_shell_has_started_is_another() -> None:
+    """In a process that no coordinator started, the parent and its other children are none of this run's."""
+    beside = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert count_others([os.getpid(), os.getppid()], None) == 1
+        assert count_others([os.getpid(), beside.pid], None) == 0, "a child's work is this process's"
+    finally:
+        beside.communicate(b"\n")
+
+
+@pytest.mark.parametrize(("leader", "others"), [(True, 0), (False, 1)])
+def test_a_worker_is_known_by_the_session_it_leads(leader: bool, others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers have a session of their own; their parent, which uses the device at times, is the coordinator."""
+    monkeypatch.setattr(os, "getsid", lambda pid: os.getpid() if leader else os.getppid())
+    processes = [SimpleNamespace(pid=pid) for pid in (os.getpid(), os.getppid())]
+    conditions = nvml_reader(UUID, Nvml(nvmlDeviceGetComputeRunningProcesses=processes)).read()
+    assert conditions is not None
+    assert conditions.others == others
 
 
 def test_processes_outside_a_container_are_not_told_apart() -> None:
-    """Where a device's list has other numbers than this process's own, nobody is counted."""
-    assert count_others([1, 2**22 + 1]) is None
-    assert count_others([]) == 0
+    """A list without this process, which uses the device, has other numbers, or none: nobody is counted."""
+    assert count_others([1, 2**22 + 1], None) is None
+    assert count_others([], None) is None
 
 
 def test_the_worst_conditions_are_kept() -> None:
@@ -243,6 +292,7 @@ class Cuda:
     def __init__(self, *, is_initialized: bool) -> None:
         self.current = 0
         self.mode = 0
+        self.given = [5, 0]
         self._is_initialized = is_initialized
 
     def is_initialized(self) -> bool:
@@ -252,6 +302,14 @@ class Cuda:
     def current_device(self) -> int:
         """Return it."""
         return self.current
+
+    def device_count(self) -> int:
+        """Return how many there are."""
+        return len(self.given)
+
+    def memory_stats(self, index: int) -> dict[str, int]:
+        """Return what the allocator counts, a part of it."""
+        return {"allocation.all.allocated": self.given[index]}
 
     def get_sync_debug_mode(self) -> int:
         """Return it."""
@@ -278,11 +336,34 @@ def test_what_a_workload_has_to_leave_is_read_and_put_back() -> None:
 
 
 def test_cuda_is_not_started_to_look_at_it() -> None:
-    """Where nothing was done on a GPU there are no settings to leave alone; nor without PyTorch."""
+    """Where nothing was done on a GPU, settings are what it begins with; without PyTorch there are none."""
     library = Torch({"torch": SimpleNamespace(cuda=Cuda(is_initialized=False))})  # type: ignore[dict-item]
-    assert library.settings() == {}
-    assert Torch({}).settings() == {}
+    assert library.settings() == {"current device": 0, "sync debug mode": 0}
+    assert library.used() == Torch({}).settings() == Torch({}).used() == {}
     assert Torch({}).recompiles() == 0
+
+
+def test_devices_in_use_are_those_whose_tensors_were_given_memory() -> None:
+    """By PyTorch's allocator, cached or not, of every device of every kind that was started."""
+    cuda = Cuda(is_initialized=True)
+    library = Torch({"torch": SimpleNamespace(cuda=cuda, xpu=Cuda(is_initialized=False))})  # type: ignore[dict-item]
+    before = library.used()
+    cuda.given[1] += 3
+    assert before == {"cuda:0": 5, "cuda:1": 0}
+    assert used_between(before, library.used()) == ("cuda:1",)
+    assert used_between({}, before) == ("cuda:0",), "started in between"
+
+
+def test_an_allocator_that_counts_nothing_tells_of_no_use() -> None:
+    """One that was plugged into PyTorch has no statistics, and is no error of tests on the host."""
+
+    class Plugged(Cuda):
+        def memory_stats(self, index: int) -> dict[str, int]:
+            """Refuse."""
+            raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
+
+    library = Torch({"torch": SimpleNamespace(cuda=Plugged(is_initialized=True))})  # type: ignore[dict-item]
+    assert library.used() == {"cuda:0": 0, "cuda:1": 0}
 
 
 @pytest.mark.torch
@@ -308,6 +389,43 @@ def test_flags_are_pytorchs_own() -> None:
     }
 
 
+def test_flags_have_the_variables_that_pytorch_does_not_tell() -> None:
+    """TF32 overridden, cuBLAS's workspaces, and launches that are waited for; what is not set is not told."""
+    backends = SimpleNamespace(cudnn=SimpleNamespace(allow_tf32=True, benchmark=False, deterministic=False))
+    torch: Any = SimpleNamespace(
+        backends=backends,
+        get_float32_matmul_precision=lambda: "highest",
+        are_deterministic_algorithms_enabled=lambda: False,
+    )
+    plain, overridden = (Torch({"torch": torch}, env).flags() for env in ({}, {"NVIDIA_TF32_OVERRIDE": "0"}))
+    assert overridden == {**plain, "NVIDIA_TF32_OVERRIDE": "0"}
+    assert Torch({"torch": torch}, {"CUDA_LAUNCH_BLOCKING": "1"}).flags()["CUDA_LAUNCH_BLOCKING"] == "1"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("place", "precision", "name", "told"),
+    [
+        ("cuda.matmul", "tf32", "float32_matmul_precision", "cuda.matmul tf32"),
+        ("cudnn.conv", "ieee", "cudnn.allow_tf32", "cudnn.conv ieee, cudnn.rnn tf32"),
+        ("cudnn.rnn", "ieee", "cudnn.allow_tf32", "cudnn.conv tf32, cudnn.rnn ieee"),
+    ],
+)
+def test_precisions_set_in_pytorchs_new_way_are_told_apart(place: str, precision: str, name: str, told: str) -> None:
+    """Where PyTorch refuses to answer in the old way, the new settings stand there."""
+    import torch
+
+    if not hasattr(torch.backends, "fp32_precision"):
+        pytest.skip("this PyTorch has the old way only")
+    settings = operator.attrgetter(place)(torch.backends)
+    before = settings.fp32_precision
+    settings.fp32_precision = precision
+    try:
+        assert Torch().flags()[name] == told
+    finally:
+        settings.fp32_precision = before
+
+
 @pytest.mark.torch
 def test_recompiles_are_dynamos_count() -> None:
     """A new shape compiles a frame anew; one that is known does not."""
@@ -320,6 +438,22 @@ def test_recompiles_are_dynamos_count() -> None:
         function(torch.ones(size))
         seen.append(library.recompiles())
     assert seen[0] == seen[1] < seen[2] == seen[3]
+
+
+@pytest.mark.parametrize(
+    ("hip", "properties", "says"),
+    [
+        ("6.2", SimpleNamespace(uuid=UUID), "cuda:0 is AMD's: its clocks and throttling are not read"),
+        (None, SimpleNamespace(), "the UUID of cuda:0 is unknown"),
+    ],
+)
+def test_cuda_devices_that_nvml_does_not_know_have_no_reader(hip: str | None, properties: object, says: str) -> None:
+    """ROCm's go by CUDA's name, and older PyTorch has no UUIDs, by which alone a device is found."""
+    cuda = SimpleNamespace(get_device_properties=lambda device: properties)
+    library = Torch({"torch": SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=hip))})  # type: ignore[dict-item]
+    reader = library.conditions("cuda:0")
+    assert reader.read() is None
+    assert says in reader.missing
 
 
 @pytest.mark.torch

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_rlperf.baseline.store import BaselineError
-from pytest_rlperf.judge.counters import combine, compare, told
+from pytest_rlperf.judge.counters import combine, compare, told, uncounted
 from pytest_rlperf.measure.census import Census, counted_by
 from pytest_rlperf.measure.counters import count, learn
 from pytest_rlperf.model import (
@@ -32,11 +32,14 @@ from pytest_rlperf.model import (
     WorkerRecord,
     Workload,
 )
-from pytest_rlperf.remembered import Memory, Remembered
+from pytest_rlperf.remembered import Memory, Remembered, live_counts
 from pytest_rlperf.report.counters import counter_lines
 from pytest_rlperf.report.rows import failure_text
 from pytest_rlperf.report.summary import Summary, Uncompared, uncompared_notes
 from pytest_rlperf.report.terminal import render_summary
+from pytest_rlperf.testing import VirtualGPU
+from pytest_rlperf.timers import hierarchical_timer
+from pytest_rlperf.timers.clocks import driving
 from pytest_rlperf.timers.counting import NAMES
 from pytest_rlperf.values import Counters, parse_counters
 
@@ -247,6 +250,46 @@ def test_a_workload_with_setup_and_count_is_counted() -> None:
     assert all(calls[index - 1] == "setup" for index, name in enumerate(calls) if name == "call")
 
 
+def on_device(gpu: VirtualGPU, *, careless: bool) -> Workload:
+    """Return a workload that is fed from the host and reads a loss; ``careless`` makes it wait, and grow."""
+    held = [gpu.allocate(1000)]
+
+    def call() -> None:
+        with hierarchical_timer("sample"):
+            gpu.copy_to_device(4096, pinned=not careless)
+        with hierarchical_timer("critic"):
+            gpu.launch(1e-4)
+            if careless:
+                gpu.item()
+                held.append(gpu.allocate(1000))
+
+    return Workload("callable", call, 1.0, "call", call, holds=(held,))
+
+
+def counted_on_device(*, careless: bool) -> Counting:
+    """Return what two workers count of it, each with a device of its own."""
+    tallies = []
+    for _ in range(2):
+        gpu = VirtualGPU()
+        with driving(gpu):
+            work = on_device(gpu, careless=careless)
+            work.check()
+            tallies.append(count(work, 2, 60.0))
+    learnt = learn(tallies)
+    assert learnt is not None
+    return learnt
+
+
+def test_the_device_that_a_workload_is_on_is_counted() -> None:
+    """Waits, pageable copies and memory asked for, each by phase: a marker that names them convicts."""
+    gates = parse_counters(["syncs", "pageable_copies", "device_allocations", "kernels"]).gates
+    found = combine(verdict(Status.SAME), counted_on_device(careless=False), counted_on_device(careless=True), gates)
+    assert found.status is Status.SLOWER
+    assert found.reason.message.startswith(
+        "critic: device_allocations 0 → 1; syncs 0 → 1 · sample: pageable_copies 0 → 1; syncs 0 → 1\n"
+    )
+
+
 # --------------------------------------------------------------------------- what has changed
 
 
@@ -340,10 +383,56 @@ def test_an_exact_phase_tells_where_the_whole_wavers() -> None:
     assert changes(then, now) == [("critic", "python_calls", 40, 44)]
 
 
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"q": {"python_calls": 40}, "env": {"python_calls": (50, 55)}},
+        {"q/first": {"python_calls": 40}, "env": {"python_calls": (50, 55)}},
+        {"env": {"python_calls": (50, 55)}},
+        {"critic": {"python_calls": 30}, "actor": {"python_calls": 30}, "env": {"python_calls": (50, 55)}},
+    ],
+    ids=["renamed", "deeper", "timer removed", "moved"],
+)
+def test_where_the_whole_wavers_phases_may_change_their_names(now: Counts) -> None:
+    """No sum says there that nothing has changed: what a phase of one side alone does may be elsewhere on the other."""
+    then: Counts = {"critic": {"python_calls": 40}, "actor": {"python_calls": 20}, "env": {"python_calls": (50, 55)}}
+    whole: Counts = {WHOLE: {"python_calls": (110, 115)}}
+    assert changes({**whole, **then}, {**whole, "actor": {"python_calls": 20}, **now}) == []
+
+
+def test_where_the_whole_wavers_more_outweighs_less() -> None:
+    """Ten calls that moved, and two that are new."""
+    whole: Counts = {WHOLE: {"python_calls": (90, 99)}}
+    then: Counts = {**whole, "a": {"python_calls": 40}, "b": {"python_calls": 20}}
+    now: Counts = {**whole, "a": {"python_calls": 30}, "b": {"python_calls": 32}}
+    assert changes(then, now) == [("b", "python_calls", 20, 32)]
+    assert changes(now, then) == [("b", "python_calls", 32, 20)]
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"), [(7168, []), (5120, []), (8192, [(WHOLE, "host_peak_bytes", 6144, 8192)])]
+)
+def test_what_is_rounded_changes_by_more_than_a_step(now: int, expected: list[object]) -> None:
+    """A byte may make the difference between two neighbours."""
+    assert changes({WHOLE: {"host_peak_bytes": 6144}}, {WHOLE: {"host_peak_bytes": now}}) == expected
+
+
+def test_gates_that_nothing_was_counted_for_are_named() -> None:
+    """A gate that a side cannot tell of any more says so, with the reason; one that only a marker asks for, too."""
+    then = counting({WHOLE: {"ops": 3, "syncs": 0, "native_calls": 2}})
+    why = ("not counted: ops, ops_backward: compiled", "not counted: garbage: why")
+    now = replace(counting({WHOLE: {"syncs": 0, "native_calls": 2}}), notes=why)
+    every = parse_counters("gate").gates
+    assert uncounted(then, now, every, ()) == "ops not counted on both sides; not counted: ops, ops_backward: compiled"
+    assert uncounted(now, now, every, ()) == uncounted(then, now, (), ()) == ""
+    named = ("syncs", "kernels", "native_calls:rlox", "copies_*", "native_calls:")
+    assert uncounted(then, then, named, named) == "kernels, copies_* not counted on both sides"
+
+
 def test_the_marker_chooses_by_name_family_and_pattern() -> None:
     """A family is its members, a name is itself alone."""
-    then = {WHOLE: {"ops": 3, "ops:aten::mm": 1, "ops:aten::add": 2, "syncs": 0, "host_peak_bytes": 100}}
-    now = {WHOLE: {"ops": 5, "ops:aten::mm": 2, "ops:aten::add": 3, "syncs": 1, "host_peak_bytes": 164}}
+    then = {WHOLE: {"ops": 3, "ops:aten::mm": 1, "ops:aten::add": 2, "syncs": 0, "tensor_peak_bytes": 100}}
+    now = {WHOLE: {"ops": 5, "ops:aten::mm": 2, "ops:aten::add": 3, "syncs": 1, "tensor_peak_bytes": 164}}
 
     def names(*patterns: str) -> list[str]:
         return [name for _, name, _, _ in changes(then, now, patterns)]
@@ -351,7 +440,7 @@ def test_the_marker_chooses_by_name_family_and_pattern() -> None:
     assert names("ops") == ["ops"]
     assert names("ops:") == ["ops:aten::add", "ops:aten::mm"]
     assert names("ops:aten::mm", "syncs") == ["ops:aten::mm", "syncs"]
-    assert names("*_bytes") == ["host_peak_bytes"]
+    assert names("*_bytes") == ["tensor_peak_bytes"]
 
 
 def test_changes_are_said_by_phase() -> None:
@@ -502,9 +591,35 @@ def test_counts_of_other_versions_are_not_compared(tmp_path: Path, stored: Basel
 
 
 def test_what_is_tested_and_what_runs_the_tests_may_change(tmp_path: Path) -> None:
-    """Neither the package under test nor pytest and this plugin are what measured code runs on."""
-    found = recall(tmp_path, baseline(HERE, pytest="1.0", Pytest_rlperf="0.0.1", rich="0.1"))
-    assert found.counting == THEN
+    """Neither the package under test nor pytest are what measured code runs on."""
+    stored = baseline(HERE, pytest="1.0", numpy="0.1", rich="0.1")
+    assert Memory(HERE, stored, list, ("numpy",), tmp_path).find(RESULT).counting == THEN
+
+
+def test_counts_of_another_release_of_this_plugin_are_not_compared(tmp_path: Path) -> None:
+    """It may count otherwise."""
+    stored = baseline(HERE, Pytest_rlperf="0.0.1")
+    found = Memory(HERE, stored, list, ("my_library",), tmp_path).find(RESULT)
+    assert found.is_outdated
+    assert "Pytest_rlperf 0.0.1 → " in found.obstacle
+
+
+@pytest.mark.parametrize(("then", "now"), [(1, 5), (5, 1)])
+def test_one_worker_alone_tells_nothing(tmp_path: Path, then: int, now: int) -> None:
+    """Its counts may be exact or not: that they were not compared is said."""
+    counts: Counts = {WHOLE: {"syncs": 1}}
+    stored = baseline(HERE, replace(RESULT, counting=counting(counts, workers=then)))
+    found = recall(tmp_path, stored, result=replace(RESULT, counting=counting(counts, workers=now)))
+    assert found.counting is None
+    assert found.obstacle.startswith("one worker alone has counted")
+
+
+def test_another_python_counts_its_calls_otherwise() -> None:
+    """Of a live comparison of two interpreters only what the libraries below do is compared."""
+    counts: Counts = {WHOLE: {"ops": 3, "python_calls": 9, "native_calls": 4, "native_calls:numpy": 4, "garbage": 1}}
+    base = replace(RESULT, counting=counting(counts))
+    assert live_counts(base, "python:/usr/bin/python3").counting == counting({WHOLE: {"ops": 3}})
+    assert live_counts(base, "HEAD~1") == live_counts(base) == Remembered(counting(counts), "", "", is_outdated=False)
 
 
 def test_old_baselines_and_other_work_have_nothing_to_compare(tmp_path: Path) -> None:

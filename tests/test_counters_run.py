@@ -34,6 +34,8 @@ def update(steps):
 TESTS = """
 import pytest
 from mylib import update
+from pytest_rlperf.testing import VirtualGPU
+from pytest_rlperf.timers.clocks import driving
 
 BEFORE = {before}
 
@@ -47,6 +49,25 @@ def test_less(rlperf):
 
 def test_shown(rlperf):
     rlperf(lambda: update(2 if BEFORE else 3))
+
+@pytest.fixture
+def gpu():
+    made = VirtualGPU()
+    with driving(made):
+        yield made
+
+@pytest.mark.rlperf(counters=["syncs", "pageable_copies", "device_allocations"])
+def test_device(rlperf, gpu):
+    held = [gpu.allocate(1000)]
+
+    def call():
+        gpu.copy_to_device(4096, pinned=BEFORE)
+        gpu.launch(1e-4)
+        if not BEFORE:
+            gpu.item()
+            held.append(gpu.allocate(1000))
+
+    rlperf(call)
 """
 
 
@@ -171,7 +192,15 @@ def test_what_is_only_shown_fails_nothing(changed: Run) -> None:
     assert changed.status("test_shown") not in ("SLOWER", "FASTER")
     assert changed.tests["test_shown"]["verdict"]["counters"]
     assert re.search(r"test_shown .*\n(?:.*\n)*? +critic: .*python_calls \d+ → \d+", changed.out)
-    assert "1 failed, 2 passed" in changed.out
+    assert "2 failed, 2 passed" in changed.out
+
+
+def test_a_device_is_counted_by_its_driver(changed: Run) -> None:
+    """Waits, pageable copies and memory asked for gate like everything else that is counted."""
+    assert changed.status("test_device") == "SLOWER", changed.out
+    gated = {"syncs": (0, 2), "pageable_copies": (0, 1), "device_allocations": (0, 1)}
+    found = {each["name"]: (each["was"], each["now"]) for each in changed.tests["test_device"]["verdict"]["counters"]}
+    assert {name: found[name] for name in gated} == gated
 
 
 def test_a_worse_count_locks_the_baseline(project: Project) -> None:

@@ -260,6 +260,20 @@ def test_a_call_that_stops_tracing_is_named() -> None:
     assert exact(found)["", "garbage"] == 0
 
 
+def test_memory_is_left_out_where_phases_are_too_many() -> None:
+    """Looking at every edge would take thousands of times as long as the call; all else is counted."""
+
+    def call() -> None:
+        for _ in range(4000):
+            with OUTER:
+                pass
+
+    found = count(call)
+    (note,) = found.notes
+    assert note.startswith("not counted: host_peak_bytes, host_net_bytes: a call enters over 2500 phases")
+    assert ("", "collections") in {(each.path, each.name) for each in found.repetitions[0]}
+
+
 def test_garbage_and_what_is_left_are_counted() -> None:
     """A cycle of two lists is two objects only the collector frees; three dicts in a list are left behind."""
     kept: list[object] = []
@@ -407,6 +421,25 @@ def test_a_device_is_counted_by_phase() -> None:
     assert ("outer", "pageable_copies") not in found
     assert found["", "device_allocations"] == 0  # from the second call on there is a block to use again
     assert found["outer/inner", "device_peak_bytes"] == found["", "device_peak_bytes"] >= 4_000_000
+
+
+def test_a_call_that_resets_a_devices_statistics_is_counted_on() -> None:
+    """Totals that fall are no negative counts: what comes after the reset is told."""
+
+    class Resetting(VirtualGPU):
+        def counts(self) -> dict[str, int]:
+            return {"kernels": self.launches}
+
+    gpu = Resetting()
+
+    def call() -> None:
+        gpu.launch(1e-3)
+        gpu.launches = 0
+        with OUTER:
+            gpu.launch(1e-3)
+
+    found = exact(count(call, devices=(gpu,)))
+    assert found["outer", "kernels"] == found["", "kernels"] == 1
 
 
 def test_a_device_that_is_lost_is_named() -> None:

@@ -127,6 +127,34 @@ def test_memory_of_tensors_is_counted_by_phase() -> None:
     assert found["outer", "tensor_allocations"] == 2
 
 
+def test_blocks_that_were_there_before_are_freed_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    """PyTorch's profiler complains of them on stderr, which is let go only while it is at work."""
+    kept = [torch.zeros(100)]
+
+    def call() -> None:
+        kept[0] = torch.zeros(100)
+
+    assert exact(count(call))["", "tensor_allocations"] == 1
+    os.write(2, b"still there")
+    assert capfd.readouterr().err == "still there"
+
+
+def test_stderr_comes_back_after_a_call_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    """And no descriptor is left open."""
+
+    def call() -> None:
+        raise ValueError("it broke")
+
+    free = os.dup(2)
+    os.close(free)
+    assert any("tensor_peak_bytes" in note and "it broke" in note for note in count(call).notes)
+    again = os.dup(2)
+    os.close(again)
+    assert again == free
+    os.write(2, b"still there")
+    assert capfd.readouterr().err == "still there"
+
+
 def test_a_profiler_of_pytorchs_is_left_alone() -> None:
     """While somebody profiles, PyTorch's memory is not counted, and all else is."""
     with torch.autograd.profiler.profile() as profiler:
@@ -413,3 +441,48 @@ def test_counts_of_the_reference_components_are_the_same_in_every_process() -> N
     assert one == other
     assert all(one[i] == one[i + 1] for i in range(0, len(one), 2))
     assert sum(map(len, one)) > 500
+
+
+def test_sections_of_an_update_are_counted_one_by_one() -> None:
+    """An update without timers, which is cut where PyTorch tells, has its counts in the parts it is cut into."""
+    agent = Plain()
+    sections = UpdateSections(agent)
+    timer, update = hierarchical_timer("update"), sections.around(agent.update)
+
+    def call() -> None:
+        with timer:
+            update()
+
+    one, other = (
+        # What the sections keep until they are told takes memory.
+        {(each.path, each.name): each.value for each in counts if not each.name.startswith("host_")}
+        for counts in tally(call, setup=None, probes=[sections], repetitions=2).repetitions
+    )
+    assert one == other
+    assert one["update/critic", "ops:aten::_local_scalar_dense"] == 1
+    assert ("update/actor", "ops:aten::_local_scalar_dense") not in one
+    assert one["update/actor/step", "optimizer_steps"] == one["update/critic/step", "optimizer_steps"] == 1
+    assert one["update", "python_calls"] >= one["update/critic", "python_calls"] > 0
+
+
+class Plain:
+    """An actor-critic without timers, which waits for its critic's loss."""
+
+    def __init__(self) -> None:
+        self.actor, self.critic = torch.nn.Linear(4, 2), torch.nn.Linear(6, 1)
+        self.actor_optimizer = torch.optim.SGD(self.actor.parameters(), 0.1)
+        self.critic_optimizer = torch.optim.SGD(self.critic.parameters(), 0.1)
+        self.obs = torch.ones(8, 4)
+
+    def update(self) -> None:
+        """Take a gradient step on both."""
+        acted = self.actor(self.obs).detach()
+        loss = self.critic(torch.cat([self.obs, acted], 1)).square().mean()
+        loss.item()
+        self.critic_optimizer.zero_grad()
+        loss.backward()
+        self.critic_optimizer.step()
+        value = -self.critic(torch.cat([self.obs, self.actor(self.obs)], 1)).mean()
+        self.actor_optimizer.zero_grad()
+        value.backward()
+        self.actor_optimizer.step()

@@ -144,6 +144,7 @@ def test_disturbed_figures_are_invalid_with_the_reason(what: str, advice: str) -
         (changed(flags={"cudnn.benchmark": "False"}), "cudnn.allow_tf32 was True and is unknown"),
         (changed(gated=Pace.LATENCY), "its steady was judged, and now its latency"),
         (changed(device="xpu:0"), "it ran on cuda:0, and now on xpu:0"),
+        (changed(flags={**FIGURES.flags, "model": "Tesla T4"}), "model was unknown and is Tesla T4"),
         (result(None), "it ran on cuda:0, and now on the host"),
     ],
 )
@@ -190,6 +191,7 @@ def test_the_report_says_what_is_not_known() -> None:
     figures = replace(FIGURES, latency_s=None, cycles=None, conditions=None, allocations=2.0, flags={})
     found = lines(result(figures, replace(TIMES, span_s=None, self_s=None, is_synced=True)))
     assert found[0] == ("on cuda:0, a call: latency not taken, steady 1.00 ms (judged), peak 25.0MB, 2 allocations")
+    assert lines(result(replace(FIGURES, peak_bytes=0)))[0].endswith("peak unknown")
     assert found[1] == "conditions: unknown"
     assert found[2].startswith("phase on cuda:0, waiting at every edge")
     assert found[3].split() == ["update", "–", "–", "4.00", "µs", "400", "µs", "device"]
@@ -268,6 +270,7 @@ class GpuLibrary:
     def __init__(self, gpu: VirtualGPU) -> None:
         self.read = gpu.conditions
         self.recompiles = lambda: gpu.recompiles
+        self.used = lambda: {gpu.device: gpu.launches}
 
     def flags(self) -> dict[str, str]:
         """Return none."""

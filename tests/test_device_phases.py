@@ -422,6 +422,20 @@ def test_work_on_a_stream_that_no_edge_sees_is_named() -> None:
     )
 
 
+def test_a_wait_of_the_callers_takes_nothing_from_what_was_seen() -> None:
+    """Where somebody waited before, nothing is learnt of unseen work, and what is known of it stays."""
+    gpu = VirtualGPU(launch_s=0.0)
+    tape = tape_on(gpu)
+    for waited in (False, True, True, True):
+        with iteration(tape), timer("call"):
+            gpu.launch(1 * MS)
+            gpu.launch(5 * MS, stream=2)
+        if waited:
+            gpu.synchronize()
+        tape.resolve(waited=waited)
+    assert tape.unseen_s == pytest.approx(4 * MS, abs=QUANTUM_S)
+
+
 def test_work_that_was_done_by_the_last_mark_is_no_news() -> None:
     """A host that waits for what the marks have seen, or comes late, notes nothing."""
     gpu = VirtualGPU(launch_s=0.0)

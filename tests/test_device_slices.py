@@ -4,25 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from multiprocessing import Pipe
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure import messages as m
-from pytest_rlperf.measure import rounds
+from pytest_rlperf.measure import rounds, worker_session
 from pytest_rlperf.measure.conditions import NVML_MISSING, ConditionReader, NothingTold
 from pytest_rlperf.measure.device import RETAKES
-from pytest_rlperf.measure.figures import device_figures, merged_times
+from pytest_rlperf.measure.figures import device_figures, merged_times, worker_record
 from pytest_rlperf.measure.rounds import Clocks, steady_shape
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.measure.turn import Turn
-from pytest_rlperf.model import Bound, Conditions, DeviceTimes, Pace, Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.model import (
+    Bound,
+    Conditions,
+    DeviceTimes,
+    Figures,
+    Pace,
+    Shape,
+    SliceKind,
+    SliceRecord,
+    Warm,
+    Workload,
+)
 from pytest_rlperf.testing import FakeClock, VirtualGPU
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.timers.clocks import driving
+from pytest_rlperf.timers.device import devices_of
 
 LAUNCH_S = 5e-6
 KERNEL_S = 10e-6
+START = m.Start(0, 0, [], [], [], "", False, False, [], [], [])
 
 
 class GpuReader:
@@ -48,6 +63,10 @@ class Library:
         self.process: dict[str, object] = {"current device": 0, "sync debug mode": 0}
         self.tf32 = False
         self._gpu = gpu
+
+    def used(self) -> Mapping[str, int]:
+        """Return how much the GPU was asked to do."""
+        return {self._gpu.device: self._gpu.launches}
 
     def flags(self) -> dict[str, str]:
         """Return the one setting there is."""
@@ -90,7 +109,13 @@ class Bench:
             pace=pace,
         )
         kernels = {SliceKind.INTERPRETER: self._idle, SliceKind.MEMORY: self._idle}
-        self.meter = Meter(self.workload, lambda: kernels, Clocks(self.gpu.clock, self.gpu.clock, 76.0), self.library)
+        self._kernels = kernels
+        self.meter = self.metered()
+
+    def metered(self, *, sync_edges: bool = False) -> Meter:
+        """Return a meter of the workload as it is now."""
+        clocks = Clocks(self.gpu.clock, self.gpu.clock, 76.0)
+        return Meter(self.workload, lambda: self._kernels, clocks, self.library, sync_edges=sync_edges)
 
     def call(self) -> None:
         """Launch the three kernels."""
@@ -396,6 +421,39 @@ def test_other_processes_on_the_device_are_said(bench: Bench) -> None:
     assert (figures.conditions.others, figures.disturbed) == (2, "")
 
 
+def test_phases_of_disturbed_slices_are_noted_and_spare_the_figures(bench: Bench) -> None:
+    """Tracing may have code recompiled whenever it begins: that is said, and plain slices are retaken as before."""
+    warm = bench.warm()
+    bench.then = lambda: bench.gpu.compile(1e-6)
+    traced = bench.meter.take(SliceKind.TRACED)
+    once = iter([1e-6])
+    bench.then = lambda: bench.gpu.compile(seconds) if (seconds := next(once, 0.0)) else None
+    plain = bench.meter.take(SliceKind.PLAIN)
+    assert plain.device is not None
+    assert (plain.device.disturbed, plain.device.retaken) == ("", 1)
+    none = Figures(1.0, 0.0, 0.0)
+    for records in ({"plain": [plain]}, {"plain": [without_notes(plain)], "traced": [traced]}):
+        record = worker_record(wall=none, cpu=none, warm=warm, seed=0, idle_cpu_share=0.0, **records)
+        assert record.device is not None
+        assert record.device.notes == ("phases on virtual:0 are of slices that were disturbed: code was recompiled",)
+
+
+def without_notes(record: SliceRecord) -> SliceRecord:
+    """Return a slice on a device as it was taken before there was anything to note."""
+    assert record.device is not None
+    return replace(record, device=replace(record.device, notes=()))
+
+
+def test_a_clock_that_moved_within_a_slice_leaves_its_cycles_unknown(bench: Bench) -> None:
+    """Idle before and at work after, a mean of both would be neither."""
+    bench.warm()
+    bench.gpu.sm_clock_hz = 0.3e9
+    bench.then = lambda: setattr(bench.gpu, "sm_clock_hz", 1.5e9)
+    record = bench.meter.take(SliceKind.PLAIN)
+    assert record.device is not None
+    assert record.device.cycles is None
+
+
 # --------------------------------------------------------------------------- bad input
 
 
@@ -461,6 +519,42 @@ def test_tensors_on_a_device_without_a_clock_are_an_error() -> None:
         bench.meter.check()
 
 
+def test_a_device_that_nothing_leads_to_is_known_by_its_use() -> None:
+    """A call may make its tensors by itself, or find them in a module: the host's clock would time its launches."""
+    bench, module = Bench(), ModuleType("theirs")
+    module.work = bench.call  # type: ignore[attr-defined]
+
+    def call() -> None:
+        module.work()
+
+    assert devices_of([call]) == ()
+    bench.workload = replace(bench.workload, holds=(call,), call=call, check=call)
+    bench.meter = bench.metered()
+    with pytest.raises(MeasurementError, match="virtual:0"):
+        bench.meter.check()  # nobody drives it
+    with driving(bench.gpu):
+        bench.meter.check()
+    assert bench.meter.device is not None
+    assert bench.meter.device.name == "virtual:0"
+
+
+def test_a_second_device_in_use_is_an_error(bench: Bench) -> None:
+    """Tensors on one device and work on another: waiting for the first tells nothing of the second."""
+    other = VirtualGPU("virtual:1")
+    bench.workload = replace(bench.workload, holds=(other.allocate(8),))
+    bench.meter = bench.metered()
+    with driving(other), pytest.raises(MeasurementError, match="several devices, virtual:0, virtual:1"):
+        bench.meter.check()
+
+
+def test_figures_say_the_devices_model(bench: Bench) -> None:
+    """Which is among what must be equal: a machine may have several models, and partitions of different sizes."""
+    bench.warm()
+    record = bench.meter.take(SliceKind.PLAIN)
+    assert record.device is not None
+    assert record.device.flags == {"model": "virtual", "tf32": "False"}
+
+
 # --------------------------------------------------------------------------- phases
 
 
@@ -491,13 +585,77 @@ def test_traced_slices_at_the_steady_pace_see_work_queue_up(steady: Bench) -> No
 
 def test_traced_slices_can_wait_at_every_edge(bench: Bench) -> None:
     """Such phases have no overlap, and are marked: they are compared with none that have."""
+    bench.meter = bench.metered(sync_edges=True)
     bench.warm()
-    assert bench.meter.device is not None
-    bench.meter.device.sync_edges = True
     (phase,) = bench.meter.take(SliceKind.TRACED).phases
     assert phase.on_device is not None
     assert phase.on_device.is_synced
     assert phase.total_s == pytest.approx(35e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("sync_edges", [False, True])
+def test_how_edges_are_told_crosses_a_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch, sync_edges: bool) -> None:
+    """What a worker was told of edges is in the phases that its coordinator gets."""
+    clocks = Clocks(bench.gpu.clock, bench.gpu.clock, 76.0)
+    monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: clocks))
+    monkeypatch.setattr(worker_session, "place", lambda cpus: None)
+    here, there = Pipe()
+    engine = worker_session.RemoteEngine(START, there, sync_edges=sync_edges)
+    orders = (m.Check(), m.WarmUp(None, 0.1, None, kernels=False), m.Take(SliceKind.TRACED), m.Unwind())
+    for order in orders:
+        m.send(here, order)
+    with pytest.raises(worker_session.Unwound):
+        engine.measure(bench.workload, SimpleNamespace(nodeid="test_it"))  # type: ignore[arg-type]
+    *_, taken = (m.receive_from_worker(here) for _ in orders)
+    assert isinstance(taken, m.Taken)
+    (phase,) = taken.record.phases
+    assert phase.on_device is not None
+    assert phase.on_device.is_synced is sync_edges
+
+
+def test_what_a_setup_queues_is_no_part_of_the_call() -> None:
+    """The device is idle when a call is looked at or traced: work of the setup's is no device that ran early."""
+    bench = Bench()
+    bench.then = bench.gpu.item
+    bench.workload = replace(bench.workload, setup=lambda: bench.gpu.launch(50e-3))
+    bench.meter = bench.metered()
+    with driving(bench.gpu):
+        bench.warm()
+        (phase,) = bench.meter.take(SliceKind.TRACED).phases
+        spans, notes = bench.meter.trace()
+    assert phase.on_device is not None
+    assert phase.on_device.span_s == pytest.approx(35e-6, abs=1e-6)
+    on_device = [span for span in spans if span.track.startswith("virtual:0")]
+    assert [span.end_s - span.start_s for span in on_device] == [pytest.approx(35e-6, abs=1e-6)]
+    assert notes == ()
+
+
+def test_unseen_work_is_noted_however_many_rounds_follow(bench: Bench) -> None:
+    """A round's own wait tells nothing of work on other streams, and makes nobody forget it."""
+    bench.then = lambda: bench.gpu.launch(500e-6, stream=2)
+    bench.warm()
+    for _ in range(2):
+        record = bench.meter.take(SliceKind.TRACED)
+    assert record.device is not None
+    assert [note for note in record.device.notes if "virtual:0 worked for" in note]
+
+
+def test_a_traced_slice_that_is_retaken_looks_at_memory_again(bench: Bench) -> None:
+    """What a slice that was thrown away had looked at is lost with it."""
+    bench.warm()
+    bench.gpu.throttle("power cap")
+    released = bench.calls + 10
+
+    def cool() -> None:
+        if bench.calls == released:
+            bench.gpu.throttle()
+
+    bench.then = cool
+    first, second = bench.meter.take(SliceKind.TRACED), bench.meter.take(SliceKind.TRACED)
+    assert first.device is not None
+    assert first.device.retaken == 1
+    peaks = [phase.on_device and phase.on_device.peak_bytes for phase in (*first.phases, *second.phases)]
+    assert peaks == [1 << 20, None], "once is enough"
 
 
 def test_events_are_made_before_they_are_needed(bench: Bench) -> None:

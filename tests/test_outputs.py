@@ -25,6 +25,7 @@ from pytest_rlperf.model import (
     Figures,
     Fitness,
     Machine,
+    Mode,
     Outcome,
     Phase,
     Provenance,
@@ -48,7 +49,9 @@ from pytest_rlperf.testing import FakeClock, VirtualGPU
 from pytest_rlperf.timers import formats
 from pytest_rlperf.timers.clocks import EventClock
 from pytest_rlperf.timers.device import Tape
+from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import recording_into
+from pytest_rlperf.timers.scope import PROCESS
 from pytest_rlperf.timers.tracing import HostTape, trace_call
 
 SCHEMA_FILE = Path(__file__).parents[1] / "docs" / "schema" / "rlperf-run.schema.json"
@@ -643,3 +646,25 @@ def test_a_result_has_no_field_that_documents_lack() -> None:
     (document,) = run_document(HERE, outcomes("a::b"), [], [])["tests"].values()
     assert document["result"].keys() == {field.name for field in fields(Result)}
     assert (document["call_s"], document["base_call_s"]) == (1.2 * MS, 1.0 * MS)
+
+
+def test_an_update_that_is_cut_in_sections_has_their_bars() -> None:
+    """Sections follow each other within the update's bar, which is as long as all of them, by their own names."""
+    tree_clock = FakeClock()
+    tape = HostTape(tree_clock)
+    scope = hierarchical_timer("update")
+    with recording_into(tape.tree):
+        tape.begin()
+        with scope:
+            stack = PROCESS.current()
+            assert stack is not None
+            root = stack.node
+            for name in ("critic", "", "actor"):
+                stack.node = Node(name, Mode.SUM, root)
+                tree_clock.advance(1)
+            stack.node = root
+    assert [(span.path, span.start_s, span.end_s) for span in tape.spans()] == [
+        ("update", 0.0, 3.0),
+        ("update/critic", 0.0, 1.0),
+        ("update/actor", 2.0, 3.0),
+    ]

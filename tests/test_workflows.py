@@ -234,6 +234,23 @@ def test_guide_has_the_workflows_as_they_are(path: Path) -> None:
     assert f"<!-- {path.name} -->\n```yaml\n{elsewhere(path)}```\n" in GUIDE.read_text(encoding="utf-8")
 
 
+def test_the_shortest_gate_is_valid(tmp_path: Path) -> None:
+    """The ten lines of the guide are a workflow with the least rights, pinned actions and the whole history."""
+    text = GUIDE.read_text(encoding="utf-8").partition("<!-- ten lines -->\n```yaml\n")[2].partition("```")[0]
+    assert len(text.splitlines()) == 10
+    path = tmp_path / "gate.yml"
+    path.write_text(text, encoding="utf-8")
+    assert check(path).returncode == 0, check(path).stdout
+    workflow = load(path)
+    assert workflow["permissions"] == READ
+    checkout, python, _, ours = steps(workflow)
+    assert checkout["with"]["fetch-depth"] == 0
+    assert [step["uses"] for step in (checkout, python)] == [
+        step["uses"] for step in steps(load(GATE)) if step.get("uses", "").startswith("actions/")
+    ]
+    assert ours["uses"] == "OWNER/pytest-rlperf@v1"
+
+
 def test_guide_has_every_input_and_output() -> None:
     """The action's inputs and outputs are all explained."""
     action, guide = load(ACTION), GUIDE.read_text(encoding="utf-8")

@@ -74,7 +74,7 @@ def print_text(text: str) -> None:
 
 def complain(error: Exception) -> None:
     """Write an error on standard error, with what is not printable written out."""
-    from pytest_rlperf.report.tree import shown
+    from pytest_rlperf.report.printable import shown
 
     encoding = sys.stderr.encoding or "utf-8"
     text = f"rlperf: error: {shown(str(error))}\n"

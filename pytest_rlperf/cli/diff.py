@@ -33,7 +33,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.report.difference import CAVEAT, render_differences
-    from pytest_rlperf.report.tree import shown
+    from pytest_rlperf.report.printable import shown
 
     try:
         a, b = read(arguments.a), read(arguments.b)

@@ -22,8 +22,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.baseline.machine import differences, slug, this_machine
+    from pytest_rlperf.report.printable import shown
     from pytest_rlperf.report.recorded import render_machines
-    from pytest_rlperf.report.tree import shown
 
     if len(arguments.files) > 2:
         parser.error("name two files at most: a machine is compared with one other")

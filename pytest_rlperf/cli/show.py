@@ -44,7 +44,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
     from pytest_rlperf.baseline.machine import describe
-    from pytest_rlperf.model import Baseline
+    from pytest_rlperf.model import Baseline, Status
+    from pytest_rlperf.report.accepting import SAVING, improved
     from pytest_rlperf.report.reading import RunFile
     from pytest_rlperf.report.recorded import render_baseline
     from pytest_rlperf.report.selfcheck import render_selfcheck
@@ -56,8 +57,10 @@ def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
         table = render_baseline(recorded, keys, width=width, color=color, verbose=verbose)
         return f"{table}\nmachine   {machine}\n"
     if isinstance(recorded, RunFile):
-        summary = Summary(machine, recorded.compared, recorded.notes, commands=())
         outcomes = [recorded.tests[key] for key in keys]
+        faster = sum(outcome.verdict.status is Status.FASTER and outcome.baseline is not None for outcome in outcomes)
+        commands = [f"{improved(faster)}:\n  {SAVING}"] if faster else []
+        summary = Summary(machine, recorded.compared, recorded.notes, commands)
         return render_summary(outcomes, summary, width=width, color=color, verbose=verbose)
     checks = [recorded.tests[key] for key in keys]
     return render_selfcheck(checks, recorded.fitness, machine=machine, width=width, color=color)

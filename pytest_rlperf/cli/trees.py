@@ -83,7 +83,8 @@ def _with_workers(trees: Sequence[TimerTree]) -> list[TimerTree]:
 
 
 def _print_trees(paths: Sequence[str], read: dict[int, list[TimerTree]]) -> None:
-    from pytest_rlperf.report.tree import render_tree, shown
+    from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.report.tree import render_tree
 
     columns = width()
     parts = []
@@ -95,7 +96,8 @@ def _print_trees(paths: Sequence[str], read: dict[int, list[TimerTree]]) -> None
 
 
 def _print_diff(paths: Sequence[str], one: list[TimerTree], other: list[TimerTree]) -> None:
-    from pytest_rlperf.report.tree import render_diff, shown
+    from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.report.tree import render_diff
 
     legend = "".join(f"{side}  {shown(path)}\n" for side, path in zip("AB", paths, strict=True))
     print_text(f"{legend}\n{render_diff(one, other, width=width())}")

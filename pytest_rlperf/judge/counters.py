@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from pytest_rlperf.model import CounterChange, Counting, Reason, Status, Verdict
+from pytest_rlperf.timers.counting.names import NAMES, STEPS
 
 EVERY = ("*",)
 _TOLD_MOST = 4  # counts of one phase
@@ -44,6 +45,29 @@ def combine(verdict: Verdict, then: Counting, now: Counting, gates: Sequence[str
     if verdict.status is status or (status is Status.FASTER and verdict.status in (Status.SLOWER, Status.INVALID)):
         return replace(verdict, reason=Reason(code, f"{message}; counted: {said}"))
     return replace(verdict, status=status, reason=Reason("counters", f"{said}\ntime alone: {_said(verdict)}"))
+
+
+def uncounted(then: Counting, now: Counting, gates: Sequence[str], named: Sequence[str]) -> str:
+    """Say which counts that gate cannot be compared, as a side has not counted them; nothing where all can.
+
+    Where a marker has ``named`` some, these are what was not counted on either side, too.
+    """
+    sides = _Side(then), _Side(now)
+    missing = [
+        gate for gate in gates if not _are_counted(gate, sides, all) and (named or _are_counted(gate, sides, any))
+    ]
+    if not missing:
+        return ""
+    notes = dict.fromkeys(note for note in (*now.notes, *then.notes) if any(gate in note for gate in missing))
+    return "; ".join([f"{', '.join(missing)} not counted on both sides", *notes])
+
+
+def _are_counted(gate: str, sides: Sequence[_Side], which: Callable[[Iterable[bool]], bool]) -> bool:
+    """Whether all or any of the sides count something that a gate chooses."""
+    chosen = [
+        name for name in {*map(_instrument, NAMES)} if _chosen(name, [gate, _instrument(gate)])
+    ]
+    return any(which(side.range_of("", name) is not None for side in sides) for name in chosen)
 
 
 def told(changes: Sequence[CounterChange]) -> str:
@@ -130,26 +154,49 @@ class _Sides:
 
     def changes(self, path: str, name: str) -> Iterator[CounterChange]:
         """Yield where a count has changed, in the phase at ``path`` and below it."""
-        then, now = self._then.range_of(path, name), self._now.range_of(path, name)
-        children = self._children.get(path, [])
-        if then is None or now is None or then[0] < then[1] or (now[0] <= then[0] <= now[1] and now[0] < now[1]):
-            for child in children:
-                yield from self.changes(child, name)
+        change = self._change(path, name)
+        if change is None:
+            yield from self._changes_within(path, name)
             return
-        change = CounterChange(path, name, was=then[0], now=now[0] if now[0] > then[0] else now[1])
         if change.was == change.now:
             return
-        below = self._below(change, children)
+        below = self._below(change)
         if _sum(below) < abs(change.now - change.was):
             yield change
         for part in below:
             yield from self.changes(part.path, name)
 
-    def _below(self, whole: CounterChange, children: Sequence[str]) -> list[CounterChange]:
+    def _change(self, path: str, name: str) -> CounterChange | None:
+        """Return what became of a count in one phase, be it nothing; None where that cannot be told, as it wavers."""
+        then, now = self._then.range_of(path, name), self._now.range_of(path, name)
+        if then is None or now is None or then[0] < then[1] or (now[0] <= then[0] <= now[1] and now[0] < now[1]):
+            return None
+        change = CounterChange(path, name, was=then[0], now=now[0] if now[0] > then[0] else now[1])
+        return change if abs(change.now - change.was) > STEPS.get(name, 0) else replace(change, now=change.was)
+
+    def _changes_within(self, path: str, name: str) -> Iterator[CounterChange]:
+        """Yield where a count has changed below a phase that cannot tell: there no sum says what only moved."""
+        found = list(self._told_below(path, name))
+        more = sum(change.now - change.was for change in found)
+        for change in found:
+            if more and change.is_more == (more > 0):
+                yield from self.changes(change.path, name)
+
+    def _told_below(self, path: str, name: str) -> Iterator[CounterChange]:
+        """Yield the topmost changes below a phase, of phases that both sides have: others may be new names."""
+        for child in self._children.get(path, []):
+            if child in self._then.phases and child in self._now.phases:
+                change = self._change(child, name)
+                if change is None:
+                    yield from self._told_below(child, name)
+                elif change.was != change.now:
+                    yield change
+
+    def _below(self, whole: CounterChange) -> list[CounterChange]:
         """Return the changes of a phase's children that make up for its own."""
         parts = [
             part
-            for child in children
+            for child in self._children.get(whole.path, [])
             for part in self._exact_change(child, whole.name)
             if part.is_more == whole.is_more
         ]

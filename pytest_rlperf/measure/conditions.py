@@ -17,6 +17,7 @@ from pytest_rlperf.model import Conditions
 NVML_MISSING = (
     "NVML is not installed: clocks, throttling and other processes are unknown; pip install pytest-rlperf[gpu]"
 )
+NO_REASONS = "NVML does not tell whether this device is throttled: a slice that was may count"
 
 # Reasons for which a device is slower than it could be. Being idle and clocks that a user has set are none of these.
 _REASONS = {
@@ -53,24 +54,27 @@ class NothingTold:
 class NvmlReader:
     """Reads a device by its handle of NVML's; ``nvml`` is the module pynvml, started."""
 
-    missing = ""
-
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
+        # The latter is what pynvml raises where it is newer than the driver, and no NVMLError.
+        self._refusals = (nvml.NVMLError, getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError))
+        self.missing = "" if self._reasons() is not None else NO_REASONS
 
     def read(self) -> Conditions | None:
         """Return the device's state; None for what it does not support, as a partition has no clocks of its own."""
         nvml, handle = self._nvml, self._handle
-        reasons = self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         processes = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         return Conditions(
             sm_clock_hz=self._clock_hz(nvml.NVML_CLOCK_SM),
             memory_clock_hz=self._clock_hz(nvml.NVML_CLOCK_MEM),
             temperature_c=self._ask(lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))),
-            throttled=throttle_reasons(reasons or 0),
-            others=None if processes is None else count_others([process.pid for process in processes]),
+            throttled=throttle_reasons(self._reasons() or 0),
+            others=None if processes is None else count_others([process.pid for process in processes], _coordinator()),
         )
+
+    def _reasons(self) -> int | None:
+        return self._ask(lambda: self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
 
     def _clock_hz(self, kind: int) -> float | None:
         return self._ask(lambda: 1e6 * self._nvml.nvmlDeviceGetClockInfo(self._handle, kind))
@@ -78,7 +82,7 @@ class NvmlReader:
     def _ask(self, question: Callable[[], T]) -> T | None:
         try:
             return question()
-        except self._nvml.NVMLError:
+        except self._refusals:
             return None
 
 
@@ -104,14 +108,15 @@ def throttle_reasons(bits: int) -> tuple[str, ...]:
     return tuple(name for bit, name in _REASONS.items() if bits & bit)
 
 
-def count_others(pids: Sequence[int]) -> int | None:
-    """Return how many processes on a device are not of this run: this one, its parent, or a child of either.
+def count_others(pids: Sequence[int], coordinator: int | None) -> int | None:
+    """Return how many processes on a device are not of this run: this one, its coordinator, or a child of either.
 
-    None where the list has not even this one, as in a container: its numbers are then those of the machine outside.
+    None where the list has not even this one, which uses the device: it is of no use, as in a container, where its
+    numbers are those of the machine outside.
     """
-    ours = {os.getpid(), os.getppid()}
+    ours = {os.getpid(), coordinator}
     if os.getpid() not in pids:
-        return None if pids else 0
+        return None
     return sum(pid not in ours and _parent(pid) not in ours for pid in pids)
 
 
@@ -142,6 +147,14 @@ def _handle(nvml: Any, uuid: str) -> Any:
     except nvml.NVMLError:
         partition = nvml.nvmlDeviceGetHandleByUUID(f"MIG-{number}")
     return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(partition)
+
+
+def _coordinator() -> int | None:
+    """Return the process that started this one as a worker, which leads a session of its own; None for no worker.
+
+    Another parent is a shell, say, and what else it has started is none of this run's.
+    """
+    return os.getppid() if os.getsid(0) == os.getpid() else None
 
 
 def _parent(pid: int) -> int | None:

@@ -13,7 +13,9 @@ from itertools import chain
 from pytest_rlperf import units
 from pytest_rlperf.model import Count, Counting, Harvest, PhaseCounts, Tally, Workload
 from pytest_rlperf.timers import Tree, recording_into
+from pytest_rlperf.timers.clocks import Device, HostClock, clock_for
 from pytest_rlperf.timers.counting import tally
+from pytest_rlperf.timers.device import devices_of
 from pytest_rlperf.timers.probes import attached, quieten_torchrl, standing_probes
 
 REPETITIONS = 2
@@ -36,7 +38,13 @@ def count(
         if cost_s > limit_s:
             found = Tally((), (f"not counted: {_too_long(call_s, cost_s, limit_s)}",))
         else:
-            found = tally(traced.call, setup=workload.setup, probes=traced.probes, repetitions=repetitions)
+            found = tally(
+                traced.call,
+                setup=workload.setup,
+                probes=traced.probes,
+                repetitions=repetitions,
+                devices=_devices(workload),
+            )
     workload.processed(0)  # what counting processed belongs to no slice
     return found
 
@@ -55,6 +63,12 @@ def _first_look(workload: Workload, clock_ns: Callable[[], int]) -> tuple[float,
     if workload.harvest is not None and not any(phase.depth for phase in tree.phases(1)):
         traced = Harvest(workload.harvest.call, (*standing_probes(), *workload.harvest.probes))
     return call_s, traced
+
+
+def _devices(workload: Workload) -> tuple[Device, ...] | None:
+    """Return the device that the workload holds things on, as its clock drives it; None where it is the host."""
+    clock = clock_for(devices_of((*workload.holds, workload.call)))
+    return None if isinstance(clock, HostClock) else (clock.driver,)
 
 
 def _too_long(call_s: float, cost_s: float, limit_s: float) -> str:

@@ -57,8 +57,10 @@ class Accelerator:
         self._reader = library.conditions(self.name)
         self._notes = dict.fromkeys([self._reader.missing] if self._reader.missing else [])
         self._settings = settings or library.settings()
+        # Goes with the settings: a machine may have several models, and partitions of one GPU differ as much.
+        self._model = {"model": clock.state().get("name", "unknown")}
         self._allocates = False
-        self._gave_up = False
+        self._gave_up = self._gave_up_tracing = False
         self._restore()
 
     @property
@@ -73,12 +75,7 @@ class Accelerator:
     def timed(self, pace: Pace, call: Callable[[], object], setup: Callable[[], None] | None) -> Timed:
         """Return what a round at ``pace`` runs; the device is idle when it begins, and done when it ends."""
         wait = self.clock.synchronize
-
-        def prepare() -> None:
-            __tracebackhide__ = True
-            if setup is not None:
-                setup()
-            wait()
+        prepare = self.idle_after(setup)
 
         def waited() -> None:
             __tracebackhide__ = True
@@ -86,6 +83,17 @@ class Accelerator:
             wait()
 
         return Timed(waited, prepare) if pace is Pace.LATENCY else Timed(call, prepare, wait)
+
+    def idle_after(self, setup: Callable[[], None] | None) -> Callable[[], None]:
+        """Return ``setup`` and a wait for what it gave the device to do, which is no part of the call that follows."""
+
+        def prepare() -> None:
+            __tracebackhide__ = True
+            if setup is not None:
+                setup()
+            self.clock.synchronize()
+
+        return prepare
 
     def warm_up(self, run: Callable[[], object], has_time: Callable[[], bool]) -> None:
         """Run until nothing is compiled any more, no memory is asked for and the clock holds still, or time is up."""
@@ -108,13 +116,15 @@ class Accelerator:
         """Have these notes go with every slice from now on."""
         self._notes |= dict.fromkeys(notes)
 
-    def undisturbed(self, pace: Pace, take: Callable[[], SliceRecord]) -> SliceRecord:
+    def undisturbed(self, kind: SliceKind, take: Callable[[], SliceRecord]) -> SliceRecord:
         """Return a slice with what is known of the device, retaken where it was disturbed.
 
         Where the retakes are disturbed as well, the last one says by what and how often; later slices are not retaken.
+        Of traced ones that says nothing about others: it may be tracing that has code recompiled.
         """
         __tracebackhide__ = True
-        tries = 1 if self._gave_up else 1 + RETAKES
+        is_traced = kind is SliceKind.TRACED
+        tries = 1 if self._gave_up or (is_traced and self._gave_up_tracing) else 1 + RETAKES
         disturbances: list[str] = []
         while True:
             with self.answering():
@@ -127,8 +137,11 @@ class Accelerator:
                 disturbances.append(disturbance)
             if not disturbance or len(disturbances) == tries:
                 break
-        self._gave_up = self._gave_up or len(disturbances) == tries
-        device = self._slice(pace, record, before, after, disturbances if disturbance else [])
+        if len(disturbances) == tries and not self._gave_up:
+            self._gave_up, self._gave_up_tracing = not is_traced, is_traced
+            if is_traced:
+                self.note([f"phases on {self.name} are of slices that were disturbed: {disturbance}"])
+        device = self._slice(self.pace_of(kind), record, before, after, disturbances if disturbance else [])
         retaken = len(disturbances) - (1 if disturbance else 0)
         return replace(record, device=replace(device, retaken=retaken))
 
@@ -159,7 +172,8 @@ class Accelerator:
         self, pace: Pace, record: SliceRecord, before: _Edge, after: _Edge, disturbances: Sequence[str]
     ) -> DeviceSlice:
         clocks_hz = [edge.conditions.sm_clock_hz for edge in (before, after) if edge.conditions is not None]
-        known_hz = [clock_hz for clock_hz in clocks_hz if clock_hz is not None]
+        # Of a clock that moved in between nobody knows how long it was at what.
+        known_hz = [clock_hz for clock_hz in clocks_hz if clock_hz is not None and _is_steady(before, after)]
         memory = self.clock.driver.memory()
         return DeviceSlice(
             device=self.name,
@@ -171,7 +185,7 @@ class Accelerator:
             retaken=0,
             peak_bytes=0 if memory is None else memory.peak_bytes,
             allocations=(after.allocations - before.allocations) / record.calls,
-            flags=self._library.flags(),
+            flags={**self._model, **self._library.flags()},
             notes=tuple(self._notes),
         )
 
@@ -218,15 +232,17 @@ def find_accelerator(
     settings: Mapping[str, object],
     wall_ns: ClockNs,
     *,
+    used: Iterable[str],
     sync_edges: bool,
 ) -> Accelerator | None:
-    """Return the device that a workload holds tensors or modules on, None for the host.
+    """Return the device that a workload holds tensors or modules on, or has ``used`` nonetheless; None for the host.
 
+    A call may make all its tensors by itself, or find them where no reference of the workload's leads to.
     MeasurementError where it is a device whose time cannot be told, or there are several.
     """
     __tracebackhide__ = True
     try:
-        clock = clock_for(devices_of((*workload.holds, workload.call)), host_ns=wall_ns)
+        clock = clock_for((*devices_of((*workload.holds, workload.call)), *used), host_ns=wall_ns)
     except DeviceClockError as error:
         raise MeasurementError(str(error)) from error
     if isinstance(clock, HostClock):

@@ -61,14 +61,16 @@ def worker_record(
     seed: int,
     idle_cpu_share: float,
     other: Sequence[SliceRecord] = (),
+    traced: Sequence[SliceRecord] = (),
 ) -> WorkerRecord:
     """Return one worker's record, from its plain slices and its figures by both clocks.
 
-    ``other`` are slices at the pace that is not gated, of a workload on a device. There the CPU's time never stands in
+    ``other`` are slices at the pace that is not gated, of a workload on a device, and of ``traced`` ones notes are
+    kept. There the CPU's time never stands in
     for the wall's: a process that polls for the device is busy, and what it waits for is work.
     """
     calls = sum(record.calls for record in plain)
-    device = device_figures(plain, other)
+    device = device_figures(plain, other, traced)
     return WorkerRecord(
         wall=wall,
         cpu=cpu,
@@ -86,7 +88,9 @@ def worker_record(
     )
 
 
-def device_figures(plain: Sequence[SliceRecord], other: Sequence[SliceRecord]) -> DeviceFigures | None:
+def device_figures(
+    plain: Sequence[SliceRecord], other: Sequence[SliceRecord], traced: Sequence[SliceRecord] = ()
+) -> DeviceFigures | None:
     """Return a worker's figures on a device, from its slices at the gated pace and at the other; None on the host."""
     gated = [record.device for record in plain if record.device is not None]
     if not gated:
@@ -112,7 +116,11 @@ def device_figures(plain: Sequence[SliceRecord], other: Sequence[SliceRecord]) -
         conditions=conditions,
         disturbed=next((each.disturbed for each in slices if each.disturbed), ""),
         retaken=sum(each.retaken for each in slices),
-        notes=tuple(dict.fromkeys(note for each in slices for note in each.notes)),
+        notes=tuple(
+            dict.fromkeys(
+                note for each in (*plain, *other, *traced) if each.device is not None for note in each.device.notes
+            )
+        ),
     )
 
 

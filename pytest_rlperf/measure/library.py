@@ -5,8 +5,10 @@ Nothing here imports PyTorch: where it is not loaded, there is nothing on a devi
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
@@ -14,9 +16,20 @@ from pytest_rlperf.measure.conditions import ConditionReader, NothingTold, nvml_
 
 T = TypeVar("T")
 
+# Accelerators whose allocator PyTorch keeps statistics of, by its modules' names.
+_KINDS = ("cuda", "xpu")
+# What CUDA's libraries read for themselves: PyTorch tells nothing of these.
+_MIXED = "mixed"
+# Where PyTorch's new settings are that an old one stands for.
+_PRECISIONS = {"float32_matmul_precision": ("cuda.matmul",), "cudnn.allow_tf32": ("cudnn.conv", "cudnn.rnn")}
+_VARIABLES = ("CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
+
 
 class DeviceLibrary(Protocol):
     """The library by which a workload uses a device."""
+
+    def used(self) -> Mapping[str, int]:
+        """Return a running total of what each device in use was asked for; where one grows, work went there."""
 
     def flags(self) -> dict[str, str]:
         """Return the settings that change what a device computes."""
@@ -37,15 +50,31 @@ class DeviceLibrary(Protocol):
 class Torch:
     """PyTorch, on CUDA or ROCm; of other devices it tells what holds for all."""
 
-    def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
+    def __init__(
+        self, modules: Mapping[str, ModuleType] = sys.modules, environment: Mapping[str, str] = os.environ
+    ) -> None:
         self._modules = modules
+        self._environment = environment
 
     @property
     def _torch(self) -> Any:
         return self._modules["torch"]
 
+    def used(self) -> Mapping[str, int]:
+        """Return how often tensors were given memory, of the allocator's cache or the device, by devices in use."""
+        libraries = {kind: getattr(self._torch, kind, None) for kind in _KINDS} if "torch" in self._modules else {}
+        return {
+            f"{kind}:{index}": _given(library, index)
+            for kind, library in libraries.items()
+            if library is not None and library.is_initialized()
+            for index in range(library.device_count())
+        }
+
     def flags(self) -> dict[str, str]:
-        """Return the precision of matrix products and convolutions, determinism, and cuDNN's choice by trying."""
+        """Return the precision of matrix products and convolutions, determinism, and cuDNN's choice by trying.
+
+        With them are variables of the environment that decide on the same, or have every launch waited for, if set.
+        """
         if "torch" not in self._modules:
             return {}
         torch = self._torch
@@ -57,7 +86,11 @@ class Torch:
             "cudnn.deterministic": lambda: cudnn.deterministic,
             "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
         }
-        return {name: _told(question) for name, question in questions.items()}
+        flags = {name: _told(question) for name, question in questions.items()}
+        for name, places in _PRECISIONS.items():
+            if flags[name] == _MIXED:
+                flags[name] = ", ".join(f"{place} {_precision(torch.backends, place)}" for place in places)
+        return flags | {name: self._environment[name] for name in _VARIABLES if name in self._environment}
 
     def recompiles(self) -> int:
         """Return how many frames Dynamo has compiled, or has tried to."""
@@ -65,19 +98,20 @@ class Torch:
         return 0 if dynamo is None else int(dynamo.counters.get("frames", {}).get("total", 0))
 
     def settings(self) -> Mapping[str, object]:
-        """Return the current device and the sync debug mode, where CUDA is in use."""
-        cuda = self._torch.cuda if "torch" in self._modules else None
-        if cuda is None or not cuda.is_initialized():
+        """Return the current device and the sync debug mode; before CUDA is in use, those that it begins with."""
+        if "torch" not in self._modules:
             return {}
+        cuda = self._torch.cuda
+        if not cuda.is_initialized():
+            return {"current device": 0, "sync debug mode": 0}
         return {"current device": cuda.current_device(), "sync debug mode": cuda.get_sync_debug_mode()}
 
     def restore(self, settings: Mapping[str, object]) -> None:
-        """Make both again what they were."""
-        cuda = self._torch.cuda
+        """Make both again what they were; a device that another library drives may be there without PyTorch."""
         if "current device" in settings:
-            cuda.set_device(settings["current device"])
+            self._torch.cuda.set_device(settings["current device"])
         if "sync debug mode" in settings:
-            cuda.set_sync_debug_mode(settings["sync debug mode"])
+            self._torch.cuda.set_sync_debug_mode(settings["sync debug mode"])
 
     def conditions(self, device: str) -> ConditionReader:
         """Return NVML's reader of a CUDA device."""
@@ -93,9 +127,27 @@ class Torch:
         return nvml_reader(uuid)
 
 
+def used_between(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the devices that were asked for something in between, of their running totals."""
+    return tuple(device for device, total in after.items() if total > before.get(device, 0))
+
+
+def _given(library: Any, index: int) -> int:
+    """Return how often a device's allocator gave memory to a tensor; 0 where one that counts nothing took its place."""
+    try:
+        return int(library.memory_stats(index).get("allocation.all.allocated", 0))
+    except RuntimeError:
+        return 0
+
+
 def _told(question: Callable[[], T]) -> str:
     """Return the answer as text; PyTorch refuses one where the same setting was made in its old way and its new."""
     try:
         return str(question())
     except RuntimeError:
-        return "mixed"
+        return _MIXED
+
+
+def _precision(backends: Any, place: str) -> str:
+    """Return PyTorch's new setting for a place such as ``"cudnn.conv"``."""
+    return str(attrgetter(place)(backends).fp32_precision)

@@ -13,7 +13,7 @@ import psutil
 
 from pytest_rlperf.measure.device import Accelerator, find_accelerator
 from pytest_rlperf.measure.explaining import explain
-from pytest_rlperf.measure.library import DeviceLibrary, Torch
+from pytest_rlperf.measure.library import DeviceLibrary, Torch, used_between
 from pytest_rlperf.measure.placement import ActivityWatch, cpu_reader
 from pytest_rlperf.measure.rounds import (
     SLICE_S,
@@ -77,11 +77,17 @@ class Meter:
     def check(self) -> float:
         """Run the component once, untimed by any verdict, and check it; return the seconds that took."""
         __tracebackhide__ = True
+        asked = self._library.used()
         start_ns = self.clocks.wall_ns()
         self.workload.check()
         checked_ns = self.clocks.wall_ns() - start_ns
         self.device = find_accelerator(
-            self.workload, self._library, self._settings, self.clocks.wall_ns, sync_edges=self._sync_edges
+            self.workload,
+            self._library,
+            self._settings,
+            self.clocks.wall_ns,
+            used=used_between(asked, self._library.used()),
+            sync_edges=self._sync_edges,
         )
         if self.device is not None:
             start_ns = self.clocks.wall_ns()
@@ -173,7 +179,10 @@ class Meter:
         __tracebackhide__ = True
         if self.device is None or kind in self._kernels:
             return self._take(kind)
-        return self.device.undisturbed(self.device.pace_of(kind), lambda: self._take(kind))
+        record = self.device.undisturbed(kind, lambda: self._take(kind))
+        if kind is SliceKind.TRACED:
+            self._tracer.keep()
+        return record
 
     def _take(self, kind: SliceKind) -> SliceRecord:
         __tracebackhide__ = True

@@ -82,7 +82,7 @@ class DeviceTrace:
             if self._is_to_look:
                 self._is_to_look = False
                 self._look(call, setup)
-            tape.resolve()
+            tape.resolve(waited=True)  # by the round
             if setup is not None:
                 setup()
 
@@ -94,15 +94,15 @@ class DeviceTrace:
 
     def phases(self, calls: int) -> tuple[Phase, ...]:
         """Return the tape's paths."""
-        found = self._tape.resolve()
+        found = self._tape.resolve(waited=True)
         self._device.note(self._tape.notes)
         return found
 
     def _look(self, call: Callable[[], object], setup: Callable[[], None] | None) -> None:
         __tracebackhide__ = True
+        prepare = self._device.idle_after(setup)
         for look in (True, *(False,) * _UNSEEN_LOOKS):
-            if setup is not None:
-                setup()
+            prepare()
             with self.recording():
                 self._tape.begin_iteration(look=look)
                 try:
@@ -127,14 +127,20 @@ class Tracer:
         setup = self._workload.setup
         if device is None:
             return HostTrace(Timed(call, setup), probes, self._wall_ns)
-        look, self._has_looked = not self._has_looked, True  # once tells; calls may be long
-        return DeviceTrace(device, call, setup, probes, look=look)
+        return DeviceTrace(device, call, setup, probes, look=not self._has_looked)
+
+    def keep(self) -> None:
+        """Have later slices look no more: one that did was kept, and once tells, as calls may be long."""
+        self._has_looked = True
 
     def trace_call(self, device: Accelerator | None) -> tuple[tuple[Span, ...], tuple[str, ...]]:
         """Record one call, every entry by itself; return the spans, and notes on what they lack."""
         call, probes = self._source()
-        tape = None if device is None else Tape(device.clock, sync=device.sync_edges)
-        return trace_call(call, setup=self._workload.setup, probes=probes, clock=self._wall_ns, tape=tape)
+        setup = self._workload.setup
+        if device is None:
+            return trace_call(call, setup=setup, probes=probes, clock=self._wall_ns)
+        tape = Tape(device.clock, sync=device.sync_edges)
+        return trace_call(call, setup=device.idle_after(setup), probes=probes, clock=self._wall_ns, tape=tape)
 
     def _source(self) -> tuple[Callable[[], object], tuple[Probe, ...]]:
         """Return the call that is recorded and the probes to put in place."""

@@ -111,6 +111,7 @@ class Turn:
             seed=self.worker.seed,
             idle_cpu_share=idle_cpu_share,
             other=self.other_pace,
+            traced=self.traced,
         )
 
     def _figures(self, clock: Clock) -> Figures:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_rlperf.model import Machine, Outcome, Phase, Provenance, Result
-from pytest_rlperf.report.tree import shown
+from pytest_rlperf.report.printable import shown
 
 OPTION = "--rlperf-benchmark-json"
 
@@ -87,8 +87,8 @@ def _test_row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> d
     rounds = rounds_s(result)
     name, param = _split(key)
     told = {
-        "component": result.component,
-        "unit": result.unit,
+        "component": shown(result.component),
+        "unit": shown(result.unit),
         "items": result.items,
         "items_per_s": result.items_per_s,
         "clock": result.clock,
@@ -96,7 +96,7 @@ def _test_row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> d
         **_verdict(outcome),
     }
     return {
-        "group": result.component,
+        "group": shown(result.component),
         "name": shown(name if param is None else f"{name}[{param}]"),
         "fullname": shown(key),
         "params": None if not params else {name: _plain(value) for name, value in params.items()},
@@ -117,10 +117,10 @@ def _test_row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> d
 def _phase_row(key: str, outcome: Outcome, phase: Phase) -> dict[str, Any]:
     """Return a phase as a row of one round, the mean over traced calls, in a group of its own."""
     row = _test_row(key, outcome, None)
-    told = {"phase": shown(phase.path), "count": phase.count, "self_s": phase.self_s, "device": phase.device}
+    told = {"phase": shown(phase.path), "count": phase.count, "self_s": phase.self_s, "device": shown(phase.device)}
     return {
         **row,
-        "group": f"{outcome.result.component} phases",
+        "group": f"{row['group']} phases",
         "name": f"{row['name']} {shown(phase.path)}",
         "fullname": f"{row['fullname']} {shown(phase.path)}",
         "extra_info": {"rlperf": told},
@@ -159,4 +159,6 @@ def _split(key: str) -> tuple[str, str | None]:
 
 def _plain(value: Any) -> Any:
     """Return a parameter as JSON can have it."""
-    return value if isinstance(value, (bool, int, str, type(None))) else shown(repr(value))
+    if isinstance(value, (bool, int, type(None))):
+        return value
+    return shown(value if isinstance(value, str) else repr(value))

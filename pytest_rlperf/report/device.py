@@ -42,7 +42,8 @@ def _paces(figures: Sequence[DeviceFigures]) -> str:
     cycles = [each.cycles for each in figures if each.cycles is not None]
     if cycles:
         found.append(f"{units.quantity(statistics.median(cycles))} cycles")
-    found.append(f"peak {units.quantity(max(each.peak_bytes for each in figures))}B")
+    peak_bytes = max(each.peak_bytes for each in figures)
+    found.append(f"peak {units.quantity(peak_bytes)}B" if peak_bytes else "peak unknown")  # what runs there has some
     allocations = statistics.fmean(each.allocations for each in figures)
     if allocations:
         found.append(f"{allocations:.3g} allocations")

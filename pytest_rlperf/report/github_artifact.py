@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_rlperf.model import Status
-from pytest_rlperf.report.github_findings import COUNTERS, Change, Finding
+from pytest_rlperf.model import CounterChange, Status
+from pytest_rlperf.report.github_findings import Change, Finding
+from pytest_rlperf.report.rows import COUNTERS
 from pytest_rlperf.report.run_json import SCHEMA
 
 ARTIFACT_BYTES = 5 * 1024 * 1024  # of the zip, and of the JSON in it
@@ -20,6 +21,7 @@ _MOST_ENTRIES = 20
 _MOST_TESTS = 5000
 _MOST_LINES = 100  # of notes and origins
 _LONGEST = 2000  # characters of one text
+_LARGEST_COUNT = 10**18
 
 
 class ArtifactError(ValueError):
@@ -139,6 +141,10 @@ def _finding(key: str, value: object) -> Finding:
         was_s=_number(test.get("base_call_s"), f"{key}: base_call_s"),
         notes=(),
         phases=(),
+        counters=_counters(verdict.get("counters", []), key),
+        since_first=_since_first(test.get("creep"), key),
+        has_baseline=test.get("baseline") is not None,
+        more={},
     )
 
 
@@ -149,6 +155,25 @@ def _change(value: object, key: str) -> Change | None:
     figures = [_number(estimate.get(name), f"{key}: {name}") for name in ("ratio", "low", "high", "confidence")]
     known = [figure for figure in figures if figure is not None]
     return Change(*known) if len(known) == len(figures) else None
+
+
+def _counters(value: object, key: str) -> tuple[CounterChange, ...]:
+    if not isinstance(value, list):
+        raise ArtifactError(f"{_cut(key)}: counters is {_shown(value)}, and not a list")
+    changes = [_mapping(change, f"{key}: counters") for change in value[:_MOST_LINES]]
+    return tuple(
+        CounterChange(
+            _text(change.get("path"), f"{key}: counters.path"),
+            _text(change.get("name"), f"{key}: counters.name"),
+            _count(change.get("was"), f"{key}: counters.was"),
+            _count(change.get("now"), f"{key}: counters.now"),
+        )
+        for change in changes
+    )
+
+
+def _since_first(value: object, key: str) -> float | None:
+    return None if value is None else _number(_mapping(value, f"{key}: creep").get("ratio"), f"{key}: creep.ratio")
 
 
 # --------------------------------------------------------------------------- values
@@ -186,6 +211,12 @@ def _number(value: object, where: str) -> float | None:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1e12 or math.isnan(value):
         raise ArtifactError(f"{_cut(where)} is {_shown(value)}, and not a positive number")
     return float(value)
+
+
+def _count(value: object, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_COUNT:
+        raise ArtifactError(f"{_cut(where)} is {_shown(value)}, and not a count")
+    return value
 
 
 def _shown(value: object) -> str:

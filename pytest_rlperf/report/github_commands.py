@@ -9,6 +9,7 @@ from pathlib import Path
 from pytest_rlperf import units
 from pytest_rlperf.model import Status
 from pytest_rlperf.report.github_findings import Finding, ordered, overall
+from pytest_rlperf.report.printable import shown_lines
 
 MOST = 10  # GitHub shows no more of each level a step
 _LEVELS = ("notice", "warning", "error")
@@ -44,7 +45,8 @@ def _level(found: Finding) -> str | None:
 
 def _annotation(level: str, found: Finding, place: tuple[str, int] | None) -> str:
     word = "accepted" if found.is_accepted else found.status.value
-    title = f"{word} {found.change_text}".rstrip() + f": {found.name[:_LONGEST_TITLE]}"
+    how = "by what it does" if found.by_counts else found.change_text
+    title = f"{word} {how}".rstrip() + f": {found.name[:_LONGEST_TITLE]}"
     pace = "" if found.now_s is None else f"{units.seconds(found.now_s)} a call"
     if pace and found.was_s is not None:
         pace += f", was {units.seconds(found.was_s)}"
@@ -55,9 +57,9 @@ def _annotation(level: str, found: Finding, place: tuple[str, int] | None) -> st
 
 
 def command(level: str, message: str, **properties: str) -> str:
-    """Return a workflow command, in one line whatever the text has in it."""
-    told = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
-    return f"::{level} {told}::{_data(message)}"
+    """Return a workflow command, in one line whatever the text has in it; what is not printable is written out."""
+    told = ",".join(f"{name}={_property(shown_lines(value))}" for name, value in properties.items())
+    return f"::{level} {told}::{_data(shown_lines(message))}"
 
 
 def _data(text: str) -> str:

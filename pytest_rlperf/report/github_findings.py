@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Outcome, Status
-from pytest_rlperf.report.rows import PhaseRow, phase_rows
-
-COUNTERS = "counters"  # the code of a reason that rests on exact counts
+from pytest_rlperf.model import CounterChange, Outcome, Status
+from pytest_rlperf.report.accepting import SAVING, improved, trailer
+from pytest_rlperf.report.device import device_lines
+from pytest_rlperf.report.rows import PhaseRow, blame_text, by_counts, count_text, phase_rows
+from pytest_rlperf.report.shares import shares_lines
 
 # What a reader must see first, first.
 _ORDER = (
@@ -39,7 +39,10 @@ class Change:
 class Finding:
     """One test: its verdict and why, seconds a call now and before, and which phases carry the change.
 
-    ``fails`` says that the verdict fails the test, ``by_counts`` that it rests on exact counts, whatever the time says.
+    ``fails`` says that the verdict fails the test, ``by_counts`` that it rests on exact counts, whatever the time says;
+    ``counters`` are those that changed. ``since_first`` is the time now over that of the oldest stored figures.
+    ``has_baseline`` says that figures are stored that this test's may replace. ``more`` is what else there is, in lines
+    of fixed width below their titles.
     """
 
     key: str
@@ -55,6 +58,10 @@ class Finding:
     was_s: float | None
     notes: tuple[str, ...]
     phases: tuple[PhaseRow, ...]
+    counters: tuple[CounterChange, ...]
+    since_first: float | None
+    has_baseline: bool
+    more: Mapping[str, Sequence[str]]
 
     @property
     def name(self) -> str:
@@ -82,14 +89,18 @@ def finding(outcome: Outcome, *, strict: bool) -> Finding:
         gated=verdict.gated,
         accepted=verdict.accepted,
         fails=verdict.fails(strict),
-        by_counts=verdict.reason.code == COUNTERS,
+        by_counts=by_counts(outcome),
         message=verdict.reason.message,
-        blame="" if outcome.live is None else outcome.live.blame,
+        blame=blame_text(outcome),
         change=None if estimate is None else Change(estimate.ratio, estimate.low, estimate.high, estimate.confidence),
         now_s=result.call_s if result.measured else None,
         was_s=None if before is None or not before.measured else before.call_s,
         notes=result.notes,
         phases=tuple(phase_rows(outcome)),
+        counters=verdict.counters,
+        since_first=None if outcome.creep is None else outcome.creep.ratio,
+        has_baseline=outcome.baseline is not None,
+        more={"Where the time goes": shares_lines(result.shares), "On the device": device_lines(outcome)},
     )
 
 
@@ -148,8 +159,9 @@ def advice(findings: Sequence[Finding], unmeasured: Mapping[str, str]) -> str:
     """Return what to do about it, in one sentence without markup; empty where there is nothing to do."""
     failing = ordered([found for found in findings if found.fails])
     if any(found.status is Status.SLOWER for found in failing):
+        where = "counts that changed" if all(found.by_counts for found in failing) else "phases that carry it"
         return (
-            "Look at the phases that carry it below, and make it as fast as it was; "
+            f"Look at the {where} below, and make it as fast as it was; "
             "if it is meant to be slower, say so in a commit message, with the line below."
         )
     if broken(findings, unmeasured):
@@ -164,26 +176,25 @@ def advice(findings: Sequence[Finding], unmeasured: Mapping[str, str]) -> str:
 def acceptance_lines(findings: Sequence[Finding]) -> list[str]:
     """Return the lines of a commit message that accept what got slower."""
     slower = [found for found in ordered(findings) if found.fails and found.status is Status.SLOWER]
-    return [f"Rlperf-Accept: {_pattern(found)} <= {_allowance(found)} the reason" for found in slower]
+    return [f"{_trailer(found)} the reason" for found in slower]
 
 
-def _pattern(found: Finding) -> str:
-    """Return a pattern for a test's name; parameters are left open, as brackets mean something in patterns."""
-    name, bracket, _ = found.name.partition("[")
-    return name + ("*" if bracket else "")
+def _trailer(found: Finding) -> str:
+    change = found.change
+    return trailer(found.key, *((None, None) if change is None else (change.ratio, change.high)))
 
 
-def _allowance(found: Finding) -> str:
-    """Return the whole percentage that a change surely stays under: measured again, it will not be just the same."""
-    if found.change is None or found.by_counts:
-        return "+N%"
-    return f"+{math.ceil(100 * (found.change.high - 1))}%"
+def improvements(findings: Sequence[Finding]) -> str:
+    """Ask that what got faster than its baseline be made the new one; empty where nothing did."""
+    count = sum(found.status is Status.FASTER and found.has_baseline for found in findings)
+    return f"{improved(count)}, with {SAVING}." if count else ""
 
 
 def _slowdown(found: Finding) -> str:
     """Say how much slower a test is."""
     if found.by_counts:
-        return "does more in a call than it did"
+        first = f": {count_text(found.counters[0])}" if found.counters else ""
+        return f"does more in a call than it did{first}"
     if found.now_s is None or found.was_s is None:
         return found.change_text
     return f"{found.change_text} ({units.seconds(found.now_s)} a call, was {units.seconds(found.was_s)})"

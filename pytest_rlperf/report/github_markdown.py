@@ -8,7 +8,17 @@ from dataclasses import dataclass
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Status
-from pytest_rlperf.report.github_findings import Finding, acceptance_lines, advice, broken, headline, ordered, untold
+from pytest_rlperf.report.github_findings import (
+    Finding,
+    acceptance_lines,
+    advice,
+    broken,
+    headline,
+    improvements,
+    ordered,
+    untold,
+)
+from pytest_rlperf.report.rows import count_text
 
 _LONGEST = 300  # characters of one name or message
 _LONGEST_COMMAND = 2000
@@ -77,6 +87,7 @@ def _page(page: Page, shown: int, detailed: int, *, with_rest: bool) -> str:
         f"## {sign} {escape(headline(findings, page.unmeasured))}",
         _compared(page) if with_rest else "",
         escape(advice(findings, page.unmeasured)),
+        escape(improvements(findings)),
         _fenced("text", acceptance_lines(findings)) if with_rest else "",
         _table(gated),
         _left_out(len(findings), shown, detailed),
@@ -127,7 +138,7 @@ def _accepted(findings: Sequence[Finding]) -> str:
 
 def _is_told(found: Finding) -> bool:
     """Whether a test's reason is worth a place of its own."""
-    return found.status is not Status.SAME or bool(found.notes)
+    return found.status is not Status.SAME or bool(found.notes or found.counters)
 
 
 # --------------------------------------------------------------------------- one test
@@ -139,8 +150,13 @@ def _details(found: Finding) -> str:
     sentences = [escape(line) for line in _sentences(found)]
     if found.blame:
         title += f": {escape(found.blame)}"
-    parts = (code(found.key), "<br>".join(sentences), _phases(found))
+    blocks = [f"{title_}:\n\n{_fenced('text', lines)}" for title_, lines in found.more.items() if lines]
+    parts = (code(found.key), "<br>".join(sentences), _counted(found), _phases(found), *blocks)
     return _folded(title, "\n\n".join(part for part in parts if part))
+
+
+def _counted(found: Finding) -> str:
+    return _list("Exact counts that changed", [escape(count_text(change)) for change in found.counters])
 
 
 def _sentences(found: Finding) -> list[str]:
@@ -151,8 +167,10 @@ def _sentences(found: Finding) -> list[str]:
 _COLUMNS: tuple[tuple[str, str, Callable[[Finding], str]], ...] = (
     ("verdict", ":--", lambda found: _verdict(found)),
     ("test", ":--", lambda found: code(found.name)),
-    ("change", "--:", lambda found: f"**{found.change_text}**" if found.change is not None else ""),
+    ("change", "--:", lambda found: _change(found)),
     ("99 % interval", "--:", lambda found: _interval(found)),
+    ("since first", "--:", lambda found: "" if found.since_first is None else units.change(found.since_first)),
+    ("exact counts", ":--", lambda found: _first_count(found)),
     ("was", "--:", lambda found: "" if found.was_s is None else units.seconds(found.was_s)),
     ("now", "--:", lambda found: "" if found.now_s is None else units.seconds(found.now_s)),
 )
@@ -166,6 +184,20 @@ def _verdict(found: Finding) -> str:
     return f"{_SIGNS[found.status]} {found.status.value}"
 
 
+def _change(found: Finding) -> str:
+    """Return the change of the time, in bold where that is what the verdict rests on."""
+    return found.change_text if found.by_counts or not found.change_text else f"**{found.change_text}**"
+
+
+def _first_count(found: Finding) -> str:
+    """Return the first of the counts that changed, and how many others did."""
+    if not found.counters:
+        return ""
+    first = escape(count_text(found.counters[0]))
+    others = f" and {len(found.counters) - 1} more" if len(found.counters) > 1 else ""
+    return f"**{first}**{others}" if found.by_counts else f"{first}{others}"
+
+
 def _interval(found: Finding) -> str:
     if found.change is None:
         return ""
@@ -175,8 +207,9 @@ def _interval(found: Finding) -> str:
 def _table(findings: Sequence[Finding]) -> str:
     if not findings:
         return ""
-    rows = [[text(found) for _, _, text in _COLUMNS] for found in findings]
-    return _grid([title for title, _, _ in _COLUMNS], [align for _, align, _ in _COLUMNS], rows)
+    kept = [column for column in _COLUMNS if any(column[2](found) for found in findings)]
+    rows = [[text(found) for _, _, text in kept] for found in findings]
+    return _grid([title for title, _, _ in kept], [align for _, align, _ in kept], rows)
 
 
 def _phases(found: Finding) -> str:

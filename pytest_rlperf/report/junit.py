@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_rlperf.model import Outcome
-from pytest_rlperf.report.tree import shown
+from pytest_rlperf.model import Outcome, Status
+from pytest_rlperf.report.printable import shown
 
 
 def properties(outcome: Outcome) -> list[tuple[str, str]]:
@@ -17,8 +17,10 @@ def properties(outcome: Outcome) -> list[tuple[str, str]]:
         ("reason_code", verdict.reason.code),
         ("reason", shown(verdict.reason.message)),
         ("gated", str(verdict.gated).lower()),
-        ("component", result.component),
+        ("component", shown(result.component)),
     ]
+    if verdict.accepted and verdict.status is Status.SLOWER:
+        found += [("accepted", "true")]
     if result.measured:
         found += [("call_s", result.call_s), ("items_per_s", result.items_per_s), ("clock", result.clock)]
         found += [("workers", len(result.workers))]
@@ -26,6 +28,8 @@ def properties(outcome: Outcome) -> list[tuple[str, str]]:
         found += [("base_call_s", before.call_s)]
     if estimate is not None:
         found += [("ratio", estimate.ratio), ("ratio_low", estimate.low), ("ratio_high", estimate.high)]
+    if outcome.creep is not None:
+        found += [("ratio_since_first", outcome.creep.ratio)]
     if outcome.live is not None:
         found += [("against", shown(outcome.live.base_label)), ("pairs", len(outcome.live.pairs))]
     for change in verdict.counters:

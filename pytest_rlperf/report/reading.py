@@ -12,8 +12,8 @@ import msgspec
 
 from pytest_rlperf.baseline.store import SCHEMA as BASELINE_SCHEMA
 from pytest_rlperf.model import Baseline, Fitness, Machine, Outcome, Provenance, Result, Selfcheck
+from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.run_json import SCHEMA
-from pytest_rlperf.report.tree import shown
 
 
 class ReadingError(Exception):
@@ -52,6 +52,7 @@ _KINDS: dict[str, tuple[str, int, Any]] = {
     "selfcheck": ("a self-check", SCHEMA, SelfcheckFile),
     "baseline": ("a baseline", BASELINE_SCHEMA, Baseline),
 }
+_WITH_LINES = ("message", "notes")  # fields whose texts may have several lines; names have one
 
 
 def read(path: str | Path, *, printable: bool = False) -> Recorded:
@@ -117,14 +118,14 @@ def _kind(data: bytes, source: str) -> tuple[str, int]:
     return kind, head.schema
 
 
-def _printable(value: Any) -> Any:
-    """Return ``value`` with every text's control characters written out, less the ends of lines."""
+def _printable(value: Any, *, has_lines: bool = False) -> Any:
+    """Return ``value`` with every text's control characters written out, less the ends of lines where it has some."""
     if isinstance(value, str):
-        return "\n".join(shown(line) if line else "" for line in value.split("\n"))
+        return shown_lines(value) if has_lines or not value else shown(value)
     if isinstance(value, list):
-        return [_printable(part) for part in value]
+        return [_printable(part, has_lines=has_lines) for part in value]
     if isinstance(value, dict):
-        return {shown(name): _printable(part) for name, part in value.items()}
+        return {shown(name): _printable(part, has_lines=name in _WITH_LINES) for name, part in value.items()}
     return value
 
 

@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Outcome, Provenance, Status
+from pytest_rlperf.model import CounterChange, Outcome, Provenance, Status
 from pytest_rlperf.report.device import comparable
+from pytest_rlperf.report.printable import shown, shown_lines
+
+COUNTERS = "counters"  # the code of a reason that rests on exact counts
 
 
 @dataclass(frozen=True)
@@ -152,16 +155,21 @@ def cost_text(outcome: Outcome) -> str:
     return ", ".join([*parts, f"{outcome.seconds:.1f} s in all"])
 
 
+def by_counts(outcome: Outcome) -> bool:
+    """Whether a verdict rests on exact counts, whatever the time says."""
+    return outcome.verdict.reason.code == COUNTERS
+
+
 def failure_text(outcome: Outcome, origin: str) -> str:
     """Return what a failing test says at the user's line; ``origin`` names what it was compared with."""
     verdict, result = outcome.verdict, outcome.result
     estimate, before = verdict.estimate, outcome.before
-    by_counts = verdict.reason.code == "counters"
-    takes = f"{result.component} takes {units.seconds(result.call_s)} a call" if result.measured else result.component
-    if by_counts or estimate is None or before is None:
-        lines = [f"{verdict.status.value}{' by what it does' if by_counts else ''}: {takes}"]
+    component = shown(result.component)
+    takes = f"{component} takes {units.seconds(result.call_s)} a call" if result.measured else component
+    if by_counts(outcome) or estimate is None or before is None:
+        lines = [f"{verdict.status.value}{' by what it does' if by_counts(outcome) else ''}: {takes}"]
     else:
-        where = "in the baseline" if outcome.live is None else f"on {outcome.live.base_label}"
+        where = "in the baseline" if outcome.live is None else f"on {shown(outcome.live.base_label)}"
         interval = f"{units.change(estimate.low)} to {units.change(estimate.high)}"
         basis = (
             "relative to the machine's pace"
@@ -173,19 +181,41 @@ def failure_text(outcome: Outcome, origin: str) -> str:
             f"{100 * estimate.confidence:.0f} % interval {interval}, {basis}",
         ]
     lines += [
-        f"compared {'with ' if outcome.live is None else ''}{origin}",
+        f"compared {'with ' if outcome.live is None else ''}{shown(origin)}",
         verdict.reason.message,
-        *blame_lines(outcome),
+        *map(shown, blame_lines(outcome)),
     ]
-    stored = outcome.baseline is not None or (by_counts and outcome.live is None)
+    stored = outcome.baseline is not None or (by_counts(outcome) and outcome.live is None)
     if verdict.status is Status.SLOWER and stored:
         lines.append('meant to be? --rlperf-save-baseline --rlperf-accept="why" stores the new figures')
-    return "\n".join(lines)
+    return shown_lines("\n".join(lines))
+
+
+def blame_text(outcome: Outcome) -> str:
+    """Say which phases carry a change: empty where there are none, or nothing has changed."""
+    live = outcome.live
+    return "" if live is None or not (outcome.result.phases or live.base.phases) else live.blame
 
 
 def blame_lines(outcome: Outcome) -> list[str]:
-    """Say which phases carry a change."""
-    return [] if outcome.live is None or not outcome.live.blame else [f"{outcome.live.blame} a call"]
+    """Say which phases carry a change, as a line of its own."""
+    blame = blame_text(outcome)
+    # "critic +1.9 of +2.1 ms", or that no phase does.
+    return [f"{blame} a call" if " of " in blame else blame] if blame else []
+
+
+def count_text(change: CounterChange) -> str:
+    """Say which exact count has changed, and where: ``update/critic: ops:aten::mm 12 → 18``."""
+    return f"{change.path or 'the call'}: {change.name} {change.was:,} → {change.now:,}"
+
+
+def creep_text(outcome: Outcome) -> str:
+    """Say how a test's time has changed since the oldest figures stored of it; empty where that is not known."""
+    creep = outcome.creep
+    if creep is None:
+        return ""
+    commit = "" if creep.commit is None else f", commit {creep.commit[:12]}"
+    return f"{units.change(creep.ratio)} since {creep.created.partition('T')[0]}{commit}"
 
 
 def origin_text(name: str, provenance: Provenance | None) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Fitness, Selfcheck, Status, Trial
+from pytest_rlperf.report.printable import shown
 
 _SHORT = {Status.UNDECIDED: "?", Status.INVALID: "INVALID"}
 
@@ -47,7 +48,7 @@ def _table(checks: Sequence[Selfcheck]) -> Table:
     for check in checks:
         smallest = check.smallest_found
         cells = [
-            check.result.nodeid.rpartition("::")[2],
+            shown(check.result.nodeid.rpartition("::")[2]),
             units.seconds(check.result.call_s),
             *(_cell(trial) for trial in check.trials),
             "none" if smallest is None else f"+{100 * smallest:g} %",

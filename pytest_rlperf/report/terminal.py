@@ -18,6 +18,7 @@ from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
 from pytest_rlperf.report.counters import counter_lines
 from pytest_rlperf.report.device import device_lines
+from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.rows import blame_lines, columns, cost_text, phase_rows, test_name
 from pytest_rlperf.report.shares import shares_lines
 from pytest_rlperf.report.summary import Summary
@@ -32,6 +33,7 @@ _STYLES = {
     Status.NEW: "cyan",
 }
 _REFRESH_S = 0.1
+_WAS_COLUMNS = len("  was 12.3 ms")
 _DEEPEST = 3  # levels of phases shown without -v
 
 
@@ -84,7 +86,7 @@ class LiveLine:
         self._last_s = now_s
         self._shown = True
         left = f" · about {seconds_left:.0f} s left" if seconds_left else ""
-        text = f"  rlperf: {test} · {step}{left}"
+        text = f"  rlperf: {shown(test)} · {step}{left}"
         self._write(text[: self._screen.fullwidth - 1])
 
     def clear(self) -> None:
@@ -116,32 +118,41 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
     lines = Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(no_wrap=True, min_width=8)
     lines.add_column(overflow="fold")
-    lines.add_row("machine", Text(summary.machine))
-    for title, texts in (("compared", summary.origins), ("note", summary.notes)):
-        for text in texts:
-            lines.add_row(title, Text(text))
+    lines.add_row("machine", _line(summary.machine))
+    for origin in summary.origins:
+        lines.add_row("compared", _line(origin))
+    for note in summary.notes:
+        lines.add_row("note", _text(note))
     console.print(lines)
     for text in summary.commands:
-        for title, line in zip_longest(("next",), text.splitlines(), fillvalue=""):
-            console.print(Text(f"{title:<10}{line}"), soft_wrap=True)  # a command is copied whole, or not at all
+        for title, line in zip_longest(("next",), text.split("\n"), fillvalue=""):
+            console.print(_text(f"{title:<10}{line}"), soft_wrap=True)  # a command is copied whole, or not at all
     # Rich fills lines up with blanks; a terminal needs none, and a log file is better off without.
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
+def _text(text: str) -> Text:
+    """Return text from anywhere as text and nothing else: neither markup nor what a terminal takes for a command."""
+    return Text(shown_lines(text))
+
+
+def _line(text: str) -> Text:
+    """Return what holds a name, which may hold the end of a line, as one line of text."""
+    return Text(shown(text) if text else "")
+
+
 def _table(outcomes: Sequence[Outcome], width: int) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    shown = columns(outcomes)
-    taken = sum(
-        max(len(column.title), *(len(column.text(outcome)) for outcome in outcomes)) + 2 for column in shown[1:]
-    )
-    for column in shown:
+    kept = columns(outcomes)
+    taken = sum(max(len(column.title), *(len(column.text(outcome)) for outcome in outcomes)) + 2 for column in kept[1:])
+    for column in kept:
         justify: Literal["left", "right"] = "left" if column.justify == "left" else "right"
         if column.title == "test":
             table.add_column(column.title, justify=justify, overflow="fold", max_width=max(16, width - taken))
         else:
             table.add_column(column.title, justify=justify, no_wrap=True)
     for outcome in outcomes:
-        cells = [Text(column.text(outcome)) for column in shown]
+        cells = [_line(column.text(outcome)) for column in kept]
         cells[-1].stylize(_STYLES[outcome.verdict.status])
         table.add_row(*cells)
     return table
@@ -153,21 +164,22 @@ def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None
     same = verdict.status is Status.SAME and not verbose
     if same and outcome.result.measured and not outcome.result.notes and not verdict.counters:
         return
-    title = Text(f"{test_name(outcome)}  ")
+    title = _line(f"{test_name(outcome)}  ")
     title.append(verdict.status.value, _STYLES[verdict.status])
     console.print(title)
-    sentences = [verdict.reason.message, *blame_lines(outcome), *(f"note: {note}" for note in outcome.result.notes)]
-    console.print(Padding(Text("\n".join(sentences)), (0, 0, 0, 2)))
+    sentences = [*blame_lines(outcome), *(f"note: {note}" for note in outcome.result.notes)]
+    for text in (_text(verdict.reason.message), *map(_line, sentences)):
+        console.print(Padding(text, (0, 0, 0, 2)))
     if not same:
         _print_phases(console, outcome, verbose=verbose)
     for line in counter_lines(outcome, verbose=verbose):
-        console.print(Padding(Text(line), (0, 0, 0, 2)))
+        console.print(Padding(_line(line), (0, 0, 0, 2)))
     if verbose:
         shares = shares_lines(outcome.result.shares)
         where = ["where the time goes", *(f"  {line}" for line in shares)] if shares else []
         for line in (*where, *device_lines(outcome)):
-            console.print(Padding(Text(line), (0, 0, 0, 2)))
-        console.print(Padding(Text(cost_text(outcome)), (0, 0, 0, 2)))
+            console.print(Padding(_line(line), (0, 0, 0, 2)))
+        console.print(Padding(_line(cost_text(outcome)), (0, 0, 0, 2)))
     console.print()
 
 
@@ -181,5 +193,7 @@ def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
         count = "" if row.count is None else f"×{row.count:.3g}"
         was = "" if row.was_s is None else f"  was {units.seconds(row.was_s)}"
         change = "" if row.change_s is None else f"  {units.signed_seconds(row.change_s)}"
-        figures = f"{units.seconds(row.total_s):>10}{units.percent(row.share, signed=False):>9}{count:>9}{was}{change}"
-        console.print(Text(f"{name:<{width}}{figures}"))
+        # What is added stands in one column, whether there was a figure before or not.
+        added = f"{was:<{_WAS_COLUMNS}}{change}" if change else was
+        figures = f"{units.seconds(row.total_s):>10}{units.percent(row.share, signed=False):>9}{count:>9}{added}"
+        console.print(Text(f"{shown(name):<{width}}{figures}"))

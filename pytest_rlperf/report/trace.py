@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pytest_rlperf.model.spans import Span, Trace
 from pytest_rlperf.report.files import file_stem, write_file
-from pytest_rlperf.report.tree import shown
+from pytest_rlperf.report.printable import shown
 
 OPTION = "--rlperf-trace"
 PERFETTO = ".perfetto.json"

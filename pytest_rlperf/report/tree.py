@@ -10,6 +10,7 @@ from rich.cells import cell_len, set_cell_size
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Mode, TimerTree, Timing
+from pytest_rlperf.report.printable import shown
 from pytest_rlperf.timers.formats.building import levels
 from pytest_rlperf.timers.formats.layout import laid_out
 
@@ -52,11 +53,6 @@ class _Label:
         # A depth that would take the name's room is said in figures.
         text = f"{self.depth}› {self.text}" if indent > width // 2 else " " * indent + self.text
         return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}…"
-
-
-def shown(name: str) -> str:
-    """Return a name that can do a terminal no harm: what is not printable is escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name) or "''"
 
 
 def render_tree(tree: TimerTree, *, width: int | None) -> str:

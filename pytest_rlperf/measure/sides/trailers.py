@@ -12,6 +12,7 @@ from pytest_rlperf.model import Allowance
 
 TRAILER = "Rlperf-Accept"
 _FORM = re.compile(r"(?P<pattern>\S.*?)\s*<=\s*\+?(?P<percent>[0-9]*\.?[0-9]+)\s*%\s*(?P<reason>\S.*)")
+_MENTION = re.compile(rf"^{TRAILER}\s*:.*\S", re.MULTILINE | re.IGNORECASE)
 _LIMIT_S = 60.0
 
 
@@ -20,16 +21,22 @@ def read_allowances(root: Path, base: str) -> tuple[list[Allowance], list[str]]:
 
     ``base`` is a full SHA. Where git does not tell, nothing is allowed.
     """
-    form = f"--format=%H%x00%(trailers:key={TRAILER},valueonly,unfold)%x01"
+    form = f"--format=%H%x00%(trailers:key={TRAILER},valueonly,unfold)%x00%B%x01"
     try:
-        done = run(["git", "-C", root, "log", form, f"{base}..HEAD"], limit_s=_LIMIT_S)
+        done = run(["git", "-C", root, "-c", "log.showSignature=false", "log", form, f"{base}..HEAD"], limit_s=_LIMIT_S)
     except SideError:
         return [], []
     allowances: list[Allowance] = []
     notes: list[str] = []
     for entry in done.out.split("\x01") if done.code == 0 else []:
-        sha, _, values = entry.strip().partition("\0")
-        for value in filter(None, map(str.strip, values.splitlines())):
+        sha, values, message = (*entry.strip().split("\0"), "", "")[:3]
+        found = [value for value in map(str.strip, values.splitlines()) if value]
+        if len(_MENTION.findall(message)) > len(found):
+            notes.append(
+                f"{TRAILER} of {short(sha)} accepts nothing: it is not in the last paragraph of the message, "
+                "where git has its trailers"
+            )
+        for value in found:
             allowance = parse_allowance(value, short(sha))
             if allowance is not None:
                 allowances.append(allowance)

@@ -9,7 +9,8 @@ from typing import Any
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Estimate, Live, Outcome, Phase, Result
-from pytest_rlperf.report.tree import shown
+from pytest_rlperf.report.printable import shown
+from pytest_rlperf.report.rows import blame_lines
 
 CALL = "one call"
 REST = "(unaccounted)"
@@ -132,7 +133,7 @@ def _phases(outcome: Outcome, tolerance: float | None) -> Chart | None:
         "colours": _colours(outcome),
     }
     words = ". ".join(f"{name}: {_largest(result)}" for name, result in traced)
-    told = "" if outcome.live is None or not outcome.live.blame else f" Change: {outcome.live.blame} a call."
+    told = "".join(f" Change: {line}." for line in blame_lines(outcome))
     return Chart("phases", "Phases of one call", f"{words}.{told} The table of phases has every figure.", data)
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pytest_rlperf.report.tree import shown
+from pytest_rlperf.report.printable import shown
 
 _VOID = {"br", "input", "link", "meta"}
 

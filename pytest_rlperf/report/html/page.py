@@ -12,7 +12,7 @@ from pytest_rlperf.report.html.charts import charts
 from pytest_rlperf.report.html.markup import Markup, embedded, facts, join, scrolling, tag, text
 from pytest_rlperf.report.html.output import plotly_source
 from pytest_rlperf.report.html.sections import Entry, badge, section
-from pytest_rlperf.report.rows import columns, test_name
+from pytest_rlperf.report.rows import by_counts, columns, test_name
 from pytest_rlperf.report.summary import Summary
 
 # What wants a reader's eye stands first.
@@ -102,8 +102,10 @@ def _headline(outcomes: Sequence[Outcome]) -> str:
 
 
 def _named(outcome: Outcome) -> str:
-    estimate = outcome.verdict.estimate
-    return test_name(outcome) if estimate is None else f"{test_name(outcome)} {units.change(estimate.ratio)}"
+    """Name a slower test: how much slower it is, unless it is only what it does, and whether that is meant."""
+    verdict, estimate = outcome.verdict, outcome.verdict.estimate
+    how = "does more in a call" if by_counts(outcome) else "" if estimate is None else units.change(estimate.ratio)
+    return f"{test_name(outcome)} {how}{' (accepted)' if verdict.accepted else ''}".strip()
 
 
 def _counts(outcomes: Sequence[Outcome]) -> Markup:
@@ -168,6 +170,7 @@ _KEYS: dict[str, Callable[[Outcome], float | None]] = {
     "items/s": lambda outcome: outcome.result.items_per_s if outcome.result.measured else None,
     "baseline": _before_key,
     "change": _change_key,
+    "since first": lambda outcome: None if outcome.creep is None else outcome.creep.ratio,
 }
 
 

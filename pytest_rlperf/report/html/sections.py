@@ -11,7 +11,7 @@ from pytest_rlperf.model import Estimate, Outcome, Result, Status
 from pytest_rlperf.report.html import tables
 from pytest_rlperf.report.html.charts import Chart
 from pytest_rlperf.report.html.markup import EMPTY, Markup, facts, join, tag, text
-from pytest_rlperf.report.rows import blame_lines, cost_text
+from pytest_rlperf.report.rows import blame_lines, by_counts, cost_text, creep_text
 
 _SIGNS = {
     Status.SAME: "=",
@@ -42,19 +42,31 @@ def badge(status: Status) -> Markup:
 
 def section(entry: Entry, command: str) -> Markup:
     """Return all about one test, folded up; its charts are drawn when it is opened."""
-    outcome, estimate = entry.outcome, entry.outcome.verdict.estimate
-    told = EMPTY if estimate is None else tag("span", units.change(estimate.ratio), class_="figure")
+    outcome = entry.outcome
+    change = _change(outcome)
+    told = tag("span", change, class_="figure") if change else EMPTY
     drawn = [_figure(entry.place, chart) for chart in entry.charts]
+    counts = tables.changed_counts(outcome) or EMPTY
     parts = [
         _reason(outcome),
+        counts if by_counts(outcome) else EMPTY,  # where they decide they stand first, as no chart tells of them
         _facts(outcome, entry.tolerance),
         tag("div", *drawn, class_="charts") if drawn else EMPTY,
+        EMPTY if by_counts(outcome) else counts,
         *tables.all_of(outcome),
         tag("h4", "Measure it again"),
         tag("pre", tag("code", f"{command} {shlex.quote(outcome.result.nodeid)}")),
     ]
     summary = tag("summary", badge(outcome.verdict.status), tag("h3", outcome.result.nodeid), told)
     return tag("details", summary, *parts, id=f"test-{entry.place}")
+
+
+def _change(outcome: Outcome) -> str:
+    """Say how a test has changed by what its verdict rests on."""
+    verdict = outcome.verdict
+    if by_counts(outcome):
+        return f"does {'more' if verdict.status is Status.SLOWER else 'less'} in a call"
+    return "" if verdict.estimate is None else units.change(verdict.estimate.ratio)
 
 
 def _reason(outcome: Outcome) -> Markup:
@@ -74,6 +86,7 @@ def _facts(outcome: Outcome, tolerance: float | None) -> Markup:
         ("throughput", items),
         ("before" if outcome.live is None else "base", _call(before)),
         ("change", "" if verdict.estimate is None else _interval(verdict.estimate)),
+        ("since first", creep_text(outcome)),
         ("tolerance", "" if tolerance is None else f"±{units.percent(tolerance, signed=False)}"),
         ("smallest slowdown it could have seen", seen),
         ("compared", "" if outcome.live is None else f"{outcome.live.head_label} with {outcome.live.base_label}, live"),

@@ -24,8 +24,8 @@ _WHOLE = "(whole call)"
 
 
 def all_of(outcome: Outcome) -> Iterator[Markup]:
-    """Yield the tables of a test that there is something in."""
-    for made in (_phases, _shares, _changed_counts, _all_counts, _device, _device_phases, _conditions):
+    """Yield the tables of a test that there is something in; :func:`changed_counts` stands by itself."""
+    for made in (_phases, _shares, _all_counts, _device, _device_phases, _conditions):
         found = made(outcome)
         if found:
             yield found
@@ -76,7 +76,8 @@ def _bar(share: float) -> Markup:
 # --------------------------------------------------------------------------- counts
 
 
-def _changed_counts(outcome: Outcome) -> Markup | None:
+def changed_counts(outcome: Outcome) -> Markup | None:
+    """Return what changed of what a call does, more of it first."""
     changes = sorted(outcome.verdict.counters, key=lambda change: (not change.is_more, change.path, change.name))
     if not changes:
         return None

@@ -39,21 +39,27 @@ def clock_for(
     """Return the clock for work on ``devices``, named as PyTorch does: ``"cpu"``, ``"cuda:0"``, ``"mps"``.
 
     ``drivers`` are those of devices that PyTorch does not drive, by name; so are those within :func:`driving`.
-    DeviceClockError where there are several accelerators, which no one clock tells the time of, or where the one
-    cannot be used.
+    DeviceClockError where there are several accelerators, which no one clock tells the time of, where the one cannot
+    be used, or another library than PyTorch uses it (``"cupy cuda:0"``) and nobody drives it.
     """
     names = sorted({name for name in devices if name.partition(":")[0] not in _ON_HOST})
     if not names:
         return HostClock(host_ns)
     if len(names) > 1:
         raise DeviceClockError(
-            f"the workload holds tensors on several devices, {', '.join(names)}, and no one clock tells the time of "
+            f"the workload works on several devices, {', '.join(names)}, and no one clock tells the time of "
             "all: have it work on one, or measure a workload for each"
         )
     (name,) = names
     driver = (drivers or {}).get(name) or _driven.get(name)
     if driver is not None:
         return EventClock(driver, host_ns=host_ns)
+    library, _, place = name.rpartition(" ")
+    if library:
+        raise DeviceClockError(
+            f"the workload holds arrays of {library} on {place}, which no clock of PyTorch's waits for, and the host's "
+            f"clock would time launches: measure within driving(driver), of a driver whose device is {name!r}"
+        )
     kind = name.partition(":")[0]
     if kind == "mps":
         return SyncClock(MpsDevice(), host_ns)

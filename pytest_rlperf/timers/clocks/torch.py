@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pytest_rlperf.timers.clocks.protocols import DeviceClockError, Memory
@@ -59,21 +59,29 @@ class CudaDriver:
         self._cuda.synchronize(self._index)
 
     def is_capturing(self) -> bool:
-        """Whether the current stream is captured into a graph."""
-        return bool(self._cuda.is_current_stream_capturing())
+        """Whether the current stream is captured into a graph; PyTorch asks that of the current device alone."""
+        if self._cuda.current_device() == self._index:
+            return bool(self._cuda.is_current_stream_capturing())
+        with self._cuda.device(self._index):
+            return bool(self._cuda.is_current_stream_capturing())
 
     def memory(self) -> Memory | None:
-        """Return what PyTorch's caching allocator keeps of this device."""
-        stats = self._cuda.memory_stats(self._index)
+        """Return what PyTorch's caching allocator keeps of this device; None where another one took its place."""
+        try:
+            stats = self._cuda.memory_stats(self._index)
+        except RuntimeError:
+            return None
         return Memory(
             allocated_bytes=stats.get("allocated_bytes.all.current", 0),
             peak_bytes=stats.get("allocated_bytes.all.peak", 0),
-            allocations=stats.get("segment.all.allocated", 0),
+            # Segments that expand grow without there being more of them; older PyTorch counts only those.
+            allocations=stats.get("num_device_alloc", stats.get("segment.all.allocated", 0)),
         )
 
     def reset_peak(self) -> None:
-        """Begin a new peak, for everybody who asks PyTorch."""
-        self._cuda.reset_peak_memory_stats(self._index)
+        """Begin a new peak, for everybody who asks PyTorch; do nothing where its allocator was replaced."""
+        with suppress(RuntimeError):
+            self._cuda.reset_peak_memory_stats(self._index)
 
     @contextmanager
     def counting_syncs(self) -> Iterator[Callable[[], int] | None]:
@@ -172,7 +180,7 @@ class AcceleratorDriver:
         return Memory(
             allocated_bytes=stats["allocated_bytes.all.current"],
             peak_bytes=stats["allocated_bytes.all.peak"],
-            allocations=stats.get("segment.all.allocated", 0),
+            allocations=stats.get("num_device_alloc", stats.get("segment.all.allocated", 0)),
         )
 
     def reset_peak(self) -> None:
@@ -186,8 +194,10 @@ class AcceleratorDriver:
         yield None
 
     def state(self) -> dict[str, str]:
-        """Return the accelerator's kind, and PyTorch's version."""
-        return {"name": str(self._accelerator.current_accelerator()), "runtime": str(self._torch.__version__)}
+        """Return the accelerator's model as far as PyTorch tells it, else its kind; and PyTorch's version."""
+        kind = self.device.partition(":")[0]
+        name = getattr(getattr(self._torch, kind, None), "get_device_name", None)
+        return {"name": str(name(self._index) if callable(name) else kind), "runtime": str(self._torch.__version__)}
 
 
 class MpsDevice:

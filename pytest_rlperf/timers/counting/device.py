@@ -57,6 +57,7 @@ class DeviceCounts(TotalsInstrument):
         self._counted = DriverCounts(driver)
         self._levels: Levels | None = None
         self._thread = threading.get_ident()
+        self._last: dict[str, int] = {}
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -95,7 +96,12 @@ class DeviceCounts(TotalsInstrument):
                 open_nodes = [] if stack is None else lineage(stack.node)
                 self._levels.note(open_nodes, memory.allocated_bytes, memory.peak_bytes)
                 self._driver.reset_peak()
-        return sum(value * self.totals.unit(name) for name, value in self._all_counts().items())
+        for name, value in self._all_counts().items():
+            grown = value - self._last.get(name, value)
+            self._last[name] = value
+            # A call may reset the statistics of its library; what it did before that since the last edge is lost.
+            self.totals.packed += (grown if grown >= 0 else value) * self.totals.unit(name)
+        return self.totals.packed
 
     def _all_counts(self) -> dict[str, int]:
         """Return the totals so far; what a device counts itself is not counted for it."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 from pytest_rlperf.model import Count
 from pytest_rlperf.timers.counting.recording import WHOLE, Recorder
 from pytest_rlperf.timers.counting.totals import Totals
+from pytest_rlperf.timers.probes.sections import settle
 
 
 class CannotCountError(Exception):
@@ -31,6 +32,7 @@ class TotalsInstrument:
     """An instrument of running totals, which those made from it add to while they are :meth:`on`."""
 
     names: tuple[str, ...] = ()
+    probes: Sequence[object] = ()
 
     def __init__(self) -> None:
         self.totals = Totals()
@@ -60,6 +62,7 @@ class TotalsInstrument:
 
     def _counts(self, whole: int) -> tuple[Count, ...]:
         """Return the counts of the call that has just been recorded, of ``whole`` in all."""
+        settle(self.probes)
         return tuple(
             Count(path, name, value)
             for path, packed in ((WHOLE, whole), *self._recorder.totals())

@@ -14,10 +14,11 @@ from dataclasses import replace
 from pytest_rlperf.model import Count
 from pytest_rlperf.timers.counting.instrument import CannotCountError
 from pytest_rlperf.timers.counting.levels import Levels
+from pytest_rlperf.timers.counting.names import STEPS
 from pytest_rlperf.timers.counting.recording import Recorder, lineage, open_stack
 from pytest_rlperf.timers.node import Node
 
-_PEAK_STEP_BYTES = 1024  # names that caches hold on to within a phase make less of a difference, but make one
+_EDGES_MOST = 5000  # of a call; every one takes a tenth of a millisecond, and more where the call makes many objects
 
 
 @contextmanager
@@ -73,13 +74,17 @@ class HostMemory:
             finally:
                 self._is_counting = False
         self._recorder.clear()
+        if self._edges > _EDGES_MOST:
+            raise CannotCountError(f"a call enters over {_EDGES_MOST // 2} phases, and looking at memory takes time")
         counts = self._levels().counts(self._recorder.paths(), *self.names)
-        return tuple(_rounded(count) if count.name == "host_peak_bytes" else count for count in counts)
+        return tuple(_rounded(count) for count in counts)
 
     def _edge(self) -> int:
         """Note the memory at a phase's edge, and read 0: a number to keep would be memory too."""
         if self._is_counting and threading.get_ident() == self._thread:
             number = self._edges
+            if number > _EDGES_MOST:
+                return 0
             self._edges = number + 1
             if number == len(self._nodes):
                 self._nodes.append(None)
@@ -103,7 +108,9 @@ class HostMemory:
 
 
 def _rounded(count: Count) -> Count:
-    return replace(count, value=count.value // _PEAK_STEP_BYTES * _PEAK_STEP_BYTES)
+    """Round a peak: names that caches hold on to within a phase make less of a difference, but make one."""
+    step = STEPS.get(count.name, 1)
+    return replace(count, value=count.value // step * step)
 
 
 def _clear_caches() -> None:

@@ -13,6 +13,9 @@ class CounterName(NamedTuple):
     says: str
 
 
+# What a count is rounded down to: two that are no further apart may be of one size.
+STEPS: Mapping[str, int] = {"host_peak_bytes": 1024}
+
 # A family ends with a colon: what follows it is named by what was counted.
 NAMES: Mapping[str, CounterName] = {
     "ops": CounterName("1", "tensor operations that PyTorch dispatched, forward and backward"),

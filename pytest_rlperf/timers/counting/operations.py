@@ -49,7 +49,9 @@ def _has_accelerator() -> bool:
         return False
     import torch
 
-    return bool(torch.cuda.is_available() or torch.backends.mps.is_available())
+    # PyTorch before 2.6 knows of no accelerator by itself.
+    known = getattr(torch, "accelerator", None)
+    return bool(torch.cuda.is_available() or torch.backends.mps.is_available() or (known and known.is_available()))
 
 
 def _copies(name: str, inputs: list[Any], outputs: list[Any]) -> Iterator[str]:

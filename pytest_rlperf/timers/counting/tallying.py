@@ -11,7 +11,7 @@ from pytest_rlperf.timers.clocks import Device
 from pytest_rlperf.timers.counting.calls import Calls, frames_compiled
 from pytest_rlperf.timers.counting.device import DeviceCounts, devices_in_use
 from pytest_rlperf.timers.counting.garbage import Garbage, undisturbed
-from pytest_rlperf.timers.counting.instrument import CannotCountError, Instrument
+from pytest_rlperf.timers.counting.instrument import CannotCountError, Instrument, TotalsInstrument
 from pytest_rlperf.timers.counting.kernels import Kernels
 from pytest_rlperf.timers.counting.memory import HostMemory, tracing
 from pytest_rlperf.timers.counting.operations import Operations
@@ -70,6 +70,8 @@ class _Passes:
 
     def run(self, instrument: Instrument) -> bool:
         """Make an instrument's pass, and return whether it could count; where not, a note says why."""
+        if isinstance(instrument, TotalsInstrument):
+            instrument.probes = self._probes
         try:
             # In this order: a probe goes on with the method that it finds.
             with instrument.watch(), attached(self._probes):

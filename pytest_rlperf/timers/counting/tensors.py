@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import Counter
@@ -17,6 +18,7 @@ from pytest_rlperf.timers.counting.recording import WHOLE, Recorder, open_stack
 from pytest_rlperf.timers.node import Node
 
 _EDGE = "rlperf edge"
+_STDERR = 2
 _Sizes = list[int]  # bytes asked for, negative where given back
 
 
@@ -24,6 +26,8 @@ class TensorMemory:
     """Counts bytes that PyTorch's allocator of host memory gave out, in the order that they were asked for.
 
     The profiler is the older one of PyTorch's two, which keeps the order of its events and starts within microseconds.
+    It complains on stderr of every block that is freed and was there before, in C++: while it is at work file
+    descriptor 2 leads nowhere, for the whole process.
     """
 
     names: tuple[str, ...] = ("tensor_peak_bytes", "tensor_net_bytes", "tensor_allocations")
@@ -54,13 +58,14 @@ class TensorMemory:
             return ()
         with self._recorder.recording():
             self._open = []  # now: to begin recording reads the clock
-            profiler._enable_profiler_legacy(_settings())
-            try:
-                self._edge()
-                call()
-                self._edge()
-            finally:
-                threads = profiler._disable_profiler_legacy()
+            with _no_stderr():
+                profiler._enable_profiler_legacy(_settings())
+                try:
+                    self._edge()
+                    call()
+                    self._edge()
+                finally:
+                    threads = profiler._disable_profiler_legacy()
         self._recorder.clear()
         stretches, elsewhere = _stretches(threads)
         return tuple(self._counts(stretches, elsewhere, self._recorder.paths()))
@@ -92,6 +97,24 @@ class TensorMemory:
         for node, count in asked.items():
             if count and paths.get(node, WHOLE) != WHOLE:
                 yield Count(paths[node], "tensor_allocations", count)
+
+
+@contextmanager
+def _no_stderr() -> Iterator[None]:
+    """Have file descriptor 2 lead nowhere while the body runs; where a process has none there is nothing to do."""
+    try:
+        kept = os.dup(_STDERR)
+    except OSError:
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, _STDERR)
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _profiler() -> Any:

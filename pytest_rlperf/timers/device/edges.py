@@ -79,8 +79,13 @@ class TapedStack(Stack):
     @node.setter
     def node(self, node: Node) -> None:
         before, self._node = self._node, node
-        if before is not None and before is not node:
-            self._moved(self, before, node)
+        if before is None or before is node:
+            return
+        if node.parent is not before and not _is_around(node, before):
+            # From one part of a phase straight to the next, as update sections are cut: by way of what is around both.
+            self._moved(self, before, node.parent)
+            before = node.parent
+        self._moved(self, before, node)
 
     def new_lane(self) -> Stack:
         """Return a stack for a task that runs where this one's node is open."""
@@ -100,9 +105,19 @@ class TapedTree(Tree):
 
 
 def path_of(node: Node) -> tuple[str, ...]:
-    """Return the names from a node's root down to it."""
+    """Return the names from a node's root down to it; a part of a phase that has no name is the phase itself."""
     names = []
     while node.parent is not node:
-        names.append(node.name)
+        if node.name:
+            names.append(node.name)
         node = node.parent
     return tuple(reversed(names))
+
+
+def _is_around(node: Node, inner: Node) -> bool:
+    """Whether ``inner`` lies within ``node``."""
+    while inner.parent is not inner:
+        inner = inner.parent
+        if inner is node:
+            return True
+    return False

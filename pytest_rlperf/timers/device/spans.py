@@ -154,6 +154,8 @@ def spans_of(lane: Lane, timeline: Timeline | None, anchor_ns: int) -> list[Span
             found.append(None)
         elif opened and opened[-1].edge.node is edge.node:
             ended = opened.pop()
+            if not edge.node.name:
+                continue  # a part of the phase around it
             span = _span(lane, ended, edge.moment, timeline, anchor_ns)
             found[ended.place] = span
             if opened:

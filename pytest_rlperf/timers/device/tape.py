@@ -107,12 +107,13 @@ class Tape:
 
     # ------------------------------------------------------------------ reading
 
-    def resolve(self) -> tuple[Phase, ...]:
+    def resolve(self, *, waited: bool = False) -> tuple[Phase, ...]:
         """Wait for the device, read all marks, and return the phases of all iterations so far, in means of them.
 
-        This is the one wait of an iteration, or of several, and it is to be the first: what runs on after the last mark
-        is seen by how long it takes. DeviceClockError where the device's events make no sense. Iterations for which
-        there were too few events are ``dropped``; the pool is larger for the next.
+        This is the one wait of an iteration, or of several, and the first: what runs on after the last mark is seen by
+        how long it takes. Where the caller has ``waited`` already, nothing is learnt of that. DeviceClockError where
+        the device's events make no sense. Iterations for which there were too few events are ``dropped``; the pool is
+        larger for the next.
         """
         if self._running is not None:
             raise RuntimeError("resolve() within an iteration: end_iteration() comes first")
@@ -126,7 +127,7 @@ class Tape:
             timeline = None
             for iteration in pending:
                 timeline = self._read(iteration, timeline)
-            if timeline is not None:
+            if timeline is not None and not waited:
                 self._note_unseen(timeline, asked_ns, waited_ns)
         finally:
             for iteration in pending:

@@ -32,6 +32,8 @@ def reached(name: str, value: object) -> Iterator[tuple[str, object]]:
 def _members(path: str, value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, FunctionType):
         yield from ((f"{path}.{name}", member) for name, member in variables_of(value).items())
+        yield from ((f"{path}({index})", member) for index, member in enumerate(value.__defaults__ or ()))
+        yield from ((f"{path}({name})", member) for name, member in (value.__kwdefaults__ or {}).items())
     elif isinstance(value, MethodType):
         yield path, value.__self__
         yield f"{path}.__func__", value.__func__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from threading import get_ident
@@ -97,7 +97,7 @@ class UpdateSections:
 
     def _watch(self) -> Iterator[Undo]:
         parts = self._parts
-        yield self._settle
+        yield self.settle
         for holder, buffer in parts.buffers:
             yield replace_method(holder, buffer, "sample", partial(self._around, "sample"))
         for module, kind in parts.modules:
@@ -248,13 +248,14 @@ class UpdateSections:
             return
         now_ns = PROCESS.clock()
         update.node.close(now_ns - update.node.start_ns)
+        update.node.name = update.name or ""  # for who records every entry
         if update.name is not None or update.node.children:
             update.ended.append((update.name, update.node))
         update.name, update.is_guess, update.targets = None, False, self._targets()
         update.node = update.stack.node = Node("", Mode.SUM, update.root)
         update.node.start_ns = now_ns
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Put the sections of all updates into the tree, those of one name in one update as one entry."""
         self._depth = 0
         for update in self._done:
@@ -267,6 +268,13 @@ class UpdateSections:
                 for node in nodes:
                     section.add(Timing(section.name, 0, 0, children=node.timings({})), is_parallel=False)
         self._done = []
+
+
+def settle(probes: Iterable[object]) -> None:
+    """Put what update sections among ``probes`` have seen so far into the tree, for who reads it before they go."""
+    for probe in probes:
+        if isinstance(probe, UpdateSections):
+            probe.settle()
 
 
 def _with_gradients() -> bool:

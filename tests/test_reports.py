@@ -1,0 +1,466 @@
+"""What all reports have in common: hostile names do no harm in any, and none leaves out what decides."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_rlperf.baseline.store import Store
+from pytest_rlperf.cli import main
+from pytest_rlperf.judge.allowance import allow
+from pytest_rlperf.judge.creep import creep
+from pytest_rlperf.model import (
+    Allowance,
+    Bound,
+    Conditions,
+    Contribution,
+    CounterChange,
+    Counting,
+    DeviceFigures,
+    DeviceTimes,
+    Estimate,
+    Figures,
+    Live,
+    Machine,
+    Outcome,
+    Pace,
+    PairRecord,
+    Phase,
+    PhaseCounts,
+    Provenance,
+    Reason,
+    Result,
+    Share,
+    Status,
+    StoredResult,
+    Verdict,
+    WorkerRecord,
+)
+from pytest_rlperf.model.spans import Span, Trace
+from pytest_rlperf.report.benchmark_json import benchmark_document
+from pytest_rlperf.report.github import (
+    GitHubRun,
+    annotation_commands,
+    render_summary_markdown,
+    step_outputs,
+)
+from pytest_rlperf.report.github_comment import comment_markdown
+from pytest_rlperf.report.html import render_html
+from pytest_rlperf.report.junit import properties
+from pytest_rlperf.report.rows import failure_text
+from pytest_rlperf.report.run_json import run_document, written
+from pytest_rlperf.report.summary import Summary, next_commands
+from pytest_rlperf.report.terminal import render_summary
+from pytest_rlperf.report.trace import write_traces
+
+HOSTILE = (
+    "tests/a b.py::Test<b>::test_x[</script><img src=x onerror=alert(1)>|`@everyone`\"'&::set-output name=x::y%0A"
+    "\n::error::boo\r\x1b[2J\x07\x7f\u202e\u2028\ud800日本<!---->]]>"
+)
+KEY = "tests/test_sac.py::test_update[256]"
+HERE = Machine("Linux", "x86_64", "Made Up 9000", 4, "CPython 3.11", 1)
+ORIGIN = Provenance("c" * 40, "t" * 40, dirty=False, created="2026-01-02T03:04:05+00:00", packages={})
+MORE = CounterChange("update/critic", "ops:aten::mm", 12, 18)
+
+
+def measured(key: str = KEY, relative: float = 10.0) -> Result:
+    """Return figures of five workers, which take so many milliseconds a call, as multiples of the kernel too."""
+    figures = Figures(relative * 1e-3, relative, relative)
+    worker = WorkerRecord(figures, figures, False, False, 1.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+    phases = (Phase("update", 1.0, figures.call_s, figures.call_s, "host"),)
+    return Result(key, "sac_update", "update", 1.0, (worker,) * 5, phases, figures.call_s, ())
+
+
+def verdict(status: Status, ratio: float, code: str = "stored") -> Verdict:
+    """Return a gated verdict on a change of time."""
+    estimate = Estimate(ratio, ratio - 0.01, ratio + 0.01, 0.99, ratio - 0.01, ratio + 0.01)
+    return Verdict(status, Reason(code, "so it is"), estimate, 0.03, ratio > 1.03, gated=True, accepted=False)
+
+
+def outcome(status: Status, ratio: float, key: str = KEY) -> Outcome:
+    """Return an outcome of a comparison with a baseline."""
+    return Outcome(
+        measured(key, 10 * ratio), StoredResult(measured(key), "then", None), None, verdict(status, ratio), 3.0
+    )
+
+
+def live(found: Outcome) -> Outcome:
+    """Return the outcome as live pairs give it, without a baseline."""
+    assert found.baseline is not None
+    base = found.baseline.result
+    pair = PairRecord(0.1, 0.1, False, 10, base.workers[0], found.result.workers[0], 0, (0,), 1.0, 2.0)
+    sides = Live("main", "HEAD", base, (pair,) * 3, (Contribution("update", 1e-3),), "update +1.0 of +1.0 ms")
+    return replace(found, baseline=None, live=sides)
+
+
+# --------------------------------------------------------------------------- the reports
+
+Report = Callable[[Sequence[Outcome], Path], str]
+
+
+def terminal(outcomes: Sequence[Outcome], directory: Path, *, color: bool = False) -> str:
+    """Return what pytest shows under -v."""
+    return render_summary(outcomes, summary_of(outcomes), width=132, color=color, verbose=True)
+
+
+def summary_of(outcomes: Sequence[Outcome]) -> Summary:
+    """Return the sentences under the table, the first test's name in each."""
+    key = outcomes[0].result.nodeid
+    commands = next_commands(outcomes, "pytest", saved=False, against=False, verbose=True)
+    return Summary("Made Up 9000", [key], [key.replace("\n", "")], commands)
+
+
+def page(outcomes: Sequence[Outcome], directory: Path) -> str:
+    """Return the HTML report, less plotly and the data of its charts."""
+    whole = render_html(outcomes, summary_of(outcomes), tolerances={}, command="pytest", created="today")
+    return re.sub(r"<script.*?</script>", "", whole, flags=re.DOTALL)
+
+
+def github_run(outcomes: Sequence[Outcome]) -> GitHubRun:
+    """Return what GitHub is told beside the outcomes, the first test's name in each."""
+    key = outcomes[0].result.nodeid
+    return GitHubRun(summary_of(outcomes), f"pytest {key}", {}, [key], {f"{key}2": f"skipped: {key}"}, False, None)
+
+
+def job_summary(outcomes: Sequence[Outcome], directory: Path) -> str:
+    """Return the job's summary, entities written out."""
+    return entities_written_out(render_summary_markdown(outcomes, github_run(outcomes)))
+
+
+def comment(outcomes: Sequence[Outcome], directory: Path) -> str:
+    """Return the comment, made of the run's JSON, entities written out."""
+    return entities_written_out(comment_markdown(json.loads(run_json(outcomes, directory))))
+
+
+def entities_written_out(markdown: str) -> str:
+    """Return Markdown as it is read."""
+    return re.sub(r"&#(\d+);", lambda found: chr(int(found[1])), markdown).replace("\u200b", "")
+
+
+def workflow_commands(outcomes: Sequence[Outcome], directory: Path) -> str:
+    """Return the workflow commands."""
+    lines = {one.result.nodeid: (one.result.nodeid, 1) for one in outcomes}
+    return "\n".join(annotation_commands(outcomes, lines, strict=True))
+
+
+def run_json(outcomes: Sequence[Outcome], directory: Path) -> str:
+    """Return the run's JSON."""
+    tests = {one.result.nodeid: one for one in outcomes}
+    keys = list(tests)
+    return written(run_document(HERE, tests, keys, keys, provenance=ORIGIN, failed=keys))
+
+
+def benchmark_json(outcomes: Sequence[Outcome], directory: Path) -> str:
+    """Return pytest-benchmark's JSON, phases as rows."""
+    tests = {one.result.nodeid: one for one in outcomes}
+    params = {key: {"n": key} for key in tests}
+    return written(benchmark_document(tests, HERE, ORIGIN, params=params, phases=True))
+
+
+def junit(outcomes: Sequence[Outcome], directory: Path) -> str:
+    """Return the properties of the test cases."""
+    return "\n".join(f"{name}={value}" for one in outcomes for name, value in properties(one))
+
+
+def failures(outcomes: Sequence[Outcome], directory: Path) -> str:
+    """Return what the tests say that fail."""
+    return "\n".join(failure_text(one, one.result.nodeid) for one in outcomes)
+
+
+def trace_files(outcomes: Sequence[Outcome], directory: Path) -> str:
+    """Return the traces' names and texts."""
+    span = Span(outcomes[0].result.nodeid, 0.0, 1.0, outcomes[0].result.nodeid)
+    paths = write_traces(directory, [Trace(one.result.nodeid, "head", "HEAD", (span,), ()) for one in outcomes])
+    return "\n".join(f"{path.name}\n{path.read_text(encoding='utf-8')}" for path in paths)
+
+
+def printed(outcomes: Sequence[Outcome], directory: Path, *arguments: str) -> str:
+    """Return what a command says of the run's JSON."""
+    path = directory / "run.json"
+    path.write_text(run_json(outcomes, directory), encoding="utf-8")
+    out = SimpleNamespace(parts=[])
+    with pytest.MonkeyPatch.context() as patch:
+        for stream in ("stdout", "stderr"):
+            patch.setattr(
+                f"sys.{stream}", SimpleNamespace(write=out.parts.append, flush=str, isatty=bool, encoding="utf-8")
+            )
+        main([argument.replace("FILE", str(path)) for argument in arguments])
+    return "".join(out.parts)
+
+
+def shown_run(outcomes: Sequence[Outcome], directory: Path) -> str:
+    """Return what `rlperf show` says."""
+    return printed(outcomes, directory, "show", "FILE", "-v")
+
+
+def compared_runs(outcomes: Sequence[Outcome], directory: Path) -> str:
+    """Return what `rlperf diff` says."""
+    return printed(outcomes, directory, "diff", "FILE", "FILE", "-v")
+
+
+def refused_run(outcomes: Sequence[Outcome], directory: Path) -> str:
+    """Return what `rlperf accept` says of figures that it cannot store."""
+    unfit = [replace(one, result=replace(one.result, workers=())) for one in outcomes]
+    return printed(unfit, directory, "accept", "FILE", "--reason", "why")
+
+
+READ_BY_PEOPLE = (terminal, page, job_summary, comment, shown_run)
+ALL = (
+    *READ_BY_PEOPLE, workflow_commands, run_json, benchmark_json, junit, failures, trace_files, compared_runs,
+    refused_run,
+)  # fmt: skip
+
+
+# --------------------------------------------------------------------------- hostile names
+
+
+def everywhere(name: str) -> Outcome:
+    """Return an outcome with a name in all that can have one."""
+    found = live(outcome(Status.SLOWER, 1.1, name))
+    assert found.live is not None
+    flat = name.replace("/", "")
+    return replace(
+        found,
+        # What messages hold may have several lines.
+        verdict=replace(
+            found.verdict, reason=Reason("live", name.replace("\n", "")), counters=(CounterChange(name, name, 1, 2),)
+        ),
+        result=replace(
+            found.result,
+            component=name,
+            unit=name,
+            notes=(name,),
+            phases=(Phase(flat, 1.0, 1e-3, 1e-3, name),),
+            counting=Counting((PhaseCounts(name, {name: 1}, {}),), 3, 2, (name,)),
+            shares=(Share(name, 0.5),),
+        ),
+        live=replace(found.live, base_label=name, head_label=name, blame=f"{name} +1 of +1 ms"),
+    )
+
+
+@pytest.mark.parametrize("report", ALL)
+def test_a_hostile_name_commands_nobody(report: Report, tmp_path: Path) -> None:
+    """No terminal, browser, runner or parser is told anything by what a test, phase, counter or message is called."""
+    text = report([everywhere(HOSTILE)], tmp_path)
+    text.encode("utf-8")
+    assert not [char for char in text if ord(char) < 32 and char != "\n"]
+    assert not re.search(r"(?m)^::error::boo", text)
+    if report is not run_json:  # in which what is told is told as it is, as JSON can
+        assert not set(text) & set("\x7f\u202e\u2028")
+
+
+@pytest.mark.parametrize("report", [run_json, benchmark_json])
+def test_a_hostile_name_is_kept_in_json(report: Report, tmp_path: Path) -> None:
+    """Programs get names that tell tests apart, in JSON that any of them reads."""
+    names = [HOSTILE, HOSTILE.replace("日", "月")]
+    document = json.loads(report([everywhere(name) for name in names], tmp_path))
+    found = [row["fullname"] for row in document.get("benchmarks", ())] or list(document["tests"])
+    assert len(set(found)) == len(found)
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and the names of their attributes."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take note of an element."""
+        self.names |= {tag, *(name for name, _ in attrs)}
+
+
+@pytest.mark.parametrize("make", [render_summary_markdown, lambda outcomes, _: comment_of(outcomes)])
+def test_a_hostile_name_makes_no_element_in_markdown(make: Callable[[Sequence[Outcome], GitHubRun], str]) -> None:
+    """Neither an image nor a mention; what is folded ends where it should."""
+    outcomes = [everywhere(HOSTILE)]
+    markdown = make(outcomes, github_run(outcomes))
+    outside = re.sub(r"(?ms)^(`{3,})\w*\n.*?\n\1$", "", markdown)  # in blocks of code nothing is read as markup
+    assert Elements(outside).names <= {"details", "summary", "code", "br", "sub"}
+    assert "@everyone" not in outside
+    assert markdown.count("<details>") == markdown.count("</details>")
+
+
+def comment_of(outcomes: Sequence[Outcome]) -> str:
+    """Return the comment on outcomes."""
+    return comment_markdown(json.loads(run_json(outcomes, Path())))
+
+
+def test_no_output_of_the_step_is_a_name() -> None:
+    """They are verdicts and counts, and a path of the user's own."""
+    told = step_outputs([everywhere(HOSTILE)], None, strict=True)
+    assert told == {"verdict": "SLOWER", "tests": "1", "slower": "1", "accepted": "0", "json": ""}
+
+
+# --------------------------------------------------------------------------- what decides is in all of them
+
+
+@pytest.mark.parametrize("report", [*READ_BY_PEOPLE, workflow_commands, junit, failures, compared_runs])
+def test_counts_that_decide_are_told(report: Report, tmp_path: Path) -> None:
+    """A test that does more in a call is SLOWER though its time is the same: every report says what is more."""
+    found = outcome(Status.SLOWER, 1.001)
+    decided = replace(
+        found,
+        verdict=replace(
+            found.verdict,
+            counters=(MORE,),
+            reason=Reason("counters", "update/critic: aten::mm 12 → 18\ntime alone: SAME"),
+        ),
+        result=replace(found.result, counting=Counting((PhaseCounts("update/critic", {MORE.name: 18}, {}),), 3, 2, ())),
+    )
+    text = report([decided], tmp_path)
+    if report is compared_runs:  # which compares two files, here with itself
+        assert "SLOWER" in text
+        return
+    assert re.search(r"aten::mm (12 → 18|.*12.*18)|aten::mm.*12.*18", text, flags=re.DOTALL)
+    assert "SLOWER +0.1 %" not in text
+
+
+@pytest.mark.parametrize("report", READ_BY_PEOPLE)
+def test_counts_that_only_changed_are_shown(report: Report, tmp_path: Path) -> None:
+    """Where counts gate nothing, a test that is the SAME shows what changed all the same."""
+    found = outcome(Status.SAME, 1.0)
+    text = report([replace(found, verdict=replace(found.verdict, counters=(MORE,)))], tmp_path)
+    assert re.search(r"aten::mm.*12.*18", text, flags=re.DOTALL)
+
+
+def test_the_summary_and_the_page_put_counts_first() -> None:
+    """Before phases and charts, as no time tells of them; the table of the summary has them too."""
+    found = outcome(Status.SLOWER, 1.001)
+    decided = replace(found, verdict=replace(found.verdict, counters=(MORE,), reason=Reason("counters", "more")))
+    told = job_summary([decided], Path())
+    headline, _, rest = told.partition("\n")
+    assert headline == (
+        "## ❌ 1 of 1 gated tests got slower: test_update[256] does more in a call than it did: "
+        "update/critic: ops:aten::mm 12 → 18"
+    )
+    assert "| +0.1 % |" in rest
+    assert "| **update/critic: ops:aten::mm 12 → 18** |" in rest
+    assert rest.index("Exact counts that changed:") < rest.index("| phase |")
+    assert "Look at the counts that changed below" in rest
+    assert "Rlperf-Accept: test_update* <= +2% the reason" in rest
+    html = page([decided], Path())
+    assert "1 of 1 test got slower: test_update[256] does more in a call</h1>" in html
+    assert html.index("Exact counts that changed") < html.index("Phases of one call")
+
+
+@pytest.mark.parametrize("report", [*READ_BY_PEOPLE, run_json, junit])
+def test_small_steps_are_told_since_the_first(report: Report, tmp_path: Path) -> None:
+    """Of a baseline that was stored thrice, each time 2 % slower, the way since the first stands beside today's."""
+    store = Store(tmp_path / "baselines", "default", HERE)
+    for number, relative in enumerate((10.0, 10.2, 10.4), 1):
+        session = replace(ORIGIN, commit=f"{number}" * 40, created=f"2026-0{number}-01T00:00:00+00:00")
+        store.write(f"{number}", session, {KEY: StoredResult(measured(KEY, relative), f"{number}", None)})
+    baseline = store.read()
+    assert baseline is not None
+    now, stored = measured(KEY, 10.6), baseline.results[KEY]
+    found = Outcome(now, stored, None, verdict(Status.SAME, 10.6 / 10.4), 3.0, creep(now, stored, None))
+    text = report([found], tmp_path)
+    if report is run_json:
+        told = json.loads(text)["tests"][KEY]["creep"]
+        assert (round(told["ratio"], 3), told["created"][:10], told["commit"]) == (1.06, "2026-01-01", "1" * 40)
+    elif report is junit:
+        assert "rlperf_ratio_since_first=1.06" in text
+    else:
+        assert "since first" in text
+        assert text.count("+6.0 %") >= 1
+        assert "+1.9 %" in text
+
+
+@pytest.mark.parametrize("report", READ_BY_PEOPLE)
+def test_improvements_ask_to_be_stored(report: Report, tmp_path: Path) -> None:
+    """What is faster than its baseline says how to hold on to that; live pairs alone have nothing to store over."""
+    faster = outcome(Status.FASTER, 0.8)
+    says = "1 test is faster than its baseline: store the new figures to hold on to it"
+    text = report([faster, outcome(Status.SAME, 1.0, f"{KEY}2")], tmp_path)
+    assert says in text
+    assert "pytest --rlperf-save-baseline" in text
+    assert says not in report([live(faster)], tmp_path)
+
+
+@pytest.mark.parametrize("report", [*READ_BY_PEOPLE, workflow_commands, run_json, junit])
+def test_what_is_accepted_has_its_reason(report: Report, tmp_path: Path) -> None:
+    """Who meant a slowdown, up to how much, and why."""
+    found = live(outcome(Status.SLOWER, 1.08))
+    meant = Allowance("test_update*", 0.09, "larger networks", "1a2b3c4d5e6f")
+    accepted = replace(found, verdict=allow(found.verdict, KEY, [meant]))
+    text = report([accepted], tmp_path)
+    assert re.search(r"accepted up to 9 %(25)? by 1a2b3c4d5e6f: larger networks", text)
+    assert "accepted" in text
+    if report is page:
+        assert "1 of 1 test got slower: test_update[256] +8.0 % (accepted)</h1>" in text
+
+
+def on_a_device(found: Result) -> Result:
+    """Return a result as one of a device."""
+    conditions = Conditions(1.98e9, None, 61.0, ("power cap",), 1)
+    figures = DeviceFigures(
+        "virtual:0", Pace.LATENCY, 1.2e-3, None, 2.1e6, 512_000_000, 0.0, {"tf32": "off"}, conditions, "", 7, ()
+    )
+    times = DeviceTimes(1.1e-3, None, "main", 2e-6, 4e-4, Bound.LAUNCH, False, None, None)
+    return replace(
+        found,
+        workers=tuple(replace(worker, device=figures) for worker in found.workers),
+        phases=tuple(replace(phase, on_device=times) for phase in found.phases),
+        shares=(Share("native: torch", 0.75), Share("python", 0.25)),
+    )
+
+
+@pytest.mark.parametrize("report", [terminal, page, job_summary, shown_run])
+def test_the_device_and_where_the_time_goes_are_told(report: Report, tmp_path: Path) -> None:
+    """Paces, clocks, what held the device back, its phases, and the shares of a call."""
+    found = outcome(Status.SLOWER, 1.1)
+    text = report([replace(found, result=on_a_device(found.result))], tmp_path)
+    for words in ("virtual:0", "1.20 ms", "1980 MHz", "61 °C", "power cap", "launch", "native: torch", "75.0 %"):
+        assert words in text, words
+
+
+# --------------------------------------------------------------------------- a bound that is nowhere
+
+
+def test_an_infinite_bound_has_a_line_to_accept_it() -> None:
+    """Too few pairs can leave a change without a bound; the line then goes by the change itself."""
+    found = live(outcome(Status.SLOWER, 1.5))
+    estimate = Estimate(1.5, 0.0, float("inf"), 0.99, 1.4, float("inf"))
+    unbounded = replace(found, verdict=replace(found.verdict, estimate=estimate))
+    assert "Rlperf-Accept: test_update* <= +50% the reason" in job_summary([unbounded], Path())
+    assert "Rlperf-Accept: test_update* <= +50% why" in terminal([unbounded], Path())
+
+
+# --------------------------------------------------------------------------- places that cannot be written
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--junit-xml",
+        "--rlperf-json",
+        "--rlperf-html",
+        "--rlperf-benchmark-json",
+        "--rlperf-trace",
+        "--rlperf-baseline-dir",
+    ],
+)
+def test_a_read_only_place_is_told_before_measuring(pytester: pytest.Pytester, option: str) -> None:
+    """Not after the time was spent: the run ends with a usage error, and no test has run."""
+    pytester.makepyfile(
+        test_it="""
+        def test_it(rlperf):
+            open("it_ran", "w").close()
+            rlperf(lambda: None)
+        """
+    )
+    # A file system that takes no files from anybody, root neither.
+    saving = ["--rlperf-save-baseline"] if option == "--rlperf-baseline-dir" else ["--rlperf"]
+    done = pytester.runpytest_subprocess(*saving, f"{option}=/proc/rlperf/out")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert "/proc/rlperf" in "\n".join(done.errlines)
+    assert not (pytester.path / "it_ran").exists()
