@@ -200,8 +200,8 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
         raise pytest.UsageError(
             "--rlperf-accept has nothing to accept: it goes with --rlperf-save-baseline, which stores the new figures"
         )
-    if not settings.active and "--rlperf-strict" in map(str, config.invocation_params.args):
-        raise pytest.UsageError("--rlperf-strict has nothing to judge: it goes with --rlperf, which measures")
+    if not settings.active:
+        _refuse_idle(config)
     others = {"html": settings.html, "benchmark-json": settings.benchmark_json, "trace": settings.trace}
     for name, path in {"json": settings.json, **others}.items():
         if not settings.active and path is not None:
@@ -230,6 +230,17 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     if settings.selfcheck and (settings.save or settings.against is not None):
         other = "--rlperf-save-baseline" if settings.save else "--rlperf-against"
         raise pytest.UsageError(f"--rlperf-selfcheck compares your code with itself: leave out {other}")
+
+
+def _refuse_idle(config: pytest.Config) -> None:
+    """Raise UsageError where the command line asks to fail on something, and nothing is measured: a gate never shut.
+
+    In ``addopts`` such flags may stand for runs that do measure.
+    """
+    for arg in map(str, config.invocation_params.args):
+        flag = arg.partition("=")[0]
+        if flag in ("--rlperf-strict", "--rlperf-counters"):
+            raise pytest.UsageError(f"{flag} has nothing to judge: it goes with --rlperf, which measures")
 
 
 def _ini_name(option: Option) -> str:

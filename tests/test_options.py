@@ -460,6 +460,7 @@ def usage_error(pytester: pytest.Pytester, *args: str) -> str:
         (["--rlperf-json=x.json"], "--rlperf-json has nothing to write"),
         (["--rlperf-json="], "--rlperf-json=: expected a path"),
         (["--rlperf-strict"], "--rlperf-strict has nothing to judge"),
+        (["--rlperf-counters=gate"], "--rlperf-counters has nothing to judge: it goes with --rlperf"),
         (["--rlperf-against=main", "--rlperf-inline"], "--rlperf-against needs processes of its own"),
         (["--rlperf-selfcheck", "--rlperf-inline"], "--rlperf-selfcheck needs processes of its own"),
         (["--rlperf-selfcheck", "--rlperf-save-baseline"], "leave out --rlperf-save-baseline"),
