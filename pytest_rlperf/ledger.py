@@ -12,7 +12,7 @@ from pytest_rlperf.baseline.machine import differences, this_machine
 from pytest_rlperf.baseline.provenance import Tree, changed_versions, make_provenance, read_tree
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.judge.allowance import allow
-from pytest_rlperf.judge.counters import combine
+from pytest_rlperf.judge.counters import combine, uncounted
 from pytest_rlperf.judge.creep import creep
 from pytest_rlperf.judge.fitness import judge_fitness
 from pytest_rlperf.judge.live import LIVE_TOLERANCE, live_policy
@@ -161,13 +161,17 @@ class Ledger:
         now = result.counting
         if now is None:
             return verdict
-        remembered = self._memory.find(result) if base is None else live_counts(base)
+        remembered = self._memory.find(result) if base is None else live_counts(base, settings.against)
         obstacle = remembered.obstacle if now.workers else "; ".join(now.notes)
         if obstacle:
             self.uncompared[result.nodeid] = Uncompared(obstacle, bool(settings.counters.gates))
         if remembered.counting is None or obstacle:
             return verdict
-        verdict = combine(verdict, remembered.counting, now, settings.counters.gates)
+        gates = settings.counters.gates
+        missing = uncounted(remembered.counting, now, gates, settings.counters.named)
+        if missing:
+            self.uncompared[result.nodeid] = Uncompared(missing, gates=True)
+        verdict = combine(verdict, remembered.counting, now, gates)
         if verdict.counters and remembered.origin:
             code, message = verdict.reason.code, verdict.reason.message
             verdict = replace(verdict, reason=Reason(code, f"{message}\ncounted before on {remembered.origin}"))

@@ -253,7 +253,14 @@ def project(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.Monke
     git(pytester.path, "init", "-q")
     git(pytester.path, "add", "--all")
     commit(pytester.path, "First")
-    assert pytester.runpytest_subprocess("--rlperf-save-baseline", *MEASURED).ret == 0
+    assert pytester.runpytest_subprocess("--rlperf-save-baseline", "-k", "meant", *MEASURED).ret == 0
+    (path,) = (pytester.path / "baselines" / "default").glob("*.json")
+    stored = json.loads(path.read_bytes())
+    meant = stored["results"]["test_it.py::test_meant"]
+    # Both do the same, so one was measured.
+    slipped = {**meant, "result": {**meant["result"], "nodeid": "test_it.py::test_slipped"}}
+    stored["results"]["test_it.py::test_slipped"] = slipped
+    path.write_text(json.dumps(stored), encoding="utf-8")
     pytester.makepyfile(work=WORK.format(rounds=8000))
     git(pytester.path, "add", "--all")
     accepting = "Rlperf-Accept: test_meant <= +300% two critics\nRlperf-Accept: test_slipped <= +9% a copy"

@@ -22,10 +22,7 @@ PULL_SHA = "3" * 40
 
 LIBRARY = """
 def work():
-    total = 0
-    for number in range({rounds}):
-        total += number * number
-    return total
+    return sum(range({rounds}))
 """
 TEST = """
 from scratch_library import work
@@ -193,7 +190,7 @@ def scratch(directory: Path, change: Mapping[str, str], message: str = "change",
     for name, text in {
         "pyproject.toml": PYPROJECT.format(max_time=max_time),
         "constraints.txt": "",
-        "scratch_library.py": '"""Work."""\n' + LIBRARY.format(rounds=1000),
+        "scratch_library.py": '"""Work."""\n' + LIBRARY.format(rounds=4000),
         "tests/test_perf.py": TEST,
         ".gitignore": "__pycache__\n.pytest_cache\n",
     }.items():
@@ -323,9 +320,9 @@ def test_baseline_is_measured_stored_and_proposed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rounds", "message", "passes"),
     [
-        pytest.param(1000, "Reword", True, id="unchanged"),
-        pytest.param(1100, "Slow down", False, id="slower"),
-        pytest.param(1100, "Slow down\n\nRlperf-Accept: *test_work <= +20% more digits", True, id="accepted"),
+        pytest.param(4000, "Reword", True, id="unchanged"),
+        pytest.param(4400, "Slow down", False, id="slower"),
+        pytest.param(4400, "Slow down\n\nRlperf-Accept: *test_work <= +20% more digits", True, id="accepted"),
     ],
 )
 def test_gate_judges_a_branch(tmp_path: Path, rounds: int, message: str, passes: bool) -> None:
@@ -335,7 +332,7 @@ def test_gate_judges_a_branch(tmp_path: Path, rounds: int, message: str, passes:
     result = runner.gate(install="true")
     print(result.text, result.summary, sep="\n")  # noqa: T201 - what a person looks at
     assert (result.code == 0) is passes, result.text
-    if rounds == 1000:
+    if rounds == 4000:
         # Of a restless machine it may take more pairs to be sure, which fails nothing.
         assert result.outputs["verdict"] in ("SAME", "UNDECIDED")
         assert (result.outputs["slower"], result.commands) == ("0", [])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, distributions, packages_distributions, version
 from pathlib import Path
 
 from pytest_rlperf.errors import SideError
@@ -72,8 +73,19 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 def providing(modules: Iterable[str]) -> set[str]:
     """Return the distributions that provide ``modules``."""
-    providers = packages_distributions()
+    providers = packages_distributions() if sys.version_info >= (3, 11) else _packages_distributions()
     return {name for module in modules for name in providers.get(module, ())}
+
+
+def _packages_distributions() -> dict[str, list[str]]:
+    """Do what Python 3.10's function of that name does, also for distributions without a top_level.txt, as NumPy's."""
+    found: dict[str, list[str]] = {}
+    for distribution in distributions():
+        listed = (distribution.read_text("top_level.txt") or "").split()
+        files = distribution.files or ()
+        for name in listed or {file.parts[0].partition(".")[0] for file in files if file.suffix in (".py", ".so")}:
+            found.setdefault(name, []).append(distribution.metadata["Name"])
+    return found
 
 
 def versions(distributions: Iterable[str]) -> dict[str, str]:

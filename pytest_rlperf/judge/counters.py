@@ -59,14 +59,12 @@ def uncounted(then: Counting, now: Counting, gates: Sequence[str], named: Sequen
     if not missing:
         return ""
     notes = dict.fromkeys(note for note in (*now.notes, *then.notes) if any(gate in note for gate in missing))
-    return "; ".join([f"{', '.join(missing)} not counted on both sides", *notes])
+    return "; ".join([f"{', '.join(missing)} not known of both sides", *notes])
 
 
 def _are_counted(gate: str, sides: Sequence[_Side], which: Callable[[Iterable[bool]], bool]) -> bool:
     """Whether all or any of the sides count something that a gate chooses."""
-    chosen = [
-        name for name in {*map(_instrument, NAMES)} if _chosen(name, [gate, _instrument(gate)])
-    ]
+    chosen = [name for name in {*map(_instrument, NAMES)} if _chosen(name, [gate, _instrument(gate)])]
     return any(which(side.range_of("", name) is not None for side in sides) for name in chosen)
 
 

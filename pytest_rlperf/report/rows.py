@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from pytest_rlperf import units
 from pytest_rlperf.model import CounterChange, Outcome, Provenance, Status
+from pytest_rlperf.report.accepting import trailer
 from pytest_rlperf.report.device import comparable
 from pytest_rlperf.report.printable import shown, shown_lines
 
@@ -166,8 +167,12 @@ def failure_text(outcome: Outcome, origin: str) -> str:
     estimate, before = verdict.estimate, outcome.before
     component = shown(result.component)
     takes = f"{component} takes {units.seconds(result.call_s)} a call" if result.measured else component
-    if by_counts(outcome) or estimate is None or before is None:
-        lines = [f"{verdict.status.value}{' by what it does' if by_counts(outcome) else ''}: {takes}"]
+    message = verdict.reason.message
+    if by_counts(outcome):
+        counted, _, message = message.partition("\n")
+        lines = [f"{verdict.status.value} by what it does: {counted}", takes]
+    elif estimate is None or before is None:
+        lines = [f"{verdict.status.value}: {takes}"]
     else:
         where = "in the baseline" if outcome.live is None else f"on {shown(outcome.live.base_label)}"
         interval = f"{units.change(estimate.low)} to {units.change(estimate.high)}"
@@ -182,13 +187,22 @@ def failure_text(outcome: Outcome, origin: str) -> str:
         ]
     lines += [
         f"compared {'with ' if outcome.live is None else ''}{shown(origin)}",
-        verdict.reason.message,
+        *filter(None, [message]),
         *map(shown, blame_lines(outcome)),
     ]
-    stored = outcome.baseline is not None or (by_counts(outcome) and outcome.live is None)
-    if verdict.status is Status.SLOWER and stored:
+    stored = outcome.live is None and (outcome.baseline is not None or by_counts(outcome))
+    if verdict.status is Status.SLOWER and outcome.live is not None:
+        lines.append(f"meant to be? a commit's message says so: {trailer_of(outcome)} why")
+    elif verdict.status is Status.SLOWER and stored:
         lines.append('meant to be? --rlperf-save-baseline --rlperf-accept="why" stores the new figures')
     return shown_lines("\n".join(lines))
+
+
+def trailer_of(outcome: Outcome) -> str:
+    """Return the line of a commit message that accepts how much slower a test is, less the reason."""
+    estimate = outcome.verdict.estimate
+    bounds = (None, None) if estimate is None else (estimate.ratio, estimate.high)
+    return trailer(outcome.result.nodeid, *bounds)
 
 
 def blame_text(outcome: Outcome) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
-from pytest_rlperf.report.accepting import improved, trailer
+from pytest_rlperf.report.accepting import improved
+from pytest_rlperf.report.rows import trailer_of
 
 
 @dataclass(frozen=True)
@@ -70,21 +71,14 @@ def next_commands(outcomes: Sequence[Outcome], command: str, *, saved: bool, aga
     if not saved and faster:
         commands.append(f"{improved(len(faster))}:\n  {command} --rlperf-save-baseline")
     slower = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
-    if any(outcome.baseline for outcome in slower):
+    if not against and any(outcome.baseline for outcome in slower):
         commands.append(f'if it was meant to get slower:\n  {command} --rlperf-save-baseline --rlperf-accept="why"')
     elif slower:
-        lines = "\n".join(f"  {_trailer(outcome)} why" for outcome in slower)
+        lines = "\n".join(f"  {trailer_of(outcome)} why" for outcome in slower)
         commands.append(f"if it was meant to get slower, in the message of a commit:\n{lines}")
     if outcomes and not commands and not verbose:
         commands.append(f"show every test's phases and what its figures rest on:\n  {command} --rlperf -v")
     return commands
-
-
-def _trailer(outcome: Outcome) -> str:
-    """Return the line of a commit message that accepts how much slower a test is."""
-    estimate = outcome.verdict.estimate
-    bounds = (None, None) if estimate is None else (estimate.ratio, estimate.high)
-    return trailer(outcome.result.nodeid, *bounds)
 
 
 def _relative(path: Path) -> str:

@@ -148,7 +148,10 @@ def _table(outcomes: Sequence[Outcome], width: int) -> Table:
     for column in kept:
         justify: Literal["left", "right"] = "left" if column.justify == "left" else "right"
         if column.title == "test":
-            table.add_column(column.title, justify=justify, overflow="fold", max_width=max(16, width - taken))
+            longest = max(len(column.title), *(len(column.text(outcome)) for outcome in outcomes))
+            room = max(16, width - taken)
+            # Where the figures take all there is, they are cut, and not the names that they are of.
+            table.add_column(column.title, justify=justify, overflow="fold", min_width=min(longest, 16), max_width=room)
         else:
             table.add_column(column.title, justify=justify, no_wrap=True)
     for outcome in outcomes:
