@@ -9,8 +9,8 @@ from pytest_rlperf import units
 from pytest_rlperf.model import Share, Workload
 from pytest_rlperf.timers.shares import ProfilerBusyError, shares
 
-_PLAIN_S = 0.15  # of plain calls; watched ones take several times as long
-_LEAST_CALLS, _MOST_CALLS = 8, 2000
+_PLAIN_S = 0.1  # of plain calls; watched ones take several times as long
+_LEAST_CALLS, _MOST_CALLS = 8, 600
 _LONGEST_CALL_S = 0.5  # from here on the watched calls would take longer than all that was measured
 _WAITS = 5
 
