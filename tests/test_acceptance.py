@@ -268,6 +268,7 @@ def project(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.Monke
     return pytester
 
 
+@pytest.mark.slow
 def test_what_a_commit_means_is_let_through_and_told(
     project: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -289,10 +289,9 @@ def test_machines_are_compared(save: Save, tmp_path: Path, capsys: pytest.Captur
 
 
 def accept(run: str, directory: Path, *more: str) -> int:
-    """Accept a run's figures as a made-up person."""
-    return main(
-        ["accept", run, "--reason", "larger networks", "--by", "A B <a@b>", "--baseline-dir", str(directory), *more]
-    )
+    """Accept figures of a run as a made-up person, of all its tests unless told which."""
+    who = ["--reason", "larger networks", "--by", "A B <a@b>", "--baseline-dir", str(directory)]
+    return main(["accept", run, *who, *(more if "-k" in more else ("-k", "*", *more))])
 
 
 def test_accepting_replaces_figures_and_keeps_who_when_and_why(
@@ -318,6 +317,23 @@ def test_accepting_replaces_figures_and_keeps_who_when_and_why(
     )
     assert main(["show", str(store.path)]) == Exit.NOTHING_SLOWER
     assert "1.00 ms before; 20" in capsys.readouterr().out
+
+
+def test_what_is_the_same_stays_where_it_is_unless_asked_for(
+    save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unchanged tests would take the machine's pace of the day into the baseline, under a reason not their own."""
+    store = stored(tmp_path / "b", result(UPDATE, 1.0e-3), result(SAMPLE, 12e-6))
+    same = outcome(result(SAMPLE, 15e-6))
+    who = ["--reason", "x", "--by", "A", "--baseline-dir", str(tmp_path / "b")]
+    assert main(["accept", save("same.json", same), *who]) == Exit.USAGE
+    assert "nothing that got slower or faster, or is new; choose tests with -k" in capsys.readouterr().err
+    run = save("run.json", outcome(result(UPDATE, 1.2e-3), Status.SLOWER, 1.2), same)
+    assert main(["accept", run, *who]) == Exit.NOTHING_SLOWER
+    baseline = store.read()
+    assert baseline is not None
+    assert baseline.results[UPDATE].result.call_s == pytest.approx(1.2e-3)
+    assert baseline.results[SAMPLE].result.call_s == pytest.approx(12e-6)
 
 
 def test_new_tests_are_stored_without_an_acceptance(save: Save, tmp_path: Path) -> None:
@@ -366,7 +382,7 @@ def test_accepting_needs_a_reason_a_person_and_a_run(
     save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without any of them it is a usage error that says what to type."""
-    run = save("run.json", outcome(result(UPDATE, 1e-3)))
+    run = save("run.json", outcome(result(UPDATE, 1e-3), Status.SLOWER))
     for wrong in (["--reason", " "], [], ["--reason", "x", "--baseline", "../x"]):
         with pytest.raises(SystemExit, match="4"):
             main(["accept", run, *wrong])
@@ -390,7 +406,8 @@ def test_git_says_who_accepts(save: Save, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
     monkeypatch.chdir(tmp_path)
     stored(tmp_path / "baselines", result(UPDATE, 1.0e-3))
-    assert main(["accept", save("run.json", outcome(result(UPDATE, 1.2e-3))), "--reason", "x"]) == Exit.NOTHING_SLOWER
+    run = save("run.json", outcome(result(UPDATE, 1.2e-3), Status.SLOWER))
+    assert main(["accept", run, "--reason", "x"]) == Exit.NOTHING_SLOWER
     baseline = Store(tmp_path / "baselines", "default", HERE).read()
     assert baseline is not None
     accepted = baseline.results[UPDATE].accepted

@@ -45,7 +45,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         parser.error(str(error))
     try:
         run = _read_run(arguments.run)
-        keys = chosen(run.tests, arguments.patterns)
+        keys = chosen(run.tests, arguments.patterns) if arguments.patterns else _changed(run, arguments.run)
         provenance = _checked(run, keys, arguments.run)
         by = arguments.by or _user()
         store = Store(Path(arguments.baseline_dir), name, run.machine)
@@ -68,6 +68,18 @@ def _read_run(path: str) -> RunFile:
     if not isinstance(recorded, RunFile):
         raise UsageError(f"{path} is no run, and only a run's figures can be accepted; {_STORABLE}")
     return recorded
+
+
+def _changed(run: RunFile, path: str) -> list[str]:
+    """Return the tests that a baseline would not call the same; UsageError where there is none.
+
+    What is the same is left where it is: moved along with others, it would take the machine's pace of the day with it.
+    """
+    changed = (Status.SLOWER, Status.FASTER, Status.NEW, Status.INVALID)
+    keys = [key for key, outcome in run.tests.items() if outcome.verdict.status in changed]
+    if run.tests and not keys:
+        raise UsageError(f"{path} has nothing that got slower or faster, or is new; choose tests with -k")
+    return keys
 
 
 def _checked(run: RunFile, keys: list[str], path: str) -> Provenance:
