@@ -20,6 +20,18 @@ for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "GITHUB_ACTIONS
     os.environ.pop(name, None)
 
 
+_TIMERS = os.environ.get("RLPERF_TIMERS")
+
+
+@pytest.fixture(autouse=True)
+def _timers_as_at_the_start() -> None:
+    """Let no test see whether one before it switched timers, which sets this variable for processes to come."""
+    if _TIMERS is None:
+        os.environ.pop("RLPERF_TIMERS", None)
+    else:
+        os.environ["RLPERF_TIMERS"] = _TIMERS
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave the tests of the plugin out of a measured run: none of them is measured, and they need the extra `test`."""
     measures = ("active", "save", "against", "selfcheck", "inline")

@@ -23,7 +23,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Arm timers where this process is to measure, before a conftest binds one."""
     if getattr(early_config.known_args_namespace, "rlperf_inline", False):
+        before = os.environ.get(TIMERS)
         os.environ[TIMERS] = "standby"
+        early_config.add_cleanup(lambda: _restore(before))  # who calls pytest.main() goes on after it
+
+
+def _restore(before: str | None) -> None:
+    if before is None:
+        os.environ.pop(TIMERS, None)
+    else:
+        os.environ[TIMERS] = before
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -391,6 +392,21 @@ def test_the_ini_file_sets_up_live_comparisons(pytester: pytest.Pytester) -> Non
 def test_what_only_a_measured_run_can_do_makes_it_one(pytester: pytest.Pytester, flag: str) -> None:
     """To name what to compare with, or to ask what the machine can tell, is to ask for measuring."""
     assert settings_of(pytester, flag).active
+
+
+@pytest.mark.parametrize("before", [None, "off"])
+@pytest.mark.parametrize(("flag", "code"), [("--collect-only", 0), ("--rlperf-save-baseline", 4)])
+def test_who_calls_pytest_finds_the_environment_as_it_was(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, before: str | None, flag: str, code: int
+) -> None:
+    """Timers are armed for a run in this process, and not for what its caller starts after it."""
+    if before is None:
+        monkeypatch.delenv("RLPERF_TIMERS", raising=False)
+    else:
+        monkeypatch.setenv("RLPERF_TIMERS", before)
+    pytester.makepyfile("import os\nassert os.environ['RLPERF_TIMERS'] == 'standby'\ndef test_armed(): pass")
+    assert pytester.runpytest_inprocess("--rlperf-inline", flag).ret == code
+    assert os.environ.get("RLPERF_TIMERS") == before
 
 
 @pytest.mark.parametrize("flag", ["--rlperf-confirm=always", "--rlperf-pairs=3..4", "--rlperf-tolerance=5%"])
