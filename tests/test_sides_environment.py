@@ -877,8 +877,9 @@ def test_other_interpreter_needs_the_plugin(tree: Path, tmp_path: Path) -> None:
         python_sides(tree, tmp_path / "bare/bin/python")
 
 
-def test_other_interpreter_needs_the_same_protocol(tree: Path, tmp_path: Path) -> None:
+def test_other_interpreter_needs_the_same_protocol(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another version of the plugin is told apart by what its workers say."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # which stands before what an interpreter has installed
     venv.create(tmp_path / "old", symlinks=True)
     files = {"pytest.py": "", "pytest_rlperf/__init__.py": "", "pytest_rlperf/measure/__init__.py": ""}
     files |= {"pytest_rlperf/measure/messages.py": "PROTOCOL = 0", "pytest_rlperf/measure/worker.py": ""}
