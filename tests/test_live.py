@@ -558,21 +558,31 @@ def test_a_commit_that_git_has_not_is_not_run(repository: Repository, stored: Pa
 # ------------------------------------------------------------------ self-check
 
 
+TOLD = ["SAME", "SLOWER", "SLOWER"]  # of unchanged code and of two slowdowns
+
+
 def test_selfcheck_tells_what_the_machine_can(repository: Repository) -> None:
-    """Known slowdowns of today's code are found, and unchanged code is not called slower."""
+    """Unchanged code is not called slower, nor slower code the same, and the machine is fit if all that was found."""
     slowdowns = ("-o", "rlperf_slowdowns=200% 400%")
     run = repository.run("--rlperf-selfcheck", *QUICK, *DECISIVE, *slowdowns, "--rlperf-json=self.json", "-k", "work")
     assert run.code == OK, run.out
     document = json.loads((repository.root / "self.json").read_text(encoding="utf-8"))
     assert document["kind"] == "selfcheck"
+    trials = document["tests"]["tests/test_it.py::test_work"]["trials"]
+    found = [trial["verdict"]["status"] for trial in trials]
+    # A busy machine may be too busy to tell; that is what a self-check is for, and no reason to call anything wrong.
+    assert [status if status != "UNDECIDED" else told for status, told in zip(found, TOLD, strict=True)] == TOLD
+    if found[2] == "SLOWER":
+        assert trials[2]["verdict"]["estimate"]["ratio"] == pytest.approx(5, rel=0.3)
+    is_fit = found == TOLD
     assert document["fitness"] == {
         "tolerance": 0.5,
-        "is_fit": True,
+        "is_fit": is_fit,
         "false_alarms": 0,
-        "reasons": ["0 false alarms; 1 of 1 unchanged test SAME", document["fitness"]["reasons"][1]],
+        "reasons": [
+            f"0 false alarms; {found.count('SAME')} of 1 unchanged test SAME",
+            document["fitness"]["reasons"][1],
+        ],
     }
-    trials = document["tests"]["tests/test_it.py::test_work"]["trials"]
-    assert [trial["verdict"]["status"] for trial in trials] == ["SAME", "SLOWER", "SLOWER"]
-    assert trials[2]["verdict"]["estimate"]["ratio"] == pytest.approx(5, rel=0.3)
     assert "+200 %" in run.words
-    assert "fit yes" in run.words
+    assert f"fit {'yes' if is_fit else 'no'}" in run.words

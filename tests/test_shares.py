@@ -329,8 +329,9 @@ class TestPyTorch:
         agent = PPO(make_vec_env("CartPole-v1", 8))
         agent.collect(16)
         table = found(lambda: agent.collect(16), calls=8)
-        assert table["environment"] > 0.1
-        assert table["pytorch"] + table["pytorch (Python)"] > 0.1
+        # Each is a fifth or more on a quiet machine; one pause of the process in eight short calls outweighs them.
+        assert table["environment"] > 0.02
+        assert table["pytorch"] + table["pytorch (Python)"] > 0.02
 
     def test_a_gradient_step_is_pytorchs(self) -> None:
         """An update of SAC is PyTorch's for the most part, a sample NumPy's and PyTorch's, and GAE NumPy's."""
