@@ -49,7 +49,7 @@ def conditions_are_read(gpu: Gpu) -> Finding:
     if state is None:
         raise NotPossibleError(reader.missing)
     clock = "unknown" if state.sm_clock_hz is None else f"{state.sm_clock_hz / 1e6:.0f} MHz"
-    reasons = ", ".join(state.throttled) or "no"
+    reasons = "unknown" if state.throttled is None else ", ".join(state.throttled) or "no"
     found = f"SM clock {clock}, throttled: {reasons}, other processes: {state.others}"
     return Finding("an SM clock", found, state.sm_clock_hz is not None)
 

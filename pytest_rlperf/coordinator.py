@@ -214,12 +214,11 @@ def make_project(session: pytest.Session, path: Sequence[str], settings: Config)
     """Return the tree of today as this session sees it."""
     config = session.config
     conftests = (getattr(module, "__file__", None) for module in config.pluginmanager._conftest_plugins)
-    covered = config.pluginmanager.hasplugin("pytest_cov")
     return Project(
         rootdir=config.rootpath,
         directory=config.invocation_params.dir,
         inipath=config.inipath,
-        args=(*(["--no-cov"] if covered else []), *map(str, config.invocation_params.args)),
+        args=(*_no_coverage(config, settings), *map(str, config.invocation_params.args)),
         path=tuple(path),
         files=tuple(dict.fromkeys(item.path for item in session.items)),
         conftests=tuple(sorted(Path(name) for name in conftests if name is not None)),
@@ -227,6 +226,15 @@ def make_project(session: pytest.Session, path: Sequence[str], settings: Config)
         packages=settings.packages,
         baseline_dir=settings.baseline_dir,
     )
+
+
+def _no_coverage(config: pytest.Config, settings: Config) -> list[str]:
+    """Return the arguments that keep workers from measuring coverage too, where this run might."""
+    if not config.pluginmanager.hasplugin("pytest_cov"):
+        return []
+    # Another interpreter may not have pytest-cov, and would know neither this flag nor the run's own.
+    other = settings.against is not None and settings.against.startswith("python:")
+    return [*(["-p", "pytest_rlperf.measure.uncovered"] if other else []), "--no-cov"]
 
 
 def share_s(settings: Config, tests: int) -> float:

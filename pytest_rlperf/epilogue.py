@@ -14,8 +14,9 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.ledger import Ledger
 from pytest_rlperf.options import Config
 from pytest_rlperf.outputs import Page, write_outputs
-from pytest_rlperf.report.github import GitHubRun, place_of, reproducing, write_github
+from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.matrix import render_matrix
+from pytest_rlperf.report.rerun import reproducing
 from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.summary import Summary, next_commands, saved_notes, uncompared_notes
 from pytest_rlperf.report.terminal import render_summary
@@ -67,7 +68,7 @@ class Epilogue:
                 tolerances={
                     key: self._ledger.tolerance(key, settings[key]) for key in self._ledger.outcomes if key in settings
                 },
-                command=self._again(),
+                command=self._again(self._config.option.file_or_dir),
                 created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
             ),
         )
@@ -99,7 +100,7 @@ class Epilogue:
         """Write GitHub's files, where this is one of its jobs, and return the commands to print."""
         github = GitHubRun(
             summary=summary,
-            command=reproducing([str(arg) for arg in self._config.invocation_params.args]),
+            command=self._again(),
             lines=self._places,
             environment=self._ledger.changes(),
             unmeasured=unmeasured,
@@ -120,14 +121,23 @@ class Epilogue:
                 *uncompared_notes(ledger.uncompared, verbose=verbose),
                 *saved_notes(ledger.saved),
             ],
-            commands=next_commands(
-                list(ledger.outcomes.values()),
-                self._command(),
-                saved=ledger.saved is not None,
-                against=self._settings.against is not None,
-                verbose=verbose,
-            ),
+            commands=self._next(verbose=verbose),
         )
+
+    def _next(self, *, verbose: bool) -> list[str]:
+        """Return what would be typed next, each with what it does."""
+        saved, command = self._ledger.saved, self._command()
+        commands = next_commands(
+            list(self._ledger.outcomes.values()),
+            command,
+            saved=saved is not None,
+            against=self._settings.against is not None,
+            verbose=verbose,
+        )
+        if saved is not None and saved.stored:
+            commit = "commit that file; " if saved.settleable else ""
+            commands.insert(0, f"{commit}from now on this compares with it:\n  {command} --rlperf")
+        return commands
 
     def _unmeasured(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> dict[str, str]:
         """Return why tests have no figures, by their keys; of those that failed some have."""
@@ -149,9 +159,6 @@ class Epilogue:
                 kept.append(arg)
         return shlex.join(["pytest", *kept])
 
-    def _again(self) -> str:
-        """Return what measures one test again, where its key is put behind it."""
-        against = [] if self._settings.against is None else [f"--rlperf-against={self._settings.against}"]
-        baseline = [] if self._settings.baseline == "default" else [f"--rlperf-baseline={self._settings.baseline}"]
-        pyargs = ["--pyargs"] if self._config.option.pyargs else []
-        return shlex.join(["pytest", "--rlperf", *against, *baseline, *pyargs])
+    def _again(self, paths: Collection[str] = ()) -> str:
+        """Return what measures this run again; less its ``paths``, one test where its key is put behind it."""
+        return reproducing([str(arg) for arg in self._config.invocation_params.args], paths)

@@ -74,7 +74,10 @@ class _Measurement:
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self._engine = request.config.stash.get(ENGINE, None) or RunOnce()
         self._item: pytest.Item = request.node
-        check_markers(self._item)  # a typo in a marker is told in every run, not only where it would count
+        try:
+            check_markers(self._item)  # a typo in a marker is told in every run, not only where it would count
+        except pytest.UsageError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
         self._used = False
 
     def __call__(self, component: str, *args: Any, phases: Any = None, **kwargs: Any) -> Result:
@@ -145,9 +148,9 @@ def rlperf(_rlperf_measurement: _Measurement) -> Measure:
 def rlperf_vecenv_step(_rlperf_measurement: _Measurement) -> Measure:
     """Measure a vector env's step: ``rlperf_vecenv_step(env)``, or a thunk making one, or stepping ``num_envs``.
 
-    Knows gymnasium's VectorEnv in any autoreset mode and Stable-Baselines3's VecEnv. Actions are drawn beforehand;
-    calls that only reset an env are not counted as its steps. ComponentError where what a step returns does not have
-    a row an env.
+    Knows the vector envs of many libraries, and others by ``reset()``, ``step(actions)``, ``num_envs`` and a space to
+    draw actions from. Actions are drawn beforehand; calls that only reset an env are not counted as its steps.
+    ComponentError where what a step returns does not have a row an env.
     """
 
     def measure(env: Any, num_envs: int | None = None, *, phases: Phases | None = None) -> Result:
@@ -201,8 +204,8 @@ def rlperf_gae(_rlperf_measurement: _Measurement) -> Measure:
 def rlperf_sac_update(_rlperf_measurement: _Measurement) -> Measure:
     """Measure one SAC gradient step: ``rlperf_sac_update(agent, batch_size=256)``, or a thunk doing one.
 
-    Calls ``agent.update(batch_size)``. ComponentError where that changes no parameter of the agent's, or makes one
-    NaN or infinite.
+    Calls ``agent.update(batch_size)``. ComponentError where that changes nothing that can be seen, or makes a
+    parameter NaN or infinite; what trains out of sight is measured by ``rlperf(update, unit="update", check=…)``.
     """
 
     def measure(agent: Any, batch_size: int | None = None, *, phases: Phases | None = None) -> Result:
@@ -216,8 +219,9 @@ def rlperf_sac_update(_rlperf_measurement: _Measurement) -> Measure:
 def rlperf_ppo_collect(_rlperf_measurement: _Measurement) -> Measure:
     """Measure one PPO rollout: ``rlperf_ppo_collect(agent, n_steps=128)``, or a thunk with ``items=`` env steps.
 
-    Calls ``agent.collect(n_steps)``. ComponentError where an array of the rollout does not have ``n_steps`` rows (one
-    more is allowed, and what is called last, next or final), or holds NaN or infinity.
+    Calls ``agent.collect(n_steps)``. ComponentError where an array of the rollout does not have ``n_steps`` rows (or
+    ``n_steps × num_envs``, or ``(num_envs, n_steps, …)``, where the agent's env has ``num_envs``; one more is allowed,
+    and what is called last, next or final), or holds NaN or infinity.
     """
 
     def measure(

@@ -1,8 +1,8 @@
-"""What a run has found: each test's result beside its baseline, judged; and at the end, what of it is stored."""
+"""What a run has found: each test's result beside its baseline, judged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,15 @@ from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import differences, this_machine
 from pytest_rlperf.baseline.provenance import Tree, changed_versions, make_provenance, read_tree
 from pytest_rlperf.baseline.store import Store
-from pytest_rlperf.judge.allowance import allow
+from pytest_rlperf.judge.allowance import allow, unmatched_notes
 from pytest_rlperf.judge.counters import combine, uncounted
 from pytest_rlperf.judge.creep import creep
 from pytest_rlperf.judge.fitness import judge_fitness
 from pytest_rlperf.judge.live import LIVE_TOLERANCE, live_policy
+from pytest_rlperf.judge.saying import without_advice
 from pytest_rlperf.judge.verdict import can_certify, judge_stored, stored_policy
 from pytest_rlperf.measure.sides.trailers import read_allowances
-from pytest_rlperf.measure.solo import WORKERS
 from pytest_rlperf.model import (
-    Acceptance,
     Allowance,
     Baseline,
     Fitness,
@@ -154,7 +153,8 @@ class Ledger:
 
     def judge(self, key: str, measured: Result, policy: Policy) -> Verdict:
         """Judge a result by stored numbers."""
-        return judge_stored(measured, self.stored(key), self._others, policy)
+        verdict = judge_stored(measured, self.stored(key), self._others, policy)
+        return without_advice(verdict) if self.settings.save else verdict
 
     def with_counts(self, result: Result, base: Result | None, verdict: Verdict, settings: Config) -> Verdict:
         """Return ``verdict`` with what exact counts say: of ``base`` in a live comparison, else of the stored ones."""
@@ -178,13 +178,21 @@ class Ledger:
         return verdict
 
     def allow(self, key: str, verdict: Verdict, base: str | None) -> Verdict:
-        """Return ``verdict`` accepted where commits since ``base``, a full SHA, say that so much slower is meant."""
-        if verdict.status is not Status.SLOWER or base is None:
+        """Return ``verdict`` accepted where commits since ``base``, a full SHA, say that so much slower is meant.
+
+        Where nothing is slower, only the messages that can still be amended are read: those of the change at hand.
+        """
+        if base is None or (verdict.status is not Status.SLOWER and self.settings.against is None):
             return verdict
         if base not in self._allowances:
             self._allowances[base], notes = read_allowances(self._root, base)
             self.notes += [note for note in notes if note not in self.notes]
         return allow(verdict, key, self._allowances[base])
+
+    def note_unmatched(self, keys: Collection[str]) -> None:
+        """Take note of what commits allow of none of the tests of ``keys``, all that could have been measured."""
+        allowances = dict.fromkeys(each for found in self._allowances.values() for each in found)
+        self.notes += unmatched_notes(list(allowances), keys)
 
     def gates_outdated(self, result: Result, settings: Config) -> bool:
         """Whether counts gate a test and those stored are of other versions, so that only live sides can tell."""
@@ -260,45 +268,3 @@ class Ledger:
         settings = self.settings
         outputs = (settings.json, settings.html, settings.benchmark_json, settings.trace)
         return read_tree(self._root, settings.baseline_dir, [path for path in outputs if path is not None])
-
-    def save(self, failed: Iterable[str], run_failed: bool) -> None:
-        """Store what may be stored: nothing of a test that failed, and nothing over old figures in a run that did."""
-        now = self.provenance()
-        self.saved = Saved(self.store.path, settleable=now.settleable)
-        verdicts = [outcome.verdict for outcome in self.outcomes.values()]
-        slower = any(verdict.status is Status.SLOWER and not verdict.accepted for verdict in verdicts)
-        locked = (run_failed or slower) and self.settings.accept is None
-        failures = set(failed)
-        session = now.created if now.commit is None else f"{now.created} {now.commit[:12]}"
-        results = {}
-        for key, outcome in self.outcomes.items():
-            refusal = self._refusal(key, outcome, locked=locked, failed=key in failures)
-            if refusal is None:
-                result = replace(outcome.result, shares=())  # told for their own sake, and compared with nothing
-                results[key] = StoredResult(result, session, self._acceptance(outcome, now.created))
-                self.saved.stored.append(key)
-            else:
-                self.saved.kept_back[key] = refusal
-        if results:
-            self.store.write(session, now, results)
-
-    def _refusal(self, key: str, outcome: Outcome, *, locked: bool, failed: bool) -> str | None:
-        """Return why a test's figures are not stored, None where they are."""
-        if failed:
-            return "it failed"
-        if outcome.verdict.status is Status.INVALID:
-            return "its measurement was INVALID"
-        if len(outcome.result.workers) < WORKERS:
-            return f"{len(outcome.result.workers)} of {WORKERS} workers measured it; raise --rlperf-max-time"
-        if outcome.verdict.suspect and outcome.baseline is not None and not outcome.verdict.accepted:
-            return 'they may be slower than the old figures; --rlperf-accept="why" replaces them'
-        if locked and (outcome.baseline is not None or outcome.verdict.status is Status.SLOWER):
-            return 'a run with failures or something SLOWER keeps old figures; --rlperf-accept="why" replaces them'
-        return None
-
-    def _acceptance(self, outcome: Outcome, created: str) -> Acceptance | None:
-        verdict, allowance = outcome.verdict, outcome.verdict.allowance
-        if not verdict.accepted or outcome.baseline is None or verdict.status is not Status.SLOWER:
-            return None
-        reason = self.settings.accept or ("" if allowance is None else f"{allowance.reason} ({allowance.commit})")
-        return Acceptance(reason, created, outcome.baseline.result.call_s)

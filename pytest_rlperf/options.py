@@ -6,10 +6,11 @@ A marker beats the command line, which beats the ini file, which beats the defau
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -30,6 +31,9 @@ from pytest_rlperf.values import (
     parse_spec,
     parse_tolerance,
 )
+
+if TYPE_CHECKING:
+    from _pytest.nodes import Node
 
 MARKER = "rlperf"
 
@@ -143,8 +147,8 @@ class Config:
     def for_test(self, item: pytest.Item) -> Config:
         """Return the settings with ``item``'s markers on top, the closest marker first."""
         overrides: dict[str, Any] = {}
-        for marker in item.iter_markers(MARKER):
-            for name, value in _marker_settings(marker, item.nodeid).items():
+        for node, marker in item.iter_markers_with_node(MARKER):
+            for name, value in _marker_settings(marker, _place(node, item)).items():
                 overrides.setdefault(name, value)
         if not self.counters.are_counted:
             overrides.pop("counters", None)  # off is off: it is there to find out what counting does to a test
@@ -174,8 +178,8 @@ def add_marker(config: pytest.Config) -> None:
 
 def check_markers(item: pytest.Item) -> None:
     """Raise UsageError where one of the test's markers cannot be read."""
-    for marker in item.iter_markers(MARKER):
-        _marker_settings(marker, item.nodeid)
+    for node, marker in item.iter_markers_with_node(MARKER):
+        _marker_settings(marker, _place(node, item))
 
 
 def read_option(config: pytest.Config, name: str) -> Any:
@@ -262,16 +266,24 @@ def _read(option: Option, config: pytest.Config) -> Any:
         raise pytest.UsageError(f"{source}={value}: {error}") from None
 
 
-def _marker_settings(marker: pytest.Mark, nodeid: str) -> dict[str, Any]:
+def _place(node: Node, item: pytest.Item) -> str:
+    """Return where the test, class or module is that bears a marker of ``item``, and what it is called."""
+    _, line, _ = getattr(node, "reportinfo", item.reportinfo)()
+    return f"{node.nodeid.partition('::')[0]}:{(line or 0) + 1}: {node.name}"
+
+
+def _marker_settings(marker: pytest.Mark, place: str) -> dict[str, Any]:
     """Return one marker's settings by option name; anything it cannot mean is a UsageError."""
-    where = f"{nodeid}: @pytest.mark.{MARKER}"
+    where = f"{place}: @pytest.mark.{MARKER}"
     known = ", ".join(_MARKER_NAMES)
     if marker.args:
         raise pytest.UsageError(f"{where} takes keywords only ({known}), not {marker.args[0]!r}")
     settings = {}
     for name, value in marker.kwargs.items():
         if name not in _MARKER_NAMES:
-            raise pytest.UsageError(f"{where} has no keyword {name!r}; it has: {known}")
+            close = difflib.get_close_matches(name, _MARKER_NAMES, 1)
+            meant = f" (did you mean {close[0]!r}?)" if close else ""
+            raise pytest.UsageError(f"{where} has no keyword {name!r}{meant}; it has: {known}")
         option = _MARKER_NAMES[name]
         try:
             settings[option.name] = option.parse(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import pytest
 
@@ -20,6 +21,9 @@ from pytest_rlperf.outputs import check_outputs
 from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.github import check_github
 from pytest_rlperf.report.terminal import LiveLine, NoLine
+from pytest_rlperf.saving import save
+
+_BESIDE = "the time that imports and fixtures take"
 
 
 class MeasuredRun:
@@ -33,6 +37,7 @@ class MeasuredRun:
         self._failed: set[str] = set()
         self._passed: list[str] = []
         self._items: dict[str, pytest.Item] = {}
+        self._left_out: set[str] = set()  # keys of measured tests that -k, -m and the like have deselected
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
             self._notes.append("pytest-xdist's distribution is off: measured tests run one at a time")
             config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
@@ -57,18 +62,23 @@ class MeasuredRun:
             return [f"rlperf: live pairs against {self._settings.against}", *self._notes]
         store = self._ledger.store
         found = "" if self._ledger.baseline is not None else ", none yet for this machine class"
-        return [f"rlperf: baseline {store.name!r} in {self._settings.baseline_dir}{found}", *self._notes]
+        stored = "; figures are stored there" if self._settings.save else ""
+        return [f"rlperf: baseline {store.name!r} in {self._settings.baseline_dir}{found}{stored}", *self._notes]
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keep the measured tests only, and read their markers before any time is spent."""
-        measured = [item for item in items if is_measured(item) or uses_benchmark(item)]
+        measured = [item for item in items if _can_be_measured(item)]
         dropped = [item for item in items if item not in set(measured)]
         items[:] = measured
         if dropped:
             config.hook.pytest_deselected(items=dropped)
         for item in items:
             self._settings.for_test(item)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Remember which measured tests there are beside those of this run."""
+        self._left_out.update(result_key(item) for item in items if _can_be_measured(item))
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
         """Say how long it will take."""
@@ -78,15 +88,14 @@ class MeasuredRun:
         if self._settings.selfcheck:
             trials = 1 + len(self._settings.slowdowns)
             each_s = trials * (expected_s(self._settings.pairs[0]) + 1)
-            return f"rlperf: {tests}, each {trials} times: about {units.seconds(each_s * len(items))}"
+            return f"rlperf: {tests}, each {trials} times: {_about(each_s * len(items))} and {_BESIDE}"
         if self._settings.against is not None:
             least = self._settings.pairs[0]
             each_s = min(expected_s(least) + 1, self._settings.max_time_s, share_s(self._settings, len(items)))
-            total = units.seconds(each_s * len(items))
-            return f"rlperf: {tests} in {least} live pairs each or more: {total} or more beside imports and fixtures"
+            total = _about(each_s * len(items))
+            return f"rlperf: {tests} in {least} live pairs each or more: {total} or more, and {_BESIDE}"
         each_s = min(expected_s(WORKERS), self._settings.max_time_s, share_s(self._settings, len(items)))
-        total = units.seconds(each_s * len(items))
-        return f"rlperf: {tests} in {WORKERS} processes each, {total} beside imports and fixtures"
+        return f"rlperf: {tests} in {WORKERS} processes each: {_about(each_s * len(items))}, and {_BESIDE}"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -136,6 +145,8 @@ class MeasuredRun:
         if exitstatus == pytest.ExitCode.OK and not (self._ledger.outcomes or self._ledger.selfchecks):
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             self._notes.append("nothing was measured: no test called an rlperf fixture")
+        if not names_tests(self._config):
+            self._ledger.note_unmatched({*keys.values(), *self._left_out})
         failed = {keys[nodeid] for nodeid in self._failed if nodeid in keys}
         if self._settings.save and self._ledger.outcomes:
             self._save(session, failed, finished=finished)
@@ -149,7 +160,7 @@ class MeasuredRun:
             self._notes.append("nothing was stored: the run was interrupted")
             return
         try:
-            self._ledger.save(failed, run_failed=bool(session.testsfailed))
+            save(self._ledger, failed)
         except BaselineError as error:
             self._notes.append(str(error))
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
@@ -171,3 +182,18 @@ class MeasuredRun:
         if reporter is None or not reporter.isatty or not reporter.hasmarkup or self._config.option.capture == "no":
             return NoLine()
         return LiveLine(reporter._tw, reporter._tw._file)
+
+
+def _about(seconds: float) -> str:
+    """Write an estimate, in no more digits than are known."""
+    return f"about {max(1.0, seconds):.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} min"
+
+
+def names_tests(config: pytest.Config) -> bool:
+    """Whether files or tests were named, or --lf left files out: then there are tests that nobody has collected."""
+    named = any("::" in arg or arg.endswith(".py") for arg in config.args)
+    return named or bool(getattr(config.option, "lf", False))
+
+
+def _can_be_measured(item: pytest.Item) -> bool:
+    return is_measured(item) or uses_benchmark(item)

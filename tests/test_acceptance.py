@@ -6,22 +6,28 @@ import json
 import statistics
 import subprocess
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
 
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import main
-from pytest_rlperf.judge.allowance import allow
+from pytest_rlperf.judge.allowance import allow, unmatched_notes
+from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.creep import creep
-from pytest_rlperf.measure.sides.trailers import parse_allowance, read_allowances
+from pytest_rlperf.ledger import Ledger
+from pytest_rlperf.measure.sides.trailers import TRAILER, parse_allowance, read_allowances
 from pytest_rlperf.model import (
     Allowance,
-    CounterChange,
+    Counting,
     Estimate,
     Figures,
     Machine,
+    Outcome,
+    PhaseCounts,
     Provenance,
     Reason,
     Result,
@@ -30,6 +36,12 @@ from pytest_rlperf.model import (
     Verdict,
     WorkerRecord,
 )
+from pytest_rlperf.options import read_config
+from pytest_rlperf.report.accepting import trailer
+from pytest_rlperf.report.github import GitHubRun, render_summary_markdown
+from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.run import names_tests
+from pytest_rlperf.saving import save
 
 SLOWER = Verdict(
     status=Status.SLOWER,
@@ -82,6 +94,15 @@ def test_trailers_of_the_change_alone_count(repository: Path) -> None:
     ]
 
 
+def test_counts_have_a_form_of_their_own(repository: Path) -> None:
+    """Counts are accepted by that word where a percentage of time would stand, and no time with them."""
+    base = git(repository, "rev-parse", "HEAD")
+    sha = commit(repository, "Log it\n\nRlperf-Accept: test_sac*  counts the loss is logged\n  after each step")
+    found, notes = read_allowances(repository, base)
+    assert not notes
+    assert found == [Allowance("test_sac*", 0.0, "the loss is logged after each step", sha[:12])]
+
+
 def test_a_line_that_git_takes_for_no_trailer_accepts_nothing_and_is_named(repository: Path) -> None:
     """Trailers are the last paragraph of a message; elsewhere the line is text, which its author should know."""
     base = git(repository, "rev-parse", "HEAD")
@@ -101,7 +122,19 @@ def test_settings_of_git_change_nothing(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["test_gae", "test_gae <= 9% ", "<= +9% why", "test_gae <= nine% why", "test_gae > 9% x"]
+    "value",
+    [
+        "test_gae",
+        "test_gae <= 9% ",
+        "<= +9% why",
+        "test_gae <= nine% why",
+        "test_gae > 9% x",
+        "test_gae counts",
+        "counts more of it",
+        "test_gae counts: why",
+        "test_gae <= nine% counts too",
+        "test_gae and test_sac counts why",
+    ],
 )
 def test_a_trailer_that_cannot_be_read_accepts_nothing_and_is_named(repository: Path, value: str) -> None:
     """A slip of the pen is told with the form that was expected."""
@@ -112,6 +145,7 @@ def test_a_trailer_that_cannot_be_read_accepts_nothing_and_is_named(repository: 
     assert sha[:12] in note
     assert repr(value.strip()) in note
     assert "<= +10% the reason" in note
+    assert "test_name* counts the reason" in note
 
 
 def test_nothing_is_allowed_where_git_tells_nothing(tmp_path: Path) -> None:
@@ -152,13 +186,124 @@ def test_others_are_left_alone() -> None:
     assert allow(SLOWER, KEY, [allowance("test_sac*")]) == SLOWER
     undecided = replace(SLOWER, status=Status.UNDECIDED)
     assert allow(undecided, KEY, [allowance("*")]) == undecided
+    anyway = replace(SLOWER, accepted=True)
+    assert allow(anyway, KEY, [allowance("*", 5)]) == anyway
 
 
-def test_more_that_is_counted_is_accepted_too() -> None:
+def counted(ops: int) -> Counting:
+    """Return what was counted of a call that does so many operations."""
+    phases = tuple(PhaseCounts(path, {"ops:aten::mm": ops}, {}) for path in ("", "gae"))
+    return Counting(phases, workers=5, repetitions=2, notes=())
+
+
+def by_counts(verdict: Verdict) -> Verdict:
+    """Return the verdict of a time together with that of counts, which gate and are more than they were."""
+    return combine(verdict, counted(1), counted(2), ["ops:"])
+
+
+SAME_TIME = replace(SLOWER, status=Status.SAME, estimate=Estimate(1.01, 0.99, 1.03, 0.99, 0.99, 1.03), suspect=False)
+
+
+@pytest.mark.parametrize("estimate", [SLOWER.estimate, SAME_TIME.estimate, None])
+def test_more_that_is_counted_is_accepted_with_the_time(estimate: Estimate | None) -> None:
     """Exact counts have no percentage: where the time is within what is meant, or unknown, they are meant as well."""
-    more = CounterChange("gae", "ops:aten::mm", 1, 2)
-    verdict = replace(SLOWER, estimate=None, reason=Reason("counters", "gae: aten::mm 1 → 2"), counters=(more,))
-    assert allow(verdict, KEY, [allowance("test_gae*")]).accepted
+    verdict = by_counts(replace(SLOWER, status=Status.UNDECIDED, estimate=estimate))
+    assert verdict.fails(strict=False)
+    accepted = allow(verdict, KEY, [allowance("test_gae*")])
+    assert accepted.accepted
+    assert accepted.reason.message.endswith("; accepted up to 9 % by 1a2b3c4d5e6f: larger networks")
+
+
+@pytest.mark.parametrize("time", [SAME_TIME, replace(SLOWER, status=Status.UNDECIDED)])
+def test_more_that_is_counted_is_accepted_by_itself(time: Verdict) -> None:
+    """Where nothing but counts says SLOWER, the word is enough, whatever the time may be."""
+    accepted = allow(by_counts(time), KEY, [counts_allowance("test_gae*")])
+    assert (accepted.status, accepted.accepted) == (Status.SLOWER, True)
+    assert accepted.reason.message == (
+        f"gae: aten::mm 1 → 2\ntime alone: {time.status.value}, 4 live pairs; counts accepted by 1a2b3c4d5e6f: logged"
+    )
+
+
+def test_counts_that_are_meant_accept_no_time() -> None:
+    """What is slower by its time fails, with or without more that is counted, and says what is missing."""
+    for verdict in (SLOWER, by_counts(SLOWER)):
+        judged = allow(verdict, KEY, [counts_allowance("*")])
+        assert judged.fails(strict=False)
+        assert judged.reason.message.endswith("; it is slower by its time, and 1a2b3c4d5e6f accepts its counts alone")
+        assert allow(verdict, KEY, [counts_allowance("*"), allowance("*")]).accepted
+
+
+def counts_allowance(pattern: str) -> Allowance:
+    """Return an allowance of counts alone, as a commit gives it."""
+    found = parse_allowance(f"{pattern} counts logged", "1a2b3c4d5e6f")
+    assert found is not None
+    return found
+
+
+def test_counts_that_are_meant_are_listed_with_their_reason() -> None:
+    """Who reads GitHub's summary sees which counts were let through, by whom, and why."""
+    accepted = allow(by_counts(SAME_TIME), KEY, [counts_allowance("test_gae*")])
+    run = GitHubRun(
+        summary=Summary(machine="here", origins=(), notes=(), commands=()),
+        command="pytest --rlperf",
+        lines={},
+        environment=(),
+        unmeasured={},
+        strict=False,
+        json=None,
+    )
+    text = unescape(render_summary_markdown([Outcome(measured(10.0), None, None, accepted, 1.0)], run))
+    assert text.startswith("## ✅ Nothing got slower but on purpose: 1 accepted\n")
+    (line,) = text.partition("Slower on purpose:\n\n")[2].partition("\n\n")[0].splitlines()
+    assert line.startswith("- <code>test_gae[128-8]</code>: gae: aten::mm 1 → 2 time alone: SAME")
+    assert line.endswith("; counts accepted by 1a2b3c4d5e6f: logged")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "high", "line"),
+    [(1.08, 1.1, "test_gae* <= +10%"), (1.5, float("inf"), "test_gae* <= +50%"), (None, None, "test_gae* counts")],
+)
+def test_the_line_to_copy_accepts(ratio: float | None, high: float | None, line: str) -> None:
+    """What a report has ready for a commit's message is of a form that is read, and fits the test."""
+    said = trailer(KEY, ratio, high)
+    assert said == f"{TRAILER}: {line}"
+    read = parse_allowance(f"{said} why".partition(": ")[2], "1a2b3c4d5e6f")
+    assert read is not None
+    assert allow(SLOWER if ratio else by_counts(SAME_TIME), KEY, [read]).accepted
+
+
+# ------------------------------------------------------------------ what fits no test
+
+KEYS = [
+    KEY,
+    "tests/test_perf.py::test_gae[512-8]",
+    "tests/test_perf.py::TestSAC::test_update",
+    "perf/test_b.py::test_b",
+]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "close"),
+    [
+        ("test_gea*", "; close to it is 'test_gae*'"),
+        ("test_gae", "; close to it is 'test_gae*'"),
+        ("test_update", "; close to it is 'TestSAC::test_update'"),
+        ("tests/test_perf.py::test_gea", "; close to it is 'test_gae*'"),
+        ("*rollout*", ""),
+    ],
+)
+def test_a_trailer_that_fits_no_test_is_named(pattern: str, close: str) -> None:
+    """With its commit, and the name that may have been meant, in the form that would fit."""
+    (note,) = unmatched_notes([allowance(pattern)], KEYS)
+    assert note == (
+        f"Rlperf-Accept of 1a2b3c4d5e6f accepts nothing: {pattern!r} fits no measured test of this run{close}"
+    )
+
+
+@pytest.mark.parametrize("pattern", ["*", KEY, "test_gae[512-8]", "TestSAC::*", "perf/*", "test_b"])
+def test_a_trailer_that_fits_a_test_is_not(pattern: str) -> None:
+    """Whatever the test's verdict is."""
+    assert not unmatched_notes([allowance(pattern), counts_allowance(pattern)], KEYS)
 
 
 # ------------------------------------------------------------------ slow creep
@@ -221,12 +366,16 @@ def test_another_workload_begins_anew(store: Store) -> None:
 # ------------------------------------------------------------------ all of it
 
 WORK = """
+    def one():
+        return 1
+
+
     def meant():
-        return sum(range({rounds}))
+        return sum(one() for _ in range({rounds}))
 
 
     def slipped():
-        return sum(range({rounds}))
+        return sum(one() for _ in range({rounds}))
 """
 TESTS = """
     from work import meant, slipped
@@ -239,17 +388,82 @@ TESTS = """
     def test_slipped(rlperf):
         rlperf(slipped)
 """
-MEASURED = ("-p", "no:cacheprovider", "--rlperf-confirm=never", "--rlperf-max-time=1")
+# Both are slower by what they do as well: a busy machine can make their time UNDECIDED, but not their counts.
+MEASURED = ("-p", "no:cacheprovider", "--rlperf-confirm=never", "--rlperf-max-time=1", "--rlperf-counters=gate")
+
+
+UNMATCHED = "Rlperf-Accept of {} accepts nothing: 'test_ment' fits no measured test of this run"
+
+
+def test_a_trailer_that_fits_no_test_is_told_whatever_the_verdict(
+    pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live comparison reads what the change says though nothing is slower; a test that -k leaves out is there."""
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    pytester.makefile(".ini", pytest="[pytest]")
+    (pytester.path / ".gitignore").write_text("__pycache__\nstd*\n", encoding="utf-8")
+    pytester.makepyfile(test_it=TESTS, work=WORK.format(rounds=500))
+    git(pytester.path, "init", "-q")
+    git(pytester.path, "add", "--all")
+    commit(pytester.path, "First")
+    (pytester.path / "work.py").write_text("# The same.\n" + dedent(WORK.format(rounds=500)), encoding="utf-8")
+    git(pytester.path, "add", "--all")
+    sha = commit(pytester.path, "Say so\n\nRlperf-Accept: test_ment counts why\nRlperf-Accept: test_slipped <= +9% why")
+    run = pytester.runpytest_subprocess("--rlperf-against=HEAD~1", "-k", "meant", "--rlperf-pairs=2..2", *MEASURED)
+    run.stdout.fnmatch_lines([f"note *{UNMATCHED.format(sha[:12])}; close to it is 'test_meant'"])
+    assert run.stdout.str().count("fits no measured test") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "are_named"),
+    [
+        ([], False),
+        (["tests"], False),
+        (["-k", "sac"], False),
+        (["test_it.py"], True),
+        (["test_it.py::test_a"], True),
+        (["--lf"], True),
+    ],
+)
+def test_tests_that_were_chosen_by_name_are_not_all(
+    pytester: pytest.Pytester, args: list[str], are_named: bool
+) -> None:
+    """What lies beside files that were named, nobody has collected: a pattern may fit it."""
+    pytester.makepyfile(test_it="")
+    pytester.mkdir("tests")
+    assert names_tests(pytester.parseconfig(*args)) is are_named
+
+
+@pytest.mark.parametrize("suspect", [False, True])
+@pytest.mark.parametrize("by", ["counts", "<= +9%", "--rlperf-accept"])
+def test_counts_that_are_meant_store_no_time_that_may_be_slower(
+    tmp_path: Path, pytester: pytest.Pytester, by: str, suspect: bool
+) -> None:
+    """Figures whose time is under suspicion replace no others where a commit accepts counts alone."""
+    flags = ["--rlperf-accept=why"] if by == "--rlperf-accept" else []
+    ledger = Ledger(read_config(pytester.parseconfig("--rlperf-save-baseline", *flags)), pytester.path)
+    stored_in(ledger.store, "1", 10.0)
+    ledger = Ledger(ledger.settings, pytester.path)
+    time = replace(SLOWER, status=Status.UNDECIDED, suspect=suspect, accepted=bool(flags))
+    said = [] if flags else [parse_allowance(f"test_gae* {by} logged", "1a2b3c4d5e6f")]
+    verdict = allow(by_counts(time), KEY, [each for each in said if each is not None])
+    assert verdict.accepted
+    ledger.enter(KEY, measured(10.8), None, verdict, 1.0)
+    save(ledger, set())
+    assert ledger.saved is not None
+    assert list(ledger.saved.kept_back) == ([KEY] if by == "counts" and suspect else [])
 
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Return a project whose commit makes two tests twice as slow, one of which its message accepts."""
+    """Return a project whose commit makes two tests four times as slow, one of which its message accepts."""
+    monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
     pytester.makefile(".ini", pytest="[pytest]")
     (pytester.path / ".gitignore").write_text("__pycache__\nrunpytest-*\nstd*\n", encoding="utf-8")
-    pytester.makepyfile(test_it=TESTS, work=WORK.format(rounds=4000))
+    pytester.makepyfile(test_it=TESTS, work=WORK.format(rounds=500))
     git(pytester.path, "init", "-q")
     git(pytester.path, "add", "--all")
     commit(pytester.path, "First")
@@ -261,10 +475,11 @@ def project(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.Monke
     slipped = {**meant, "result": {**meant["result"], "nodeid": "test_it.py::test_slipped"}}
     stored["results"]["test_it.py::test_slipped"] = slipped
     path.write_text(json.dumps(stored), encoding="utf-8")
-    pytester.makepyfile(work=WORK.format(rounds=8000))
+    pytester.makepyfile(work=WORK.format(rounds=2000))
     git(pytester.path, "add", "--all")
-    accepting = "Rlperf-Accept: test_meant <= +300% two critics\nRlperf-Accept: test_slipped <= +9% a copy"
-    commit(pytester.path, f"Twice\n\n{accepting}")
+    accepting = ("test_meant <= +1900% two critics", "test_slipped <= +9% a copy", "test_ment counts a slip of the pen")
+    trailers = "\n".join(f"Rlperf-Accept: {each}" for each in accepting)
+    commit(pytester.path, f"Four times\n\n{trailers}")
     return pytester
 
 
@@ -283,7 +498,8 @@ def test_what_a_commit_means_is_let_through_and_told(
             "E       *more than the 9 % that * accepts",
             "test_meant *SLOWER (accepted)",
             "test_slipped *SLOWER",
-            f"::notice file=test_it.py,line=*accepted up to 300 %25 by {sha}: two critics",
+            f"note *{UNMATCHED.format(sha)}; close to it is 'test_meant'",
+            f"::notice file=test_it.py,line=*accepted up to 1900 %25 by {sha}: two critics",
         ]
     )
     verdicts = {
@@ -293,13 +509,15 @@ def test_what_a_commit_means_is_let_through_and_told(
     assert not verdicts["test_it.py::test_slipped"]["accepted"]
     summary = (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert "Slower on purpose:\n\n- <code>test&#95;meant</code>: " in summary
-    assert f"accepted up to 300 % by {sha}&#58; two critics" in summary
-    assert "Rlperf-Accept: test_slipped <= +" in summary
+    assert f"accepted up to 1900 % by {sha}&#58; two critics" in summary
+    assert "Rlperf-Accept: test_slipped " in summary
+    assert "&#39;test&#95;ment&#39; fits no measured test of this run; close to it is" in summary
     monkeypatch.delenv("GITHUB_ACTIONS")
 
     before = baseline(project)
     saved = project.runpytest_subprocess("--rlperf-save-baseline", "-k", "meant", *MEASURED)
     assert saved.ret == 0
+    assert saved.stdout.str().count("fits no measured test") == 1  # what -k leaves out is there all the same
     kept = baseline(project)["test_it.py::test_meant"]
     assert kept["accepted"]["reason"] == f"two critics ({sha})"
     assert kept["accepted"]["previous_call_s"] == median_s(before["test_it.py::test_meant"])

@@ -181,6 +181,40 @@ def test_standard_input_is_a_file(
     assert capsys.readouterr().err.startswith("rlperf: error: standard input is JSON, but no run and no baseline; ")
 
 
+@pytest.mark.parametrize("place", ["", "default"])
+def test_a_directory_stands_for_the_one_file_in_it(
+    place: str, save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There or one directory deeper, as baselines lie; it is said which it is, and what is no run is passed over."""
+    store = stored(tmp_path / "baselines", result(SAMPLE, 12e-6))
+    (tmp_path / "baselines" / "settings.json").write_text("{}", encoding="utf-8")
+    directory = str(tmp_path / "baselines" / place)
+    assert main(["show", str(store.path)]) == Exit.NOTHING_SLOWER
+    table = capsys.readouterr().out
+    assert main(["show", directory]) == Exit.NOTHING_SLOWER
+    assert capsys.readouterr().out == f"{store.path}:\n\n{table}"
+    assert main(["diff", directory, save("run.json", outcome(result(SAMPLE, 12e-6)))]) == Exit.NOTHING_SLOWER
+    assert capsys.readouterr().out.startswith(f"A  {store.path}  (2026-01-02, ")
+
+
+def test_a_directory_of_several_files_or_none_is_a_usage_error(
+    save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that can be named are listed; where there is none, what would write one."""
+    for found in ("show", "machine"):
+        assert main([found, str(tmp_path)]) == Exit.USAGE
+        assert f"{tmp_path} is a directory without a run or a baseline that can be read; " in capsys.readouterr().err
+    store, run = stored(tmp_path, result(SAMPLE, 12e-6)), save("run.json", outcome(result(SAMPLE, 12e-6)))
+    assert main(["diff", run, str(tmp_path)]) == Exit.USAGE
+    assert capsys.readouterr().err == (
+        f"rlperf: error: {tmp_path} is a directory of 2 runs and baselines; name one of {store.path}, {run}\n"
+    )
+    store.path.unlink()
+    Path(run).write_text("{", encoding="utf-8")
+    assert main(["show", str(tmp_path)]) == Exit.USAGE
+    assert f"{run} is no run and no baseline" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["show", "machine", "diff", "accept"])
 def test_a_newer_file_is_a_usage_error(
     command: str, save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -244,6 +278,43 @@ def test_files_without_a_test_in_common_have_nothing_to_compare(save: Save) -> N
     """Exit code 5: no pass, and no failure."""
     one, other = save("a.json", outcome(result(UPDATE, 1e-3))), save("b.json", outcome(result(SAMPLE, 1e-3)))
     assert main(["diff", one, other]) == Exit.NOTHING_MEASURED
+
+
+def test_packages_differ_where_both_sides_had_loaded_them(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """What only one side's tests loaded is no change of the other's: nobody knows whether it is installed there."""
+    one = outcome(result(SAMPLE, 12e-6))
+    then = replace(THEN, packages={"numpy": "2.1", "torch": "2.13.0", "jax": "0.9"})
+    now = replace(NOW, packages={"numpy": "2.2", "torch": "2.13.0", "pluggy": "1.7.0"})
+    assert main(["diff", save("a.json", one, provenance=then), save("b.json", one, provenance=now)]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("packages", "loaded"))]
+    assert said == ["packages differ: numpy 2.1 → 2.2", "loaded in A only: jax 0.9", "loaded in B only: pluggy 1.7.0"]
+
+
+def test_packages_of_a_baseline_are_those_of_all_its_sessions(
+    save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A later session that stored one test had loaded what that test needs, and the others their own."""
+    store = stored(tmp_path / "b", result(UPDATE, 1e-3))
+    later = replace(NOW, packages={"torch": "2.13.0"})
+    store.write("now", later, {SAMPLE: StoredResult(result(SAMPLE, 12e-6), "now", None)})
+    run = save("run.json", outcome(result(UPDATE, 1e-3)), provenance=replace(NOW, packages={"numpy": "2.1"}))
+    assert main(["diff", str(store.path), run]) == Exit.NOTHING_SLOWER
+    out = capsys.readouterr().out
+    assert "packages differ" not in out
+    assert "\nloaded in A only: torch 2.13.0\n" in out
+
+
+def test_a_change_relative_to_the_kernel_is_told_where_one_ran(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """Live pairs run none, which is said beside the tests that have one; where none has, there is no column."""
+    kernelless, other = outcome(live(result(SAMPLE, 12e-6))), outcome(result(UPDATE, 1e-3))
+    a, b = save("a.json", outcome(result(SAMPLE, 12e-6)), other), save("b.json", kernelless, other)
+    main(["diff", a, b])
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert "vs kernel" in rows["test"]
+    assert "no kernel" in rows["test_sample"]
+    assert "no kernel" not in rows["test_update[256]"]
+    main(["diff", a, b, "-k", "sample"])
+    assert "kernel" not in capsys.readouterr().out
 
 
 def test_exact_counts_that_changed_are_named(save: Save, capsys: pytest.CaptureFixture[str]) -> None:

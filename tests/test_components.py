@@ -289,10 +289,10 @@ def test_an_env_of_an_unknown_type(env: Any) -> None:
 def test_a_single_env_is_no_vector_env() -> None:
     """An env made by a thunk that cannot be stepped as a vector is closed again."""
     env = blinking_env()()
-    with pytest.raises(ComponentError, match="BlinkingEnv; for another"):
+    with pytest.raises(ComponentError, match="BlinkingEnv, which has no num_envs; for another"):
         vecenv_workload(env)
     assert not env.closed
-    with pytest.raises(ComponentError, match="BlinkingEnv; for another"):
+    with pytest.raises(ComponentError, match="BlinkingEnv, which has no num_envs; for another"):
         vecenv_workload(lambda: env)
     assert env.closed
 

@@ -150,7 +150,7 @@ def test_throttling_that_nobody_tells_of_is_said() -> None:
     """Nothing is not the same as not throttled: the reader says what it lacks."""
     reader = nvml_reader(UUID, Nvml(nvmlDeviceGetCurrentClocksThrottleReasons=NVMLError("Not Supported")))
     assert reader.missing == NO_REASONS
-    assert reader.read() == Conditions(1.41e9, 1.41e9, 41.0, (), 0)
+    assert reader.read() == Conditions(1.41e9, 1.41e9, 41.0, None, 0)
 
 
 def test_a_driver_without_nvml_is_said() -> None:
@@ -219,6 +219,19 @@ def test_the_worst_conditions_are_kept() -> None:
     ]
     assert worst(seen) == Conditions(1.2e9, 2.5e9, 60.0, ("power cap", "power brake"), 3)
     assert worst([]) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [([None, None], None), ([None, ()], ()), ([(), None, ("power cap",)], ("power cap",))],
+)
+def test_not_throttled_and_not_known_are_two_things(
+    told: list[tuple[str, ...] | None], known: tuple[str, ...] | None
+) -> None:
+    """Where one look tells, that counts; where none does, nothing is known."""
+    found = worst(Conditions(None, None, None, reasons, None) for reasons in told)
+    assert found is not None
+    assert found.throttled == known
 
 
 # --------------------------------------------------------------------------- the machine class

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 from pytest_rlperf.model import Tally
+from pytest_rlperf.testing import VirtualGPU
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.timers.counting import tally
 from pytest_rlperf.timers.probes import OptimizerSteps, UpdateSections, standing_probes
@@ -27,6 +29,7 @@ pytestmark = pytest.mark.torch
 from pytest_rlperf.components.reference import PPO, SAC, ReplayBuffer, make_vec_env  # noqa: E402 - need PyTorch
 from pytest_rlperf.components.reference.envs import SYNTHETIC_ID  # noqa: E402
 from pytest_rlperf.components.reference.ppo import ActorCritic  # noqa: E402
+from pytest_rlperf.components.sac import sac_workload  # noqa: E402
 
 OUTER = hierarchical_timer("outer")
 INNER = hierarchical_timer("inner")
@@ -104,6 +107,130 @@ def test_optimizer_steps_are_those_of_the_phase_that_a_probe_makes() -> None:
 
     found = exact(count(call, probes=[OptimizerSteps()]))
     assert found["", "optimizer_steps"] == found["step", "optimizer_steps"] == 1
+
+
+class Deep(torch.autograd.Function):  # type: ignore[misc]  # PyTorch may be missing
+    """Goes back through itself so often that autograd takes a thread of its own for it."""
+
+    @staticmethod
+    def forward(context: Any, rows: Any, depth: int, seen: set[int]) -> Any:
+        """Do nothing to the rows."""
+        context.depth, context.seen = depth, seen
+        return rows.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> tuple[Any, None, None]:
+        """Go back once more."""
+        context.seen.add(threading.get_ident())
+        if context.depth:
+            with torch.enable_grad():
+                below = Deep.apply(torch.ones(2, requires_grad=True), context.depth - 1, context.seen)
+                below.mul(2).sum().backward()
+        return gradient, None, None
+
+
+def test_operations_in_threads_of_autograds_own_are_counted() -> None:
+    """There nothing of Python's is around an operation, as in every backward pass on a GPU."""
+    threads: set[int] = set()
+
+    def call() -> None:
+        Deep.apply(torch.ones(2, requires_grad=True), 70, threads).sum().backward()
+
+    found = count(call)
+    assert len(threads) > 1
+    assert found.notes == ()
+    counts = {(each.path, each.name): each.value for each in found.repetitions[0]}
+    assert counts["", "ops:aten::clone"] == 71
+
+
+def test_operations_of_other_threads_are_said_not_to_be_counted() -> None:
+    """PyTorch tells of them in their own thread alone; what this one does is counted as ever."""
+
+    def call() -> None:
+        torch.ones(3).sum()
+        thread = threading.Thread(target=lambda: torch.ones(3).sum())
+        thread.start()
+        thread.join()
+
+    found = count(call)
+    assert found.notes == (
+        "not counted: ops, ops_backward, float64_ops, grad_ops, tensor_peak_bytes, tensor_net_bytes, "
+        "tensor_allocations: of other threads, which use PyTorch as well",
+    )
+    counts = {(each.path, each.name): each.value for each in found.repetitions[0]}
+    assert counts["", "ops:aten::sum"] == 1
+
+
+class Wrapped(torch.Tensor):  # type: ignore[misc]  # as above
+    """A tensor that holds another one and sees to its operations, as libraries' own tensors do."""
+
+    @staticmethod
+    def __new__(cls, held: Any) -> Any:
+        """Look like the tensor held."""
+        return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device=held.device)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Have the tensors held do it."""
+        held = [each.held if isinstance(each, Wrapped) else each for each in args]
+        return Wrapped(func(*held, **(kwargs or {})))
+
+
+def forever() -> Iterator[Any]:
+    """Yield tensors from within a phase that stays open in between."""
+    while True:
+        with INNER:
+            yield torch.ones(2)
+
+
+def one_thread_more() -> Any:
+    """Change for a while how many threads PyTorch has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    rows = torch.ones(3) + 1
+    torch.set_num_threads(before)
+    return rows
+
+
+WEIGHTS = torch.arange(9.0).reshape(3, 3)
+WRAPPED: Any = Wrapped(torch.ones(4))
+GENERATOR = forever()
+
+
+@functools.cache
+def scripted() -> Any:
+    """Return a module that TorchScript runs."""
+    return torch.jit.script(torch.nn.ReLU())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("call", "operation"),
+    [
+        (lambda: (WRAPPED + 1).held, "aten::add"),
+        (lambda: torch.eye(3).to_sparse() @ WEIGHTS, "aten::mm"),
+        (lambda: torch.quantize_per_tensor(WEIGHTS, 0.5, 0, torch.quint8).dequantize(), "aten::dequantize"),
+        (lambda: (torch.empty(3, 3, device="meta") @ torch.empty(3, 3, device="meta")).stride(), "aten::mm"),
+        (lambda: torch.func.vmap(lambda row: row @ WEIGHTS)(WEIGHTS), "aten::mm"),
+        (lambda: torch.func.grad(lambda rows: rows.square().sum())(WEIGHTS), "aten::pow"),
+        (lambda: scripted()(WEIGHTS - 4), "aten::relu"),
+        (torch.inference_mode()(lambda: WEIGHTS + 1), "aten::add"),
+        (lambda: next(GENERATOR), "aten::ones"),
+        (one_thread_more, "aten::add"),
+    ],
+    ids=["subclass", "sparse", "quantised", "meta", "vmap", "grad", "script", "inference", "generator", "threads"],
+)
+def test_whatever_pytorch_has_is_counted_and_goes_on_as_before(call: Callable[[], Any], operation: str) -> None:
+    """Neither is anything left out, nor is a result another one while it is counted or afterwards."""
+    results: list[Any] = [call()]
+    found = exact(count(lambda: results.append(call())))
+    results.append(call())
+    assert found["", f"ops:{operation}"] >= 1
+    first, *others = [each.tolist() if isinstance(each, torch.Tensor) else each for each in results]
+    assert all(other == first for other in others)
 
 
 def test_memory_of_tensors_is_counted_by_phase() -> None:
@@ -453,16 +580,104 @@ def test_sections_of_an_update_are_counted_one_by_one() -> None:
         with timer:
             update()
 
-    one, other = (
-        # What the sections keep until they are told takes memory.
-        {(each.path, each.name): each.value for each in counts if not each.name.startswith("host_")}
-        for counts in tally(call, setup=None, probes=[sections], repetitions=2).repetitions
-    )
-    assert one == other
+    one = exact(count(call, probes=[sections]))
     assert one["update/critic", "ops:aten::_local_scalar_dense"] == 1
     assert ("update/actor", "ops:aten::_local_scalar_dense") not in one
     assert one["update/actor/step", "optimizer_steps"] == one["update/critic/step", "optimizer_steps"] == 1
     assert one["update", "python_calls"] >= one["update/critic", "python_calls"] > 0
+
+
+def test_sections_of_one_name_have_their_memory_together() -> None:
+    """Of two updates in a call, peaks are those of the larger and allocations of both; gaps are the update's own."""
+    agent = Plain()
+    sections = UpdateSections(agent)
+    timer, update = hierarchical_timer("update"), sections.around(agent.update)
+
+    def call(updates: int) -> None:
+        with timer:
+            for _ in range(updates):
+                update()
+
+    one, two = (exact(count(functools.partial(call, updates), probes=[sections])) for updates in (1, 2))
+    for path in ("update", "update/critic", "update/actor", "update/critic/backward"):
+        assert two[path, "tensor_allocations"] == 2 * one[path, "tensor_allocations"] > 0
+        assert two[path, "tensor_peak_bytes"] == one[path, "tensor_peak_bytes"] > 0
+    assert not [path for path, _ in one if "//" in path or path.endswith("/")]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "has_polyak"),
+    [(torch.float32, True), (torch.bfloat16, True), (torch.float64, True), (Wrapped, False)],
+    ids=str,
+)
+def test_target_networks_that_move_are_seen_whatever_they_are_of(dtype: Any, has_polyak: bool) -> None:
+    """Also without a function that moves them; of tensors that are not their own memory nothing is known."""
+    agent: Any = Plain()
+    agent.critic_target = torch.nn.Linear(6, 1)
+    if dtype is Wrapped:
+        agent.critic_target.bias = torch.nn.Parameter(Wrapped(torch.zeros(1)), requires_grad=False)
+    else:
+        agent.critic_target.to(dtype)
+    sections = UpdateSections(agent)
+    timer = hierarchical_timer("update")
+
+    def move() -> None:
+        agent.update()
+        with torch.no_grad():
+            agent.critic_target.weight.add_(1)
+            if dtype is not Wrapped:
+                agent.critic_target.bias.add_(1)
+
+    update = sections.around(move)
+
+    def call() -> None:
+        with timer:
+            update()
+
+    found = exact(count(call, probes=[sections]))
+    assert (("update/polyak", "ops") in found) is has_polyak
+    assert found["update/actor/step", "optimizer_steps"] == 1
+
+
+def test_a_devices_memory_is_told_by_section() -> None:
+    """Each section has its own peak over what was in use as it began."""
+    agent, gpu = Plain(), VirtualGPU()
+    sections = UpdateSections(agent)
+    timer, update = hierarchical_timer("update"), sections.around(agent.update)
+    agent.critic.register_forward_hook(lambda *_: gpu.allocate(5120).free())
+    kept = [gpu.allocate(512)]
+    agent.actor_optimizer.register_step_pre_hook(lambda *_: kept.append(gpu.allocate(6144)))
+
+    def call() -> None:
+        with timer:
+            update()
+            kept.pop().free()
+
+    found = exact(count(call, probes=[sections], devices=[gpu]))
+    assert found["update/critic", "device_peak_bytes"] == found["update/critic/forward", "device_peak_bytes"] == 5120
+    assert found["update/actor/forward", "device_peak_bytes"] == 5120
+    assert found["update/actor", "device_peak_bytes"] == found["update/actor/step", "device_peak_bytes"] == 6144
+    assert found["", "device_peak_bytes"] == 6144
+
+
+def test_memory_of_a_librarys_update_is_told_by_section() -> None:
+    """Of Stable-Baselines3's SAC, which has no timers: what a section takes, and that probes take nothing."""
+    sac: Any = pytest.importorskip("stable_baselines3").SAC
+    env = gymnasium.make("Pendulum-v1")
+    agent = sac("MlpPolicy", env, policy_kwargs={"net_arch": [8]}, buffer_size=64, device="cpu", seed=0)
+    workload = sac_workload(agent, batch_size=BATCH)
+    workload.check()
+    assert workload.harvest is not None
+    plain = exact(count(workload.call, probes=()))
+    found = exact(count(workload.harvest.call, probes=(*standing_probes(), *workload.harvest.probes)))
+    for name in ("tensor_peak_bytes", "tensor_net_bytes", "tensor_allocations"):
+        assert found["", name] == plain["", name]
+    sections = [f"sac_update/{name}" for name in ("sample", "target_q", "critic", "actor", "alpha", "polyak")]
+    assert sum(found[path, "tensor_allocations"] for path in sections) == found["", "tensor_allocations"]
+    assert all(0 < found[path, "tensor_peak_bytes"] <= found["", "tensor_peak_bytes"] for path in sections)
+    assert all(0 < found[path, "host_peak_bytes"] <= found["", "host_peak_bytes"] for path in sections)
+    row_bytes = 4 * (3 + 3 + 1 + 1 + 1)  # observations, actions, rewards and dones of Pendulum-v1, as float32
+    assert found["sac_update/sample", "tensor_net_bytes"] == BATCH * row_bytes
 
 
 class Plain:

@@ -12,6 +12,7 @@ import pytest
 from pytest_rlperf import ComponentError
 from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.contest import make_result
+from pytest_rlperf.judge.devices import other_device
 from pytest_rlperf.judge.verdict import broken_rule, judge_stored, stored_policy
 from pytest_rlperf.measure import messages as m
 from pytest_rlperf.measure.conditions import ConditionReader
@@ -193,6 +194,7 @@ def test_the_report_says_what_is_not_known() -> None:
     assert found[0] == ("on cuda:0, a call: latency not taken, steady 1.00 ms (judged), peak 25.0MB, 2 allocations")
     assert lines(result(replace(FIGURES, peak_bytes=0)))[0].endswith("peak unknown")
     assert found[1] == "conditions: unknown"
+    assert "; throttled: not known; " in lines(result(UNKNOWN))[1]
     assert found[2].startswith("phase on cuda:0, waiting at every edge")
     assert found[3].split() == ["update", "–", "–", "4.00", "µs", "400", "µs", "device"]
 
@@ -376,12 +378,63 @@ def test_notes_of_workers_are_said_once() -> None:
 def test_a_throttled_gpu_makes_a_test_invalid() -> None:
     """Retakes are bounded, and the verdict is no finding about the code."""
     gpu = VirtualGPU()
-    gpu.throttle("power cap")
+    gpu.throttle("hardware thermal slowdown")
     found = measured(gpu)
     broken = broken_rule(found)
     assert broken is not None
-    assert "it was throttled (power cap), 4 of 4 times" in broken[1]
+    assert "it was throttled (hardware thermal slowdown), 4 of 4 times" in broken[1]
     assert found.notes == ("slices that were disturbed on virtual:0, thrown away and retaken: 6",)
+
+
+def test_a_gpu_that_is_always_at_its_power_cap_is_measured() -> None:
+    """That is its full load: no finding against the measurement, but told in the notes and among the conditions."""
+    gpu = VirtualGPU()
+    gpu.throttle("power cap", slowdown=1.2)
+    found = measured(gpu)
+    assert broken_rule(found) is None
+    assert found.notes == ("virtual:0 is under its power cap all the time, at a steady clock: that disturbs nothing",)
+    assert "throttled: power cap" in lines(found)[1]
+    duet = compared(gpu)
+    base, head = (
+        make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), side) for side in (duet.base, duet.head)
+    )
+    assert [broken_rule(base), broken_rule(head)] == [None, None]
+    assert other_device(base, head) is None
+
+
+CAPPED = replace(FIGURES, conditions=Conditions(1.1e9, 2.6e9, 60.0, ("power cap",), 0))
+UNKNOWN = replace(FIGURES, conditions=Conditions(1.1e9, 2.6e9, 60.0, None, 0))
+
+
+def test_a_power_cap_in_some_workers_makes_a_test_invalid() -> None:
+    """Each had it in all of its slices or in none, and together they are of two clocks; who cannot tell is no third."""
+    head = result()
+
+    def with_workers(*devices: DeviceFigures) -> Result:
+        workers = [replace(worker, device=device) for worker, device in zip(head.workers, devices, strict=True)]
+        return replace(head, workers=tuple(workers))
+
+    broken = broken_rule(with_workers(CAPPED, CAPPED, FIGURES, FIGURES, FIGURES))
+    assert broken is not None
+    assert "it was throttled (power cap) in 2 of 5 workers and not in the others; let it cool down" in broken[1]
+    assert broken_rule(with_workers(*[CAPPED] * 4, UNKNOWN)) is None
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "says"),
+    [
+        (FIGURES, CAPPED, "it was not under its power cap, and now is all the time: other clocks"),
+        (CAPPED, FIGURES, "it was under its power cap all the time, and now is not: other clocks"),
+        (CAPPED, CAPPED, None),
+        (CAPPED, UNKNOWN, None),
+        (replace(FIGURES, conditions=None), CAPPED, None),
+    ],
+)
+def test_sides_of_which_one_is_at_its_power_cap_are_incomparable(
+    then: DeviceFigures, now: DeviceFigures, says: str | None
+) -> None:
+    """What is not known of a side says nothing against it."""
+    assert other_device(result(then), result(now)) == says
 
 
 def compared(gpu: VirtualGPU) -> Duet:
@@ -419,7 +472,7 @@ def test_live_pairs_are_compared_at_the_gated_pace() -> None:
 def test_a_throttled_gpu_makes_live_pairs_invalid() -> None:
     """What disturbed either side's slices is in what is judged."""
     gpu = VirtualGPU()
-    gpu.throttle("power cap")
+    gpu.throttle("power brake")
     duet = compared(gpu)
     for side in (duet.base, duet.head):
         broken = broken_rule(make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), side))

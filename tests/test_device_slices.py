@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from multiprocessing import Pipe
 from types import ModuleType, SimpleNamespace
 
@@ -21,6 +22,7 @@ from pytest_rlperf.measure.turn import Turn
 from pytest_rlperf.model import (
     Bound,
     Conditions,
+    DeviceSlice,
     DeviceTimes,
     Figures,
     Pace,
@@ -330,6 +332,109 @@ def test_a_device_that_stays_throttled_is_given_up(bench: Bench) -> None:
     figures = device_figures([record], [])
     assert figures is not None
     assert figures.disturbed == record.device.disturbed
+
+
+def told(record: SliceRecord) -> DeviceSlice:
+    """Return what a slice knows of the device."""
+    assert record.device is not None
+    return record.device
+
+
+def test_a_power_cap_that_is_always_on_is_told_and_disturbs_nothing(bench: Bench) -> None:
+    """As on a GPU at full load: after the tries that show it, slices under it count at once, with a note."""
+    bench.gpu.throttle("power cap", slowdown=1.3)
+    bench.warm()
+    first = told(bench.meter.take(SliceKind.PLAIN))
+    assert (first.disturbed, first.retaken) == ("", 0)
+    assert first.notes == ("virtual:0 is under its power cap all the time, at a steady clock: that disturbs nothing",)
+    calls = bench.calls
+    bench.gpu.throttle("power cap", slowdown=1.31)
+    record = bench.meter.take(SliceKind.PLAIN)
+    assert told(record).disturbed == ""
+    assert bench.calls - calls == record.calls, "it is not taken again"
+    figures = device_figures([record], [])
+    assert figures is not None
+    assert figures.conditions is not None
+    assert (figures.disturbed, figures.retaken, figures.conditions.throttled) == ("", 0, ("power cap",))
+
+
+@pytest.mark.parametrize(
+    ("reasons", "says"),
+    [
+        (("power cap",), "it was throttled (power cap), 4 of 4 times"),
+        (("power cap", "power brake"), "it was throttled (power cap, power brake), 4 of 4 times"),
+    ],
+)
+def test_a_power_cap_that_comes_is_a_disturbance(bench: Bench, reasons: tuple[str, ...], says: str) -> None:
+    """Where slices were kept without it, those under it are of another device."""
+    bench.warm()
+    assert told(bench.meter.take(SliceKind.PLAIN)).disturbed == ""
+    bench.gpu.throttle(*reasons)
+    assert told(bench.meter.take(SliceKind.PLAIN)).disturbed == says
+
+
+@pytest.mark.parametrize(
+    ("reasons", "slowdown", "says"),
+    [
+        ((), 1.3, "power cap that came and went"),
+        ((), 1.0, "power cap that came and went"),
+        (("power cap",), 1.4, "power cap that came and went"),
+        (("power cap", "hardware slowdown"), 1.3, "power cap that came and went, hardware slowdown"),
+        (("software thermal slowdown",), 1.3, "software thermal slowdown"),
+    ],
+)
+def test_what_is_not_as_under_the_cap_is_a_disturbance(
+    bench: Bench, reasons: tuple[str, ...], slowdown: float, says: str
+) -> None:
+    """Once slices count under a cap, those without it, at another clock or held back by more do not."""
+    bench.gpu.throttle("power cap", slowdown=1.3)
+    bench.warm()
+    assert told(bench.meter.take(SliceKind.PLAIN)).disturbed == ""
+    bench.gpu.throttle(*reasons, slowdown=slowdown)
+    assert told(bench.meter.take(SliceKind.PLAIN)).disturbed == f"it was throttled ({says}), 4 of 4 times"
+
+
+class Scripted:
+    """Tells conditions by how often they were read before; slices and steps of warming up read them twice each."""
+
+    missing = ""
+
+    def __init__(self, told: Callable[[int], Conditions]) -> None:
+        self._told = told
+        self._reads = count()
+
+    def read(self) -> Conditions:
+        """Return what is told now."""
+        return self._told(next(self._reads))
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        lambda reads: Conditions(1e9 * 0.97 ** (reads // 2), None, None, ("power cap",), 0),
+        lambda reads: Conditions(1e9 * (1 - 0.03 * (reads % 2)), None, None, ("power cap",), 0),
+        lambda reads: Conditions(None, None, None, ("power cap",), 0),
+        lambda reads: Conditions(1e9, None, None, ("power cap",)[: reads % 2], 0),
+    ],
+    ids=["from try to try", "within tries", "nobody knows", "cap at one edge"],
+)
+def test_a_power_cap_without_a_steady_clock_is_a_disturbance(
+    bench: Bench, conditions: Callable[[int], Conditions]
+) -> None:
+    """Then times are of many clocks, or nobody knows of how many."""
+    bench.library.reader = Scripted(conditions)
+    bench.meter = bench.metered()
+    bench.warm()
+    assert told(bench.meter.take(SliceKind.PLAIN)).disturbed == "it was throttled (power cap), 4 of 4 times"
+
+
+def test_warming_up_goes_on_until_throttling_is_what_it_was(bench: Bench) -> None:
+    """A cap that begins under load begins before anything is judged, or a note says that it did not."""
+    bench.library.reader = Scripted(lambda reads: Conditions(1e9, None, None, ("power cap",)[: reads % 2], 0))
+    bench.meter = bench.metered()
+    bench.warm()
+    note = "virtual:0 had not settled when warming up ended: its throttling changed"
+    assert note in told(bench.meter.take(SliceKind.PLAIN)).notes
 
 
 def test_a_recompile_mid_run_is_seen(bench: Bench) -> None:

@@ -15,10 +15,27 @@ from pytest_rlperf.measure.duet import Block, Duet, Duettist, Pair, one_cpu_per_
 from pytest_rlperf.measure.figures import by_cpu, by_wall, trimmed_mean
 from pytest_rlperf.measure.idle import IdleWatch
 from pytest_rlperf.measure.slices import WARM_UP_MOST_S, slice_shape
-from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm, log_ratios
+from pytest_rlperf.model import DeviceSlice, Pace, Phase, Shape, SliceKind, SliceRecord, Warm, log_ratios
 from pytest_rlperf.testing import FakeClock
 
 Steps = list[tuple[str, str]]
+
+
+def on_device(note: str) -> DeviceSlice:
+    """Return what an undisturbed slice on a device has beside its figure."""
+    return DeviceSlice(
+        device="cuda:0",
+        pace=Pace.LATENCY,
+        cycles=None,
+        before=None,
+        after=None,
+        disturbed="",
+        retaken=0,
+        peak_bytes=0,
+        allocations=0.0,
+        flags={},
+        notes=(note,) if note else (),
+    )
 
 
 class Simulated:
@@ -37,6 +54,7 @@ class Simulated:
         self.cpu = 3
         self.pace: Callable[[int], float] = lambda slice_: 1.0
         self.phases: dict[str, float] = {"work": 1.0}
+        self.device_notes: dict[SliceKind, str] | None = None  # of a workload on a device, what its slices note
         self.limits_s: list[float] = []
         self.shapes: list[Shape | None] = []
         self.placed: list[int] = []
@@ -98,6 +116,7 @@ class Simulated:
             collections=1,
             cpu=self.cpu,
             phases=phases if kind is SliceKind.TRACED else (),
+            device=None if self.device_notes is None else on_device(self.device_notes.get(kind, "")),
         )
 
     def cpu_s(self) -> float:
@@ -676,3 +695,17 @@ def test_phases_are_shares_of_their_own_sides_calls() -> None:
         base, head = block.shares()
         assert base == pytest.approx({"critic": 0.25, "actor": 0.5})
         assert head == pytest.approx({"critic": 0.5, "extra": 0.1})
+
+
+def test_notes_of_traced_slices_are_kept_with_their_side() -> None:
+    """What a workload on a device did in traced turns alone is told, though no figure is made of them."""
+    world = World()
+    for worker in (*world.bases, *world.heads):
+        worker.device_notes = {}
+    world.bases[1].device_notes = {SliceKind.PLAIN: "in a plain slice"}
+    world.heads[1].device_notes = {SliceKind.TRACED: "in a traced slice"}
+    notes = [
+        [None if worker.device is None else worker.device.notes for worker in (record.base, record.head)]
+        for record in world.measure().pairs
+    ]
+    assert notes == [[(), ()], [("in a plain slice",), ("in a traced slice",)], [(), ()]]

@@ -43,12 +43,12 @@ from pytest_rlperf.report.github import (
     check_github,
     place_of,
     render_summary_markdown,
-    reproducing,
     step_outputs,
     write_github,
 )
 from pytest_rlperf.report.github_artifact import ARTIFACT_BYTES, ArtifactError, parse, read_document, unzip
 from pytest_rlperf.report.github_comment import COMMENT_BYTES, MARKER, comment_markdown, main
+from pytest_rlperf.report.rerun import reproducing
 from pytest_rlperf.report.run_json import run_document, written
 from pytest_rlperf.report.summary import Summary
 
@@ -392,10 +392,41 @@ def test_places_are_seen_from_the_repository(tmp_path: Path, monkeypatch: pytest
     assert place_of(Path("/elsewhere/test_a.py"), 3, {}) == ("/elsewhere/test_a.py", 3)
 
 
-def test_the_command_to_reproduce_writes_no_files() -> None:
-    """Who runs it again at home needs none of the files that the job asked for."""
-    args = ["--rlperf", "--rlperf-json=/tmp/a.json", "--rlperf-html", "b", "-k", "a or b", "--rlperf-against=main"]
-    assert reproducing(args) == "pytest --rlperf -k 'a or b' --rlperf-against=main"
+@pytest.mark.parametrize(
+    ("args", "command"),
+    [
+        (
+            ["--rlperf", "--rlperf-json=/tmp/a.json", "--rlperf-html", "b", "-k", "a or b", "--rlperf-against=main"],
+            "pytest -k 'a or b' --rlperf-against=main --rlperf",
+        ),
+        (["tests", "--rlperf-save-baseline", "--rlperf-accept", "why not"], "pytest tests --rlperf"),
+        (
+            ["--rlperf-benchmark-phases", "--rlperf-benchmark-json=b", "--rlperf-counters=gate", "--", "tests"],
+            "pytest --rlperf-counters=gate tests --rlperf",
+        ),
+    ],
+)
+def test_the_command_to_reproduce_keeps_what_matters_and_writes_nothing(args: list[str], command: str) -> None:
+    """Who runs it again at home gets the same verdict, and none of the files that the job asked for."""
+    assert reproducing(args) == command
+
+
+def test_one_test_is_reproduced_with_all_options_of_its_run() -> None:
+    """Its key stands for the run's paths, where no option takes it for its value."""
+    paths = ["benchmarks", "tests/test_sac.py::test_update[a b]"]
+    args = [
+        *paths,
+        "-o",
+        "rlperf_pairs=3..5",
+        "--rlperf",
+        "--rlperf-tolerance",
+        "5%",
+        "--rlperf-counters=gate",
+        "--cov",
+    ]
+    assert reproducing(args, paths) == (
+        "pytest -o rlperf_pairs=3..5 --rlperf-tolerance 5% --rlperf-counters=gate --cov --rlperf"
+    )
 
 
 # --------------------------------------------------------------------------- the artifact and the comment

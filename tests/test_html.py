@@ -376,6 +376,17 @@ def test_counts_shares_and_the_device_have_their_tables() -> None:
     assert page.texts["caption"].index("Exact counts that changed") < page.texts["caption"].index("Counts of one call")
 
 
+def test_a_column_without_figures_is_left_out() -> None:
+    """Shares were told of one side only: there is no column of dashes for the other."""
+    test = outcome("t.py::test_a")
+    assert test.live is not None
+    told = replace(test, result=replace(test.result, shares=(Share("Python", 0.25), Share("torch", 0.75))))
+    assert "before" not in parsed(told).texts["th"]
+    both = replace(told, live=replace(test.live, base=replace(test.live.base, shares=(Share("torch", 0.5),))))
+    assert "before" in parsed(both).texts["th"]
+    assert "50.0 %" in parsed(both).texts["td"]
+
+
 def test_every_test_says_how_to_measure_it_again() -> None:
     """The command can be pasted, brackets and all."""
     assert "pytest --rlperf 't.py::test_a[8]'" in parsed(outcome("t.py::test_a[8]")).texts["code"]

@@ -1086,8 +1086,16 @@ ONCE = """
         assert calls["replay"] == 1
 
 
+    weights = np.zeros(3)
+
+
+    def update():
+        calls["sac"] += 1
+        weights[:] += 0.5
+
+
     def test_sac(rlperf_sac_update):
-        rlperf_sac_update(count("sac"))
+        rlperf_sac_update(update)
         assert calls["sac"] == 1
 
 

@@ -152,7 +152,17 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
 
     saving = pytester.runpytest_subprocess("--rlperf-save-baseline", LONG_ENOUGH)
     assert saving.ret == OK
-    saving.stdout.fnmatch_lines(["test_gae * NEW", "*stored 1 result in", "*can never be settled*"])
+    saving.stdout.fnmatch_lines(
+        [
+            "test_gae * NEW",
+            "  no baseline yet: nothing to compare with; stored now",
+            "*stored 1 result in",
+            "*live pairs can never run*",
+            "next *from now on this compares with it:",
+            "*pytest *--rlperf",
+        ]
+    )
+    saving.stdout.no_fnmatch_line("*--rlperf-save-baseline*")
     path = baseline_file(pytester.path)
     before = path.read_bytes()
     assert len(json.loads(before)["results"]["test_it.py::test_gae"]["result"]["workers"]) == 5
@@ -192,7 +202,7 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
     before = scale(path, 0.2)
     refused = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-max-time=2")
     assert refused.ret == FAILED
-    refused.stdout.fnmatch_lines(["*1 result not stored: *"])
+    refused.stdout.fnmatch_lines(["*1 result not stored: test_gae: slower than before, or maybe; *"])
     refused.stdout.no_fnmatch_line("*stored 1 result in")
     assert path.read_bytes() == before
 
@@ -220,7 +230,7 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
 
 
 def test_a_run_with_every_verdict(pytester: pytest.Pytester, measured: Path) -> None:
-    """Each test gets its own verdict; markers decide what fails; only what is new is stored beside failures."""
+    """Each test gets its own verdict; markers decide what fails; what failed or may be slower keeps its old figures."""
     write_tests(
         pytester,
         """
@@ -310,15 +320,17 @@ def test_a_run_with_every_verdict(pytester: pytest.Pytester, measured: Path) -> 
             "[*] shown, not gated",
             "test_scattered  UNDECIDED",
             "*a call processed 1.00 calls in the baseline and 100 now*",
-            "*the baseline measured callable in calls, this run callable in steps",
-            "*stored 1 result in",
+            "*the baseline measured callable in calls, this run callable in steps; stored",
+            "*stored * results in",
         ]
     )
     after = json.loads(path.read_bytes())
     new = after["results"].pop("test_it.py::test_new")
-    assert after["results"] == before["results"]
     assert (new["result"]["items"], new["result"]["unit"], new["accepted"]) == (7.0, "row", None)
-    assert set(after["sessions"]) == {*before["sessions"], new["session"]}
+    kept = {key.partition("::")[2] for key, entry in after["results"].items() if entry == before["results"][key]}
+    # What wavers from a fifth to five times the figures may be slower, or not.
+    assert kept - {"test_scattered"} == {"test_slower", "test_min_change", "test_ungated", "test_fails_before"}
+    assert after["sessions"].keys() - before["sessions"].keys() == {new["session"]}
 
 
 def test_strict(pytester: pytest.Pytester) -> None:
@@ -366,9 +378,10 @@ def test_figures_of_another_machine(pytester: pytest.Pytester, measured: Path) -
     assert result.ret == OK
     result.stdout.fnmatch_lines(
         [
-            "rlperf: baseline 'default' *none yet for this machine class",
+            "rlperf: baseline 'default' *none yet for this machine class; figures are stored there",
             "test_it *INCOMPARABLE",
             "*another machine class (there / here: cpu: Made Up 9000*",
+            "*; stored now",
             "*stored 1 result in",
         ]
     )
@@ -419,7 +432,7 @@ def test_a_subset_stores_only_what_it_measured(
     clean = pytester.runpytest_subprocess("--rlperf-save-baseline", "-k", "test_a", "--rlperf-max-time=2")
     clean.assert_outcomes(passed=1, deselected=2)
     clean.stdout.fnmatch_lines(["*stored 1 result in"])
-    clean.stdout.no_fnmatch_line("*can never be settled live; commit first*")
+    clean.stdout.no_fnmatch_line("*not from a clean commit*")
     after = path.read_text(encoding="utf-8")
     assert others(after) == others(before)
     data = json.loads(after)
@@ -640,8 +653,8 @@ def test_short(rlperf):
     result.assert_outcomes(passed=3)
     flat = " ".join(result.stdout.str().split())
     assert "the first call took 1.5" in flat
-    assert "all of --rlperf-max-time=1" in flat
-    assert "1 of 5 workers fit --rlperf-max-time; all would need" in flat
+    assert "all of a test's 1 s: it is the only figure" in flat
+    assert re.search(r"--rlperf-max-time leaves time for 1 of 5 workers, all of them take about \d+ s", flat)
     assert "2 results not stored: 1 of 5 workers measured it; raise --rlperf-max-time" in flat
     for path in (pytester.path / "baselines").glob("*/*.json"):
         assert list(json.loads(path.read_bytes())["results"]) == ["test_it.py::test_short"]
@@ -675,4 +688,4 @@ def test_a_budget_is_shared_out(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=BUSY + tests)
     result = pytester.runpytest_subprocess("--rlperf-inline", "--rlperf-budget=0.45")
     result.assert_outcomes(passed=3)
-    assert " ".join(result.stdout.str().split()).count("the first call took 0.2") == 3
+    assert " ".join(result.stdout.str().split()).count("all of a test's 0.15 s: it is the only figure") == 3

@@ -527,7 +527,8 @@ def test_an_ini_value_that_makes_no_sense(pytester: pytest.Pytester, line: str) 
 @pytest.mark.parametrize(
     ("marker", "says"),
     [
-        ("tolerence=0.1", "has no keyword 'tolerence'; it has: tolerance, max_time, min_change, gate, counters"),
+        ("tolerence=0.1", "has no keyword 'tolerence' (did you mean 'tolerance'?); it has: tolerance, max_time, min_"),
+        ("xyz=1", "has no keyword 'xyz'; it has: tolerance, max_time, min_change, gate, counters"),
         ("0.1", "takes keywords only (tolerance, max_time, min_change, gate, counters), not 0.1"),
         ("tolerance='abc'", "(tolerance='abc'): a tolerance is a percentage"),
         ("tolerance=0", "(tolerance=0): a tolerance is a percentage"),
@@ -541,17 +542,53 @@ def test_an_ini_value_that_makes_no_sense(pytester: pytest.Pytester, line: str) 
     ],
 )
 def test_a_marker_that_makes_no_sense(pytester: pytest.Pytester, marker: str, says: str) -> None:
-    """A bad marker is named with its test and what is allowed."""
+    """A bad marker is named with its file and line, its test, and what is allowed."""
     with pytest.raises(pytest.UsageError) as caught:
         settings_of(pytester, marker=marker)
-    assert "::test_it: @pytest.mark.rlperf" in str(caught.value)
+    assert ".py:2: test_it: @pytest.mark.rlperf" in str(caught.value)
     assert says in str(caught.value)
 
 
 def test_a_bad_marker_is_found_before_measuring(pytester: pytest.Pytester) -> None:
     """To the user it is exit code 4 right after collection, whichever test it is on."""
     pytester.makepyfile(test_it=f"import pytest\n\n{MEASURED}\n@pytest.mark.rlperf(tolerence=0.1)\n{MEASURED}")
-    assert "test_it.py::test_it: @pytest.mark.rlperf has no keyword" in usage_error(pytester, "--rlperf")
+    assert re.search(
+        r"ERROR: test_it\.py:6: test_it: @pytest\.mark\.rlperf has no keyword", usage_error(pytester, "--rlperf"), re.M
+    )
+
+
+def test_a_bad_marker_is_one_line_in_an_ordinary_run(pytester: pytest.Pytester) -> None:
+    """Each test that bears it is an error of its own, told by the line that the marker is at and no traceback."""
+    pytester.makepyfile(
+        test_it="""
+        import pytest
+
+        @pytest.mark.rlperf(tolerence="3%")
+        def test_function(rlperf):
+            rlperf(int)
+
+        @pytest.mark.rlperf(gate="perhaps")
+        class TestClass:
+            def test_method(self, rlperf):
+                rlperf(int)
+
+        def test_good(rlperf):
+            rlperf(int)
+        """
+    )
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(passed=1, errors=2)
+    result.stdout.re_match_lines(
+        [
+            r"_+ ERROR at setup of test_function _+",
+            r"test_it\.py:3: test_function: @pytest\.mark\.rlperf has no keyword 'tolerence' \(did you mean 'tolerance",
+            r"_+ ERROR at setup of TestClass\.test_method _+",
+            r"test_it\.py:7: TestClass: @pytest\.mark\.rlperf\(gate='perhaps'\): expected true or false",
+            r"=+ short test summary info =+",
+        ],
+        consecutive=False,
+    )
+    assert "pytest_rlperf" not in result.stdout.str()
 
 
 def test_an_unknown_baseline(pytester: pytest.Pytester) -> None:

@@ -26,6 +26,7 @@ from pytest_rlperf.model import Probe
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import Tree, hierarchical_timer, recording
 from pytest_rlperf.timers.probes import LiveTimers, Phases, ProbeError, attached, probes_for, standing_probes
+from pytest_rlperf.timers.probes.naming import moves_targets
 
 T = TypeVar("T")
 Figures = dict[str, tuple[float, float]]
@@ -1079,3 +1080,46 @@ def test_timers_of_sample_factory(clock: FakeClock, package: str) -> None:
                 clock.advance(1)
     assert figures(tree) == {"train": (1, 1), "losses": (1, 1), "tail": (1, 1)}
     assert timing.train > 0
+
+
+# ------------------------------------------------------------------ names
+
+
+def names(text: str) -> list[str]:
+    """Return the words of a text."""
+    return text.split()
+
+
+MOVE_TARGETS = {
+    "stable_baselines3, rlox": names("polyak_update"),
+    "tianshou": names(
+        "polyak_parameter_update _update_lagged_network_weights _periodically_update_lagged_network_weights"
+    ),
+    "skrl": names("_polyak_averaging"),
+    "scripts": names(
+        "polyak _polyak apply_polyak update_polyak polyak_average polyak_avg polyak_target_update "
+        "soft_update _soft_update softupdate softUpdate soft_update_params soft_update_targets soft_target_update "
+        "perform_soft_update soft_copy hard_update ema_update update_ema update_target update_targets "
+        "_update_target_networks updateTargetNetworks update_critic_target update_q_target update_qf1_target "
+        "update_targ sync_target sync_q_target sync_target_networks target_update target_soft_update "
+        "target_network_update copy_to_target maybe_update_target"
+    ),
+}
+MOVE_NONE = names(
+    "update update_critic update_parameters update_network_parameters update_alpha update_target_entropy "
+    "target_entropy_update update_target_kl set_polyak init_polyak polyak_tau polyak_schedule get_target_update_rate "
+    "target_update_interval soft_update_tau soft_q_update update_soft_q soft_actor_update soft_actor_critic_update "
+    "soft_value_update softmax_update softplus compute_targets target_q make_target init_targets add_lagged_network "
+    "update_critic_with_target should_update_target hard_negative_update_x update_schema retarget_update"
+)
+
+
+@pytest.mark.parametrize("library", MOVE_TARGETS)
+def test_names_of_what_moves_targets(library: str) -> None:
+    """Libraries and scripts call it after Polyak, after its manner, or after what it moves."""
+    assert [name for name in MOVE_TARGETS[library] if not moves_targets(name)] == []
+
+
+def test_names_of_what_moves_no_targets() -> None:
+    """Soft Q functions, targets of entropy, and settings of the movement are something else."""
+    assert [name for name in MOVE_NONE if moves_targets(name)] == []

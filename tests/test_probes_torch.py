@@ -550,7 +550,25 @@ class ByMethod(Nets):
         self.clock.advance(1024)
 
 
-@pytest.mark.parametrize("kind", [ByFunction, ByMethod])
+class ByPlainName(Nets):
+    """Likewise by one that is called after Polyak alone, beside others that are about targets and move none."""
+
+    def update(self) -> None:
+        """Do one gradient step."""
+        self.update_target_entropy()
+        cleanrl(self, inline=False)()
+        self.polyak()
+        self.clock.advance(4096)
+
+    def update_target_entropy(self) -> None:
+        """Leave everything as it is."""
+
+    def polyak(self) -> None:
+        """Take the time to move target networks."""
+        self.clock.advance(1024)
+
+
+@pytest.mark.parametrize("kind", [ByFunction, ByMethod, ByPlainName])
 def test_targets_that_are_moved_by_name(clock: FakeClock, kind: type[Any]) -> None:
     """What moves targets is found by its name, in the agent or its module; what comes after it is nobody's."""
     agent = kind(clock)

@@ -346,7 +346,7 @@ def test_the_summary_and_the_page_put_counts_first() -> None:
     assert "| **update/critic: ops:aten::mm 12 → 18** |" in rest
     assert rest.index("Exact counts that changed:") < rest.index("| phase |")
     assert "Look at the counts that changed below" in rest
-    assert "Rlperf-Accept: test_update* <= +2% the reason" in rest
+    assert "Rlperf-Accept: test_update* counts the reason" in rest
     html = page([decided], Path())
     assert "1 of 1 test got slower: test_update[256] does more in a call</h1>" in html
     assert html.index("Exact counts that changed") < html.index("Phases of one call")

@@ -201,7 +201,18 @@ def test_a_call_that_uses_up_all_the_time_is_the_figure() -> None:
     clock = FakeClock()
     solo = measure([Simulated(clock, 61.0) for _ in range(5)], clock)
     assert [worker.wall.call_s for worker in solo.workers] == [61.0]
-    assert "first call took 61 s" in solo.notes[0]
+    expected = "the first call took 61.0 s, all of a test's 60 s: it is the only figure"
+    assert solo.notes == (f"{expected} (--rlperf-max-time, --rlperf-budget)",)
+
+
+def test_workers_that_there_is_no_time_for_are_told_with_what_all_would_take() -> None:
+    """The note has its seconds, and a limit as long as it says has them all measured."""
+    clock = FakeClock()
+    solo = measure([Simulated(clock, 5.0) for _ in range(5)], clock, max_time_s=20.0)
+    said = "a call takes 5.00 s: --rlperf-max-time leaves time for 1 of 5 workers, all of them take about 60 s"
+    assert solo.notes == (said,)
+    enough = measure([Simulated(clock, 5.0) for _ in range(5)], clock, max_time_s=60.0)
+    assert (len(enough.workers), enough.notes) == (5, ())
 
 
 def test_work_done_out_of_turn_is_told() -> None:

@@ -7,8 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import time
+import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -617,6 +619,48 @@ SIMPLE = """
         print("printed")
         rlperf(lambda: sum(range(1000)))
 """
+
+
+def environment_without(directory: Path, *left_out: str) -> Path:
+    """Make an environment of this one's packages less those whose files begin so; return its interpreter."""
+    venv.create(directory, symlinks=True)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    for place in Path(sysconfig.get_path("purelib")).iterdir():
+        if not place.name.startswith(("_virtualenv", *left_out)):
+            (packages / place.name).symlink_to(place)
+    return directory / "bin" / "python"
+
+
+def test_another_interpreter_needs_no_coverage(tmp_path: Path) -> None:
+    """A run under pytest-cov is compared with an interpreter that has none, whose workers take its options as given."""
+    have("pytest_cov")
+    python = environment_without(tmp_path / "other", "pytest_cov")
+    lacking = subprocess.run([python, "-c", "import pytest, pytest_cov"], capture_output=True, text=True, check=False)
+    assert "No module named 'pytest_cov'" in lacking.stderr
+    write(tmp_path, "def test_it(rlperf):\n    rlperf(int)\n", "")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --cov=test_it --cov-report=term\n")
+    against = (f"--rlperf-against=python:{python}", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-v", *against, "--cov-branch", "test_it.py"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "test_it.py::test_it PASSED" in result.stdout
+    assert f"({python}),live" in "".join(result.stdout.split())
+
+
+def test_options_of_pytest_cov_are_taken_with_and_without_it(tmp_path: Path) -> None:
+    """What stands in for pytest-cov where it is missing leaves it alone where it is there."""
+    flags = ("--cov", "--cov-append", "--cov-branch", "--cov-report=term", "--cov-config=none", "--no-cov-on-fail")
+    plugin = ("-p", "pytest_rlperf.measure.uncovered", "--no-cov", "--cov=test_it")
+    result = run(tmp_path, *plugin, *flags, tests=SIMPLE)
+    assert result.code == 0, result.text
+    assert "TOTAL" not in result.out
 
 
 def test_without_other_plugins(tmp_path: Path) -> None:

@@ -239,7 +239,8 @@ def test_action_passes_its_inputs_on_as_they_are(tmp_path: Path) -> None:
     script(tmp_path / "bin" / "python", 'printf "%s\\n" "$@"')
     action = load(ROOT / "action.yml")
     context = {
-        "inputs.install": "false",
+        "inputs.install": "true",
+        "inputs.extras": "$(touch extras)",
         "inputs.against": "$(touch against)",
         "inputs.baseline": "`touch baseline`",
         "inputs.tolerance": "5%; touch tolerance",
@@ -248,6 +249,10 @@ def test_action_passes_its_inputs_on_as_they_are(tmp_path: Path) -> None:
     result = runner.run(action["runs"]["steps"], context)
     assert result.code == 0, result.text
     assert result.text.splitlines() == [
+        "-m",
+        "pip",
+        "install",
+        f"{ROOT}[$(touch extras)]",
         "-m",
         "pytest",
         "--rlperf",
@@ -260,7 +265,7 @@ def test_action_passes_its_inputs_on_as_they_are(tmp_path: Path) -> None:
         "--rlperf-baseline=`touch baseline`",
         "--rlperf-tolerance=5%; touch tolerance",
     ]
-    assert not [name for name in ("against", "baseline", "tolerance", "args") if (tmp_path / name).exists()]
+    assert not [name for name in ("extras", "against", "baseline", "tolerance", "args") if (tmp_path / name).exists()]
 
 
 @pytest.mark.parametrize(
@@ -283,13 +288,23 @@ def test_action_compares_a_pull_request_with_its_base(
     assert result.text.splitlines()[4:] == expected
 
 
+@pytest.mark.parametrize(("extras", "expected"), [("", f"{ROOT}"), ("html,rl", f"{ROOT}[html,rl]")])
+def test_action_installs_the_extras_asked_for(tmp_path: Path, extras: str, expected: str) -> None:
+    """What the action is part of is installed, with extras where there are some."""
+    runner = Runner(tmp_path, tmp_path)
+    script(tmp_path / "bin" / "python", 'printf "%s\\n" "$@"')
+    (install, *_) = load(ROOT / "action.yml")["runs"]["steps"]
+    result = runner.run([install], {"inputs.install": "true", "inputs.extras": extras})
+    assert result.text.splitlines() == ["-m", "pip", "install", expected]
+
+
 def test_baseline_is_measured_stored_and_proposed(tmp_path: Path) -> None:
     """The baseline's steps: the measuring job stores figures, the other one pushes them and opens a pull request."""
     jobs = load(ROOT / ".github" / "workflows" / "baseline.yml")["jobs"]
     runner = Runner(tmp_path, scratch(tmp_path, {}, max_time=6))
     git(runner.workspace, "checkout", "--quiet", "--detach", "origin/main")
     install_this = load(ROOT / "action.yml")["runs"]["steps"][:1]  # which a library has among its dependencies
-    context = {"inputs.install": "true", "inputs.accept": "", "github.token": "a token"}
+    context = {"inputs.install": "true", "inputs.extras": "", "inputs.accept": "", "github.token": "a token"}
     result = runner.run([*install_this, *jobs["measure"]["steps"]], context)
     assert result.code == 0, result.text
     (stored,) = (runner.workspace / "baselines" / "default").glob("*.json")
@@ -321,12 +336,15 @@ def test_baseline_is_measured_stored_and_proposed(tmp_path: Path) -> None:
     ("rounds", "message", "passes"),
     [
         pytest.param(4000, "Reword", True, id="unchanged"),
-        pytest.param(4400, "Slow down", False, id="slower"),
-        pytest.param(4400, "Slow down\n\nRlperf-Accept: *test_work <= +20% more digits", True, id="accepted"),
+        pytest.param(6000, "Slow down", False, id="slower"),
+        pytest.param(6000, "Slow down\n\nRlperf-Accept: *test_work <= +300% more digits", True, id="accepted"),
     ],
 )
 def test_gate_judges_a_branch(tmp_path: Path, rounds: int, message: str, passes: bool) -> None:
-    """An unchanged branch is green, a 10 % slower one red at its test's line, an accepted one green with its reason."""
+    """An unchanged branch is green, a slower one red at its test's line, an accepted one green with its reason.
+
+    What is slower is so by half, which a busy machine does not hide either.
+    """
     library = '"""The same work, reworded."""\n' + LIBRARY.format(rounds=rounds)
     runner = Runner(tmp_path, scratch(tmp_path, {"scratch_library.py": library}, message, max_time=30))
     result = runner.gate(install="true")
@@ -342,7 +360,7 @@ def test_gate_judges_a_branch(tmp_path: Path, rounds: int, message: str, passes:
         assert [line for line in result.commands if line.startswith("::notice file=tests/test_perf.py,line=5,")]
         sha = git(tmp_path / "origin", "rev-parse", "--short=12", "branch")
         assert "Slower on purpose:\n\n- <code>test&#95;work</code>: " in result.summary
-        assert f"accepted up to 20 % by {sha}&#58; more digits" in result.summary
+        assert f"accepted up to 300 % by {sha}&#58; more digits" in result.summary
     else:
         assert (result.outputs["verdict"], result.outputs["slower"]) == ("SLOWER", "1")
         (line,) = result.commands

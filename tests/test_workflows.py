@@ -197,6 +197,21 @@ def test_the_action_gives_what_the_run_tells() -> None:
     assert {name: output["value"] for name, output in load(ACTION)["outputs"].items()} == told
 
 
+def test_the_action_names_extras_that_there_are() -> None:
+    """Of one that there is not, pip only warns, and what was wanted of it is missing."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    there = re.findall(
+        r"(?m)^(\w+) = \[", text.partition("[project.optional-dependencies]")[2].partition("[project.")[0]
+    )
+    named = [
+        word
+        for extras in re.findall(r"extras: (\w+(?:,\w+)*)", GUIDE.read_text(encoding="utf-8"))
+        for word in extras.split(",")
+    ]
+    assert named
+    assert set(named) <= set(there)
+
+
 def test_only_what_runs_nobodys_code_may_write() -> None:
     """A job that may write installs nothing and runs no tests."""
     for name, job in PERMISSIONS:

@@ -25,7 +25,7 @@ files are written by pytest:
 
 for example:
   rlperf show run.json                      the table again, as pytest showed it
-  rlperf diff baselines/default/*.json run.json
+  rlperf diff baselines run.json
   rlperf COMMAND -h                         what a command takes
 
 exit codes: 0 nothing is slower, 1 something is SLOWER, 4 the command cannot be followed, 5 nothing was measured

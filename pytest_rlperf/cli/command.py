@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: its name and help, the arguments it takes, and what it does with them.
+    """A subcommand: its name and help, the arguments it takes, and what it does with them: ``act`` gives the exit code.
 
     One that ``passes_on`` has the arguments that it does not know in ``others``.
     """
@@ -47,8 +47,16 @@ class Command:
     name: str
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.ArgumentParser, argparse.Namespace], int]
+    act: Callable[[argparse.ArgumentParser, argparse.Namespace], int]
     passes_on: bool = False
+
+    def run(self, parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+        """Do what was asked for and return the exit code; where it cannot be followed, say why."""
+        try:
+            return self.act(parser, arguments)
+        except UsageError as error:
+            complain(error)
+            return Exit.USAGE
 
 
 def width() -> int | None:
@@ -99,14 +107,15 @@ def chosen(keys: Iterable[str], patterns: list[str] | None) -> list[str]:
         return known
     for pattern in patterns:
         if not any(_matches(key, pattern) for key in known):
-            raise UsageError(f"-k {pattern}: no such test; there is: {', '.join(known[:10]) or 'none'}{_more(known)}")
+            raise UsageError(f"-k {pattern}: no such test; there is: {listed(known) or 'none'}")
     return [key for key in known if any(_matches(key, pattern) for pattern in patterns)]
+
+
+def listed(names: list[str]) -> str:
+    """Return names in a sentence, ten of them at most."""
+    return f"{', '.join(names[:10])}{f' and {len(names) - 10} more' if len(names) > 10 else ''}"
 
 
 def _matches(key: str, pattern: str) -> bool:
     # An id's brackets are meant as they are, which they are not to fnmatch.
     return pattern in key or fnmatch.fnmatchcase(key, pattern.replace("[", "[[]"))
-
-
-def _more(known: list[str]) -> str:
-    return f" and {len(known) - 10} more" if len(known) > 10 else ""

@@ -3,26 +3,65 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_rlperf.cli.command import Exit, UsageError
+from pytest_rlperf.cli.command import Exit, UsageError, listed
 from pytest_rlperf.model import Baseline, Outcome, Provenance, Result
 
 if TYPE_CHECKING:
     from pytest_rlperf.report.reading import Recorded
 
 
+DIRECTORY = "a directory that holds one of them"
+
+
 def read(path: str) -> Recorded:
-    """Return what a file, or standard input (``-``), holds, fit to be shown; UsageError where it cannot be read."""
+    """Return what a file, or standard input (``-``), holds, fit to be shown; UsageError where it cannot be read.
+
+    Of a directory it is the one file that :func:`located` finds.
+    """
     from pytest_rlperf.report.reading import ReadingError, parse
     from pytest_rlperf.report.reading import read as read_file
 
     try:
         if path == "-":
             return parse(sys.stdin.buffer.read(), "standard input", printable=True)
-        return read_file(path, printable=True)
+        return read_file(located(path), printable=True)
     except ReadingError as error:
         raise UsageError(str(error)) from None
+
+
+def located(path: str) -> str:
+    """Return the path of the run or baseline in a directory, and any other path as it is.
+
+    It is looked for in the directory and in those in it, as ``baselines/`` holds directories of baselines. UsageError
+    where there is none, or more than one.
+    """
+    if path == "-" or not Path(path).is_dir():
+        return path
+    files = sorted(map(str, [*Path(path).glob("*.json"), *Path(path).glob("*/*.json")]))
+    # A file by itself is taken as it is: where it is no run, reading it says why.
+    found = files if len(files) == 1 else [file for file in files if _is_recorded(file)]
+    if not found:
+        raise UsageError(
+            f"{path} is a directory without a run or a baseline that can be read; --rlperf-json=FILE writes a run, "
+            "--rlperf-save-baseline a baseline"
+        )
+    if len(found) > 1:
+        raise UsageError(f"{path} is a directory of {len(found)} runs and baselines; name one of {listed(found)}")
+    return found[0]
+
+
+def _is_recorded(path: str) -> bool:
+    from pytest_rlperf.report.reading import ReadingError
+    from pytest_rlperf.report.reading import read as read_file
+
+    try:
+        read_file(path)
+    except ReadingError:
+        return False
+    return True
 
 
 def outcomes_of(recorded: Recorded) -> dict[str, Outcome]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_rlperf.cli.command import Command, Exit, UsageError, complain, has_color, print_text, table_width
-from pytest_rlperf.cli.files import read
+from pytest_rlperf.cli.command import Command, Exit, has_color, print_text, table_width
+from pytest_rlperf.cli.files import located, read
 
 _DIFFER = "times stored on one are INCOMPARABLE on the other; live pairs are not."
 _EQUAL = "They are of one class: times stored on one are compared with times of the other."
@@ -27,14 +27,11 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
     if len(arguments.files) > 2:
         parser.error("name two files at most: a machine is compared with one other")
-    try:
-        machines = {name: read(path).machine for name, path in zip("AB", arguments.files, strict=False)}
-    except UsageError as error:
-        complain(error)
-        return Exit.USAGE
+    paths = [located(path) for path in arguments.files]
+    machines = {name: read(path).machine for name, path in zip("AB", paths, strict=False)}
     if len(machines) < 2:
         machines["this machine"] = this_machine()
-    legend = [f"{name}  {shown(path)}\n" for name, path in zip("AB", arguments.files, strict=False)]
+    legend = [f"{name}  {shown(path)}\n" for name, path in zip("AB", paths, strict=False)]
     text = render_machines(machines, width=table_width(), color=has_color())
     classes = [f"class of {name}: {slug(machine)}\n" for name, machine in machines.items()]
     said = ""

@@ -5,25 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from pytest_rlperf.cli.command import (
-    Command,
-    Exit,
-    UsageError,
-    add_choice,
-    chosen,
-    complain,
-    has_color,
-    print_text,
-    table_width,
-)
-from pytest_rlperf.cli.files import exit_code, outcomes_of, read, results_of
+from pytest_rlperf.cli.command import Command, add_choice, chosen, has_color, print_text, table_width
+from pytest_rlperf.cli.files import DIRECTORY, exit_code, located, outcomes_of, read, results_of
 
 if TYPE_CHECKING:
     from pytest_rlperf.report.reading import Recorded
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="what --rlperf-json wrote, a baseline, or - for standard input")
+    parser.add_argument(
+        "file", metavar="FILE", help=f"what --rlperf-json wrote, a baseline, {DIRECTORY}, or - for standard input"
+    )
     add_choice(parser)
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="every test's phases, and what its figures rest on"
@@ -31,13 +23,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    try:
-        recorded = read(arguments.file)
-        keys = chosen(results_of(recorded), arguments.patterns)
-    except UsageError as error:
-        complain(error)
-        return Exit.USAGE
-    print_text(_rendered(recorded, keys, verbose=arguments.verbose))
+    from pytest_rlperf.report.printable import shown
+
+    path = located(arguments.file)
+    recorded = read(path)
+    keys = chosen(results_of(recorded), arguments.patterns)
+    title = "" if path == arguments.file else f"{shown(path)}:\n\n"
+    print_text(title + _rendered(recorded, keys, verbose=arguments.verbose))
     outcomes, results = outcomes_of(recorded), results_of(recorded)
     return exit_code([outcomes[key] for key in keys if key in outcomes], [results[key] for key in keys])
 

@@ -27,12 +27,28 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(getattr(value, field.name), f"{path}.{field.name}".lstrip("."))
 
 
+def arrays_in(value: Any) -> list[tuple[str, Any]]:
+    """Return every array of a batch or rollout, with where it was found: also of an object, in its attributes."""
+    found = list(leaves(value))
+    if not found and not callable(value):
+        attributes = getattr(value, "__dict__", {})
+        found = [leaf for name, member in attributes.items() for leaf in leaves(member, name)]
+    return found
+
+
+NO_ARRAYS = "arrays of NumPy, PyTorch and the like are looked for, in tuples, lists, mappings and attributes"
+
+
 def to_numpy(array: Any) -> Any:
-    """Return a NumPy view or copy of an array of NumPy or PyTorch."""
+    """Return a NumPy view or copy of an array of NumPy or PyTorch; what NumPy has no type for comes as float32."""
     import numpy as np
 
     if hasattr(array, "detach"):
-        array = array.detach().cpu().numpy()
+        array = array.detach().cpu()
+        try:
+            array = array.numpy()
+        except TypeError:  # bfloat16 and the like
+            array = array.float().numpy()
     return np.asarray(array)
 
 

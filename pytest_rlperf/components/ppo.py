@@ -8,13 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_rlperf.components.adapters import Roller, adapter_for
-from pytest_rlperf.components.arrays import leaves, to_numpy
+from pytest_rlperf.components.any_env import declared_num_envs
+from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, to_numpy
+from pytest_rlperf.components.calling import check_takes
 from pytest_rlperf.components.sizes import check_count, check_items
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
 
 _AFTER_THE_LAST = ("last_", "next_", "final_", "['last_", "['next_", "['final_")  # fields without a row a step
+_THUNK = "rlperf_ppo_collect(lambda: agent.collect(…), items=…)"
 _PPO_COLLECT = hierarchical_timer("ppo_collect")
 
 
@@ -22,8 +25,10 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
     """Return the workload of ``agent.collect(n_steps)``, or of a thunk that collects ``items`` env steps.
 
     The check collects one rollout of an agent's: its arrays must have ``n_steps`` rows, or one more for what also
-    has a value after the last step, and every number in them must be finite. Where the rollout has a mask ``valid``,
-    rows that were resets are not counted as env steps.
+    has a value after the last step, and every number in them must be finite. Of an agent, or its env, that has
+    ``num_envs``, they may also be of shape (n_steps × num_envs, …) or (num_envs, n_steps, …). Single numbers are
+    statistics, and not looked at. Where the rollout has a mask ``valid``, rows that were resets are not counted as env
+    steps.
     """
     __tracebackhide__ = True
     make = adapter_for("ppo", agent)
@@ -37,15 +42,21 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
         if n_steps is None:
             raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, which agent.collect is called with")
         check_count("n_steps", n_steps)
-        return _agent_workload(collect, n_steps)
+        thunk = f"a thunk collects any rollout: {_THUNK}"
+        check_takes(f"rlperf_ppo_collect calls agent.collect({n_steps})", collect, (n_steps,), thunk)
+        return _agent_workload(collect, n_steps, _num_envs(agent))
     if not callable(agent):
         raise ComponentError(
             f"rlperf_ppo_collect needs an agent with collect(n_steps), or a thunk that collects one rollout, "
             f"not {type(agent).__qualname__}"
         )
     if items is None:
-        raise ComponentError("rlperf_ppo_collect(thunk) also needs items=…, the env steps one call collects")
+        raise ComponentError(
+            "rlperf_ppo_collect(thunk) also needs items=…, the env steps one call collects; n_steps=… is for an agent "
+            "with collect(n_steps)"
+        )
     check_items(items)
+    check_takes("rlperf_ppo_collect calls a thunk without arguments", agent, (), _THUNK)
     return _workload(agent, float(items), agent, None, None)
 
 
@@ -77,15 +88,21 @@ def _roller_workload(roller: Roller) -> Workload:
     return replace(workload, setup=roller.setup, probes=roller.probes)
 
 
-def _agent_workload(collect: Callable[[int], Any], n_steps: int) -> Workload:
+def _num_envs(agent: Any) -> int | None:
+    """Return how many envs an agent collects from, as it or something it holds says; None where that is not told."""
+    told = {declared_num_envs(each) for each in (agent, *getattr(agent, "__dict__", {}).values())} - {None}
+    return told.pop() if len(told) == 1 else None
+
+
+def _agent_workload(collect: Callable[[int], Any], n_steps: int, num_envs: int | None) -> Workload:
     # Sums stay what the library makes them until they are asked for: a number of a GPU's would wait for it.
     counted: list[Any] = []
 
     def check() -> None:
         __tracebackhide__ = True
         rollout = collect(n_steps)
-        _check(rollout, n_steps)
-        counted[:] = [_env_steps(rollout, n_steps)]
+        _check(rollout, n_steps, num_envs)
+        counted[:] = [_env_steps(rollout, n_steps, num_envs)]
 
     def count() -> float:
         steps = sum(float(value) for value in counted)
@@ -93,7 +110,7 @@ def _agent_workload(collect: Callable[[int], Any], n_steps: int) -> Workload:
         return steps
 
     def collected(rollout: Any) -> None:
-        counted.append(_env_steps(rollout, n_steps))
+        counted.append(_env_steps(rollout, n_steps, num_envs))
 
     return _workload(lambda: collect(n_steps), float(n_steps), check, count, collected)
 
@@ -127,7 +144,7 @@ def _workload(
     )
 
 
-def _env_steps(rollout: Any, n_steps: int) -> Any:
+def _env_steps(rollout: Any, n_steps: int, num_envs: int | None) -> Any:
     """Return how many env steps a rollout holds, as a number of the library that made its mask."""
     valid = _field(rollout, "valid")
     if valid is not None:
@@ -135,8 +152,10 @@ def _env_steps(rollout: Any, n_steps: int) -> Any:
     rewards = _field(rollout, "rewards")
     if rewards is not None:
         return math.prod(rewards.shape)
+    if num_envs is not None:
+        return n_steps * num_envs
     # Whatever it calls its rewards, some array has a row a step and a column an env.
-    tables = [array.shape for _, array in leaves(rollout) if len(array.shape) == 2 and array.shape[0] == n_steps]
+    tables = [array.shape for _, array in arrays_in(rollout) if len(array.shape) == 2 and array.shape[0] == n_steps]
     return math.prod(tables[0]) if tables else n_steps
 
 
@@ -147,20 +166,31 @@ def _field(rollout: Any, name: str) -> Any:
     return getattr(rollout, name, None)
 
 
-def _check(rollout: Any, n_steps: int) -> None:
+def _check(rollout: Any, n_steps: int, num_envs: int | None) -> None:
     __tracebackhide__ = True
     import numpy as np
 
-    found = [(path, to_numpy(array)) for path, array in leaves(rollout)]
+    found = [(path, to_numpy(array)) for path, array in arrays_in(rollout) if array.shape]
     if not found:
-        raise ComponentError(f"collect({n_steps}) returned no arrays: {type(rollout).__qualname__}")
+        raise ComponentError(
+            f"collect({n_steps}) returned no arrays: {type(rollout).__qualname__}; {NO_ARRAYS}. Return the rollout, or "
+            f"give a thunk: {_THUNK}"
+        )
     for path, array in found:
         if path.startswith(_AFTER_THE_LAST):
             continue
-        if not array.shape or array.shape[0] not in (n_steps, n_steps + 1):
+        if not _is_full(array.shape, n_steps, num_envs):
+            flat = "" if num_envs is None else f", or {n_steps * num_envs} of {num_envs} envs"
             raise ComponentError(
                 f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
-                f"expected {n_steps} rows"
+                f"expected {n_steps} rows{flat}. What is laid out otherwise is measured by a thunk: {_THUNK}"
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ComponentError(f"collect({n_steps}) returned NaN or infinity in {path}")
+
+
+def _is_full(shape: tuple[int, ...], n_steps: int, num_envs: int | None) -> bool:
+    """Whether an array has a row a step, or all steps of all envs in one row after the other or a row an env."""
+    if shape[0] in (n_steps, n_steps + 1):
+        return True
+    return num_envs is not None and (shape[0] == n_steps * num_envs or shape[:2] == (num_envs, n_steps))

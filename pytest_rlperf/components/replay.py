@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytest_rlperf.components.adapters import Sampler, adapter_for
-from pytest_rlperf.components.arrays import leaves
+from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in
+from pytest_rlperf.components.calling import check_takes
 from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
@@ -33,7 +35,10 @@ def replay_workload(buffer: Any, batch_size: int) -> Workload:
         batch = sampler.draw()
         found = list(sampler.shapes(batch))
         if not found:
-            raise ComponentError(f"sample({batch_size}) returned no arrays: {type(batch).__qualname__}")
+            raise ComponentError(
+                f"sample({batch_size}) returned no arrays: {type(batch).__qualname__}; {NO_ARRAYS}. For other batches: "
+                f"rlperf(lambda: buffer.sample({batch_size}), items={batch_size}, unit='transition', check=…)"
+            )
         for path, shape in found:
             if shape[:1] != (batch_size,):
                 raise ComponentError(
@@ -52,15 +57,27 @@ def replay_workload(buffer: Any, batch_size: int) -> Workload:
 
 
 class _AnySampler:
-    """Draws by ``sample(batch_size)``, or by a thunk; every array in a batch has a row a transition."""
+    """Draws by ``sample(batch_size)``, or by a thunk.
 
-    def __init__(self, draw: Callable[[], Any]) -> None:
+    Every array in a batch has a row a transition, or the batch is a list of transitions, each a tuple or the like.
+    """
+
+    def __init__(self, draw: Callable[[], Any], batch_size: int) -> None:
         self.draw = draw
+        self._batch_size = batch_size
 
     def shapes(self, batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield every array's shape."""
-        for path, array in leaves(batch):
-            yield path, tuple(array.shape)
+        """Yield every array's shape, or the list's."""
+        shapes = [(path, tuple(array.shape)) for path, array in arrays_in(batch)]
+        has_rows = bool(shapes) and all(shape[:1] == (self._batch_size,) for _, shape in shapes)
+        if not has_rows and isinstance(batch, list) and batch and all(map(_holds_fields, batch)):
+            shapes = [("the list of transitions", (len(batch),))]
+        yield from shapes
+
+
+def _holds_fields(member: Any) -> bool:
+    """Whether a member of a list can be a transition: no array or number."""
+    return isinstance(member, tuple | Mapping) or dataclasses.is_dataclass(member)
 
 
 def _sampler(buffer: Any, batch_size: int) -> Sampler:
@@ -70,10 +87,13 @@ def _sampler(buffer: Any, batch_size: int) -> Sampler:
         sampler: Sampler = make(buffer, batch_size)
         return sampler
     sample = getattr(buffer, "sample", None)
+    thunk = f"a thunk draws any batch: rlperf_replay_sample(lambda: buffer.sample(…), batch_size={batch_size})"
     if callable(sample):
-        return _AnySampler(lambda: sample(batch_size))
+        check_takes(f"rlperf_replay_sample calls buffer.sample({batch_size})", sample, (batch_size,), thunk)
+        return _AnySampler(lambda: sample(batch_size), batch_size)
     if callable(buffer):
-        return _AnySampler(buffer)
+        check_takes("rlperf_replay_sample calls a thunk without arguments", buffer, (), thunk)
+        return _AnySampler(buffer, batch_size)
     raise ComponentError(
         f"rlperf_replay_sample needs an object with sample(batch_size), or a thunk that draws a batch, not "
         f"{type(buffer).__qualname__}"

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pytest_rlperf.components.adapters import Updater, adapter_for
-from pytest_rlperf.components.arrays import to_numpy
+from pytest_rlperf.components.calling import check_takes
 from pytest_rlperf.components.sizes import check_count
+from pytest_rlperf.components.training import Training, counted_steps
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Harvest, Pace, Workload
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.timers.probes import UpdateSections
-from pytest_rlperf.timers.probes.reached import reached
-from pytest_rlperf.timers.probes.steps import after_steps
+
+__all__ = ["counted_steps", "sac_workload"]
 
 _SAC_UPDATE = hierarchical_timer("sac_update")
+_BATCHES = ("batch", "batches", "minibatch", "data", "samples", "transitions", "experience", "experiences")
 
 
 def sac_workload(agent: Any, batch_size: int | None) -> Workload:
     """Return the workload of one gradient step of ``agent``, or of a thunk that does one.
 
-    The check does one update: of the parameters trained by the optimizers that the agent holds, or the thunk refers to,
-    some must change and all must stay finite; where it is known how many optimizer steps an update takes, it must take
-    as many.
+    The check does one update: of the parameters trained by the optimizers that the agent holds, the thunk refers to, or
+    that take a step, some must change and all must stay finite (see ``Training``); where it is known how many
+    optimizer steps an update takes, it must take as many.
     """
     __tracebackhide__ = True
     updater = _updater(agent, batch_size)
@@ -43,19 +45,7 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
 
     def check() -> None:
         __tracebackhide__ = True
-        check_more = getattr(updater, "check", None)  # what only a library's own adapter can tell
-        if check_more is not None:
-            check_more()
-        before = {name: to_numpy(tensor).copy() for name, tensor in _parameters(updater.owner).items()}
-        with counted_steps() as steps:
-            update()
-        after = {name: to_numpy(tensor) for name, tensor in _parameters(updater.owner).items()}
-        _compare(before, after)
-        if updater.steps is not None and len(steps) != updater.steps:
-            raise ComponentError(
-                f"one update took {len(steps)} optimizer steps, expected {updater.steps}: is it one gradient step of "
-                "every part?"
-            )
+        _check(updater)
 
     harvest = Harvest(told_call, (sections,)) if sections else None
     return Workload(
@@ -68,6 +58,23 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
         holds=(updater.owner,),
         pace=Pace.STEADY,
     )
+
+
+def _check(updater: Updater) -> None:
+    """Do one update, and check it."""
+    __tracebackhide__ = True
+    check_more = getattr(updater, "check", None)  # what only a library's own adapter can tell
+    if check_more is not None:
+        check_more()
+    training = Training(updater.owner)
+    with training.watched():
+        updater.update()
+    training.check()
+    if updater.steps is not None and len(training.steps) != updater.steps:
+        raise ComponentError(
+            f"one update took {len(training.steps)} optimizer steps, expected {updater.steps}: is it one gradient step "
+            "of every part?"
+        )
 
 
 class _AnyUpdater:
@@ -86,63 +93,46 @@ def _updater(agent: Any, batch_size: int | None) -> Updater:
     make = adapter_for("sac", agent)
     method = getattr(agent, "update", None)
     if make is None and not callable(method):
-        if callable(agent):
-            return _AnyUpdater(agent, agent)
-        raise ComponentError(
-            f"rlperf_sac_update needs an agent with update(batch_size), or a thunk that does one update, "
-            f"not {type(agent).__qualname__}"
-        )
+        return _thunk_updater(agent)
     if batch_size is None:
         raise ComponentError("rlperf_sac_update(agent) also needs batch_size=…, which an update samples")
     if make is not None:
         updater: Updater = make(agent, batch_size)
         return updater
     assert callable(method)
-    return _AnyUpdater(agent, lambda: method(batch_size))
+    thunk = "a thunk does any update: rlperf_sac_update(lambda: agent.update(…))"
+    check_takes(f"rlperf_sac_update calls agent.update({batch_size})", method, (batch_size,), thunk)
+    return _AnyUpdater(agent, partial(_update, method, batch_size))
 
 
-@contextmanager
-def counted_steps() -> Iterator[list[object]]:
-    """Yield a list that gets the optimizer of every step that is taken while the body runs."""
-    if "torch" not in sys.modules:
-        yield []
-        return
-    steps: list[object] = []
-    undo = after_steps(steps.append)
-    try:
-        yield steps
-    finally:
-        undo()
-
-
-def _parameters(agent: Any) -> dict[str, Any]:
-    """Return the trainable tensors an agent holds: its optimizers' where it has any, else all there are."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return {}
-    held: dict[str, Any] = {}
-    optimized: dict[str, Any] = {}
-    for path, value in reached("agent", agent):
-        if isinstance(value, torch.nn.Module):
-            held |= {f"{path}.{name}": parameter for name, parameter in value.named_parameters()}
-        elif isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf:
-            held[path] = value
-        elif isinstance(value, torch.optim.Optimizer):
-            tensors = [tensor for group in value.param_groups for tensor in group["params"]]
-            optimized |= {f"{path}.params[{index}]": tensor for index, tensor in enumerate(tensors)}
-    return optimized or held
-
-
-def _compare(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Compare an agent's parameters around one update."""
+def _thunk_updater(thunk: Any) -> Updater:
     __tracebackhide__ = True
-    import numpy as np
-
-    broken = [name for name, array in after.items() if not np.isfinite(array).all()]
-    if broken:
-        raise ComponentError(f"after one update {broken[0]} holds NaN or infinity")
-    if after and all(name in before and np.array_equal(before[name], after[name]) for name in after):
+    if not callable(thunk):
         raise ComponentError(
-            f"one update changed none of the agent's {len(after)} trained parameters: is the buffer filled past its "
-            "warm-up, and does update() do a gradient step?"
+            f"rlperf_sac_update needs an agent with update(batch_size), or a thunk that does one update, "
+            f"not {type(thunk).__qualname__}: rlperf_sac_update(lambda: …)"
         )
+    instead = "give a thunk of one update, rlperf_sac_update(lambda: update(batch)), or the agent itself"
+    check_takes("rlperf_sac_update calls a thunk without arguments", thunk, (), instead)
+    return _AnyUpdater(thunk, thunk)
+
+
+def _update(method: Callable[[int], object], batch_size: int) -> object:
+    """Do one update; where it fails as what wants a batch does of a size, that is told."""
+    __tracebackhide__ = True
+    try:
+        return method(batch_size)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        if _first_parameter(method) not in _BATCHES:
+            raise
+        raise ComponentError(
+            f"agent.update({batch_size}) was given a batch size, and takes a batch: give a thunk that draws one, "
+            f"rlperf_sac_update(lambda: agent.update(buffer.sample({batch_size})))"
+        ) from error
+
+
+def _first_parameter(method: Callable[..., object]) -> str | None:
+    try:
+        return next(iter(inspect.signature(method).parameters), None)
+    except (TypeError, ValueError):
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pytest_rlperf.components.calling import check_takes
 from pytest_rlperf.components.sizes import check_items
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
@@ -25,6 +26,9 @@ def thunk_workload(
     for name, function in (("setup", setup), ("check", check)):
         if function is not None and not callable(function):
             raise ComponentError(f"{name}={function!r}: a callable, not {type(function).__qualname__}")
+    check_takes("rlperf calls fn without arguments", fn, (), "rlperf(lambda: fn(…))")
+    if check is not None:
+        check_takes("check is called with what fn returned", check, (None,), "check=lambda output: …")
     if not isinstance(unit, str):
         raise ComponentError(f"unit={unit!r}: what is counted, as text")
     check_items(items)

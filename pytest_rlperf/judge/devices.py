@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_rlperf.measure.conditions import POWER_CAP
 from pytest_rlperf.model import DeviceFigures, Result
 
 _ADVICE = {
@@ -13,11 +14,15 @@ _ADVICE = {
 
 def broken_by_device(result: Result) -> tuple[str, str] | None:
     """Return why a result's figures on a device are worthless, if they are."""
-    for worker in result.workers:
-        if worker.device is not None and worker.device.disturbed:
-            what = worker.device.disturbed
-            advice = [text for word, text in _ADVICE.items() if word in what]
-            return "device", f"{worker.device.device} was not fit to be measured on: {what}; {'; '.join(advice)}"
+    found = [worker.device for worker in result.workers if worker.device is not None]
+    for figures in found:
+        if figures.disturbed:
+            return "device", _unfit(figures, figures.disturbed)
+    capped = [is_capped for figures in found if (is_capped := _is_capped(figures)) is not None]
+    if any(capped) and not all(capped):
+        return "device", _unfit(
+            found[0], f"it was throttled ({POWER_CAP}) in {sum(capped)} of {len(capped)} workers and not in the others"
+        )
     return None
 
 
@@ -32,6 +37,10 @@ def other_device(base: Result, head: Result) -> str | None:
         return f"it ran on {was.device}, and now on {now.device}: another device"
     if was.gated is not now.gated:
         return f"its {was.gated.value} was judged, and now its {now.gated.value}: two figures that are never mixed"
+    if {_is_capped(was), _is_capped(now)} == {True, False}:
+        if _is_capped(now):
+            return f"it was not under its {POWER_CAP}, and now is all the time: other clocks"
+        return f"it was under its {POWER_CAP} all the time, and now is not: other clocks"
     changed = [
         f"{name} was {was.flags.get(name, 'unknown')} and is {now.flags.get(name, 'unknown')}"
         for name in {**was.flags, **now.flags}
@@ -40,6 +49,18 @@ def other_device(base: Result, head: Result) -> str | None:
     if changed:
         return f"other settings compute other things: {', '.join(changed)}"
     return None
+
+
+def _unfit(figures: DeviceFigures, what: str) -> str:
+    advice = [text for word, text in _ADVICE.items() if word in what]
+    return f"{figures.device} was not fit to be measured on: {what}; {'; '.join(advice)}"
+
+
+def _is_capped(figures: DeviceFigures) -> bool | None:
+    """Return whether a device was under its power cap, which disturbs nothing if it always is; None where unknown."""
+    if figures.conditions is None or figures.conditions.throttled is None:
+        return None
+    return POWER_CAP in figures.conditions.throttled
 
 
 def _figures(result: Result) -> DeviceFigures | None:

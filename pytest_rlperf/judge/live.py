@@ -87,7 +87,7 @@ class _LiveJudge(Judge):
                 return self._confirm(status, [*seen, fresh])
             return self._unconfirmed(estimate) if final else None
         if len(seen) >= self._limits.most:
-            return self._undecided("spread", "more pairs: --rlperf-pairs", estimate)
+            return self._undecided("spread", "raise --rlperf-pairs", estimate)
         if self._out_of_reach(estimate, len(seen)):
             return self._undecided("near", f"too near ±{bound(policy.tolerance)} to call", estimate)
         return None
@@ -99,10 +99,10 @@ class _LiveJudge(Judge):
             return self.say(Status.UNDECIDED, "pairs", "time for no pair: raise --rlperf-max-time")
         estimate = self._estimate(seen)
         if len(seen) < least:
-            message = f"{_at_most(estimate)}; {len(seen)} of {least} pairs in the time: raise --rlperf-max-time"
+            message = f"{_at_most(estimate)}; time for {len(seen)} of {least} pairs: raise --rlperf-max-time"
             # Under the least number of pairs it could have seen nothing, however large.
             return self.say(Status.UNDECIDED, "pairs", message, estimate)
-        return self._undecided("spread", "more pairs: --rlperf-max-time", estimate)
+        return self._undecided("spread", "raise --rlperf-max-time", estimate)
 
     def _estimate(self, seen: Sequence[float]) -> Estimate:
         policy = self.policy
@@ -150,7 +150,7 @@ class _LiveJudge(Judge):
 
     def _unconfirmed(self, estimate: Estimate) -> Verdict:
         change = units.change(estimate.ratio)
-        message = f"{_at_most(estimate)}; no time to confirm {change}: raise --rlperf-max-time"
+        message = f"{_at_most(estimate)}; {change} not confirmed: raise --rlperf-max-time"
         return self._say(Status.UNDECIDED, "unconfirmed", message, estimate)
 
     def _out_of_reach(self, estimate: Estimate, pairs: int) -> bool:
@@ -160,7 +160,8 @@ class _LiveJudge(Judge):
         return not same and _within(estimate, _NEAR * self.policy.tolerance)
 
     def _undecided(self, code: str, why: str, estimate: Estimate) -> Verdict:
-        message = f"{_at_most(estimate)}; could have seen {units.change(1 + self._smallest(estimate))}; {why}"
+        smallest = units.change(1 + self._smallest(estimate))
+        message = f"{_at_most(estimate)}; SLOWER from {smallest} on; {why}"
         return self._say(Status.UNDECIDED, code, message, estimate)
 
     def _say(self, status: Status, code: str, message: str, estimate: Estimate) -> Verdict:
@@ -184,8 +185,8 @@ def _half_width(estimate: Estimate) -> float:
 
 
 def _at_most(estimate: Estimate) -> str:
-    """Write an upper bound: ``at most +3.3 %``."""
-    return f"at most {units.change(estimate.high)}"
+    """Write an upper bound: ``change at most +3.3 %``."""
+    return f"change at most {units.change(estimate.high)}"
 
 
 def _live(seen: Sequence[float]) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 from pytest_rlperf import units
 from pytest_rlperf.model import Estimate, Policy, Reason, Status, Verdict
 
 CONFIDENCE = 0.99
+_ADVICE = re.compile(r"[:;] [^:;]* with --rlperf-save-baseline$")
 
 
 class Judge:
@@ -32,6 +36,14 @@ class Judge:
             gated=self.policy.gated,
             accepted=self.policy.accept,
         )
+
+
+def without_advice(verdict: Verdict) -> Verdict:
+    """Return a verdict of a run that stores, less the advice to store: it would ask for what is being done."""
+    code, message = verdict.reason.code, _ADVICE.sub("", verdict.reason.message)
+    if verdict.status is Status.NEW:
+        message += ": nothing to compare with"
+    return replace(verdict, reason=Reason(code, message))
 
 
 def bound(fraction: float) -> str:

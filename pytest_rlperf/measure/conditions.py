@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 import psutil
@@ -19,9 +20,12 @@ NVML_MISSING = (
 )
 NO_REASONS = "NVML does not tell whether this device is throttled: a slice that was may count"
 
+POWER_CAP = "power cap"
+CLOCK_STEADY = 0.02  # how much a clock that holds still may differ from one look to another
+
 # Reasons for which a device is slower than it could be. Being idle and clocks that a user has set are none of these.
 _REASONS = {
-    0x004: "power cap",
+    0x004: POWER_CAP,
     0x008: "hardware slowdown",
     0x020: "software thermal slowdown",
     0x040: "hardware thermal slowdown",
@@ -64,12 +68,13 @@ class NvmlReader:
     def read(self) -> Conditions | None:
         """Return the device's state; None for what it does not support, as a partition has no clocks of its own."""
         nvml, handle = self._nvml, self._handle
+        reasons = self._reasons()
         processes = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         return Conditions(
             sm_clock_hz=self._clock_hz(nvml.NVML_CLOCK_SM),
             memory_clock_hz=self._clock_hz(nvml.NVML_CLOCK_MEM),
             temperature_c=self._ask(lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))),
-            throttled=throttle_reasons(self._reasons() or 0),
+            throttled=None if reasons is None else throttle_reasons(reasons),
             others=None if processes is None else count_others([process.pid for process in processes], _coordinator()),
         )
 
@@ -120,6 +125,12 @@ def count_others(pids: Sequence[int], coordinator: int | None) -> int | None:
     return sum(pid not in ours and _parent(pid) not in ours for pid in pids)
 
 
+def all_reasons(seen: Iterable[Conditions]) -> tuple[str, ...] | None:
+    """Return every reason for which a device was held back, each once; None where nobody tells of any."""
+    told = [state.throttled for state in seen if state.throttled is not None]
+    return tuple(dict.fromkeys(chain.from_iterable(told))) if told else None
+
+
 def worst(seen: Iterable[Conditions]) -> Conditions | None:
     """Return the lowest clocks, the highest temperature, every reason and the most others; None where none is seen."""
     states = list(seen)
@@ -131,7 +142,7 @@ def worst(seen: Iterable[Conditions]) -> Conditions | None:
             (state.memory_clock_hz for state in states if state.memory_clock_hz is not None), default=None
         ),
         temperature_c=max((state.temperature_c for state in states if state.temperature_c is not None), default=None),
-        throttled=tuple(dict.fromkeys(reason for state in states for reason in state.throttled)),
+        throttled=all_reasons(states),
         others=max((state.others for state in states if state.others is not None), default=None),
     )
 

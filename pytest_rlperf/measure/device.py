@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from pytest_rlperf.errors import MeasurementError
+from pytest_rlperf.measure.capping import PowerCap
+from pytest_rlperf.measure.conditions import CLOCK_STEADY, POWER_CAP
 from pytest_rlperf.measure.library import DeviceLibrary
 from pytest_rlperf.measure.rounds import ClockNs, Timed
 from pytest_rlperf.model import Conditions, DeviceSlice, Pace, SliceKind, SliceRecord, Workload
@@ -21,7 +23,6 @@ from pytest_rlperf.timers.device import devices_of
 
 RETAKES = 3  # a slice that was disturbed as often again is a device that is not to be measured on
 _WARM_UPS_MOST = 10  # of a tenth of a second each: compiling is over by then, or never
-_CLOCK_STEADY = 0.02  # how much the clock may differ from one look to the next
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Accelerator:
         self._model = {"model": clock.state().get("name", "unknown")}
         self._allocates = False
         self._gave_up = self._gave_up_tracing = False
+        self._caps = {kind: PowerCap() for kind in SliceKind}
         self._restore()
 
     @property
@@ -104,7 +106,11 @@ class Accelerator:
                 before = self._edge()
                 run()
                 after = self._edge()
-            restless = [*_changes(before, after), *([] if _is_steady(before, after) else ["its clock changed"])]
+            restless = [
+                *_changes(before, after),
+                *([] if _is_steady(before, after) else ["its clock changed"]),
+                *([] if _reasons(before) == _reasons(after) else ["its throttling changed"]),
+            ]
             if not restless or not has_time():
                 break
         # What asks for memory however long it runs does so as part of its work, which is counted and no disturbance.
@@ -120,27 +126,32 @@ class Accelerator:
         """Return a slice with what is known of the device, retaken where it was disturbed.
 
         Where the retakes are disturbed as well, the last one says by what and how often; later slices are not retaken.
-        Of traced ones that says nothing about others: it may be tracing that has code recompiled.
+        Of traced ones that says nothing about others: it may be tracing that has code recompiled. Where it was nothing
+        but a power cap that is always on, the last one counts, with a note.
         """
         __tracebackhide__ = True
         is_traced = kind is SliceKind.TRACED
         tries = 1 if self._gave_up or (is_traced and self._gave_up_tracing) else 1 + RETAKES
         disturbances: list[str] = []
+        cap = self._caps[kind]
+        cap.begin()
         while True:
             with self.answering():
                 before = self._edge()
                 self._reset_peak()
                 record = take()
                 after = self._edge()
-            disturbance = self._disturbance(before, after)
+            disturbance = self._disturbance(before, after, cap)
             if disturbance:
                 disturbances.append(disturbance)
             if not disturbance or len(disturbances) == tries:
                 break
+        if self._is_always_capped(disturbances, cap):
+            disturbances, disturbance = [], ""
+        if not disturbance:
+            cap.keep()
         if len(disturbances) == tries and not self._gave_up:
-            self._gave_up, self._gave_up_tracing = not is_traced, is_traced
-            if is_traced:
-                self.note([f"phases on {self.name} are of slices that were disturbed: {disturbance}"])
+            self._give_up(disturbance, is_traced=is_traced)
         device = self._slice(self.pace_of(kind), record, before, after, disturbances if disturbance else [])
         retaken = len(disturbances) - (1 if disturbance else 0)
         return replace(record, device=replace(device, retaken=retaken))
@@ -167,6 +178,19 @@ class Accelerator:
             raise
         finally:
             self._restore()
+
+    def _is_always_capped(self, disturbances: Sequence[str], cap: PowerCap) -> bool:
+        """Whether all tries of a slice were under a power cap that is always on, and had no other fault."""
+        if len(disturbances) <= RETAKES or {*disturbances} != {_throttled((POWER_CAP,))} or not cap.is_always_on():
+            return False
+        self.note([f"{self.name} is under its {POWER_CAP} all the time, at a steady clock: that disturbs nothing"])
+        return True
+
+    def _give_up(self, disturbance: str, *, is_traced: bool) -> None:
+        """Take no more slices again, of traced ones or of any."""
+        self._gave_up, self._gave_up_tracing = not is_traced, is_traced
+        if is_traced:
+            self.note([f"phases on {self.name} are of slices that were disturbed: {disturbance}"])
 
     def _slice(
         self, pace: Pace, record: SliceRecord, before: _Edge, after: _Edge, disturbances: Sequence[str]
@@ -201,12 +225,10 @@ class Accelerator:
         if self.clock.driver.memory() is not None:
             self.clock.driver.reset_peak()
 
-    def _disturbance(self, before: _Edge, after: _Edge) -> str:
+    def _disturbance(self, before: _Edge, after: _Edge, cap: PowerCap) -> str:
         """Return why the slice between two edges does not count, empty where it does."""
-        throttled = [
-            reason for edge in (before, after) if edge.conditions is not None for reason in edge.conditions.throttled
-        ]
-        reasons = [f"it was throttled ({', '.join(dict.fromkeys(throttled))})"] if throttled else []
+        throttled = cap.disturbing(before.conditions, after.conditions)
+        reasons = [_throttled(throttled)] if throttled else []
         changes = _changes(before, after)
         if self._allocates:
             changes = [change for change in changes if change != "memory was asked of it"]
@@ -256,10 +278,18 @@ def _changes(before: _Edge, after: _Edge) -> list[str]:
     return [*found, "memory was asked of it"] if after.allocations > before.allocations else found
 
 
+def _reasons(edge: _Edge) -> tuple[str, ...] | None:
+    return None if edge.conditions is None else edge.conditions.throttled
+
+
 def _is_steady(before: _Edge, after: _Edge) -> bool:
     """Whether the device's clock holds still, as far as it is known."""
     was, now = (None if edge.conditions is None else edge.conditions.sm_clock_hz for edge in (before, after))
-    return was is None or now is None or abs(now - was) <= _CLOCK_STEADY * was
+    return was is None or now is None or abs(now - was) <= CLOCK_STEADY * was
+
+
+def _throttled(reasons: Sequence[str]) -> str:
+    return f"it was throttled ({', '.join(reasons)})"
 
 
 def _told(disturbances: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -85,6 +85,11 @@ class Block:
         return base, head
 
 
+def slices_of(blocks: Sequence[Block], side: str) -> list[SliceRecord]:
+    """Return the slices of one side, ``"base"`` or ``"head"``, of several blocks."""
+    return [record for block in blocks for record in getattr(block, side)]
+
+
 def _own_s(phase: Phase) -> float:
     """Return the time in no child phase, by the device's clock where that tells it: the host only launches."""
     times = phase.on_device
@@ -156,16 +161,14 @@ class _PairTurn:
 
     def workers(self, idle: IdleWatch) -> tuple[WorkerRecord, WorkerRecord]:
         """Return what either side's worker took by itself."""
-        base, head = (
-            self._worker([record for block in self.blocks for record in getattr(block, side)], side, index, idle)
-            for index, side in enumerate(("base", "head"))
-        )
+        base, head = (self._worker(side, warm, idle) for side, warm in zip(("base", "head"), self.warm, strict=True))
         return base, head
 
-    def _worker(self, plain: Sequence[SliceRecord], side: str, index: int, idle: IdleWatch) -> WorkerRecord:
+    def _worker(self, side: str, warm: Warm, idle: IdleWatch) -> WorkerRecord:
         worker: LiveTurns = getattr(self.pair, side)
+        plain, traced = slices_of(self.blocks, side), slices_of(self.traced, side)
         wall, cpu = (Figures(typical_call_s(plain, clock), 0.0, 0.0) for clock in (by_wall, by_cpu))
-        return worker_record(plain, wall, cpu, self.warm[index], seed=worker.seed, idle_cpu_share=idle.share(worker))
+        return worker_record(plain, wall, cpu, warm, seed=worker.seed, idle_cpu_share=idle.share(worker), traced=traced)
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -231,13 +234,9 @@ class Duettist:
                 1.0 if slices else 0.0,
                 (),
             )
-            for side, slices in self._traced_by_side(traced)
+            for side, slices in ((side, slices_of(traced, side)) for side in ("base", "head"))
         )
         return Duet(tuple(records), base, head, traced)
-
-    def _traced_by_side(self, traced: Sequence[Block]) -> Iterator[tuple[str, list[SliceRecord]]]:
-        for side in ("base", "head"):
-            yield side, [record for block in traced for record in getattr(block, side)]
 
     def _take_pair(self) -> None:
         __tracebackhide__ = True

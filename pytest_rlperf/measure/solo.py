@@ -26,6 +26,7 @@ from pytest_rlperf.model import DeviceTimes, Figures, Phase, SliceRecord, Worker
 
 WORKERS = 5  # the sample of a stored comparison
 _RESTLESS = 1.5  # slowest worker over fastest from which on a note is due
+_TIMES = "(--rlperf-max-time, --rlperf-budget)"  # what gives a test its time
 
 Worker = TypeVar("Worker", bound=Turns)
 
@@ -79,7 +80,7 @@ def measure_solo(
     for index, worker in enumerate(chosen):
         left_s = max_time_s - (clock() - started_s)
         if left_s <= 0 and turns and warm.call_s > SLICE_S:
-            notes.append(f"only {index} of {len(workers)} workers measured within --rlperf-max-time={max_time_s:g}")
+            notes.append(f"only {index} of {len(workers)} workers measured in a test's {max_time_s:g} s {_TIMES}")
             break
         share_s = left_s / (len(chosen) - index)
         step = f"worker {index + 1} of {len(chosen)}"
@@ -134,8 +135,8 @@ def _affordable(
     if fit >= len(workers) or each_s <= SLICE_S:
         return list(workers), []
     note = (
-        f"a call takes {call_s:.3g} s: {fit} of {len(workers)} workers fit --rlperf-max-time; "
-        f"all would need about {math.ceil(each_s * (len(workers) + 1))}"
+        f"a call takes {units.seconds(call_s)}: --rlperf-max-time leaves time for {fit} of {len(workers)} workers, "
+        f"all of them take about {math.ceil(each_s * (len(workers) + 1))} s"
     )
     return list(workers[:fit]), [note]
 
@@ -157,7 +158,9 @@ def _first_call_only(first: Turns, call_s: float, items: float, max_time_s: floa
         threads=0,
         seed=first.seed,
     )
-    note = f"the first call took {call_s:.3g} s, all of --rlperf-max-time={max_time_s:g}: it is all there is"
+    note = (
+        f"the first call took {units.seconds(call_s)}, all of a test's {max_time_s:g} s: it is the only figure {_TIMES}"
+    )
     return Solo((record,), (), 0.0, (note,))
 
 

@@ -57,13 +57,14 @@ class DeviceTimes:
 class Conditions:
     """The state of a device at one moment, as its driver tells; None where it does not.
 
-    ``throttled`` names the reasons for which the device held its clocks back, ``others`` counts processes beside ours.
+    ``throttled`` names the reasons for which the device held its clocks back, empty where it did not; ``others`` counts
+    processes beside ours.
     """
 
     sm_clock_hz: float | None
     memory_clock_hz: float | None
     temperature_c: float | None
-    throttled: tuple[str, ...]
+    throttled: tuple[str, ...] | None
     others: int | None
 
 

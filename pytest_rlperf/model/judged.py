@@ -48,7 +48,10 @@ class Reason:
 
 @dataclass(frozen=True)
 class Allowance:
-    """A slowdown that a commit says is meant: of tests that ``pattern`` fits, up to ``most`` (0.09 is 9 %)."""
+    """A slowdown that a commit says is meant: of tests that ``pattern`` fits, up to ``most`` (0.09 is 9 %).
+
+    Where ``most`` is 0 it is one by exact counts alone, and by no time.
+    """
 
     pattern: str
     most: float

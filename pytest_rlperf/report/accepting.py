@@ -13,18 +13,19 @@ SAVING = "pytest --rlperf-save-baseline"
 def trailer(key: str, ratio: float | None, high: float | None) -> str:
     """Return the line of a commit message that accepts how much slower the test of ``key`` is, less the reason.
 
-    ``ratio`` is the change with ``high`` its upper bound, None where no time was compared.
+    ``ratio`` is the change with ``high`` its upper bound, None where it is not its time that the test is slower by.
     """
     _, _, name = key.partition("::")
     # Parameters are left open, as brackets mean something in patterns.
     name, bracket, _ = (name or key).partition("[")
-    return f"Rlperf-Accept: {shown(name)}{'*' if bracket else ''} <= +{_whole_percent(ratio, high)}%"
+    what = "counts" if ratio is None else f"<= +{_whole_percent(ratio, high)}%"
+    return f"Rlperf-Accept: {shown(name)}{'*' if bracket else ''} {what}"
 
 
-def _whole_percent(ratio: float | None, high: float | None) -> int:
+def _whole_percent(ratio: float, high: float | None) -> int:
     """Return the whole percentage that a change surely stays under: measured again, it will not be just the same."""
     known = [each for each in (ratio, high) if each is not None and math.isfinite(each)]
-    return max(1, *(math.ceil(100 * (each - 1)) for each in known)) if known else 1
+    return max(1, *(math.ceil(round(100 * (each - 1), 6)) for each in known)) if known else 1
 
 
 def improved(count: int) -> str:

@@ -62,9 +62,16 @@ def _state(figures: Sequence[DeviceFigures]) -> str:
     if not states:
         return "conditions: unknown"
     slowest = min(states, key=lambda state: state.sm_clock_hz or 0.0)
-    throttled = sorted({reason for state in states for reason in state.throttled})
     others = max((state.others for state in states if state.others is not None), default=_UNKNOWN)
-    return f"conditions: {_clocks(slowest)}; throttled: {', '.join(throttled) or 'no'}; other processes: {others}"
+    return f"conditions: {_clocks(slowest)}; throttled: {_throttled(states)}; other processes: {others}"
+
+
+def _throttled(states: Sequence[Conditions]) -> str:
+    """Say why the device was held back; that it was not is another thing than that nobody could tell."""
+    told = [state.throttled for state in states if state.throttled is not None]
+    if not told:
+        return "not known"
+    return ", ".join(sorted({reason for reasons in told for reason in reasons})) or "no"
 
 
 def _clocks(state: Conditions) -> str:

@@ -76,7 +76,7 @@ def render_differences(differences: Sequence[Difference], *, width: int, color: 
         ("A", "right", [_median(one, one.one) for one in differences]),
         ("B", "right", [_median(one, one.other) for one in differences]),
         ("change", "right", [_change(one) for one in differences]),
-        ("vs kernel", "right", [_against_kernel(one) for one in differences]),
+        ("vs kernel", "right", _against_kernel(differences)),
         ("spread A", "right", [_spread(one, one.one) for one in differences]),
         ("spread B", "right", [_spread(one, one.other) for one in differences]),
         ("workers", "left", ["apart" if one.is_apart else "" for one in differences]),
@@ -105,8 +105,15 @@ def _change(one: Difference) -> str:
     return units.change(statistics.median(one.calls_s(one.other)) / statistics.median(one.calls_s(one.one)))
 
 
-def _against_kernel(one: Difference) -> str:
-    return "" if one.against_kernel is None else units.change(one.against_kernel)
+def _against_kernel(differences: Sequence[Difference]) -> list[str]:
+    """Return the changes relative to the reference kernel, if any is known; of the others that no kernel ran."""
+    if all(one.against_kernel is None for one in differences):
+        return []
+    return [_kernel_change(one) if one.is_comparable else "" for one in differences]
+
+
+def _kernel_change(one: Difference) -> str:
+    return "no kernel" if one.against_kernel is None else units.change(one.against_kernel)
 
 
 def _spread(one: Difference, side: Result | None) -> str:

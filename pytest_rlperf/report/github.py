@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from pytest_rlperf.report.github_markdown import Page, render
 from pytest_rlperf.report.summary import Summary
 
 SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for all that one step writes; over it nothing is shown
-_OUTPUTS = ("--rlperf-json", "--rlperf-html", "--rlperf-trace", "--rlperf-benchmark-json", "--junitxml", "--junit-xml")
 _FILES = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
 
 
@@ -85,17 +83,6 @@ def annotation_commands(
 def step_outputs(outcomes: Sequence[Outcome], json: Path | None, *, strict: bool) -> dict[str, str]:
     """Return the step's outputs: ``verdict``, ``tests``, ``slower``, ``accepted`` and ``json``."""
     return outputs([finding(outcome, strict=strict) for outcome in outcomes], json)
-
-
-def reproducing(args: Sequence[str]) -> str:
-    """Return the command of a run, as typed, less the files that it writes."""
-    kept, rest = [], iter(args)
-    for arg in rest:
-        if arg in _OUTPUTS:
-            next(rest, None)
-        elif not arg.startswith(tuple(f"{flag}=" for flag in _OUTPUTS)):
-            kept.append(arg)
-    return shlex.join(["pytest", *kept])
 
 
 def place_of(path: Path, line: int, environ: Mapping[str, str]) -> tuple[str, int]:

@@ -10,19 +10,8 @@ from pytest_rlperf import units
 from pytest_rlperf.model import CounterChange, Outcome, Status
 from pytest_rlperf.report.accepting import SAVING, improved, trailer
 from pytest_rlperf.report.device import device_lines
-from pytest_rlperf.report.rows import PhaseRow, blame_text, by_counts, count_text, phase_rows
+from pytest_rlperf.report.rows import GRAVEST_FIRST, PhaseRow, blame_text, by_counts, count_text, phase_rows
 from pytest_rlperf.report.shares import shares_lines
-
-# What a reader must see first, first.
-_ORDER = (
-    Status.SLOWER,
-    Status.INVALID,
-    Status.UNDECIDED,
-    Status.INCOMPARABLE,
-    Status.NEW,
-    Status.FASTER,
-    Status.SAME,
-)
 
 
 @dataclass(frozen=True)
@@ -109,7 +98,7 @@ def ordered(findings: Sequence[Finding]) -> list[Finding]:
 
     def place(found: Finding) -> tuple[bool, bool, int, float]:
         ratio = 0.0 if found.change is None else found.change.ratio
-        return not found.fails, not found.gated, _ORDER.index(found.status), -ratio
+        return not found.fails, not found.gated, GRAVEST_FIRST.index(found.status), -ratio
 
     return sorted(findings, key=place)
 
@@ -117,7 +106,8 @@ def ordered(findings: Sequence[Finding]) -> list[Finding]:
 def overall(findings: Sequence[Finding]) -> str:
     """Return the gravest verdict of the gated tests in a word; accepted slowdowns are ``ACCEPTED``, none is ``""``."""
     words = {"ACCEPTED" if found.is_accepted else found.status.value for found in findings if found.gated}
-    order = ["SLOWER", "INVALID", "UNDECIDED", "INCOMPARABLE", "NEW", "ACCEPTED", "FASTER", "SAME"]
+    order = [status.value for status in GRAVEST_FIRST]
+    order.insert(order.index(Status.FASTER.value), "ACCEPTED")
     return next((word for word in order if word in words), "")
 
 
@@ -180,7 +170,7 @@ def acceptance_lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def _trailer(found: Finding) -> str:
-    change = found.change
+    change = None if found.by_counts else found.change
     return trailer(found.key, *((None, None) if change is None else (change.ratio, change.high)))
 
 

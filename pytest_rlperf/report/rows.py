@@ -12,6 +12,16 @@ from pytest_rlperf.report.accepting import trailer
 from pytest_rlperf.report.device import comparable
 from pytest_rlperf.report.printable import shown, shown_lines
 
+# The order in which verdicts are listed: what wants a reader's eye stands first.
+GRAVEST_FIRST = (
+    Status.SLOWER,
+    Status.INVALID,
+    Status.UNDECIDED,
+    Status.INCOMPARABLE,
+    Status.NEW,
+    Status.FASTER,
+    Status.SAME,
+)
 COUNTERS = "counters"  # the code of a reason that rests on exact counts
 
 
@@ -200,7 +210,7 @@ def failure_text(outcome: Outcome, origin: str) -> str:
 
 def trailer_of(outcome: Outcome) -> str:
     """Return the line of a commit message that accepts how much slower a test is, less the reason."""
-    estimate = outcome.verdict.estimate
+    estimate = None if by_counts(outcome) else outcome.verdict.estimate
     bounds = (None, None) if estimate is None else (estimate.ratio, estimate.high)
     return trailer(outcome.result.nodeid, *bounds)
 

@@ -55,7 +55,7 @@ def saved_notes(saved: Saved | None) -> list[str]:
     if saved.stored:
         notes.append(f"stored {units.counted(len(saved.stored), 'result')} in\n{_relative(saved.path)}")
         if not saved.settleable:
-            notes.append("not from a clean commit: it can never be settled live; commit first")
+            notes.append("not from a clean commit, so live pairs can never run this code: commit, then store anew")
     for reason, count in Counter(saved.kept_back.values()).items():
         notes.append(f"{units.counted(count, 'result')} not stored: {reason}")
     return notes

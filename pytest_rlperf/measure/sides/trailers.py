@@ -1,4 +1,8 @@
-"""Slowdowns that a change says it means, in the messages of its commits: ``Rlperf-Accept: test_gae* <= +9% reason``."""
+"""Slowdowns that a change says it means, in the messages of its commits.
+
+``Rlperf-Accept: test_gae* <= +9% reason`` accepts so much more time, ``Rlperf-Accept: test_gae* counts reason`` more of
+what is counted and no more time.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,10 @@ from pytest_rlperf.measure.sides.git import short
 from pytest_rlperf.model import Allowance
 
 TRAILER = "Rlperf-Accept"
-_FORM = re.compile(r"(?P<pattern>\S.*?)\s*<=\s*\+?(?P<percent>[0-9]*\.?[0-9]+)\s*%\s*(?P<reason>\S.*)")
+_TIME = re.compile(r"(?P<pattern>\S.*?)\s*<=\s*\+?(?P<percent>[0-9]*\.?[0-9]+)\s*%\s*(?P<reason>\S.*)")
+# A pattern without blanks, so that no slip of the other form reads as this one.
+_COUNTS = re.compile(r"(?P<pattern>\S+)\s+counts\s+(?P<reason>\S.*)")
+_FORMS = f"'{TRAILER}: test_name* <= +10% the reason', or for counts alone '{TRAILER}: test_name* counts the reason'"
 _MENTION = re.compile(rf"^{TRAILER}\s*:.*\S", re.MULTILINE | re.IGNORECASE)
 _LIMIT_S = 60.0
 
@@ -42,15 +49,17 @@ def read_allowances(root: Path, base: str) -> tuple[list[Allowance], list[str]]:
                 allowances.append(allowance)
             else:
                 notes.append(
-                    f"{TRAILER} of {short(sha)} is not understood and accepts nothing: {value!r}; expected "
-                    f"'{TRAILER}: test_name* <= +10% the reason'"
+                    f"{TRAILER} of {short(sha)} is not understood and accepts nothing: {value!r}; expected {_FORMS}"
                 )
     return allowances, notes
 
 
 def parse_allowance(value: str, commit: str) -> Allowance | None:
-    """Read a trailer's value, None where it is not of the form ``<glob> <= +N% <reason>``."""
-    match = _FORM.fullmatch(value)
-    if match is None:
-        return None
-    return Allowance(match["pattern"], float(match["percent"]) / 100, match["reason"], commit)
+    """Read a trailer's value, None where it is of neither form: ``<glob> <= +N% <reason>``, ``<glob> counts <reason>``.
+
+    What accepts counts alone accepts no more time: its ``most`` is 0.
+    """
+    time, counts = _TIME.fullmatch(value), _COUNTS.fullmatch(value)
+    if time is not None:
+        return Allowance(time["pattern"], float(time["percent"]) / 100, time["reason"], commit)
+    return None if counts is None else Allowance(counts["pattern"], 0.0, counts["reason"], commit)

@@ -19,6 +19,7 @@ class Markup(str):
 
 
 EMPTY = Markup("")
+NOTHING = "–"  # in a table, where there is no figure
 
 
 def text(value: str) -> Markup:
@@ -54,19 +55,21 @@ def _attribute(name: str, value: str | bool | None) -> str:
 def table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> Markup:
     """Return a table in a box that scrolls where it is too wide; the first column names its rows.
 
-    The first ``texts`` columns hold words, the others figures.
+    The first ``texts`` columns hold words, the others figures. A column of nothing but ``NOTHING`` is left out.
     """
-    heads = join(tag("th", cell, scope="col", class_=_words(place, texts)) for place, cell in enumerate(header))
+    whole = list(rows)
+    kept = [place for place in range(len(header)) if not place or any(cells[place] != NOTHING for cells in whole)]
+    heads = join(tag("th", header[place], scope="col", class_=_words(place, texts)) for place in kept)
     body = (
         tag(
             "tr",
             tag("th", cells[0], scope="row", class_=_words(0, texts)),
-            *(tag("td", cell, class_=_words(place, texts)) for place, cell in enumerate(cells[1:], 1)),
+            *(tag("td", cells[place], class_=_words(place, texts)) for place in kept[1:]),
         )
-        for cells in rows
+        for cells in whole
     )
-    whole = tag("table", tag("caption", title), tag("thead", tag("tr", heads)), tag("tbody", *body))
-    return scrolling(whole, title)
+    content = tag("table", tag("caption", title), tag("thead", tag("tr", heads)), tag("tbody", *body))
+    return scrolling(content, title)
 
 
 def _words(place: int, texts: int) -> str | None:

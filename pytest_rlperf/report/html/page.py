@@ -12,19 +12,9 @@ from pytest_rlperf.report.html.charts import charts
 from pytest_rlperf.report.html.markup import Markup, embedded, facts, join, scrolling, tag, text
 from pytest_rlperf.report.html.output import plotly_source
 from pytest_rlperf.report.html.sections import Entry, badge, section
-from pytest_rlperf.report.rows import by_counts, columns, test_name
+from pytest_rlperf.report.rows import GRAVEST_FIRST, by_counts, columns, test_name
 from pytest_rlperf.report.summary import Summary
 
-# What wants a reader's eye stands first.
-_ORDER = (
-    Status.SLOWER,
-    Status.INVALID,
-    Status.UNDECIDED,
-    Status.INCOMPARABLE,
-    Status.NEW,
-    Status.FASTER,
-    Status.SAME,
-)
 _WORDS = {
     Status.SLOWER: "slower",
     Status.INVALID: "invalid",
@@ -51,7 +41,7 @@ def render_html(
     ``tolerances`` are the tests' by node id, 0.03 being 3 %, as far as they are known. ``command`` is what measures
     again where a test's id is put behind it. ``created`` is when the run was, in words.
     """
-    ordered = sorted(outcomes, key=lambda outcome: _ORDER.index(outcome.verdict.status))
+    ordered = sorted(outcomes, key=lambda outcome: GRAVEST_FIRST.index(outcome.verdict.status))
     known = [tolerances.get(outcome.result.nodeid) for outcome in ordered]
     entries = [
         Entry(place, outcome, tolerance, charts(outcome, tolerance))
@@ -110,7 +100,7 @@ def _named(outcome: Outcome) -> str:
 
 def _counts(outcomes: Sequence[Outcome]) -> Markup:
     counts = Counter(outcome.verdict.status for outcome in outcomes)
-    told = [f"{counts[status]} {_WORDS[status]}" for status in _ORDER if counts[status]]
+    told = [f"{counts[status]} {_WORDS[status]}" for status in GRAVEST_FIRST if counts[status]]
     return tag("p", " · ".join(told), class_="counts")
 
 
@@ -152,7 +142,7 @@ def _cell(title: str, written: str, outcome: Outcome, place: int) -> Markup:
         return tag("th", link, tag("small", path), scope="row")
     if title == "verdict":
         status = outcome.verdict.status
-        return tag("td", badge(status), written.removeprefix(status.value), data_key=str(_ORDER.index(status)))
+        return tag("td", badge(status), written.removeprefix(status.value), data_key=str(GRAVEST_FIRST.index(status)))
     key = next((read(outcome) for name, read in _KEYS.items() if title.startswith(name)), None)
     return tag("td", written, data_key=None if key is None else f"{key:.9g}")
 
@@ -178,7 +168,7 @@ def _controls(outcomes: Sequence[Outcome]) -> Markup:
     counts = Counter(outcome.verdict.status for outcome in outcomes)
     buttons = [
         tag("button", f"{status.value} {counts[status]}", type="button", aria_pressed="true", value=status.value)
-        for status in _ORDER
+        for status in GRAVEST_FIRST
         if counts[status]
     ]
     field = tag("label", "Filter by name ", tag("input", type="search", id="filter", autocomplete="off"))

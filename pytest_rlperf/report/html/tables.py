@@ -16,10 +16,9 @@ from pytest_rlperf.model import (
     WorkerRecord,
 )
 from pytest_rlperf.report.html.charts import sides
-from pytest_rlperf.report.html.markup import Markup, join, table, tag
+from pytest_rlperf.report.html.markup import NOTHING, Markup, join, table, tag
 from pytest_rlperf.report.rows import phase_rows
 
-_NONE = "–"
 _WHOLE = "(whole call)"
 
 
@@ -43,14 +42,13 @@ def _phases(outcome: Outcome) -> Markup | None:
             tag("span", row.name, class_="indent", style=f"--depth:{row.depth}"),
             units.seconds(row.total_s),
             units.percent(row.share, signed=False),
-            _NONE if row.count is None else f"×{row.count:.3g}",
-            _NONE if row.was_s is None else units.seconds(row.was_s),
-            _NONE if row.change_s is None else units.signed_seconds(row.change_s),
+            NOTHING if row.count is None else f"×{row.count:.3g}",
+            NOTHING if row.was_s is None else units.seconds(row.was_s),
+            NOTHING if row.change_s is None else units.signed_seconds(row.change_s),
         ]
         for row in rows
     ]
-    kept = [place for place in range(len(header)) if place < 3 or any(row[place] != _NONE for row in cells)]
-    return table("Phases of one call", [header[place] for place in kept], ([row[p] for p in kept] for row in cells))
+    return table("Phases of one call", header, cells)
 
 
 def _shares(outcome: Outcome) -> Markup | None:
@@ -62,7 +60,7 @@ def _shares(outcome: Outcome) -> Markup | None:
         [
             share.name,
             join([_bar(share.share), units.percent(share.share, signed=False)]),
-            units.percent(was[share.name], signed=False) if share.name in was else _NONE,
+            units.percent(was[share.name], signed=False) if share.name in was else NOTHING,
         ]
         for share in outcome.result.shares
     ]
@@ -102,7 +100,7 @@ def _all_counts(outcome: Outcome) -> Markup | None:
     if not keys and not notes:
         return None
     rows = (
-        [name, path or _WHOLE, before.get((path, name), _NONE), now.get((path, name), _NONE)] for path, name in keys
+        [name, path or _WHOLE, before.get((path, name), NOTHING), now.get((path, name), NOTHING)] for path, name in keys
     )
     whole = table("Counts of one call", ["count", "phase", "before", "now"], rows, texts=2) if keys else Markup("")
     said = join(tag("p", f"Note: {note}") for note in notes)
@@ -161,18 +159,18 @@ def _condition_cells(device: DeviceFigures) -> list[str]:
     """Return the worst that was seen of the device's state."""
     conditions = device.conditions
     if conditions is None:
-        return [_NONE] * len(_CONDITION_COLUMNS)
+        return [NOTHING] * len(_CONDITION_COLUMNS)
     return [
         _known(conditions.sm_clock_hz, _hertz),
         _known(conditions.memory_clock_hz, _hertz),
         _known(conditions.temperature_c, lambda degrees: f"{degrees:.0f} °C"),
-        ", ".join(conditions.throttled) or "nothing",
-        "–" if conditions.others is None else str(conditions.others),
+        "not known" if conditions.throttled is None else ", ".join(conditions.throttled) or "nothing",
+        NOTHING if conditions.others is None else str(conditions.others),
     ]
 
 
 def _flags(device: DeviceFigures) -> str:
-    return ", ".join(f"{name} {value}" for name, value in device.flags.items()) or _NONE
+    return ", ".join(f"{name} {value}" for name, value in device.flags.items()) or NOTHING
 
 
 def _bytes(value: float) -> str:
@@ -184,7 +182,7 @@ def _hertz(value: float) -> str:
 
 
 def _known(value: float | None, write: Callable[[float], str]) -> str:
-    return _NONE if value is None else write(value)
+    return NOTHING if value is None else write(value)
 
 
 def _device_phases(outcome: Outcome) -> Markup | None:
@@ -256,7 +254,7 @@ def _worker_cells(worker: WorkerRecord) -> list[str]:
         f"{worker.cpu_share:.2f}",
         units.percent(worker.idle_cpu_share, signed=False),
         str(worker.threads),
-        str(worker.seed) if worker.seed else _NONE,
+        str(worker.seed) if worker.seed else NOTHING,
         str(worker.slices),
         f"{worker.calls:,}",
         str(worker.collections),
@@ -266,6 +264,6 @@ def _worker_cells(worker: WorkerRecord) -> list[str]:
 def _pair_cells(pair: PairRecord) -> list[str]:
     return [
         "any" if pair.placed is None else str(pair.placed),
-        ", ".join(map(str, pair.cpus)) or _NONE,
+        ", ".join(map(str, pair.cpus)) or NOTHING,
         units.seconds(pair.setup_s),
     ]

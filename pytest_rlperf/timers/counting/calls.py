@@ -24,15 +24,18 @@ class Calls(TotalsInstrument):
     """Counts the calls that the interpreter tells of, and graphs that torch.compile made, by the code that runs them.
 
     Native functions that are called by name are told of; operators, and before Python 3.12 ufuncs, are not. Types are
-    left out: which of them are native cannot be told. What timers and probes do is not counted.
+    left out: which of them are native cannot be told. What timers and probes do is not counted. ``has_other_threads``
+    says that PyTorch was called in another thread than this.
     """
 
     names: tuple[str, ...] = ("python_calls", "native_calls", "graphs", "graph_breaks", "recompiles")
 
     def __init__(self) -> None:
         super().__init__()
+        self._thread = threading.get_ident()
+        self.has_other_threads = False
         self._codes: dict[int, tuple[CodeType, int]] = {}  # by identity: equal code may be another's
-        self._natives: dict[Hashable, tuple[int, bool]] = {}
+        self._natives: dict[Hashable, tuple[int, str]] = {}
 
     def on(self) -> AbstractContextManager[None]:
         """Count while the body runs."""
@@ -59,12 +62,14 @@ class Calls(TotalsInstrument):
         """Count a call of a native function."""
         key = _key_of(function)
         try:
-            unit, is_foreign = self._natives[key]
+            unit, module = self._natives[key]
         except KeyError:
-            unit, is_foreign = self._natives[key] = self._learn_native(function)
+            unit, module = self._natives[key] = self._learn_native(function)
         # A timer may stand around a native function of somebody's.
-        if is_foreign or self._unit_of(caller):
+        if module not in _USED_BY_TIMERS or self._unit_of(caller):
             self.totals.packed += unit
+        if module == "torch" and threading.get_ident() != self._thread and not _is_in_backward():
+            self.has_other_threads = True
 
     def _unit_of(self, code: CodeType) -> int:
         known = self._codes.get(id(code))
@@ -80,10 +85,14 @@ class Calls(TotalsInstrument):
         self._codes[id(code)] = code, unit
         return unit
 
-    def _learn_native(self, function: Any) -> tuple[int, bool]:
+    def _learn_native(self, function: Any) -> tuple[int, str]:
         module = owner_of(function).partition(".")[0]
-        is_foreign = module not in _USED_BY_TIMERS
-        return self.totals.unit("native_calls", f"native_calls:{module}"), is_foreign
+        return self.totals.unit("native_calls", f"native_calls:{module}"), module
+
+
+def _is_in_backward() -> bool:
+    """Whether this thread is one of autograd's, or runs what a backward pass calls."""
+    return bool(sys.modules["torch"]._C._current_graph_task_id() != -1)
 
 
 def frames_compiled() -> int:

@@ -80,13 +80,19 @@ class DeviceCounts(TotalsInstrument):
         if memory is None:
             return super().count(call)
         self._driver.reset_peak()
-        self._levels = levels = Levels(memory.allocated_bytes)
+        self._levels = Levels(memory.allocated_bytes)
         try:
-            found = super().count(call)
+            return super().count(call)
         finally:
             self._levels = None
-        peaks = [each for each in levels.counts(self._recorder.paths(), "device_peak_bytes", "") if each.name]
-        return (*found, *peaks)
+
+    def _counts(self, whole: int) -> tuple[Count, ...]:
+        """Return the counts of the call that has just been recorded, and the peaks of its memory."""
+        if self._levels is None:
+            return super()._counts(whole)
+        levels = self._levels.counts(self.recorder.paths(), "device_peak_bytes", "")
+        peaks = [each for each in levels if each.name]
+        return (*super()._counts(whole), *peaks)
 
     def read(self) -> int:
         """Return the totals so far, packed, and note the memory at this edge."""

@@ -26,7 +26,7 @@ class Garbage(TotalsInstrument):
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return what was counted; what a collection shows is the whole call's alone."""
-        with self._recorder.recording():
+        with self.recorder.recording():
             start = self.read()
             # Nothing is made between here and there that the collector looks at.
             before = _tracked()

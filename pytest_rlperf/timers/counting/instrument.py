@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 from pytest_rlperf.model import Count
 from pytest_rlperf.timers.counting.recording import WHOLE, Recorder
 from pytest_rlperf.timers.counting.totals import Totals
-from pytest_rlperf.timers.probes.sections import settle
 
 
 class CannotCountError(Exception):
@@ -20,6 +19,7 @@ class Instrument(Protocol):
     """Counts some of the vocabulary, in passes of its own."""
 
     names: tuple[str, ...]  # of what it always tells for the whole call, be it zero
+    recorder: Recorder
 
     def watch(self) -> AbstractContextManager[None]:
         """Be in place while the body runs, and leave everything as it was; CannotCountError where that is not to be."""
@@ -32,11 +32,10 @@ class TotalsInstrument:
     """An instrument of running totals, which those made from it add to while they are :meth:`on`."""
 
     names: tuple[str, ...] = ()
-    probes: Sequence[object] = ()
 
     def __init__(self) -> None:
         self.totals = Totals()
-        self._recorder = Recorder(self.read)
+        self.recorder = Recorder(self.read)
 
     def read(self) -> int:
         """Return the totals so far, packed."""
@@ -53,7 +52,7 @@ class TotalsInstrument:
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return what was counted, by phase."""
-        with self._recorder.recording():
+        with self.recorder.recording():
             start = self.read()
             with self.on():
                 call()
@@ -62,9 +61,8 @@ class TotalsInstrument:
 
     def _counts(self, whole: int) -> tuple[Count, ...]:
         """Return the counts of the call that has just been recorded, of ``whole`` in all."""
-        settle(self.probes)
         return tuple(
             Count(path, name, value)
-            for path, packed in ((WHOLE, whole), *self._recorder.totals())
+            for path, packed in ((WHOLE, whole), *self.recorder.totals())
             for name, value in self.totals.unpack(packed).items()
         )

@@ -27,7 +27,7 @@ class Kernels:
     names: tuple[str, ...] = ("kernels",)
 
     def __init__(self) -> None:
-        self._recorder = Recorder(self._edge)
+        self.recorder = Recorder(self._edge)
         self._thread = threading.get_ident()
         self._nodes: list[Node | None] = []
         self._marker: Any = None
@@ -47,16 +47,16 @@ class Kernels:
         import torch
 
         kinds = torch.profiler.ProfilerActivity
-        with self._recorder.recording(), torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as profiler:
+        with self.recorder.recording(), torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as profiler:
             self._nodes = []  # now: to begin recording reads the clock
             self._edge()
             call()
             self._edge()
             torch.cuda.synchronize()
-        self._recorder.clear()
         whole, stretches = launches(profiler.events() or ())
         counted: Counter[str] = Counter({WHOLE: whole})
-        paths = self._recorder.paths()
+        paths = self.recorder.paths()
+        self.recorder.clear()
         for node, number in zip(self._nodes[1:], stretches[1:], strict=False):
             counted.update({paths[each]: number for each in (lineage(node) if node else ()) if each in paths})
         return tuple(Count(path, "kernels", number) for path, number in counted.items())

@@ -46,7 +46,7 @@ class HostMemory:
     names: tuple[str, ...] = ("host_peak_bytes", "host_net_bytes")
 
     def __init__(self) -> None:
-        self._recorder = Recorder(self._edge)
+        self.recorder = Recorder(self._edge)
         self._thread = threading.get_ident()
         self._is_counting = False
         # Of each edge the innermost phase that was open, and the memory in use and at most since the last edge. There
@@ -64,7 +64,7 @@ class HostMemory:
         """Call once, and return what was counted, by phase."""
         self._nodes, self._bytes = [None] * (self._edges + 2), array("q", bytes(16 * (self._edges + 2)))
         self._edges = 0
-        with self._recorder.recording():
+        with self.recorder.recording():
             _clear_caches()  # it may hold what was before
             self._is_counting = True
             try:
@@ -73,10 +73,11 @@ class HostMemory:
                 self._edge()
             finally:
                 self._is_counting = False
-        self._recorder.clear()
+        paths = self.recorder.paths()
+        self.recorder.clear()
         if self._edges > _EDGES_MOST:
             raise CannotCountError(f"a call enters over {_EDGES_MOST // 2} phases, and looking at memory takes time")
-        counts = self._levels().counts(self._recorder.paths(), *self.names)
+        counts = self._levels().counts(paths, *self.names)
         return tuple(_rounded(count) for count in counts)
 
     def _edge(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
 from typing import Any
 
 from pytest_rlperf.timers.counting.instrument import TotalsInstrument
@@ -77,7 +78,7 @@ def _make_mode(counter: Operations) -> AbstractContextManager[None]:
         result = func(*args, **(kwargs or {}))
         name = func._schema.name
         # Profilers' marks are no operations, and what a probe looks at is not the call's.
-        if not name.startswith("profiler::") and not is_own(sys._getframe(1).f_code):
+        if not name.startswith("profiler::") and not _is_of_probes(sys._getframe().f_back):
             counter.note(name, tensors_in((*args, *(kwargs or {}).values())), tensors_in((result,)))
         return result
 
@@ -86,6 +87,11 @@ def _make_mode(counter: Operations) -> AbstractContextManager[None]:
     members = {"__torch_dispatch__": dispatch, "_should_skip_dynamo": classmethod(lambda cls: False)}
     mode: AbstractContextManager[None] = type("CountingMode", (base,), members)()
     return mode
+
+
+def _is_of_probes(caller: FrameType | None) -> bool:
+    """Whether the code that asked for an operation is a probe's; autograd's own threads have none of Python's."""
+    return caller is not None and is_own(caller.f_code)
 
 
 def tensors_in(values: Iterable[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from pytest_rlperf.timers.clocks import Device
 from pytest_rlperf.timers.counting.calls import Calls, frames_compiled
 from pytest_rlperf.timers.counting.device import DeviceCounts, devices_in_use
 from pytest_rlperf.timers.counting.garbage import Garbage, undisturbed
-from pytest_rlperf.timers.counting.instrument import CannotCountError, Instrument, TotalsInstrument
+from pytest_rlperf.timers.counting.instrument import CannotCountError, Instrument
 from pytest_rlperf.timers.counting.kernels import Kernels
 from pytest_rlperf.timers.counting.memory import HostMemory, tracing
 from pytest_rlperf.timers.counting.operations import Operations
@@ -45,6 +45,8 @@ def tally(
         else:
             passes.run(Operations())
         passes.run(TensorMemory())
+        if calls.has_other_threads:
+            passes.leave_out((*Operations.names, *TensorMemory.names), "of other threads, which use PyTorch as well")
         if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
             passes.run(Kernels())
         for device in devices_in_use() if devices is None else devices:
@@ -70,8 +72,7 @@ class _Passes:
 
     def run(self, instrument: Instrument) -> bool:
         """Make an instrument's pass, and return whether it could count; where not, a note says why."""
-        if isinstance(instrument, TotalsInstrument):
-            instrument.probes = self._probes
+        instrument.recorder.probes = self._probes
         try:
             # In this order: a probe goes on with the method that it finds.
             with instrument.watch(), attached(self._probes):

@@ -33,7 +33,7 @@ class TensorMemory:
     names: tuple[str, ...] = ("tensor_peak_bytes", "tensor_net_bytes", "tensor_allocations")
 
     def __init__(self) -> None:
-        self._recorder = Recorder(self._edge)
+        self.recorder = Recorder(self._edge)
         self._thread = threading.get_ident()
         self._marker: Any = None
         self._open: list[list[Node]] = []
@@ -56,7 +56,7 @@ class TensorMemory:
         if profiler is None or self._marker is None:
             call()
             return ()
-        with self._recorder.recording():
+        with self.recorder.recording():
             self._open = []  # now: to begin recording reads the clock
             with _no_stderr():
                 profiler._enable_profiler_legacy(_settings())
@@ -66,9 +66,10 @@ class TensorMemory:
                     self._edge()
                 finally:
                     threads = profiler._disable_profiler_legacy()
-        self._recorder.clear()
+        paths = self.recorder.paths()
+        self.recorder.clear()
         stretches, elsewhere = _stretches(threads)
-        return tuple(self._counts(stretches, elsewhere, self._recorder.paths()))
+        return tuple(self._counts(stretches, elsewhere, paths))
 
     def _edge(self) -> int:
         """Put a mark among the profiler's events at a phase's edge, and remember which phases were open."""
@@ -82,7 +83,7 @@ class TensorMemory:
     def _counts(self, stretches: list[_Sizes], elsewhere: _Sizes, paths: dict[Node, str]) -> Iterator[Count]:
         """Yield counts; what other threads ask for has no place among the edges, and is the whole call's alone."""
         levels = Levels(0)
-        asked: Counter[Node] = Counter()
+        asked: Counter[str] = Counter()
         level = 0
         for open_nodes, sizes in zip(self._open[1:], stretches, strict=False):
             peak = level
@@ -90,13 +91,14 @@ class TensorMemory:
                 level += size
                 peak = max(peak, level)
             levels.note(open_nodes, level, peak)
-            asked.update(dict.fromkeys(open_nodes, sum(size > 0 for size in sizes)))
+            allocations = sum(size > 0 for size in sizes)
+            asked.update(dict.fromkeys((paths.get(node, WHOLE) for node in open_nodes), allocations))
         levels.note([], level + sum(elsewhere), level)
         yield from levels.counts(paths, "tensor_peak_bytes", "tensor_net_bytes")
         yield Count(WHOLE, "tensor_allocations", sum(size > 0 for size in chain(elsewhere, *stretches)))
-        for node, count in asked.items():
-            if count and paths.get(node, WHOLE) != WHOLE:
-                yield Count(paths[node], "tensor_allocations", count)
+        for path, count in asked.items():
+            if count and path != WHOLE:
+                yield Count(path, "tensor_allocations", count)
 
 
 @contextmanager

@@ -12,16 +12,16 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from pytest_rlperf.timers.probes.naming import moves_targets
 from pytest_rlperf.timers.probes.torch import phase_name
 
 _KINDS = (
-    ("target_q", re.compile(r"target|_old$|lagged")),
+    ("target_q", re.compile(r"targ|_old$|lagged")),
     ("actor", re.compile(r"(?<!extr)actor|policy|(^|_)pi(_|\d|$)")),
     ("critic", re.compile(r"critic|value|(^|_)(q|qf|qnet|v|vf)\d*(_|$)")),
 )
 _ALPHA = re.compile(r"alpha|ent_coef|entropy|temperature")
 _BUFFER = re.compile(r"buffer|memory|replay|(^|_)rb(_|$)")
-_SOFT_UPDATE = re.compile(r"(polyak|soft)_?(\w*_)?(update|sync|copy)|update_(target|lagged)|(target|lagged)_?\w*update")
 _LOOKED_AT_MOST = 2000
 _LISTED_MOST = 32  # members of a list, which may be a buffer of transitions
 _DEEPEST = 4
@@ -63,7 +63,7 @@ def find_parts(agent: object) -> Parts:
             if kind is not None:
                 modules.setdefault(id(value), (value, kind))
         elif isinstance(holder, FunctionType) and isinstance(value, FunctionType):
-            if _SOFT_UPDATE.search(path[-1].lower()):
+            if moves_targets(path[-1]):
                 variables[id(value)] = (holder, path[-1])
         elif _BUFFER.search(path[-1].lower()) and callable(getattr(value, "sample", None)):
             buffers.setdefault(id(value), (holder, value))
@@ -176,12 +176,12 @@ def _soft_updates(owner: object) -> Iterator[FunctionType]:
     for origin in (owner,) if isinstance(owner, FunctionType) else type(owner).__mro__:
         module = sys.modules.get(origin.__module__)
         for name, value in list(vars(module).items()) if module is not None else ():
-            if isinstance(value, FunctionType) and _SOFT_UPDATE.search(name.lower()):
+            if isinstance(value, FunctionType) and moves_targets(name):
                 yield value
 
 
 def _soft_methods(owner: object) -> Iterator[str]:
     """Yield the names of an object's methods that move target networks."""
     for name in dir(type(owner)):
-        if _SOFT_UPDATE.search(name.lower()) and isinstance(getattr(type(owner), name, None), FunctionType):
+        if moves_targets(name) and isinstance(getattr(type(owner), name, None), FunctionType):
             yield name

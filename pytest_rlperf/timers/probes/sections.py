@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
 from functools import partial, wraps
 from threading import get_ident
 from types import FunctionType
 from typing import Any
 
-from pytest_rlperf.model import Mode, Timing
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.probes.attach import Undo, put, put_variable, together
+from pytest_rlperf.timers.probes.cuts import Update
 from pytest_rlperf.timers.probes.functions import places_of, replace_function, replace_method
 from pytest_rlperf.timers.probes.parts import find_parts, variables_of
 from pytest_rlperf.timers.probes.steps import after_steps, before_steps
 from pytest_rlperf.timers.probes.torch import Backward, OptimizerSteps
 from pytest_rlperf.timers.scope import PROCESS, Scope
-from pytest_rlperf.timers.stack import Stack
 
 _POLYAK = "polyak"
 _BEFORE_LOSSES = ("sample", "target_q")  # sections that end with the first backward pass, and not with a step
-
-
-@dataclass
-class _Update:
-    """One update as it runs: the section it is in, and those that have ended.
-
-    A section without a name is a gap: what comes next says what it was for. ``is_guess`` says that of a ``target_q``
-    only the actor has run, which alone may be for something else. ``targets`` is what target networks were as the gap
-    began.
-    """
-
-    stack: Stack
-    root: Node
-    node: Node
-    name: str | None = None
-    is_guess: bool = False
-    targets: str | None = None
-    thread: int = field(default_factory=get_ident)
-    ended: list[tuple[str | None, Node]] = field(default_factory=list)
 
 
 class UpdateSections:
@@ -56,8 +36,9 @@ class UpdateSections:
 
     def __init__(self, agent: object) -> None:
         self._parts = find_parts(agent)
-        self._update: _Update | None = None
-        self._done: list[_Update] = []
+        self._update: Update | None = None
+        self._updates: list[Update] = []  # the first of which are done, and others kept to be used again
+        self._done = 0
         self._depth = 0
         self._places = {id(function): places_of(function) for function in self._parts.soft_updates}
         self._target = self._first_target()
@@ -73,20 +54,19 @@ class UpdateSections:
             stack = PROCESS.current()
             if stack is None or self._update is not None:
                 return call()
-            node = Node("", Mode.SUM, stack.node)
-            update = _Update(stack, stack.node, node, targets=self._targets())
-            self._update, self._depth = update, 0
-            node.start_ns = PROCESS.clock()
-            stack.node = node
+            if self._done == len(self._updates):
+                self._updates.append(Update())
+            update = self._update = self._updates[self._done]
+            self._depth = 0
+            update.begin(stack, self._targets())
             try:
                 return call()
             finally:
                 if stack.node is not update.node and update.node in stack.open_nodes():
                     stack.node = update.node  # what an exception has left open
                 self._end_polyak(update)
-                self._cut(update)
-                stack.node = update.root
-                self._done.append(update)
+                update.end()
+                self._done += 1
                 self._update = None
 
         return run
@@ -118,7 +98,7 @@ class UpdateSections:
 
     # ------------------------------------------------------------------ events
 
-    def _here(self) -> _Update | None:
+    def _here(self) -> Update | None:
         """Return the update that an event is of: one of this thread that is within no phase of somebody's."""
         update = self._update
         if update is None or update.thread != get_ident() or update.stack.node is not update.node:
@@ -214,26 +194,32 @@ class UpdateSections:
 
     # ------------------------------------------------------------------ target networks
 
-    def _first_target(self) -> Any:
-        """Return a tensor that moves whenever target networks do: one network's last, mostly its output's bias."""
+    def _first_target(self) -> memoryview | None:
+        """Return the bytes of a tensor that moves when target networks do: a network's last, mostly its output's bias.
+
+        They are read as the host's memory: an operation of PyTorch's would be one more, and take memory of its own.
+        """
         for module, kind in self._parts.modules:
             last = list(module.parameters())[-1:]
-            if kind == "target_q" and last and last[0].device.type == "cpu":
-                return last[0].detach()
+            if kind == "target_q" and last and last[0].device.type == "cpu" and last[0].is_contiguous():
+                import torch
+
+                with suppress(RuntimeError, TypeError):  # a tensor of somebody's class may have no memory of its own
+                    return memoryview(last[0].detach().reshape(-1).view(torch.uint8).numpy())
         return None
 
-    def _targets(self) -> str | None:
-        return None if self._target is None else float(self._target.sum()).hex()  # of which NaN is like NaN
+    def _targets(self) -> bytes | None:
+        return None if self._target is None else self._target.tobytes()
 
-    def _end_polyak(self, update: _Update) -> None:
+    def _end_polyak(self, update: Update) -> None:
         """End a gap in which target networks have moved, unless within a phase of somebody's."""
-        if update.name is None and not update.node.children and update.targets != self._targets():
+        if update.name is None and not update.has_phases and update.targets != self._targets():
             update.name = _POLYAK
             self._cut(update)
 
     # ------------------------------------------------------------------ cuts
 
-    def _switch(self, update: _Update, section: str) -> None:
+    def _switch(self, update: Update, section: str) -> None:
         """Go on as ``section``: a gap gets its name, another section ends."""
         if update.name == section:
             return
@@ -242,39 +228,43 @@ class UpdateSections:
             self._cut(update)
         update.name, update.is_guess = section, False
 
-    def _cut(self, update: _Update) -> None:
+    def _cut(self, update: Update) -> None:
         """End the section, and begin a gap."""
         if update.stack.node is not update.node:
             return
         now_ns = PROCESS.clock()
-        update.node.close(now_ns - update.node.start_ns)
-        update.node.name = update.name or ""  # for who records every entry
-        if update.name is not None or update.node.children:
-            update.ended.append((update.name, update.node))
-        update.name, update.is_guess, update.targets = None, False, self._targets()
-        update.node = update.stack.node = Node("", Mode.SUM, update.root)
-        update.node.start_ns = now_ns
+        update.close(now_ns)
+        update.targets = self._targets()
+        update.open(now_ns)
 
-    def settle(self) -> None:
-        """Put the sections of all updates into the tree, those of one name in one update as one entry."""
+    def settle(self, *, keep: bool = False) -> None:
+        """Put the sections of all updates into the tree; with ``keep`` the next ones take no memory of their own."""
         self._depth = 0
-        for update in self._done:
-            for name in dict.fromkeys(name for name, _ in update.ended):
-                nodes = [node for other, node in update.ended if other == name]
-                section = update.root
-                if name is not None:  # else phases of somebody's in a gap, which are the update's own
-                    section = update.root.child(name)
-                    section.close(sum(node.total_ns for node in nodes))
-                for node in nodes:
-                    section.add(Timing(section.name, 0, 0, children=node.timings({})), is_parallel=False)
-        self._done = []
+        done, self._done = self._updates[: self._done], 0
+        for update in done:
+            update.tell()
+            update.clear()
+        if not keep:
+            self._updates = []
+
+    def nodes(self) -> Iterator[Node]:
+        """Yield the sections of all updates that are not yet in the tree; those without a name are gaps."""
+        for update in self._updates[: self._done]:
+            yield from update.nodes[: update.used]
 
 
 def settle(probes: Iterable[object]) -> None:
     """Put what update sections among ``probes`` have seen so far into the tree, for who reads it before they go."""
     for probe in probes:
         if isinstance(probe, UpdateSections):
-            probe.settle()
+            probe.settle(keep=True)
+
+
+def unsettled(probes: Iterable[object]) -> Iterator[Node]:
+    """Yield the sections that are not yet in the tree; each has its name, and the path that it will be in around it."""
+    for probe in probes:
+        if isinstance(probe, UpdateSections):
+            yield from probe.nodes()
 
 
 def _with_gradients() -> bool:

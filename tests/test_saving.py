@@ -1,0 +1,206 @@
+"""What a run stores: each test by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pytest_rlperf.judge.saying import without_advice
+from pytest_rlperf.ledger import Ledger
+from pytest_rlperf.model import Estimate, Figures, Outcome, Reason, Result, Status, Verdict, WorkerRecord
+from pytest_rlperf.options import read_config
+from pytest_rlperf.saving import save
+
+NewLedger = Callable[..., Ledger]
+
+SAME = Verdict(
+    status=Status.SAME,
+    reason=Reason("stored", "stored numbers certify less than ±3 %"),
+    estimate=Estimate(1.0, 0.99, 1.01, 0.99, 0.99, 1.01),
+    smallest_seen=0.2,
+    suspect=False,
+    gated=True,
+    accepted=False,
+)
+NEW = replace(SAME, status=Status.NEW, reason=Reason("new", "no baseline yet: nothing to compare with"), estimate=None)
+SLOWER = replace(SAME, status=Status.SLOWER, suspect=True)
+SUSPECT = replace(SAME, status=Status.UNDECIDED, suspect=True)
+
+
+@pytest.fixture
+def new_ledger(pytester: pytest.Pytester) -> NewLedger:
+    """Return what makes the ledger of another run in one directory, with more arguments."""
+
+    def new(*args: str) -> Ledger:
+        return Ledger(read_config(pytester.parseconfig("--rlperf-save-baseline", *args)), pytester.path)
+
+    return new
+
+
+def enter(ledger: Ledger, name: str, verdict: Verdict, call_s: float = 1e-3, workers: int = 5) -> Outcome:
+    """Enter a test with figures that tell it from other runs' of it."""
+    figures = Figures(call_s, 100 * call_s, 50 * call_s)
+    worker = WorkerRecord(
+        wall=figures,
+        cpu=figures,
+        long=False,
+        alone=False,
+        items_per_call=8.0,
+        slices=12,
+        calls=100,
+        cpu_share=1.0,
+        idle_cpu_share=0.0,
+        collections=0,
+        threads=1,
+        seed=1000,
+    )
+    key = f"test_it.py::{name}"
+    result = Result(key, "gae", "transition", 8.0, (worker,) * workers, (), 0.0, ())
+    return ledger.enter(key, result, None, verdict, 1.0)
+
+
+def stored_ms(ledger: Ledger) -> dict[str, float]:
+    """Return the milliseconds of a call that the file has of each test."""
+    baseline = ledger.store.read()
+    results = {} if baseline is None else baseline.results
+    return {key.removeprefix("test_it.py::"): 1e3 * entry.result.call_s for key, entry in results.items()}
+
+
+def test_each_test_is_stored_or_kept_by_itself(new_ledger: NewLedger) -> None:
+    """What may be slower keeps its old figure, gated or not, and all else that is good for a baseline is stored."""
+    first = new_ledger()
+    for name in ("test_same", "test_maybe", "test_slower", "test_shown", "test_broken", "test_odd", "test_few"):
+        enter(first, name, NEW)
+    save(first, failed=())
+    assert set(stored_ms(first).values()) == {1.0}
+
+    second = new_ledger()
+    enter(second, "test_same", SAME, 2e-3)
+    enter(second, "test_maybe", SUSPECT, 2e-3)
+    enter(second, "test_slower", SLOWER, 2e-3)
+    enter(second, "test_shown", replace(SLOWER, gated=False), 2e-3)
+    enter(second, "test_broken", SUSPECT, 2e-3)
+    enter(second, "test_odd", replace(SLOWER, status=Status.INVALID), 2e-3)
+    enter(second, "test_few", SLOWER, 2e-3, workers=2)
+    enter(second, "test_fresh", replace(SLOWER, suspect=False), 2e-3)  # than another side, with no figures stored
+    enter(second, "test_new", NEW, 2e-3)
+    save(second, failed={"test_it.py::test_slower", "test_it.py::test_broken"})
+    kept = ("test_maybe", "test_slower", "test_shown", "test_broken", "test_odd", "test_few")
+    assert stored_ms(second) == {"test_same": 2.0, "test_new": 2.0, **dict.fromkeys(kept, 1.0)}
+    assert second.saved is not None
+    assert second.saved.stored == ["test_it.py::test_same", "test_it.py::test_new"]
+    slower = (
+        "test_maybe, test_slower, test_shown, test_fresh: slower than before, or maybe; old figures stay, "
+        '--rlperf-accept="why" replaces them'
+    )
+    assert second.saved.kept_back == {
+        "test_it.py::test_broken": "it failed",
+        "test_it.py::test_odd": "its measurement was INVALID",
+        "test_it.py::test_few": "2 of 5 workers measured it; raise --rlperf-max-time",
+        **{f"test_it.py::{name}": slower for name in ("test_maybe", "test_slower", "test_shown", "test_fresh")},
+    }
+
+
+def test_figures_say_which_session_they_are_of(new_ledger: NewLedger) -> None:
+    """A figure that stays keeps its own origin beside the new one's."""
+    first = new_ledger()
+    enter(first, "test_a", NEW)
+    enter(first, "test_b", NEW)
+    save(first, failed=())
+    second = new_ledger()
+    enter(second, "test_a", SAME, 2e-3)
+    enter(second, "test_b", SLOWER, 2e-3)
+    second.provenance()
+    second._provenance = replace(second.provenance(), created="2030-01-01T00:00:00+00:00")
+    save(second, failed=())
+    baseline = second.store.read()
+    assert baseline is not None
+    created = {key: baseline.sessions[entry.session].created[:4] for key, entry in baseline.results.items()}
+    assert created.pop("test_it.py::test_a") == "2030"
+    assert created.pop("test_it.py::test_b") != "2030"
+
+
+def test_what_is_accepted_is_stored_with_its_reason(new_ledger: NewLedger) -> None:
+    """With --rlperf-accept slower figures take the place of faster ones, which are remembered."""
+    first = new_ledger()
+    enter(first, "test_a", NEW)
+    save(first, failed=())
+    second = new_ledger("--rlperf-accept=bigger net")
+    enter(second, "test_a", replace(SLOWER, accepted=True), 2e-3)
+    save(second, failed=())
+    baseline = second.store.read()
+    assert baseline is not None
+    accepted = baseline.results["test_it.py::test_a"].accepted
+    assert accepted is not None
+    assert (accepted.reason, accepted.previous_call_s) == ("bigger net", 1e-3)
+
+
+def test_at_most_five_are_named(new_ledger: NewLedger) -> None:
+    """Of many tests that may be slower the note names some, and says how many more there are."""
+    ledger = new_ledger()
+    for number in range(7):
+        enter(ledger, f"test_{number}", SLOWER)
+    save(ledger, failed=())
+    assert ledger.saved is not None
+    (said,) = set(ledger.saved.kept_back.values())
+    assert said.startswith("test_0, test_1, test_2, test_3, test_4, 2 more: ")
+    assert not ledger.store.path.exists()
+
+
+def test_what_is_new_says_that_it_is_stored(new_ledger: NewLedger) -> None:
+    """What there was nothing to compare with says so, and that it is stored where it is."""
+    ledger = new_ledger()
+    elsewhere = Reason("machine", "the baseline is of another machine class\ncounted before on another")
+    enter(ledger, "test_new", NEW)
+    enter(ledger, "test_else", replace(NEW, status=Status.INCOMPARABLE, reason=elsewhere))
+    enter(ledger, "test_few", NEW, workers=1)
+    save(ledger, failed=())
+    said = {key.removeprefix("test_it.py::"): each.verdict.reason.message for key, each in ledger.outcomes.items()}
+    assert said == {
+        "test_new": "no baseline yet: nothing to compare with; stored now",
+        "test_else": "the baseline is of another machine class; stored now\ncounted before on another",
+        "test_few": "no baseline yet: nothing to compare with",
+    }
+
+
+def test_only_a_run_that_does_not_store_asks_to(new_ledger: NewLedger, pytester: pytest.Pytester) -> None:
+    """The advice to store what is new is left out where that is being done."""
+    saving = new_ledger()
+    comparing = Ledger(read_config(pytester.parseconfig("--rlperf")), pytester.path)
+    result = enter(saving, "test_a", NEW).result
+    said = [
+        ledger.judge(result.nodeid, result, ledger.stored_policy(ledger.settings, settleable=False)).reason.message
+        for ledger in (saving, comparing)
+    ]
+    assert said == [
+        "no baseline yet: nothing to compare with",
+        "no baseline yet: store one with --rlperf-save-baseline",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "left"),
+    [
+        (
+            "the baseline is of another machine class (there / here: cpu: A / B; or cores: 2 / 4): store one here with "
+            "--rlperf-save-baseline",
+            "the baseline is of another machine class (there / here: cpu: A / B; or cores: 2 / 4)",
+        ),
+        (
+            "a call processed 8 rows in the baseline and 9 now: another workload; store it anew with "
+            "--rlperf-save-baseline",
+            "a call processed 8 rows in the baseline and 9 now: another workload",
+        ),
+        (
+            "stored numbers only: a new baseline holds on to it, with --rlperf-save-baseline",
+            "stored numbers only",
+        ),
+        ("a worker used 4 % of a CPU", "a worker used 4 % of a CPU"),
+    ],
+)
+def test_advice_is_what_ends_a_message(message: str, left: str) -> None:
+    """What is left is the finding."""
+    found = without_advice(replace(SAME, reason=Reason("code", message)))
+    assert found.reason == Reason("code", left)
