@@ -142,6 +142,21 @@ def test_an_ungated_test_is_marked() -> None:
     assert "* shown, not gated" in text
 
 
+@pytest.mark.parametrize("width", [76, 80, 81])
+@pytest.mark.parametrize("name", ["test_meant[params0-128]", "test_meant_" + "very_" * 8 + "long"])
+def test_a_verdict_that_does_not_fit_goes_on_below(width: int, name: str) -> None:
+    """An accepted slowdown never loses a letter of its verdict."""
+    base = outcome(name, Status.SLOWER, 21.4e-3, 1.5)
+    text = render_summary(
+        [replace(base, verdict=replace(base.verdict, accepted=True))], SUMMARY, width=width, color=False, verbose=False
+    )
+    table = text.partition("\n\n")[0].splitlines()[2:]
+    assert " SLOWER" in table[0]
+    assert "(accepted)" in " ".join(table)
+    assert "[+44, +56]" in table[0]
+    assert all(len(line) <= width for line in table)
+
+
 def test_a_hostile_name_is_only_text() -> None:
     """Markup in a test's id is shown, not obeyed."""
     name = "test_x[[red]a[/red]]"

@@ -153,7 +153,8 @@ def _table(outcomes: Sequence[Outcome], width: int) -> Table:
             # Where the figures take all there is, they are cut, and not the names that they are of.
             table.add_column(column.title, justify=justify, overflow="fold", min_width=min(longest, 16), max_width=room)
         else:
-            table.add_column(column.title, justify=justify, no_wrap=True)
+            # A verdict that does not fit goes on below, as "(accepted)"; a figure is no figure any more if it is cut.
+            table.add_column(column.title, justify=justify, no_wrap=column.title != "verdict")
     for outcome in outcomes:
         cells = [_line(column.text(outcome)) for column in kept]
         cells[-1].stylize(_STYLES[outcome.verdict.status])
