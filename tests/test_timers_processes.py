@@ -240,8 +240,9 @@ def test_vector_environments_report(library: str, start_method: str) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("start_method", START_METHODS)
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(
+    ("library", "start_method"), [*(("gymnasium", method) for method in START_METHODS), ("stable_baselines3", "spawn")]
+)
 def test_scopes_of_a_script_are_sent_to_workers(library: str, start_method: str) -> None:
     """A class of the main script arrives as a copy, whose scopes count as any others do."""
     pytest.importorskip(library)
