@@ -167,7 +167,7 @@ def rlperf_replay_sample(_rlperf_measurement: _Measurement) -> Measure:
     ComponentError where an array of the batch does not have ``batch_size`` rows.
     """
 
-    def measure(buffer: Any, batch_size: int, *, phases: Phases | None = None) -> Result:
+    def measure(buffer: Any, batch_size: int | None = None, *, phases: Phases | None = None) -> Result:
         __tracebackhide__ = True
         return _rlperf_measurement("replay", buffer, batch_size, phases=phases)
 
@@ -187,8 +187,8 @@ def rlperf_gae(_rlperf_measurement: _Measurement) -> Measure:
 
     def measure(
         function: Callable[..., Any],
-        n_steps: int,
-        n_envs: int,
+        n_steps: int | None = None,
+        n_envs: int | None = None,
         backend: str = "numpy",
         *,
         device: str = "cpu",

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import differences, this_machine
-from pytest_rlperf.baseline.provenance import Tree, changed_versions, make_provenance, read_tree
+from pytest_rlperf.baseline.provenance import Tree, changed_versions, git_user, make_provenance, read_tree
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.judge.allowance import allow, unmatched_notes
 from pytest_rlperf.judge.counters import combine, uncounted
@@ -201,7 +201,8 @@ class Ledger:
 
     def enter(self, key: str, result: Result, live: Live | None, verdict: Verdict, seconds: float) -> Outcome:
         """Keep a test's outcome."""
-        stored = self.stored(key)
+        # A side that was asked for is what there is to compare with, also where nothing was measured.
+        stored = self.stored(key) if live is not None or self.settings.against is None else None
         # Live pairs tell the last step where they ran the code that the stored figures are of.
         ratio = verdict.estimate.ratio if live and verdict.estimate and self.settings.against is None else None
         outcome = Outcome(result, stored, live, verdict, seconds, creep(result, stored, ratio))
@@ -248,6 +249,8 @@ class Ledger:
         """Say what an outcome was compared with."""
         if outcome.live is not None:
             return f"{outcome.live.head_label} with {outcome.live.base_label}, live"
+        if self.settings.against is not None:
+            return f"today's code with {self.settings.against}"
         session = None
         if self.baseline is not None and outcome.baseline is not None:
             session = self.baseline.sessions[outcome.baseline.session]
@@ -255,13 +258,20 @@ class Ledger:
 
     def origins(self) -> list[str]:
         """Say what all outcomes were compared with, each thing once."""
-        return list(dict.fromkeys(self.origin(outcome) for outcome in self.outcomes.values() if outcome.before))
+        told = [outcome for outcome in self.outcomes.values() if outcome.before]
+        if self.settings.against is not None:
+            told = told or list(self.outcomes.values())
+        return list(dict.fromkeys(self.origin(outcome) for outcome in told))
 
     def provenance(self) -> Provenance:
         """Return where the figures come from, as it is when this is first asked: at the end of the run."""
         if self._provenance is None:
             self._provenance = make_provenance(self._tree, self._read_tree(), self.modules)
         return self._provenance
+
+    def user(self) -> str:
+        """Return whose run this is, as git knows; empty where it does not."""
+        return git_user(self._root)
 
     def _read_tree(self) -> Tree:
         """Return the state of the tree, in which what the run itself writes does not count."""

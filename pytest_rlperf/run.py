@@ -82,6 +82,8 @@ class MeasuredRun:
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
         """Say how long it will take."""
+        if not items:
+            return "rlperf: nothing to measure: no test that was chosen uses an rlperf fixture"
         tests = units.counted(len(items), "test")
         if self._settings.inline:
             return f"rlperf: measuring {tests} in this process, which never convicts"
@@ -95,7 +97,11 @@ class MeasuredRun:
             total = _about(each_s * len(items))
             return f"rlperf: {tests} in {least} live pairs each or more: {total} or more, and {_BESIDE}"
         each_s = min(expected_s(WORKERS), self._settings.max_time_s, share_s(self._settings, len(items)))
-        return f"rlperf: {tests} in {WORKERS} processes each: {_about(each_s * len(items))}, and {_BESIDE}"
+        said = f"rlperf: {tests} in {WORKERS} processes each: {_about(each_s * len(items))}, and {_BESIDE}"
+        if self._settings.confirm == "never" or not any(self._ledger.commit_of(result_key(item)) for item in items):
+            return said
+        live_s = min(expected_s(self._settings.pairs[0]) + 1, self._settings.max_time_s)
+        return f"{said}; {_about(live_s)} more or longer for each that has to be settled live"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:

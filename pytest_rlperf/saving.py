@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from pytest_rlperf.judge.verdict import broken_rule
 from pytest_rlperf.ledger import Ledger
 from pytest_rlperf.measure.solo import WORKERS
 from pytest_rlperf.model import Acceptance, Outcome, Reason, Status, StoredResult
@@ -31,10 +32,12 @@ def save(ledger: Ledger, failed: Collection[str]) -> None:
         else:
             result = replace(outcome.result, shares=())  # told for their own sake, and compared with nothing
             results[key] = StoredResult(result, session, _acceptance(ledger, outcome, now.created))
-    kept_back |= dict.fromkeys(held, _slower(held.values()))
-    ledger.saved = Saved(ledger.store.path, now.settleable, list(results), kept_back)
+    for stored in (True, False):
+        alike = {key: outcome for key, outcome in held.items() if (outcome.baseline is not None) is stored}
+        kept_back |= dict.fromkeys(alike, _slower(alike.values(), stored=stored))
     if results:
         ledger.store.write(session, now, results)
+    ledger.saved = Saved(ledger.store.path, now.settleable, list(results), kept_back)
     for key in results:
         _tell_stored(ledger, ledger.outcomes[key])
 
@@ -49,14 +52,16 @@ def _may_be_slower(outcome: Outcome) -> bool:
     return suspect or verdict.status is Status.SLOWER
 
 
-def _slower(held: Iterable[Outcome]) -> str:
-    """Say which tests keep their old figures, and what replaces them."""
+def _slower(held: Iterable[Outcome], *, stored: bool) -> str:
+    """Say which tests keep their old figures, or are ``stored`` nowhere yet, and what stores these."""
     names = [test_name(outcome) for outcome in held]
     more = [f"{len(names) - _NAMED_MOST} more"] if len(names) > _NAMED_MOST else []
-    return (
-        f"{', '.join([*names[:_NAMED_MOST], *more])}: slower than before, or maybe; old figures stay, "
-        '--rlperf-accept="why" replaces them'
+    end = (
+        'old figures stay, --rlperf-accept="why" replaces them'
+        if stored
+        else 'there are none of this machine, --rlperf-accept="why" stores them'
     )
+    return f"{', '.join([*names[:_NAMED_MOST], *more])}: slower than before, or maybe; {end}"
 
 
 def _useless(outcome: Outcome, *, failed: bool) -> str | None:
@@ -68,7 +73,8 @@ def _useless(outcome: Outcome, *, failed: bool) -> str | None:
         return "its measurement was INVALID"
     if workers < WORKERS:
         return f"{workers} of {WORKERS} workers measured it; raise --rlperf-max-time"
-    return None
+    # A verdict by counts holds whatever became of the time; a figure does not.
+    return None if broken_rule(outcome.result) is None else "its time was INVALID"
 
 
 def _acceptance(ledger: Ledger, outcome: Outcome, created: str) -> Acceptance | None:
@@ -76,7 +82,7 @@ def _acceptance(ledger: Ledger, outcome: Outcome, created: str) -> Acceptance | 
     if not verdict.accepted or outcome.baseline is None or verdict.status is not Status.SLOWER:
         return None
     reason = ledger.settings.accept or ("" if allowance is None else f"{allowance.reason} ({allowance.commit})")
-    return Acceptance(reason, created, outcome.baseline.result.call_s)
+    return Acceptance(reason, created, outcome.baseline.result.call_s, ledger.user())
 
 
 def _tell_stored(ledger: Ledger, outcome: Outcome) -> None:

@@ -105,6 +105,8 @@ def parse_reason(value: object) -> str:
     reason = str(value).strip()
     if not reason:
         raise ValueError('it is kept in the baseline file, so it must say something: "larger networks"')
+    if any("\ud800" <= character <= "\udfff" for character in reason):
+        raise ValueError("it is kept in the baseline file, so it must be valid UTF-8")
     return reason
 
 

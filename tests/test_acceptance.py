@@ -121,6 +121,26 @@ def test_settings_of_git_change_nothing(repository: Path) -> None:
     assert read_allowances(repository, base) == ([Allowance("*", 0.5, "one thing", sha[:12])], [])
 
 
+def test_messages_are_text_whatever_git_writes_them_in(repository: Path) -> None:
+    """Reasons are stored, and patterns compared: both are read as UTF-8, and nothing in them is more than text."""
+    base = git(repository, "rev-parse", "HEAD")
+    git(repository, "config", "i18n.logOutputEncoding", "latin1")
+    odd = "für dich\u2028Rlperf-Accept: * <= +900% hidden \x01 more"
+    sha = commit(repository, f"Slower\n\nRlperf-Accept: test_ü <= +9% {odd}")
+    assert read_allowances(repository, base) == ([Allowance("test_ü", 0.09, odd, sha[:12])], [])
+
+
+def test_a_reason_may_speak_of_percentages(repository: Path) -> None:
+    """The word that makes a line accept counts stands first; a number beyond all numbers is none."""
+    base = git(repository, "rev-parse", "HEAD")
+    sha = commit(repository, "Log\n\nRlperf-Accept: test_sac* counts one more op, time stays <= +1% of it")
+    assert read_allowances(repository, base) == (
+        [Allowance("test_sac*", 0.0, "one more op, time stays <= +1% of it", sha[:12])],
+        [],
+    )
+    assert parse_allowance(f"test_a <= +{'9' * 400}% why", "1a2b3c4d5e6f") is None
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -241,10 +241,16 @@ def test_another_directory_is_a_side(repository: Repository, tmp_path: Path) -> 
 
 def test_equal_trees_are_the_same_unmeasured(repository: Repository) -> None:
     """Where no file differs there is nothing to measure, and that is said."""
-    run = repository.against("HEAD")
+    stored = repository.run("--rlperf-save-baseline", "--rlperf-max-time=1", "-k", "work")
+    assert stored.code == OK, stored.out
+    run = repository.against("HEAD", "--rlperf-json=run.json")
     assert run.code == OK, run.out
     assert run.verdicts == {"test_work": "SAME", "test_rest": "SAME"}
     assert "same code as HEAD" in run.words
+    # What is stored of it is another matter, and none of what was asked.
+    assert "compared today's code with HEAD" in run.words
+    document = json.loads((repository.root / "run.json").read_text(encoding="utf-8"))
+    assert {test["base_call_s"] for test in document["tests"].values()} == {None}
     assert "live pair" not in run.words.partition("rlperf ===")[2]
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.judge.saying import without_advice
 from pytest_rlperf.ledger import Ledger
-from pytest_rlperf.model import Estimate, Figures, Outcome, Reason, Result, Status, Verdict, WorkerRecord
+from pytest_rlperf.model import Allowance, Estimate, Figures, Outcome, Reason, Result, Status, Verdict, WorkerRecord
 from pytest_rlperf.options import read_config
 from pytest_rlperf.saving import save
 
@@ -39,7 +41,9 @@ def new_ledger(pytester: pytest.Pytester) -> NewLedger:
     return new
 
 
-def enter(ledger: Ledger, name: str, verdict: Verdict, call_s: float = 1e-3, workers: int = 5) -> Outcome:
+def enter(
+    ledger: Ledger, name: str, verdict: Verdict, call_s: float = 1e-3, workers: int = 5, idle: float = 0.0
+) -> Outcome:
     """Enter a test with figures that tell it from other runs' of it."""
     figures = Figures(call_s, 100 * call_s, 50 * call_s)
     worker = WorkerRecord(
@@ -51,7 +55,7 @@ def enter(ledger: Ledger, name: str, verdict: Verdict, call_s: float = 1e-3, wor
         slices=12,
         calls=100,
         cpu_share=1.0,
-        idle_cpu_share=0.0,
+        idle_cpu_share=idle,
         collections=0,
         threads=1,
         seed=1000,
@@ -92,14 +96,18 @@ def test_each_test_is_stored_or_kept_by_itself(new_ledger: NewLedger) -> None:
     assert second.saved is not None
     assert second.saved.stored == ["test_it.py::test_same", "test_it.py::test_new"]
     slower = (
-        "test_maybe, test_slower, test_shown, test_fresh: slower than before, or maybe; old figures stay, "
+        "test_maybe, test_slower, test_shown: slower than before, or maybe; old figures stay, "
         '--rlperf-accept="why" replaces them'
+    )
+    fresh = (
+        'test_fresh: slower than before, or maybe; there are none of this machine, --rlperf-accept="why" stores them'
     )
     assert second.saved.kept_back == {
         "test_it.py::test_broken": "it failed",
         "test_it.py::test_odd": "its measurement was INVALID",
         "test_it.py::test_few": "2 of 5 workers measured it; raise --rlperf-max-time",
-        **{f"test_it.py::{name}": slower for name in ("test_maybe", "test_slower", "test_shown", "test_fresh")},
+        **{f"test_it.py::{name}": slower for name in ("test_maybe", "test_slower", "test_shown")},
+        "test_it.py::test_fresh": fresh,
     }
 
 
@@ -135,6 +143,70 @@ def test_what_is_accepted_is_stored_with_its_reason(new_ledger: NewLedger) -> No
     accepted = baseline.results["test_it.py::test_a"].accepted
     assert accepted is not None
     assert (accepted.reason, accepted.previous_call_s) == ("bigger net", 1e-3)
+
+
+@pytest.mark.parametrize("accept", [(), ("--rlperf-accept=logged",)])
+def test_a_time_that_broke_the_rules_is_not_stored_whatever_counts_say(
+    new_ledger: NewLedger, accept: tuple[str, ...]
+) -> None:
+    """A verdict that rests on counts stands, accepted or not; the figure beside it is no figure."""
+    first = new_ledger()
+    enter(first, "test_a", NEW)
+    save(first, failed=())
+    second = new_ledger(*accept)
+    for status in (Status.SLOWER, Status.FASTER):
+        by_counts = replace(SAME, status=status, reason=Reason("counters", "ops 4 → 5"), accepted=bool(accept))
+        enter(second, "test_a", by_counts, 2e-3, idle=0.25)
+        save(second, failed=())
+        assert second.saved is not None
+        assert second.saved.kept_back == {"test_it.py::test_a": "its time was INVALID"}
+        assert stored_ms(second) == {"test_a": 1.0}
+
+
+def test_what_could_not_be_written_is_not_said_to_be_stored(new_ledger: NewLedger) -> None:
+    """A directory that has become a file meanwhile takes no figures, and nothing says it did."""
+    ledger = new_ledger()
+    enter(ledger, "test_a", NEW)
+    shutil.rmtree(ledger.store.directory.parent)
+    ledger.store.directory.parent.write_text("in the way")
+    with pytest.raises(BaselineError, match="is a file, where a directory of baselines should be"):
+        save(ledger, failed=())
+    assert ledger.saved is None
+    assert "stored now" not in ledger.outcomes["test_it.py::test_a"].verdict.reason.message
+
+
+def test_a_reason_that_is_no_text_is_refused_before_anything_is_replaced(new_ledger: NewLedger) -> None:
+    """Bytes that are not UTF-8 come in by a command line; no file could be read back that has them."""
+    first = new_ledger()
+    enter(first, "test_a", NEW)
+    save(first, failed=())
+    with pytest.raises(pytest.UsageError, match="must be valid UTF-8"):
+        new_ledger("--rlperf-accept=f\udcfcr")
+    allowance = Allowance("*", 1.0, "f\udcfcr", "1a2b3c4d5e6f")
+    second = new_ledger()
+    enter(second, "test_a", replace(SLOWER, accepted=True, allowance=allowance), 2e-3)
+    with pytest.raises(BaselineError, match="is not valid text; nothing was replaced"):
+        save(second, failed=())
+    assert stored_ms(second) == {"test_a": 1.0}
+
+
+def test_who_accepts_is_kept(new_ledger: NewLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name and address that git has."""
+    for number, (name, value) in enumerate({"user.name": "Bo", "user.email": "bo@example.org"}.items()):
+        monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", name)
+        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "2")
+    first = new_ledger()
+    enter(first, "test_a", NEW)
+    save(first, failed=())
+    second = new_ledger("--rlperf-accept=why")
+    enter(second, "test_a", replace(SLOWER, accepted=True), 2e-3)
+    save(second, failed=())
+    baseline = second.store.read()
+    assert baseline is not None
+    accepted = baseline.results["test_it.py::test_a"].accepted
+    assert accepted is not None
+    assert accepted.by == "Bo <bo@example.org>"
 
 
 def test_at_most_five_are_named(new_ledger: NewLedger) -> None:

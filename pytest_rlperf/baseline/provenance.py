@@ -62,6 +62,12 @@ def make_provenance(before: Tree, after: Tree, modules: Iterable[str]) -> Proven
     )
 
 
+def git_user(root: Path) -> str:
+    """Return the name and address that git has of whoever works at ``root``, empty where it knows neither."""
+    name, address = (_git(root, "config", "--get", f"user.{field}") or "" for field in ("name", "email"))
+    return f"{name} <{address}>".strip() if address else name
+
+
 def _git(root: Path, *arguments: str) -> str | None:
     """Return what git says, or None where there is no git, or no repository of this user's."""
     try:

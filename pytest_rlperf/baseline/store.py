@@ -83,9 +83,13 @@ class Store:
         senseless = _senseless(baseline)
         if senseless is not None:
             raise BaselineError(f"not written to {self.path}, as it could not be read back: {senseless}")
-        text = msgspec.json.format(msgspec.json.encode(_plain(baseline), order="sorted"), indent=1) + b"\n"
         try:
+            text = msgspec.json.format(msgspec.json.encode(_plain(baseline), order="sorted"), indent=1) + b"\n"
             _write_atomically(self.path, text)
+        except UnicodeEncodeError as error:
+            raise BaselineError(
+                f"cannot write {self.path}: {error.object!r} is not valid text; nothing was replaced"
+            ) from None
         except OSError as error:
             raise BaselineError(f"cannot write {self.path}: {error.strerror}; nothing was replaced") from None
 

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_rlperf.cli.command import Command, Exit, UsageError, add_choice, chosen, complain, print_text
-from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import Acceptance, Baseline, Outcome, Provenance, Status, StoredResult
 
 if TYPE_CHECKING:
     from pytest_rlperf.baseline.store import Store
     from pytest_rlperf.report.reading import RunFile
 
-_GIT_LIMIT_S = 10.0
 _STORABLE = "pytest --rlperf-save-baseline --rlperf-json=FILE measures figures that can be stored"
 
 
@@ -103,6 +101,7 @@ def _checked(run: RunFile, keys: list[str], path: str) -> Provenance:
 
 def _refusal(key: str, run: RunFile) -> str | None:
     """Return why a test's figures cannot be stored, None where they can."""
+    from pytest_rlperf.judge.verdict import broken_rule
     from pytest_rlperf.measure.solo import WORKERS
 
     outcome = run.tests[key]
@@ -117,7 +116,8 @@ def _refusal(key: str, run: RunFile) -> str | None:
         return f"it was measured in live pairs, without the reference kernels that stored figures need; {_STORABLE}"
     if len(workers) < WORKERS:
         return f"{len(workers)} of {WORKERS} workers measured it; raise --rlperf-max-time"
-    return None
+    broken = broken_rule(outcome.result)
+    return None if broken is None else f"its time was INVALID ({broken[1]})"
 
 
 def _move(store: Store, run: RunFile, keys: list[str], provenance: Provenance, reason: str, by: str) -> str:
@@ -156,22 +156,15 @@ def _told(outcome: Outcome, before: StoredResult | None) -> str:
 
 
 def _user() -> str:
-    """Return git's name and address of who sits here; UsageError where git does not know."""
-    from pytest_rlperf.measure.sides.command import run
+    """Return who sits here, as git knows; UsageError where it does not."""
+    from pytest_rlperf.baseline.provenance import git_user
 
-    try:
-        found = [
-            run(["git", "config", "--get", f"user.{field}"], limit_s=_GIT_LIMIT_S).out.strip()
-            for field in ("name", "email")
-        ]
-    except SideError as error:
-        raise UsageError(f"who accepts cannot be told: {error}; say it with --by='Name <address>'") from None
-    name, address = found
-    if not name and not address:
+    found = git_user(Path.cwd())
+    if not found:
         raise UsageError(
             "git does not know who accepts: set user.name and user.email, or say it with --by='Name <address>'"
         )
-    return f"{name} <{address}>".strip() if address else name
+    return found
 
 
 COMMAND = Command(

@@ -42,7 +42,7 @@ _POSITIONAL = ("rewards", "values", "dones", "last_values", "gamma", "lam")
 
 
 def gae_workload(
-    function: Callable[..., Any], n_steps: int, n_envs: int, backend: str, device: str = "cpu"
+    function: Callable[..., Any], n_steps: int | None, n_envs: int | None, backend: str, device: str = "cpu"
 ) -> Workload:
     """Return the workload of ``function`` on a rollout of shape (n_steps, n_envs).
 
@@ -60,6 +60,8 @@ def gae_workload(
     make = adapter_for("gae", function)
     if make is None and not callable(function):
         raise ComponentError(f"rlperf_gae measures a function, not {type(function).__qualname__}")
+    if n_steps is None or n_envs is None:
+        raise ComponentError("rlperf_gae(function) also needs n_steps=… and n_envs=…, the shape of a rollout")
     check_count("n_steps", n_steps)
     check_count("n_envs", n_envs)
     if device != "cpu":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytest_rlperf.components.adapters import Sampler, adapter_for
-from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in
+from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, attribute
 from pytest_rlperf.components.calling import check_takes
 from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.errors import ComponentError
@@ -17,12 +17,14 @@ from pytest_rlperf.timers import hierarchical_timer
 _SAMPLE = hierarchical_timer("sample")
 
 
-def replay_workload(buffer: Any, batch_size: int) -> Workload:
+def replay_workload(buffer: Any, batch_size: int | None) -> Workload:
     """Return the workload of ``buffer.sample(batch_size)``, or of a thunk that draws such a batch.
 
     The check draws one batch: every array in it must have ``batch_size`` rows.
     """
     __tracebackhide__ = True
+    if batch_size is None:
+        raise ComponentError("rlperf_replay_sample(buffer) also needs batch_size=…, the rows of a batch")
     check_count("batch_size", batch_size)
     sampler = _sampler(buffer, batch_size)
 
@@ -86,7 +88,7 @@ def _sampler(buffer: Any, batch_size: int) -> Sampler:
     if make is not None:
         sampler: Sampler = make(buffer, batch_size)
         return sampler
-    sample = getattr(buffer, "sample", None)
+    sample = attribute(buffer, "sample")
     thunk = f"a thunk draws any batch: rlperf_replay_sample(lambda: buffer.sample(…), batch_size={batch_size})"
     if callable(sample):
         check_takes(f"rlperf_replay_sample calls buffer.sample({batch_size})", sample, (batch_size,), thunk)

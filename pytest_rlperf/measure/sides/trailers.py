@@ -6,6 +6,7 @@ what is counted and no more time.
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from pytest_rlperf.model import Allowance
 TRAILER = "Rlperf-Accept"
 _TIME = re.compile(r"(?P<pattern>\S.*?)\s*<=\s*\+?(?P<percent>[0-9]*\.?[0-9]+)\s*%\s*(?P<reason>\S.*)")
 # A pattern without blanks, so that no slip of the other form reads as this one.
-_COUNTS = re.compile(r"(?P<pattern>\S+)\s+counts\s+(?P<reason>\S.*)")
+_COUNTS = re.compile(r"(?P<pattern>\S+)\s+counts\s+(?!<=)(?P<reason>\S.*)")
 _FORMS = f"'{TRAILER}: test_name* <= +10% the reason', or for counts alone '{TRAILER}: test_name* counts the reason'"
 _MENTION = re.compile(rf"^{TRAILER}\s*:.*\S", re.MULTILINE | re.IGNORECASE)
 _LIMIT_S = 60.0
@@ -28,16 +29,19 @@ def read_allowances(root: Path, base: str) -> tuple[list[Allowance], list[str]]:
 
     ``base`` is a full SHA. Where git does not tell, nothing is allowed.
     """
-    form = f"--format=%H%x00%(trailers:key={TRAILER},valueonly,unfold)%x00%B%x01"
+    form = f"--format=%H%x00%(trailers:key={TRAILER},valueonly,unfold)%x00%B"
+    settings = ("-c", "log.showSignature=false", "-c", "i18n.logOutputEncoding=UTF-8")
     try:
-        done = run(["git", "-C", root, "-c", "log.showSignature=false", "log", form, f"{base}..HEAD"], limit_s=_LIMIT_S)
+        done = run(["git", "-C", root, *settings, "log", "-z", form, f"{base}..HEAD"], limit_s=_LIMIT_S)
     except SideError:
         return [], []
     allowances: list[Allowance] = []
     notes: list[str] = []
-    for entry in done.out.split("\x01") if done.code == 0 else []:
-        sha, values, message = (*entry.strip().split("\0"), "", "")[:3]
-        found = [value for value in map(str.strip, values.splitlines()) if value]
+    # What is not UTF-8 whatever git is asked for: reasons are stored, and bytes that are no text cannot be.
+    text = done.out.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if done.code == 0 else ""
+    fields = text.split("\0")  # which no message can hold; other marks could forge one
+    for sha, values, message in zip(fields[::3], fields[1::3], fields[2::3], strict=False):
+        found = [value for value in map(str.strip, values.split("\n")) if value]
         if len(_MENTION.findall(message)) > len(found):
             notes.append(
                 f"{TRAILER} of {short(sha)} accepts nothing: it is not in the last paragraph of the message, "
@@ -59,7 +63,9 @@ def parse_allowance(value: str, commit: str) -> Allowance | None:
 
     What accepts counts alone accepts no more time: its ``most`` is 0.
     """
-    time, counts = _TIME.fullmatch(value), _COUNTS.fullmatch(value)
-    if time is not None:
-        return Allowance(time["pattern"], float(time["percent"]) / 100, time["reason"], commit)
-    return None if counts is None else Allowance(counts["pattern"], 0.0, counts["reason"], commit)
+    counts, time = _COUNTS.fullmatch(value), _TIME.fullmatch(value)
+    if counts is not None:  # whose reason may speak of a percentage, too
+        return Allowance(counts["pattern"], 0.0, counts["reason"], commit)
+    if time is None or not math.isfinite(most := float(time["percent"]) / 100):
+        return None
+    return Allowance(time["pattern"], most, time["reason"], commit)
