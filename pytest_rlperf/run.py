@@ -35,6 +35,7 @@ class MeasuredRun:
         self._path = path
         self._notes: list[str] = check_github(os.environ)
         self._failed: set[str] = set()
+        self._xfailed: set[str] = set()
         self._passed: list[str] = []
         self._items: dict[str, pytest.Item] = {}
         self._left_out: set[str] = set()  # keys of measured tests that -k, -m and the like have deselected
@@ -133,6 +134,8 @@ class MeasuredRun:
             self._epilogue.see(item, report)
         if report.failed:
             self._failed.add(report.nodeid)
+        elif report.skipped and hasattr(report, "wasxfail"):
+            self._xfailed.add(report.nodeid)
         elif report.when == "call" and report.passed:
             self._passed.append(report.nodeid)
 
@@ -155,7 +158,8 @@ class MeasuredRun:
             self._ledger.note_unmatched({*keys.values(), *self._left_out})
         failed = {keys[nodeid] for nodeid in self._failed if nodeid in keys}
         if self._settings.save and self._ledger.outcomes:
-            self._save(session, failed, finished=finished)
+            expected = {keys[nodeid] for nodeid in self._xfailed if nodeid in keys}
+            self._save(session, failed | expected, finished=finished)
         complaints = self._epilogue.write(failed)
         self._notes += complaints
         if complaints:

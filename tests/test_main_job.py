@@ -596,6 +596,7 @@ def test_one_test_measures_one_component(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_it="""
         import numpy as np
+        import pytest
 
         class Buffer:
             def sample(self, batch_size):
@@ -608,11 +609,16 @@ def test_one_test_measures_one_component(pytester: pytest.Pytester) -> None:
         def test_two(rlperf, rlperf_replay_sample):
             first = rlperf(int)
             rlperf_replay_sample(Buffer(), batch_size=4)
+
+        @pytest.mark.xfail
+        def test_expected(rlperf):
+            rlperf(int)
+            assert False, "as everybody knows"
         """
     )
     for args in ([], ["--rlperf-save-baseline", "--rlperf-max-time=0.3"]):
         result = pytester.runpytest_subprocess(*args)
-        result.assert_outcomes(failed=2)
+        result.assert_outcomes(failed=2, xfailed=1)
         result.stdout.fnmatch_lines(
             [
                 ">       rlperf(float)",
@@ -621,7 +627,7 @@ def test_one_test_measures_one_component(pytester: pytest.Pytester) -> None:
                 "E * test_two calls an rlperf fixture a second time; *",
             ]
         )
-    result.stdout.fnmatch_lines(["*2 results not stored: it failed"])
+    result.stdout.fnmatch_lines(["*3 results not stored: it failed"])
     assert not list((pytester.path / "baselines").glob("*/*.json"))
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import types
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.machinery import EXTENSION_SUFFIXES
 from typing import Any
 
 import numpy as np
@@ -170,6 +172,42 @@ def test_native_functions_by_what_cprofile_calls_them(text: str, owner: str) -> 
     assert NativeOwners().of_text(text) == owner
 
 
+@pytest.fixture
+def namesakes(monkeypatch: pytest.MonkeyPatch) -> tuple[type, type]:
+    """Load an extension whose types have names of the interpreter's, and one whose type says that it is built in.
+
+    PyTorch is one of the first kind, rlox one of the second.
+    """
+    first, second = types.ModuleType("first_native"), types.ModuleType("second_native")
+    for module in (first, second):
+        module.__file__ = f"{module.__name__}{EXTENSION_SUFFIXES[0]}"
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    namesake = type("NoneType", (), {"__module__": "first_native"})
+    native = type("Buffer", (), {"__module__": "builtins"})
+    vars(first).update(
+        NoneType=namesake, function=types.FunctionType, Buffer=type("Buffer", (), {"__module__": "first_native"})
+    )
+    vars(second).update(Buffer=native)
+    return namesake, native
+
+
+@pytest.mark.parametrize("value", [None, type(None), len, test_python_owns, (_ for _ in ()), Ellipsis, {}.keys(), 1.0])
+def test_values_of_the_interpreters(value: object, namesakes: tuple[type, type]) -> None:
+    """What Python brings is no extension's, though an extension has a type of that name."""
+    assert namesakes
+    assert NativeOwners().of_object(value) is None
+
+
+def test_a_type_that_says_it_is_built_in(namesakes: tuple[type, type]) -> None:
+    """It is the extension's that has it, not that of one which has another of its name."""
+    namesake, native = namesakes
+    natives = NativeOwners()
+    assert natives.of_object(namesake()) == "first_native"
+    assert natives.of_object(native()) == "second_native"
+    assert natives.of_text("<method 'sample' of 'builtins.Buffer' objects>") == "second_native"
+    assert natives.of_text("<method 'sample' of 'builtins.NoneType' objects>") == "unattributed"
+
+
 # --------------------------------------------------------------------------- environments
 
 
@@ -299,6 +337,29 @@ class TestPyTorch:
         table = found(lambda: [layer(row) for _ in range(10)])
         assert table["pytorch"] + table["pytorch (Python)"] > 0.5
         assert table["pytorch (Python)"] > 0.02
+
+    @pytest.mark.parametrize(
+        "work",
+        [
+            partial(BIG.clip, -1, 1),
+            partial(np.clip, BIG, -1, 1),
+            partial(np.mean, BIG),
+            partial(np.std, BIG, axis=0),
+            partial(np.stack, PARTS),
+            partial(np.full_like, BIG, 2.0),
+            partial(np.outer, SMALL, SMALL),
+            partial(np.fft.rfft, SMALL),
+            partial(np.quantile, SMALL, 0.5),
+            lambda out=None: np.exp(BIG, out),
+        ],
+        ids=["clip", "np.clip", "mean", "std", "stack", "full_like", "outer", "rfft", "quantile", "own"],
+    )
+    def test_nothing_is_not_pytorchs(self, work: Callable[[], object]) -> None:
+        """NumPy's functions are its own where they hand on arguments that are None; PyTorch has a type NoneType."""
+        pytest.importorskip("torch")
+        table = found(work, calls=20)
+        assert table["numpy"] > 0.1
+        assert not {"pytorch", "pytorch (Python)"} & set(table)
 
     def test_waiting_for_a_device_is_none_of_pytorchs_work(self) -> None:
         """What the host waits for its device is spent in PyTorch's functions, and is taken off them."""

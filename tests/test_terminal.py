@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_rlperf.model import (
+    Creep,
     Estimate,
     Figures,
     Outcome,
@@ -21,7 +22,7 @@ from pytest_rlperf.model import (
     Verdict,
     WorkerRecord,
 )
-from pytest_rlperf.report.rows import failure_text, origin_text, phase_rows
+from pytest_rlperf.report.rows import failure_text, origin_text, phase_rows, phases_note
 from pytest_rlperf.report.summary import Summary, next_commands
 from pytest_rlperf.report.terminal import LiveLine, render_summary
 
@@ -113,10 +114,10 @@ def test_verbose_shows_every_tree_and_what_figures_rest_on() -> None:
 def test_every_line_fits_the_terminal(width: int) -> None:
     """Long names fold, and nothing is cut off."""
     name = "test_" + "very_" * 12 + "long[param-0]"
-    text = render_summary(
-        [outcome(name, Status.SLOWER, 1e-3, 1.5)], SUMMARY, width=max(width, 70), color=False, verbose=False
-    )
-    assert all(len(line) <= max(width, 70) for line in text.splitlines() if "very" not in line or "  " in line)
+    text = render_summary([outcome(name, Status.SLOWER, 1e-3, 1.5)], SUMMARY, width=width, color=False, verbose=False)
+    said, _, command = text.partition("next ")
+    assert "--rlperf-accept" in command  # which is copied whole
+    assert all(len(line) <= width for line in said.splitlines())
     table = text.partition("\n\n")[0]
     folded = "".join(re.split(r"\s{2,}", line)[0].strip() for line in table.splitlines()[2:])
     assert folded == name
@@ -157,6 +158,89 @@ def test_a_verdict_that_does_not_fit_goes_on_below(width: int, name: str) -> Non
     assert all(len(line) <= width for line in table)
 
 
+LONG = "test_update_with_a_long_name[params0-128]"
+
+
+def grown(base: Outcome, ratio: float, *, accepted: bool = False, gated: bool = True) -> Outcome:
+    """Return the outcome as that of a baseline which was stored twice, so many times as slow as the first time."""
+    verdict = replace(base.verdict, accepted=accepted, gated=gated)
+    return replace(base, verdict=verdict, creep=Creep(ratio, "2026-01-02T03:04:05", "0123456789abcdef"))
+
+
+def stored_twice() -> list[Outcome]:
+    """Return outcomes whose every column has something to show."""
+    return [
+        grown(outcome(LONG, Status.SLOWER, 21.4e-3, 1.5), 1.62, accepted=True),
+        grown(outcome("test_sample", Status.SAME, 12.9e-6, 1.004), 1.061, gated=False),
+        outcome("test_other", Status.INCOMPARABLE, 12.9e-6),
+    ]
+
+
+def table_of(outcomes: list[Outcome], width: int) -> list[str]:
+    """Return the lines of the table and of what is told right below it."""
+    return render_summary(outcomes, SUMMARY, width=width, color=False, verbose=False).partition("\n\n")[0].splitlines()
+
+
+ALWAYS = ["test", "change      99 % CI", "verdict"]
+
+
+@pytest.mark.parametrize(
+    ("width", "goes"),
+    [
+        (132, []),
+        (93, []),
+        (92, ["since first"]),
+        (80, ["since first"]),
+        (79, ["since first", "items/s"]),
+        (70, ["since first", "items/s", "baseline"]),
+        (60, ["since first", "items/s", "baseline", "median"]),
+        (40, ["since first", "items/s", "baseline", "median"]),
+    ],
+)
+def test_what_has_no_room_is_left_out_in_its_order(width: int, goes: list[str]) -> None:
+    """Columns go one by one; the name, the change and the verdict stay, and no figure is cut at any width."""
+    lines = table_of(stored_twice(), width)
+    titles = ["test", "median", "items/s", "baseline", "change      99 % CI", "since first", "verdict"]
+    assert re.split(r"(?<!change)\s{2,}", lines[0]) == [title for title in titles if title not in goes]
+    rows = [re.split(r"\s{2,}", line) for line in lines[2:]]
+    first = next(row for row in rows if row[0].startswith("test_update"))
+    assert "".join(first[-1:]).startswith("SLOWER")
+    table = [line for line in lines[2:] if not line.startswith(("since first:", "* shown"))]
+    for column, figures in {
+        "median": ["21.4 ms", "12.9 µs"],
+        "items/s": ["12.0k", "19.8M"],
+        "baseline": ["14.3 ms", "12.8 µs"],
+        "change": ["+50.0 %   [+44, +56]", "+0.4 % [-3.6, +4.4]"],
+        "since first": ["+62.0 %", "+6.1 %"],
+        "verdict": ["SLOWER", "(accepted)", "SAME *", "INCOMPARABLE"],
+    }.items():
+        for figure in figures:
+            assert any(figure in line for line in table) is (column not in goes), figure
+    assert all(len(line) <= max(width, 52) for line in table), "name, change and verdict need 52 columns"
+
+
+def test_a_name_keeps_sixteen_columns() -> None:
+    """Figures go before a long name has less; a short one needs no more than it has."""
+    narrow = [line.partition("  ")[0] for line in table_of(stored_twice(), 40)]
+    assert narrow[2:5] == [LONG[:16], "", LONG[16:32]] or "".join(narrow[2:6]).startswith(LONG[:16])
+    assert "".join(part for part in narrow[2:6] if not part.startswith("test_s")).startswith(LONG[:32])
+    short = [grown(outcome("test_a", Status.SAME, 12.9e-6, 1.004), 1.061)]
+    assert "since first" in table_of(short, 74)[0]
+    assert "since first" not in table_of(short, 60)[0]
+
+
+def test_changes_since_the_first_are_told_where_their_column_is_not() -> None:
+    """Below the table those that have grown the most, under -v every test's, with where it began."""
+    ratios = {"test_a": 1.02, "test_b": 2.5, "test_c": 0.9, "test_d": 1.3}
+    outcomes = [grown(outcome(name, Status.SAME, 1e-3, 1.0), ratio) for name, ratio in ratios.items()]
+    told = "since first: test_b ×2.5, test_d +30.0 %, test_a +2.0 %, 1 more with -v"
+    assert told in table_of(outcomes, 72)
+    assert told not in table_of(outcomes, 132)
+    verbose = render_summary(outcomes, SUMMARY, width=72, color=False, verbose=True)
+    assert "since first: -10.0 % since 2026-01-02, commit 0123456789ab" in verbose
+    assert told not in verbose
+
+
 def test_a_hostile_name_is_only_text() -> None:
     """Markup in a test's id is shown, not obeyed."""
     name = "test_x[[red]a[/red]]"
@@ -170,6 +254,43 @@ def test_the_parts_of_a_tree_add_up() -> None:
     tops = [row.total_s for row in rows if row.depth == 0]
     assert sum(tops) == pytest.approx(1.0)
     assert [row.name for row in rows if row.depth == 1] == ["critic", "actor", "(unaccounted)"]
+
+
+@pytest.mark.parametrize(
+    ("traced_s", "note"),
+    [
+        (7.5e-3, "phases are means of traced calls of 7.50 ms, as clocked; the median is 2.00 ms"),
+        (1.2e-3, "phases are means of traced calls of 1.20 ms, as clocked; the median is 2.00 ms"),
+        (2.49e-3, ""),
+        (1.51e-3, ""),
+    ],
+)
+def test_phases_that_do_not_add_up_to_the_median_say_so(traced_s: float, note: str) -> None:
+    """A stall in a traced call makes its phases longer than the call is by its median: the tree ends with both."""
+    base = outcome("t", Status.NEW, 2e-3)
+    found = replace(base, result=replace(base.result, traced_call_s=traced_s))
+    tree = render_summary([found], SUMMARY, width=80, color=False, verbose=False).split("\n\n")[1].splitlines()
+    assert phases_note(found.result) == note
+    assert (tree[-1] == f"  {note}") if note else "(unaccounted)" in tree[-1]
+
+
+def test_phases_without_a_median_have_nothing_to_say() -> None:
+    """Nothing was measured, or nothing was traced."""
+    result = outcome("t", Status.NEW, 2e-3).result
+    assert phases_note(replace(result, traced_call_s=9.0, workers=())) == ""
+    assert phases_note(replace(result, traced_call_s=0.0, phases=())) == ""
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_tree_of_phases_fits(width: int) -> None:
+    """A line of it is a line, in a narrow log too, with what a change adds."""
+    found = outcome("t", Status.SLOWER, 2e-3, 1.5)
+    assert found.baseline is not None
+    before = replace(found.baseline, result=replace(found.baseline.result, phases=found.result.phases))
+    text = render_summary([replace(found, baseline=before)], SUMMARY, width=width, color=False, verbose=False)
+    tree = text.split("\n\n")[1].splitlines()[2:]
+    assert len(tree) == len(phase_rows(found))
+    assert all(re.search(r"\d\.\d %", line) and len(line) <= width for line in tree)
 
 
 def test_a_failure_says_what_how_much_against_what_and_what_to_do() -> None:

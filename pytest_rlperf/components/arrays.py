@@ -9,14 +9,25 @@ from typing import Any
 from pytest_rlperf.errors import ComponentError
 
 
+def attribute(value: Any, name: str) -> Any:
+    """Return an attribute of an object; None where it has none, or raises whatever it raises when it is asked."""
+    # Not only AttributeError: a mapping with its keys for attributes raises KeyError, a remote proxy anything.
+    try:
+        return getattr(value, name, None)
+    except Exception:
+        return None
+
+
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every array within tuples, mappings, dataclasses and the like, with where it was found."""
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
+    if attribute(value, "shape") is not None and attribute(value, "dtype") is not None:
         yield path or "output", value
-    elif isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
+    elif isinstance(value, Mapping) or (
+        callable(attribute(value, "keys")) and hasattr(type(value), "__getitem__")
+    ):
         for key in value.keys():  # noqa: SIM118 - TensorDict iterates over rows, not keys
             yield from leaves(value[key], f"{path}[{key!r}]")
-    elif hasattr(value, "_fields"):
+    elif isinstance(value, tuple) and attribute(value, "_fields") is not None:
         for name in value._fields:
             yield from leaves(getattr(value, name), f"{path}.{name}".lstrip("."))
     elif isinstance(value, (list, tuple)):
@@ -31,7 +42,7 @@ def arrays_in(value: Any) -> list[tuple[str, Any]]:
     """Return every array of a batch or rollout, with where it was found: also of an object, in its attributes."""
     found = list(leaves(value))
     if not found and not callable(value):
-        attributes = getattr(value, "__dict__", {})
+        attributes = attribute(value, "__dict__") or {}
         found = [leaf for name, member in attributes.items() for leaf in leaves(member, name)]
     return found
 

@@ -9,6 +9,17 @@ from typing import Any
 from pytest_rlperf.errors import ComponentError
 
 
+def takes(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether ``function`` takes ``arguments``; what does not tell its parameters is believed."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
+
+
 def check_takes(call: str, function: Callable[..., Any], arguments: tuple[Any, ...], instead: str) -> None:
     """Raise ComponentError unless ``function`` takes ``arguments``, which is what ``call`` says in words.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_rlperf.components.adapters import Roller, adapter_for
 from pytest_rlperf.components.any_env import declared_num_envs
-from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, to_numpy
+from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, attribute, to_numpy
 from pytest_rlperf.components.calling import check_takes
 from pytest_rlperf.components.sizes import check_count, check_items
 from pytest_rlperf.errors import ComponentError
@@ -37,7 +37,7 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
             raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, the steps of each env in a rollout")
         check_count("n_steps", n_steps)
         return _roller_workload(make(agent, n_steps))
-    collect = getattr(agent, "collect", None)
+    collect = attribute(agent, "collect")
     if callable(collect):
         if n_steps is None:
             raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, which agent.collect is called with")
@@ -90,8 +90,10 @@ def _roller_workload(roller: Roller) -> Workload:
 
 def _num_envs(agent: Any) -> int | None:
     """Return how many envs an agent collects from, as it or something it holds says; None where that is not told."""
-    told = {declared_num_envs(each) for each in (agent, *getattr(agent, "__dict__", {}).values())} - {None}
-    return told.pop() if len(told) == 1 else None
+    held = attribute(agent, "__dict__") or {}
+    told = {declared_num_envs(each) for each in (agent, *held.values())}
+    counts = {int(number) for number in told if number is not None and not isinstance(number, bool) and number > 0}
+    return counts.pop() if len(counts) == 1 else None
 
 
 def _agent_workload(collect: Callable[[int], Any], n_steps: int, num_envs: int | None) -> Workload:
@@ -163,7 +165,7 @@ def _field(rollout: Any, name: str) -> Any:
     """Return a rollout's array by its name, an attribute or a key; None where it has none."""
     if isinstance(rollout, Mapping):
         return rollout.get(name)
-    return getattr(rollout, name, None)
+    return attribute(rollout, name)
 
 
 def _check(rollout: Any, n_steps: int, num_envs: int | None) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from pytest_rlperf.components.adapters import Updater, adapter_for
+from pytest_rlperf.components.arrays import attribute
 from pytest_rlperf.components.calling import check_takes
 from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.components.training import Training, counted_steps
@@ -91,7 +92,7 @@ def _updater(agent: Any, batch_size: int | None) -> Updater:
     if batch_size is not None:
         check_count("batch_size", batch_size)
     make = adapter_for("sac", agent)
-    method = getattr(agent, "update", None)
+    method = attribute(agent, "update")
     if make is None and not callable(method):
         return _thunk_updater(agent)
     if batch_size is None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,24 +16,39 @@ from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers.probes.reached import reached
 from pytest_rlperf.timers.probes.steps import after_steps, before_steps
 
-_LARGEST_BYTES = 2**26  # of an array that is copied to be compared: buffers are larger, networks' parameters hardly
+_MOST_BYTES = 2**30  # of arrays in all, the smallest first: an agent's are small, its buffer's need not be
+
+_Found = dict[int, tuple[str, Any]]  # tensors by their identity, each with its path
+
+
+@dataclass(frozen=True)
+class _Look:
+    """An array as it was at one time; it is kept, so that no other object gets its identity."""
+
+    path: str
+    array: Any
+    shape: tuple[int, ...]
+    checksum: int
+    finite: bool
 
 
 class Training:
     """What one update, of the agent or thunk ``owner``, does to what it trains.
 
-    Trained are the parameters of the optimizers that ``owner`` refers to or, without such, all parameters it refers to,
-    and those of any other of PyTorch's optimizers that takes a step. Where there are none, it may be any array of
-    floats that ``owner`` refers to: NumPy and JAX have no optimizers that could be watched.
+    Trained are the parameters of the optimizers that ``owner`` refers to or, without such, all parameters it refers to
+    that require a gradient, and those of any other of PyTorch's optimizers that takes a step. Where there are none, it
+    may be any array of floats that ``owner`` refers to: NumPy and JAX have no optimizers that could be watched.
     """
 
     def __init__(self, owner: object) -> None:
         self._owner = owner
-        held = _parameters(owner)
-        self._known = {id(tensor) for tensor in held.values()}
-        self._before = _copied(held)
-        self._arrays = {} if held else _copied(_arrays(owner))
-        self._others: dict[str, Any] = {}
+        looks = _looks(_tensors(owner))
+        # An optimizer that the update makes gives the same tensors other paths, and a functional update gives the same
+        # paths other tensors.
+        self._known = {id(look.array): look for look in looks}
+        self._paths = {look.path: look for look in looks}
+        self._arrays, self._left_out = ({}, 0) if looks else _arrays(owner)
+        self._stepped: _Found = {}
         self.steps: list[object] = []
 
     @contextmanager
@@ -43,24 +60,31 @@ class Training:
     def check(self) -> None:
         """Check the update; ComponentError unless it has changed something and left all parameters finite."""
         __tracebackhide__ = True
-        after = _parameters(self._owner) | self._others
+        after = _looks(self._stepped | _tensors(self._owner))
         _check_finite(after)
-        if after and not _changed(self._before, after):
+        if self._known:
+            trained = any(_differ(self._before(look), look) for look in after)
+        else:
+            arrays, _ = _arrays(self._owner)
+            trained = any(_differ(self._arrays.get(path), look) for path, look in arrays.items())
+        if trained:
+            return
+        if after:
             raise ComponentError(
                 f"one update changed none of the agent's {len(after)} trained parameters: is the buffer filled past "
                 "its warm-up, and does update() do a gradient step?"
             )
-        if not after and not _changed(self._arrays, _arrays(self._owner)):
-            raise ComponentError(_nothing_seen(len(self._arrays)))
+        raise ComponentError(_nothing_seen(len(self._arrays), self._left_out))
+
+    def _before(self, look: _Look) -> _Look | None:
+        """Return how a tensor was before the update, or the one in its place; None for what is new."""
+        return self._known.get(id(look.array)) or self._paths.get(look.path)
 
     def _remember(self, optimizer: Any) -> None:
         """Note what an optimizer trains, before its step, where that is not known yet."""
-        for index, tensor in enumerate(_trained(optimizer)):
-            if id(tensor) not in self._known:
-                self._known.add(id(tensor))
-                name = f"{type(optimizer).__qualname__}.params[{index}], the {len(self._others)}th found"
-                self._others[name] = tensor
-                self._before[name] = to_numpy(tensor).copy()
+        found = _trained(type(optimizer).__qualname__, optimizer)
+        self._known |= {id(look.array): look for look in _looks(_without(found, self._stepped | self._known))}
+        self._stepped = found | self._stepped
 
 
 @contextmanager
@@ -86,69 +110,95 @@ def _hooked(
         undo()
 
 
-def _parameters(owner: object) -> dict[str, Any]:
+def _tensors(owner: object) -> _Found:
     """Return the trainable tensors an agent holds: its optimizers' where it has any, else all there are."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
-    held: dict[str, Any] = {}
-    optimized: dict[str, Any] = {}
+    held: _Found = {}
+    optimized: _Found = {}
     for path, value in reached("agent", owner):
-        if isinstance(value, torch.nn.Module):
-            held |= {f"{path}.{name}": parameter for name, parameter in value.named_parameters()}
-        elif isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf:
-            held[path] = value
-        elif isinstance(value, torch.optim.Optimizer):
-            optimized |= {f"{path}.params[{index}]": tensor for index, tensor in enumerate(_trained(value))}
+        with suppress(Exception):  # a proxy, or what makes its attributes, may raise anything when it is asked
+            if isinstance(value, torch.optim.Optimizer):
+                optimized = _trained(path, value) | optimized
+            elif isinstance(value, torch.nn.Module):
+                named = [(f"{path}.{name}", each) for name, each in value.named_parameters() if each.requires_grad]
+                held = {id(each): (name, each) for name, each in named} | held
+            elif isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf:
+                held.setdefault(id(value), (path, value))
     return optimized or held
 
 
-def _trained(optimizer: Any) -> list[Any]:
-    return [tensor for group in optimizer.param_groups for tensor in group["params"]]
+def _trained(path: str, optimizer: Any) -> _Found:
+    tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    return {id(tensor): (f"{path}.params[{index}]", tensor) for index, tensor in enumerate(tensors)}
 
 
-def _arrays(owner: object) -> dict[str, Any]:
-    """Return the arrays of floats, of any library, that something refers to."""
-    found = {}
+def _without(found: _Found, known: Iterable[int]) -> _Found:
+    return {identity: found[identity] for identity in found.keys() - set(known)}
+
+
+def _arrays(owner: object) -> tuple[dict[str, _Look], int]:
+    """Return the arrays of floats, of any library, that something refers to, and how many are too large to look at.
+
+    An array without dimensions is a statistic: a loss is another number after every update.
+    """
+    found: list[tuple[int, str, Any]] = []
     for path, value in reached("agent", owner):
-        size = getattr(value, "nbytes", None)
-        if not isinstance(size, int) or size > _LARGEST_BYTES or not hasattr(value, "shape"):
-            continue
-        with suppress(AttributeError, TypeError, ValueError, RuntimeError):  # what makes no NumPy array is no such one
-            array = to_numpy(value)
-            if "float" in array.dtype.name:
-                found[path] = array
-    return found
+        with suppress(Exception):  # as above
+            size: Any = value.nbytes  # type: ignore[attr-defined]  # what has none is no array
+            if isinstance(size, int) and len(value.shape) > 0 and _of_floats(value):  # type: ignore[attr-defined]
+                found.append((size, path, value))
+    small: _Found = {}
+    total = 0
+    for size, path, value in sorted(found, key=lambda each: each[0]):
+        total += size
+        if total <= _MOST_BYTES:
+            small[id(value)] = (path, value)
+    return {look.path: look for look in _looks(small)}, len(found) - len(small)
 
 
-def _copied(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: to_numpy(array).copy() for name, array in arrays.items()}
+def _of_floats(array: Any) -> bool:
+    name = str(getattr(array.dtype, "name", array.dtype))
+    return "float" in name or "complex" in name
 
 
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether an array has changed, or is new."""
-    return any(name not in before or not _equal(before[name], to_numpy(after[name])) for name in after)
+def _looks(found: _Found) -> list[_Look]:
+    """Look at tensors or arrays; those that cannot be read are left out: on ``meta``, lazy, sparse, freed."""
+    looks = []
+    for path, array in found.values():
+        with suppress(Exception):  # each kind that cannot be read raises an error of its own
+            values = np.ascontiguousarray(_values(array))
+            checksum = zlib.crc32(values.view(np.uint8))
+            looks.append(_Look(path, array, tuple(array.shape), checksum, bool(np.isfinite(values).all())))
+    return looks
 
 
-def _equal(before: Any, after: Any) -> bool:
-    return np.array_equal(before, after, equal_nan=True)
+def _values(array: Any) -> Any:
+    """Return an array's values; of a tensor a copy, as PyTorch resizes no storage that NumPy has had a view of."""
+    return to_numpy(array.detach().to("cpu", copy=True) if hasattr(array, "detach") else array)
 
 
-def _check_finite(parameters: Mapping[str, Any]) -> None:
+def _differ(before: _Look | None, after: _Look) -> bool:
+    """Whether an array was there before, in that shape, and has other values now."""
+    return before is not None and before.shape == after.shape and before.checksum != after.checksum
+
+
+def _check_finite(parameters: list[_Look]) -> None:
     __tracebackhide__ = True
-    for name, tensor in parameters.items():
-        if not np.isfinite(to_numpy(tensor)).all():
-            raise ComponentError(f"after one update {name.partition(',')[0]} holds NaN or infinity")
+    for look in parameters:
+        if not look.finite:
+            raise ComponentError(f"after one update {look.path} holds NaN or infinity")
 
 
-def _nothing_seen(arrays: int) -> str:
+def _nothing_seen(arrays: int, left_out: int) -> str:
     """Say that nothing was trained, as far as can be seen, and what to do."""
     steps = "no PyTorch optimizer took a step" if "torch" in sys.modules else "PyTorch is not loaded"
-    held = (
-        f"none of the {arrays} arrays of floats that it refers to has changed"
-        if arrays
-        else "it refers to no parameters"
-    )
+    held = "it refers to no parameters"
+    if arrays or left_out:
+        held = f"none of the {arrays} arrays of floats that it refers to has changed"
+    if left_out:
+        held += f" ({left_out} more, past {_MOST_BYTES // 2**30} GiB in all, were not looked at)"
     return (
         f"one update changed nothing that can be seen: {steps}, and {held}. Does it do a gradient step, past the "
         "warm-up? Let it refer to the agent, by which its parameters are found; what trains out of sight, in an "

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Baseline, Machine, Result, StoredResult, TimerTree, Timing
+from pytest_rlperf.report.rows import phases_note
 from pytest_rlperf.report.tree import render_tree
 
 _WHAT = {
@@ -81,7 +82,7 @@ def _acceptance(entry: StoredResult) -> str:
 
 
 def phases_table(result: Result, *, width: int | None) -> str:
-    """Return a result's phases as the table that trees of timers have, per call."""
+    """Return a result's phases as the table that trees of timers have, per call, and what they add up to."""
     children: dict[str, list[str]] = {}
     for phase in result.phases:
         children.setdefault(phase.path.rpartition("/")[0], []).append(phase.path)
@@ -98,7 +99,8 @@ def phases_table(result: Result, *, width: int | None) -> str:
         round(1e9 * result.traced_call_s),
         children=tuple(timing(path) for path in children.get("", ())),
     )
-    return render_tree(TimerTree(whole), width=width)
+    note = phases_note(result)
+    return render_tree(TimerTree(whole), width=width) + (f"{note}\n" if note else "")
 
 
 def short_name(key: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_rlperf import units
-from pytest_rlperf.model import CounterChange, Outcome, Provenance, Status
+from pytest_rlperf.model import CounterChange, Outcome, Provenance, Result, Status
 from pytest_rlperf.report.accepting import trailer
 from pytest_rlperf.report.device import comparable
 from pytest_rlperf.report.printable import shown, shown_lines
@@ -23,15 +23,21 @@ GRAVEST_FIRST = (
     Status.SAME,
 )
 COUNTERS = "counters"  # the code of a reason that rests on exact counts
+SINCE_FIRST = "since first"  # the title of the change since the oldest figures stored
+_TRACED_APART = 0.25  # of the median: by more than that, phases are seen not to add up to it
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its title, how it reads an outcome, and how it is aligned."""
+    """One column: its title, how it reads an outcome, how it is aligned, and when it goes where there is no room.
+
+    The highest ``rank`` goes first, 0 never does.
+    """
 
     title: str
     text: Callable[[Outcome], str]
     justify: str
+    rank: int
 
 
 def _median(outcome: Outcome) -> str:
@@ -77,13 +83,13 @@ def test_name(outcome: Outcome) -> str:
 
 
 COLUMNS = (
-    Column("test", test_name, "left"),
-    Column("median", _median, "right"),
-    Column("items/s", _throughput, "right"),
-    Column("baseline", _baseline, "right"),
-    Column("change      99 % CI", _change, "right"),
-    Column("since first", _creep, "right"),
-    Column("verdict", _status, "left"),
+    Column("test", test_name, "left", 0),
+    Column("median", _median, "right", 1),
+    Column("items/s", _throughput, "right", 3),
+    Column("baseline", _baseline, "right", 2),
+    Column("change      99 % CI", _change, "right", 0),
+    Column(SINCE_FIRST, _creep, "right", 4),
+    Column("verdict", _status, "left", 0),
 )
 
 
@@ -142,6 +148,20 @@ def phase_rows(outcome: Outcome) -> list[PhaseRow]:
 
     add("", whole_s, 0)
     return rows
+
+
+def phases_note(result: Result) -> str:
+    """Say what phases add up to where that is not about the median; empty where it is.
+
+    Phases are means of traced calls, which a stall makes longer; the median leaves it out.
+    """
+    if not (result.measured and result.phases):
+        return ""
+    traced_s, median_s = result.traced_call_s, result.call_s
+    if abs(traced_s - median_s) <= _TRACED_APART * median_s:
+        return ""
+    traced, median = units.seconds(traced_s), units.seconds(median_s)
+    return f"phases are means of traced calls of {traced}, as clocked; the median is {median}"
 
 
 def cost_text(outcome: Outcome) -> str:

@@ -6,9 +6,8 @@ import io
 import time
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Literal, Protocol, TextIO
+from typing import Protocol, TextIO
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -19,22 +18,24 @@ from pytest_rlperf.model import Outcome, Status
 from pytest_rlperf.report.counters import counter_lines
 from pytest_rlperf.report.device import device_lines
 from pytest_rlperf.report.printable import shown, shown_lines
-from pytest_rlperf.report.rows import blame_lines, columns, cost_text, phase_rows, test_name
+from pytest_rlperf.report.rows import (
+    SINCE_FIRST,
+    PhaseRow,
+    blame_lines,
+    cost_text,
+    creep_text,
+    phase_rows,
+    phases_note,
+    test_name,
+)
 from pytest_rlperf.report.shares import shares_lines
 from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.report.summary_table import STATUS_STYLES, print_table
 
-_STYLES = {
-    Status.SAME: "green",
-    Status.FASTER: "bold green",
-    Status.SLOWER: "bold red",
-    Status.INVALID: "bold red",
-    Status.UNDECIDED: "yellow",
-    Status.INCOMPARABLE: "yellow",
-    Status.NEW: "cyan",
-}
 _REFRESH_S = 0.1
 _WAS_COLUMNS = len("  was 12.3 ms")
 _DEEPEST = 3  # levels of phases shown without -v
+_NARROWEST_NAME = 16
 
 
 class Screen(Protocol):
@@ -109,7 +110,7 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
         file=buffer, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
     )
     if outcomes:
-        console.print(_table(outcomes, width))
+        print_table(console, outcomes, verbose=verbose)
         if not all(outcome.verdict.gated for outcome in outcomes):
             console.print("* shown, not gated")
         console.print()
@@ -141,27 +142,6 @@ def _line(text: str) -> Text:
     return Text(shown(text) if text else "")
 
 
-def _table(outcomes: Sequence[Outcome], width: int) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    kept = columns(outcomes)
-    taken = sum(max(len(column.title), *(len(column.text(outcome)) for outcome in outcomes)) + 2 for column in kept[1:])
-    for column in kept:
-        justify: Literal["left", "right"] = "left" if column.justify == "left" else "right"
-        if column.title == "test":
-            longest = max(len(column.title), *(len(column.text(outcome)) for outcome in outcomes))
-            room = max(16, width - taken)
-            # Where the figures take all there is, they are cut, and not the names that they are of.
-            table.add_column(column.title, justify=justify, overflow="fold", min_width=min(longest, 16), max_width=room)
-        else:
-            # A verdict that does not fit goes on below, as "(accepted)"; a figure is no figure any more if it is cut.
-            table.add_column(column.title, justify=justify, no_wrap=column.title != "verdict")
-    for outcome in outcomes:
-        cells = [_line(column.text(outcome)) for column in kept]
-        cells[-1].stylize(_STYLES[outcome.verdict.status])
-        table.add_row(*cells)
-    return table
-
-
 def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     """Print a test's reason and its phase tree, where it is not simply the same."""
     verdict = outcome.verdict
@@ -169,7 +149,7 @@ def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None
     if same and outcome.result.measured and not outcome.result.notes and not verdict.counters:
         return
     title = _line(f"{test_name(outcome)}  ")
-    title.append(verdict.status.value, _STYLES[verdict.status])
+    title.append(verdict.status.value, STATUS_STYLES[verdict.status])
     console.print(title)
     sentences = [*blame_lines(outcome), *(f"note: {note}" for note in outcome.result.notes)]
     for text in (_text(verdict.reason.message), *map(_line, sentences)):
@@ -181,23 +161,32 @@ def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None
     if verbose:
         shares = shares_lines(outcome.result.shares)
         where = ["where the time goes", *(f"  {line}" for line in shares)] if shares else []
-        for line in (*where, *device_lines(outcome)):
+        creep = creep_text(outcome)
+        since = [f"{SINCE_FIRST}: {creep}"] if creep else []
+        for line in (*where, *device_lines(outcome), *since, cost_text(outcome)):
             console.print(Padding(_line(line), (0, 0, 0, 2)))
-        console.print(Padding(_line(cost_text(outcome)), (0, 0, 0, 2)))
     console.print()
 
 
 def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
-    rows = phase_rows(outcome)
-    width = 34 if all(row.change_s is None for row in rows) else 28  # what a change adds must fit 80 columns, too
-    for row in rows:
-        if row.depth >= _DEEPEST and not verbose:
-            continue
+    rows = [row for row in phase_rows(outcome) if row.depth < _DEEPEST or verbose]
+    if not rows:
+        return
+    figures = [_phase_figures(row) for row in rows]
+    usual = 34 if all(row.change_s is None for row in rows) else 28  # what a change adds must fit 80 columns, too
+    width = max(_NARROWEST_NAME, min(usual, console.width - max(map(len, figures))))
+    for row, text in zip(rows, figures, strict=True):
         name = f"{'  ' * (row.depth + 1)}{row.name}"
-        count = "" if row.count is None else f"×{row.count:.3g}"
-        was = "" if row.was_s is None else f"  was {units.seconds(row.was_s)}"
-        change = "" if row.change_s is None else f"  {units.signed_seconds(row.change_s)}"
-        # What is added stands in one column, whether there was a figure before or not.
-        added = f"{was:<{_WAS_COLUMNS}}{change}" if change else was
-        figures = f"{units.seconds(row.total_s):>10}{units.percent(row.share, signed=False):>9}{count:>9}{added}"
-        console.print(Text(f"{shown(name):<{width}}{figures}"))
+        console.print(Text(f"{shown(name):<{width}}{text}"))
+    note = phases_note(outcome.result)
+    if note:
+        console.print(Padding(_line(note), (0, 0, 0, 2)))
+
+
+def _phase_figures(row: PhaseRow) -> str:
+    count = "" if row.count is None else f"×{row.count:.3g}"
+    was = "" if row.was_s is None else f"  was {units.seconds(row.was_s)}"
+    change = "" if row.change_s is None else f"  {units.signed_seconds(row.change_s)}"
+    # What is added stands in one column, whether there was a figure before or not.
+    added = f"{was:<{_WAS_COLUMNS}}{change}" if change else was
+    return f"{units.seconds(row.total_s):>10}{units.percent(row.share, signed=False):>9}{count:>9}{added}"

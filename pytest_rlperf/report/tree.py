@@ -10,6 +10,7 @@ from rich.cells import cell_len, set_cell_size
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Mode, TimerTree, Timing
+from pytest_rlperf.report.fitting import fitting
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.timers.formats.building import levels
 from pytest_rlperf.timers.formats.layout import laid_out
@@ -243,13 +244,8 @@ def _value(timing: Timing) -> str:
 
 def _table(title: str, labels: Sequence[_Label], columns: Sequence[_Column], width: int | None) -> list[str]:
     """Return aligned lines, with as many of the columns as ``width`` has room for."""
-    kept = list(columns)
     wanted = min(_NAME_TO_KEEP, max(cell_len(label.fitted(None)) for label in labels))
-    while width is not None and sum(column.width for column in kept) > width - wanted:
-        rank = max(column.rank for column in kept)
-        if not rank:
-            break
-        kept = [column for column in kept if column.rank < rank]
+    kept = list(columns) if width is None else fitting(columns, width - wanted)
     room = None if width is None else max(_NARROWEST_NAME, width - sum(column.width for column in kept))
     names = [title, *(label.fitted(room) for label in labels)]
     widest = max(cell_len(name) for name in names)

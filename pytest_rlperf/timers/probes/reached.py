@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from types import FunctionType, MethodType, ModuleType
@@ -26,7 +27,8 @@ def reached(name: str, value: object) -> Iterator[tuple[str, object]]:
             continue
         seen.add(id(value))
         yield path, value
-        waiting.extend(islice(_members(path, value), MOST_OBJECTS))
+        with suppress(Exception):  # a proxy of what is gone, or what makes its attributes, may raise anything
+            waiting.extend(islice(_members(path, value), MOST_OBJECTS))
 
 
 def _members(path: str, value: object) -> Iterator[tuple[str, object]]:

@@ -6,6 +6,8 @@ import builtins
 import os
 import re
 import sys
+import types
+from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -31,7 +33,8 @@ _HARNESS = str(_PACKAGE / "timers" / "shares") + os.sep
 _MEASURED = str(_PACKAGE / "components" / "reference") + os.sep  # what users measure, though it is in this package
 _FUNCTION = re.compile(r"<(?:built-in method )?(.+)>")
 _METHOD = re.compile(r"<(?:method|slot wrapper) '(\w+)' of '([\w.]+)' objects>")
-_BUILTIN_TYPES = tuple(value for value in vars(builtins).values() if isinstance(value, type))
+# The types of None, functions and generators have no name in builtins, but have one in types.
+_BUILTIN_TYPES = tuple(value for home in (builtins, types) for value in vars(home).values() if isinstance(value, type))
 _WAITS = frozenset(
     {
         *("time.sleep", "_thread.lock.acquire", "_thread.RLock.acquire", "_queue.SimpleQueue.get"),
@@ -87,15 +90,18 @@ class NativeOwners:
         if not dot:
             return PYTHON if any(hasattr(kind, name) for kind in (*_BUILTIN_TYPES, builtins)) else UNATTRIBUTED
         if top == "builtins" and not hasattr(builtins, rest.partition(".")[0]):
-            return self._home_of(rest.partition(".")[0])
+            return next((owner for _, owner in self._said_to_be_built_in(rest.partition(".")[0])), UNATTRIBUTED)
         return self._owner(top)
 
-    def _home_of(self, type_name: str) -> str:
-        """Return the extension that has a type of that name."""
+    def _said_to_be_built_in(self, type_name: str) -> Iterator[tuple[type, str]]:
+        """Yield the types of that name that say of themselves that they are built in, and the extensions they are of.
+
+        A name alone says little: PyTorch, too, has a type that is called NoneType.
+        """
         for package, modules in self._extensions.items():
-            if any(isinstance(vars(module).get(type_name), type) for module in modules):
-                return self._owner(package)
-        return UNATTRIBUTED
+            for kind in (vars(module).get(type_name) for module in modules):
+                if isinstance(kind, type) and kind.__module__ == "builtins" and kind not in _BUILTIN_TYPES:
+                    yield kind, self._owner(package)
 
     def _owner(self, package: str) -> str:
         if package in sys.stdlib_module_names or package == "builtins":
@@ -121,8 +127,8 @@ class NativeOwners:
             return None
         if kind.__module__ != "builtins":
             return self._extension(kind.__module__)
-        home = self._home_of(kind.__name__)
-        return None if home in {UNATTRIBUTED, PYTHON} else home
+        owners = (owner for found, owner in self._said_to_be_built_in(kind.__name__) if found is kind)
+        return next((owner for owner in owners if owner != PYTHON), None)
 
     def _extension(self, module: str) -> str | None:
         """Return the extension that a module is of, None where its package has no native code."""
