@@ -317,7 +317,10 @@ def test_colours_are_explained_where_nothing_changed() -> None:
     test = outcome("t.py::test_a", Status.SAME)
     assert test.live is not None
     same = replace(test, live=replace(test.live, contributions=(), blame=""))
-    assert parsed(same).data[0]["phases"]["colours"] == "No colours: there is no change to share out."
+    assert (
+        parsed(same).data[0]["phases"]["colours"]
+        == "No colours: there is no change to share out, or too little was traced to do so."
+    )
     assert parsed(test).data[0]["phases"]["colours"].startswith("Orange adds")
 
 

@@ -26,14 +26,16 @@ def contributions(
     ``blocks`` are traced ones: each side's seconds in a phase and none of its children, by path, as multiples of that
     block's call of base, so that the machine's pace cancels; a phase that one side does not have takes it none. The
     last entry, with an empty path, is what no phase accounts for: what was not timed, and differences too small to be
-    told from noise. So all of them add up to the change.
+    told from noise. So all of them add up to the change. Where there are too few blocks to tell, there are no parts.
     """
+    if len(blocks) < _BLOCKS_LEAST:
+        return ()
     paths = dict.fromkeys(path for block in blocks for side in block for path in side)
     found = []
     for path in paths:
         differences = [head.get(path, 0.0) - base.get(path, 0.0) for base, head in blocks]
         median = statistics.median(differences)
-        if len(blocks) >= _BLOCKS_LEAST and abs(median) > _SURELY * _standard_error(differences):
+        if abs(median) > _SURELY * _standard_error(differences):
             found.append((path, base_call_s * median))
     found.sort(key=lambda entry: entry[1], reverse=change_s >= 0)
     return (*found, ("", change_s - math.fsum(part_s for _, part_s in found)))
@@ -41,6 +43,8 @@ def contributions(
 
 def told(contributions: Sequence[tuple[str, float]], change_s: float) -> str:
     """Name the few phases that carry a change: ``critic/backward +1.9 of +2.1 ms``."""
+    if not contributions:
+        return "too few traced turns to tell which phase carries it: raise --rlperf-max-time"
     named: list[tuple[str, float]] = []
     for path, part_s in contributions:
         if not path or part_s * change_s <= _MINOR * change_s**2 or len(named) == _NAMED_MOST:
