@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Collection
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,7 +15,7 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.outputs import Page, write_outputs
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.matrix import render_matrix
-from pytest_rlperf.report.rerun import reproducing
+from pytest_rlperf.report.rerun import continuing, reproducing, without_paths
 from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.summary import Summary, next_commands, saved_notes, uncompared_notes
 from pytest_rlperf.report.terminal import render_summary
@@ -68,7 +67,7 @@ class Epilogue:
                 tolerances={
                     key: self._ledger.tolerance(key, settings[key]) for key in self._ledger.outcomes if key in settings
                 },
-                command=self._again(self._config.option.file_or_dir),
+                command=reproducing(without_paths(self._typed(), self._positional)),
                 created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
             ),
         )
@@ -100,7 +99,7 @@ class Epilogue:
         """Write GitHub's files, where this is one of its jobs, and return the commands to print."""
         github = GitHubRun(
             summary=summary,
-            command=self._again(),
+            command=reproducing(self._typed()),
             lines=self._places,
             environment=self._ledger.changes(),
             unmeasured=unmeasured,
@@ -126,7 +125,7 @@ class Epilogue:
 
     def _next(self, *, verbose: bool) -> list[str]:
         """Return what would be typed next, each with what it does."""
-        saved, command = self._ledger.saved, self._command()
+        saved, command = self._ledger.saved, continuing(self._typed())
         commands = next_commands(
             list(self._ledger.outcomes.values()),
             command,
@@ -149,16 +148,11 @@ class Epilogue:
                 unmeasured[keys[report.nodeid]] = f"skipped: {str(why).removeprefix('Skipped: ')}"
         return unmeasured
 
-    def _command(self) -> str:
-        """Return the command of this run, less what says to measure, so that other flags can be put behind it."""
-        kept, args = [], iter(str(arg) for arg in self._config.invocation_params.args)
-        for arg in args:
-            if arg == "--rlperf-accept":
-                next(args, None)
-            elif arg not in ("--rlperf", "--rlperf-save-baseline") and not arg.startswith("--rlperf-accept="):
-                kept.append(arg)
-        return shlex.join(["pytest", *kept])
+    def _typed(self) -> list[str]:
+        """Return what was typed behind ``pytest``."""
+        return [str(arg) for arg in self._config.invocation_params.args]
 
-    def _again(self, paths: Collection[str] = ()) -> str:
-        """Return what measures this run again; less its ``paths``, one test where its key is put behind it."""
-        return reproducing([str(arg) for arg in self._config.invocation_params.args], paths)
+    def _positional(self, args: list[str]) -> list[str]:
+        """Return those of ``args`` that say where tests are: which options take a value only pytest's parser knows."""
+        found: list[str] = self._config._parser.parse_known_args(args).file_or_dir
+        return found

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -215,6 +217,68 @@ def test_a_directory_of_several_files_or_none_is_a_usage_error(
     assert f"{run} is no run and no baseline" in capsys.readouterr().err
 
 
+def test_a_directory_is_searched_for_files_alone(
+    save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe, a device, a directory of such a name are passed over; what links lead to twice is one file."""
+    run = save("run.json", outcome(result(SAMPLE, 12e-6)))
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    (tmp_path / "nowhere.json").symlink_to("nowhere")
+    (tmp_path / "directory.json").mkdir()
+    (tmp_path / "loop").symlink_to(".")
+    (tmp_path / "a.json").symlink_to("run.json")
+    assert main(["show", str(tmp_path)]) == Exit.NOTHING_SLOWER
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'a.json'}:\n\n")
+    assert main(["diff", str(tmp_path), run]) == Exit.NOTHING_SLOWER
+
+
+@pytest.mark.parametrize("command", ["show", "machine", "diff"])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("pipe", "/pipe is empty; "),
+        ("zero", "/zero has over 1000 bytes; no run and no baseline is that large"),
+        ("x" * 300, f"{'x' * 300}: File name too long; give the path of a file that can be read"),
+        ("loop", "Too many levels of symbolic links; give the path of a file that can be read"),
+        ("nul\0", "embedded null byte; give the path of a file that can be read"),
+    ],
+)
+def test_a_path_that_is_no_file_ends_no_command(
+    command: str,
+    name: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is refused: nothing waits for a pipe, and a device without an end is read to a bound."""
+    monkeypatch.setattr("pytest_rlperf.cli.files.LARGEST_BYTES", 1000)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "loop").symlink_to("loop")
+    path = f"{tmp_path}/{name}"
+    assert main([command, path, *([path] if command == "diff" else [])]) == Exit.USAGE
+    assert says in capsys.readouterr().err
+
+
+def test_what_is_written_into_a_pipe_is_read(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a shell's <(...) does, which is written into while it is read."""
+    data = Path(save("run.json", outcome(result(SAMPLE, 12e-6)))).read_bytes()
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        with open(writing, "wb") as pipe:
+            pipe.write(data)
+
+    writer = Thread(target=write)
+    writer.start()
+    assert main(["show", f"/dev/fd/{reading}"]) == Exit.NOTHING_SLOWER
+    writer.join()
+    os.close(reading)
+    assert "test_sample" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", ["show", "machine", "diff", "accept"])
 def test_a_newer_file_is_a_usage_error(
     command: str, save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -262,16 +326,25 @@ def test_two_runs_are_compared_test_by_test(save: Save, capsys: pytest.CaptureFi
 
 
 def test_a_baseline_and_a_run_are_compared(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What only one of them has is added or removed; without a verdict nothing is SLOWER."""
+    """What only one of them has is said not to be in the other; without a verdict nothing is SLOWER."""
     baseline = stored(tmp_path / "b", result(UPDATE, 1.0e-3), result(SAMPLE, 12e-6)).path
     run = save("run.json", outcome(result(UPDATE, 3.0e-3)), outcome(result("t.py::test_new", 1e-3)))
     assert main(["diff", str(baseline), run]) == Exit.NOTHING_SLOWER
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[:8] if line}
     assert "×3.0" in rows["test_update[256]"]
-    assert "removed" in rows["test_sample"]
-    assert "added" in rows["test_new"]
+    assert "not in B" in rows["test_sample"]
+    assert "not in A" in rows["test_new"]
     assert main(["diff", run, str(baseline)]) == Exit.NOTHING_SLOWER
     assert "-66.7 %" in capsys.readouterr().out
+
+
+def test_a_test_without_figures_is_in_both(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of equal code nothing is measured, which is no reason to call the test new."""
+    one, figures = outcome(result(UPDATE, 1e-3)), outcome(result(SAMPLE, 1e-3))
+    unmeasured = replace(one, result=replace(one.result, workers=(), phases=(), traced_call_s=0.0))
+    assert main(["diff", save("a.json", unmeasured, figures), save("b.json", one, figures)]) == Exit.NOTHING_SLOWER
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("test_update"))
+    assert row.split()[1:5] == ["1.00", "ms", "not", "measured"]
 
 
 def test_files_without_a_test_in_common_have_nothing_to_compare(save: Save) -> None:

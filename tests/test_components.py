@@ -756,7 +756,7 @@ def torch_agent(update: Callable[[Any], None]) -> Any:
 @pytest.mark.torch
 def test_a_sac_update_that_does_nothing() -> None:
     """An update that leaves every parameter as it was is no update."""
-    with pytest.raises(ComponentError, match="changed none of the agent's 5 trained parameters"):
+    with pytest.raises(ComponentError, match="changed none of the agent's 3 trained parameters"):
         sac_workload(torch_agent(lambda agent: None), 4).check()
     sac_workload(torch_agent(lambda agent: agent.log_alpha.add_(1)), 4).check()
 
@@ -772,9 +772,19 @@ def test_a_sac_update_that_diverges() -> None:
 
 @pytest.mark.torch
 def test_a_sac_agent_that_makes_its_networks_late() -> None:
-    """Parameters that the first update makes count as changed."""
+    """Parameters that the first update makes count as trained where an optimizer of theirs changes them."""
     torch = pytest.importorskip("torch")
-    sac_workload(torch_agent(lambda agent: setattr(agent, "late", torch.nn.Linear(2, 2))), 4).check()
+
+    def make(agent: Any, lr: float) -> None:
+        agent.late = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(agent.late.parameters(), lr=lr)
+        with torch.enable_grad():
+            agent.late(torch.ones(2)).sum().backward()
+        optimizer.step()
+
+    sac_workload(torch_agent(lambda agent: make(agent, 0.1)), 4).check()
+    with pytest.raises(ComponentError, match="changed none of the agent's 5 trained parameters"):
+        sac_workload(torch_agent(lambda agent: make(agent, 0.0)), 4).check()
 
 
 @pytest.mark.parametrize(

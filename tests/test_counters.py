@@ -795,7 +795,7 @@ def test_a_failure_names_the_counts() -> None:
         "gae takes 1.00 ms a call\n"
         "compared with baseline 'default'\n"
         "time alone: UNDECIDED, too near to call\n"
-        'meant to be? --rlperf-save-baseline --rlperf-accept="why" stores the new figures'
+        'if that is meant: commit it; --rlperf-save-baseline --rlperf-accept="why" stores its figures'
     )
 
 

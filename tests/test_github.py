@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -48,7 +49,7 @@ from pytest_rlperf.report.github import (
 )
 from pytest_rlperf.report.github_artifact import ARTIFACT_BYTES, ArtifactError, parse, read_document, unzip
 from pytest_rlperf.report.github_comment import COMMENT_BYTES, MARKER, comment_markdown, main
-from pytest_rlperf.report.rerun import reproducing
+from pytest_rlperf.report.rerun import continuing, reproducing, without_paths
 from pytest_rlperf.report.run_json import run_document, written
 from pytest_rlperf.report.summary import Summary
 
@@ -402,7 +403,7 @@ def test_places_are_seen_from_the_repository(tmp_path: Path, monkeypatch: pytest
         (["tests", "--rlperf-save-baseline", "--rlperf-accept", "why not"], "pytest tests --rlperf"),
         (
             ["--rlperf-benchmark-phases", "--rlperf-benchmark-json=b", "--rlperf-counters=gate", "--", "tests"],
-            "pytest --rlperf-counters=gate tests --rlperf",
+            "pytest tests --rlperf-counters=gate --rlperf",
         ),
     ],
 )
@@ -411,22 +412,50 @@ def test_the_command_to_reproduce_keeps_what_matters_and_writes_nothing(args: li
     assert reproducing(args) == command
 
 
-def test_one_test_is_reproduced_with_all_options_of_its_run() -> None:
-    """Its key stands for the run's paths, where no option takes it for its value."""
-    paths = ["benchmarks", "tests/test_sac.py::test_update[a b]"]
-    args = [
-        *paths,
-        "-o",
-        "rlperf_pairs=3..5",
-        "--rlperf",
-        "--rlperf-tolerance",
-        "5%",
-        "--rlperf-counters=gate",
-        "--cov",
-    ]
-    assert reproducing(args, paths) == (
-        "pytest -o rlperf_pairs=3..5 --rlperf-tolerance 5% --rlperf-counters=gate --cov --rlperf"
-    )
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        ("gae -k gae --rlperf", "-k gae"),
+        ("-k gae gae sac", "-k gae"),
+        ("--rootdir . .", "--rootdir ."),
+        ("-qk tests tests", "-qk tests"),
+        ("-ktests --deselect=a tests a", "-ktests --deselect=a"),
+        ("benchmarks 'tests/a.py::test_b[c d]' -o rlperf_pairs=3..5", "-o rlperf_pairs=3..5"),
+        ("--rlperf --rlperf-tolerance 5% tests --rlperf-counters=gate", "--rlperf-tolerance 5% --rlperf-counters=gate"),
+        ("tests -q -- tests", "-q"),
+        ("-m=--rlperf-json tests", "-m=--rlperf-json"),
+        ("tests tests", ""),
+    ],
+)
+def test_one_test_is_reproduced_with_all_options_of_its_run(pytestconfig: pytest.Config, typed: str, kept: str) -> None:
+    """Its key stands for the run's paths; a value that reads like one of them stays with its option."""
+
+    def parse(args: list[str]) -> list[str]:
+        found: list[str] = pytestconfig._parser.parse_known_args(args).file_or_dir
+        return found
+
+    command = reproducing(without_paths(shlex.split(typed), parse))
+    assert command == " ".join(filter(None, ("pytest", kept, "--rlperf")))
+    *options, key = parse([*shlex.split(command)[1:], "tests/a.py::test_b"])
+    assert (options, key) == ([], "tests/a.py::test_b")
+
+
+def test_a_command_whose_paths_cannot_be_told_keeps_them() -> None:
+    """It runs more than the one test, and is never one that pytest refuses."""
+
+    def refuse(args: list[str]) -> list[str]:
+        raise pytest.UsageError(f"{args}: --needed is needed")
+
+    typed = ["--rootdir", ".", "--cov", "--", "."]
+    for told in (refuse, lambda args: [str(arg) for arg in args], lambda args: []):
+        assert without_paths(typed, told) == typed
+    assert reproducing(typed) == "pytest . --rootdir . --cov --rlperf"
+
+
+def test_flags_can_be_put_behind_the_command() -> None:
+    """What stands behind two dashes comes first, or they would be paths."""
+    typed = ["-q", "--rlperf", "--rlperf-json=a", "--rlperf-accept", "b c", "--rlperf-save-baseline", "--", "a b"]
+    assert continuing(typed) == "pytest 'a b' -q --rlperf-json=a"
 
 
 # --------------------------------------------------------------------------- the artifact and the comment

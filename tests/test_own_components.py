@@ -112,6 +112,158 @@ def test_an_update_of_numpy() -> None:
         sac_workload(counted, None).check()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "complex64"])
+def test_numbers_that_are_trained(dtype: str) -> None:
+    """Floats of every size, and complex ones."""
+    agent = SimpleNamespace(weights=np.ones(3, dtype))
+    sac_workload(lambda: np.add(agent.weights, 1, out=agent.weights), None).check()
+
+
+def test_large_arrays_of_numpy() -> None:
+    """Arrays are compared up to a GiB in all, the smallest first; the error tells of more."""
+    agent = SimpleNamespace(weights=np.zeros(2**24 + 8, np.float32), buffer=np.broadcast_to(np.float32(0), (2**29,)))
+
+    def train() -> None:
+        agent.weights[-1] += 1
+
+    sac_workload(train, None).check()
+    alone = SimpleNamespace(buffer=agent.buffer, rows=np.ones(3))
+    with pytest.raises(
+        ComponentError, match=r"none of the 1 arrays .* \(1 more, past 1 GiB in all, were not looked at"
+    ):
+        sac_workload(lambda: alone, None).check()
+
+
+def test_what_an_idle_update_of_numpy_leaves_behind() -> None:
+    """A batch that is kept, a loss, an array of another shape: none of them has been trained."""
+    agent = SimpleNamespace(weights=np.ones(3), rows=np.arange(12.0).reshape(4, 3), grown=np.ones(1), loss=None)
+
+    def sample() -> None:
+        agent.batch = agent.rows[1:3] + 1
+        agent.grown = np.append(agent.grown, 2.0)
+        agent.loss = np.float64(np.sum(agent.rows) + len(agent.grown))
+
+    sample()
+    with pytest.raises(ComponentError, match="none of the 4 arrays of floats"):
+        sac_workload(sample, None).check()
+
+
+class Config(dict[str, Any]):
+    """A mapping with its keys for attributes, so that asking for any other is a KeyError."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Remote:
+    """A proxy whose other end is gone."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"no connection to ask for {name}")
+
+
+@pytest.mark.parametrize("beside", [Config(lr=0.1), Remote()], ids=["mapping", "proxy"])
+def test_what_an_agent_has_beside_what_it_trains(beside: Any) -> None:
+    """What raises whatever it raises when it is looked at is passed by, by every component."""
+    learner: Any = SimpleNamespace(weights=np.ones(3), beside=beside)
+    learner.update = lambda size: np.add(learner.weights, size, out=learner.weights)
+    sac_workload(learner, 4).check()
+    ppo_workload(Collector(lambda rewards: Config(rewards=rewards, beside=beside), beside=beside), 8, None).check()
+    replay_workload(SimpleNamespace(sample=lambda size: Config(obs=np.ones((size, 3)), beside=beside)), 4).check()
+    vecenv_workload(lambda: beside, 3).check()
+
+
+@pytest.mark.torch
+def test_tensors_that_cannot_be_read() -> None:
+    """Those on ``meta``, sparse ones, and lazy ones are passed by; the lazy are trained once an optimizer has them."""
+    torch = pytest.importorskip("torch")
+    meta, sparse = torch.nn.Linear(2, 1, device="meta"), torch.eye(3).to_sparse()
+    agent, weights = Agent("SGD", 0.1), np.ones(3)
+    sac_workload(lambda: (agent.update, meta, sparse)[0](), None).check()
+    sac_workload(lambda: (np.add(weights, 1, out=weights), meta, sparse), None).check()
+    agent.net = torch.nn.LazyLinear(1)
+
+    def materialise() -> None:
+        agent.net(torch.ones(2))
+        agent.optimizer = torch.optim.SGD(agent.net.parameters(), lr=0.1)
+        agent.net(torch.ones(2)).sum().backward()
+        agent.optimizer.step()
+
+    sac_workload(materialise, None).check()
+
+
+@pytest.mark.torch
+def test_numpy_that_trains_beside_a_frozen_encoder() -> None:
+    """What requires no gradient is not taken for what is trained."""
+    frozen = Agent("SGD", 0.1).net.requires_grad_(False)
+    weights = np.ones(3)
+    sac_workload(lambda: (np.add(weights, 1, out=weights), frozen), None).check()
+    with pytest.raises(ComponentError, match="none of the 3 arrays of floats"):
+        sac_workload(lambda: (weights, frozen), None).check()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("idle", ["optimizer", "rate", "leaf", "module"])
+def test_what_is_new_is_not_trained(idle: str) -> None:
+    """An optimizer made by the update, or a tensor or module, is no change of what the agent had."""
+    torch = pytest.importorskip("torch")
+    agent: Any = SimpleNamespace(net=torch.nn.Linear(2, 1), log=[])
+
+    def update(lr: float) -> None:
+        agent.optimizer = torch.optim.SGD(agent.net.parameters(), lr=lr)
+        agent.net(torch.ones(2)).sum().backward()
+        agent.optimizer.step()
+
+    updates = {
+        "optimizer": lambda: setattr(agent, "optimizer", torch.optim.Adam(agent.net.parameters())),
+        "rate": lambda: update(0.0),
+        "leaf": lambda: agent.log.append(torch.zeros(1, requires_grad=True)),
+        "module": lambda: setattr(agent, "copy", torch.nn.Linear(2, 2)),
+    }
+    with pytest.raises(ComponentError, match=r"changed none of the agent's \d trained parameters"):
+        sac_workload(updates[idle], None).check()
+    agent = SimpleNamespace(net=torch.nn.Linear(2, 1))
+    sac_workload(lambda: update(0.1), None).check()
+
+
+@pytest.mark.torch
+def test_parameters_that_are_replaced() -> None:
+    """A functional update gives the same path another tensor, with other values where it trains."""
+    torch = pytest.importorskip("torch")
+    agent = SimpleNamespace(weights=torch.ones(2, requires_grad=True))
+
+    def replace(lr: float) -> None:
+        agent.weights = (agent.weights.detach() * (1 - lr)).requires_grad_()
+
+    sac_workload(lambda: replace(0.5), None).check()
+    with pytest.raises(ComponentError, match="changed none of the agent's 1 trained parameters"):
+        sac_workload(lambda: replace(0.0), None).check()
+
+
+@pytest.mark.torch
+def test_storage_that_an_update_resizes() -> None:
+    """The look at parameters leaves their storage PyTorch's own, which it would not resize once NumPy shares it."""
+    torch = pytest.importorskip("torch")
+    agent, scales = Agent("SGD", 0.1), torch.ones(3)
+
+    def resize(storage: Any) -> None:
+        size = storage.nbytes()
+        storage.resize_(0)
+        storage.resize_(size)
+
+    def sharded() -> None:
+        agent.update()
+        kept = agent.net.weight.detach().clone()
+        resize(agent.net.weight.untyped_storage())
+        agent.net.weight.data.copy_(kept)
+
+    def unsharded() -> None:
+        resize(scales.untyped_storage())
+        scales.fill_(2)
+
+    sac_workload(sharded, None).check()
+    sac_workload(unsharded, None).check()
+
+
 class Learner:
     """Updates its weights in several manners."""
 
@@ -288,7 +440,17 @@ class NoSeedInReset(VectorEnv):
     ("results", "says"),
     [
         (lambda obs, rewards, ends: (obs[1:], rewards, ends, ends, {}), r"observation of shape \(2, 5\); 3 envs"),
-        (lambda obs, rewards, ends: ([[0.0]], rewards, ends, ends, {}), r"observation of shape \(1,\)"),
+        (
+            lambda obs, rewards, ends: ([[0.0]], rewards, ends, ends, {}),
+            r"a list of 1 observations; 3 envs have as many",
+        ),
+        (
+            lambda obs, rewards, ends: ([obs, obs], rewards, ends, ends, {}),
+            "a list of 2 observations.*tuple or a mapping",
+        ),
+        (lambda obs, rewards, ends: ([[0], [0], [0, 0]], rewards, ends, ends, {}), r"different shapes, \(1,\), \(2,\)"),
+        (lambda obs, rewards, ends: (([0], [0, 0]), rewards, ends, ends, {}), "observations, that make no array"),
+        (lambda obs, rewards, ends: (obs, [[1], [1, 2], []], ends, ends, {}), "rewards that make no array"),
         (lambda obs, rewards, ends: (obs, rewards[1:], ends, ends, {}), r"rewards of shape \(2,\)"),
         (lambda obs, rewards, ends: (obs, rewards, ends, False, {}), r"truncated of shape \(\)"),
         (lambda obs, rewards, ends: (obs, rewards, ends[:1], [{}] * 3), r"dones of shape \(1,\)"),
@@ -307,7 +469,7 @@ def test_a_step_that_is_wrong(results: Callable[..., Any], says: str) -> None:
 
 
 def test_columns_and_lists_of_a_step() -> None:
-    """Rewards and ends may be columns, and anything may be a list."""
+    """Rewards and ends may be columns, anything may be a list, and observations several arrays in a container."""
 
     def columns(obs: Array, rewards: Array, ends: Array) -> Any:
         return obs, rewards[:, None], ends[:, None], ends[:, None], {}
@@ -315,7 +477,13 @@ def test_columns_and_lists_of_a_step() -> None:
     def lists(obs: Array, rewards: Array, ends: Array) -> Any:
         return obs.tolist(), rewards.tolist(), ends.tolist(), [{}] * 3
 
-    for results in (columns, lists):
+    def rows(obs: Array, rewards: Array, ends: Array) -> Any:
+        return list(obs), rewards, ends, ends, {}
+
+    def leaves(obs: Array, rewards: Array, ends: Array) -> Any:
+        return (obs, {"goal": obs}), rewards, ends, ends, {}
+
+    for results in (columns, lists, rows, leaves):
         vecenv_workload(VectorEnv(results=results)).check()
 
 
@@ -339,6 +507,11 @@ def test_an_env_that_is_never_reset() -> None:
         ({"sample_actions": lambda: np.zeros(2)}, r"sample_actions\(\) returned shape \(2,\), expected 3 rows"),
         ({"single_action_space": SimpleNamespace(sample=dict)}, "returned dict, which does not stack"),
         ({"num_envs": None}, "VectorEnv, which has no num_envs; for another, give a thunk"),
+        ({"num_envs": 0}, "num_envs=0: expected a whole number of at least 1"),
+        ({"num_envs": -3}, "num_envs=-3: expected a whole number"),
+        ({"num_envs": True}, "num_envs=True: expected a whole number"),
+        ({"sample_actions": lambda: [[0], [0, 0], [0]]}, "actions that make no array"),
+        ({"metadata": {"autoreset_mode": "Disabled"}}, r"reset\(\) takes no options: ended envs are reset by"),
     ],
 )
 def test_an_env_that_lacks_something(told: Mapping[str, Any], says: str) -> None:
@@ -352,10 +525,58 @@ def test_the_number_of_envs_may_be_told() -> None:
     workload = vecenv_workload(VectorEnv(num_envs=None), num_envs=3)
     workload.check()
     assert workload.items == 3.0
+    vecenv_workload(VectorEnv(), num_envs=3).check()
+    with pytest.raises(ComponentError, match="num_envs=16, but the env says that it has 3: leave num_envs out"):
+        vecenv_workload(VectorEnv(), num_envs=16)
     with pytest.raises(ComponentError, match=r"returned VectorEnv, an env, and steps nothing.*without num_envs"):
         vecenv_workload(VectorEnv, num_envs=3).check()
     with pytest.raises(ComponentError, match=r"the class VectorEnv \(give an instance, or lambda: VectorEnv\(…\)\)"):
         vecenv_workload(VectorEnv)
+
+
+@pytest.mark.torch
+def test_a_known_env_of_another_number() -> None:
+    """What a test says of a library's env has to be so."""
+    env = pytest.importorskip("gymnasium").make_vec("CartPole-v1", num_envs=2)
+    try:
+        assert vecenv_workload(env, num_envs=2).items == 2.0
+        with pytest.raises(ComponentError, match="num_envs=16, but the env says that it has 2"):
+            vecenv_workload(env, num_envs=16)
+    finally:
+        env.close()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
+@pytest.mark.parametrize("seed", [{}, {"seed": lambda: 3}], ids=["no seed", "seed()"])
+def test_a_space_that_takes_no_seed(mode: str, seed: dict[str, Any]) -> None:
+    """Whatever the env says of its resets, its space needs no more than ``sample``, of one env's actions."""
+    pytest.importorskip("gymnasium")
+    for told in ({"autoreset_mode": mode}, {}):
+        space = SimpleNamespace(sample=lambda: 1, **seed)
+        masked: list[Any] = []
+        env = MaskedVectorEnv(masked, metadata=told, single_action_space=None, action_space=space)
+        workload = vecenv_workload(env)
+        workload.check()
+        for _ in range(4):
+            workload.call()
+        assert {actions.shape for actions in env.taken} == {(3,)}
+        assert bool(masked) is ("Disabled" in told.values())
+
+
+class MaskedVectorEnv(VectorEnv):
+    """Notes in ``masked`` which envs it is told to reset."""
+
+    def __init__(self, masked: list[Any], **told: Any) -> None:
+        super().__init__(**told)
+        self.masked = masked
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Array:
+        """Begin."""
+        if options is not None:
+            self.masked.append(options["reset_mask"])
+            return np.zeros((3, 5))
+        return super().reset(seed=seed)
 
 
 @pytest.mark.torch

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import Tree, hierarchical_timer, recording
 from pytest_rlperf.timers.probes import LiveTimers, Phases, ProbeError, attached, probes_for, standing_probes
 from pytest_rlperf.timers.probes.naming import moves_targets
+from pytest_rlperf.timers.probes.reached import reached
 
 T = TypeVar("T")
 Figures = dict[str, tuple[float, float]]
@@ -1102,7 +1103,8 @@ MOVE_TARGETS = {
         "perform_soft_update soft_copy hard_update ema_update update_ema update_target update_targets "
         "_update_target_networks updateTargetNetworks update_critic_target update_q_target update_qf1_target "
         "update_targ sync_target sync_q_target sync_target_networks target_update target_soft_update "
-        "target_network_update copy_to_target maybe_update_target"
+        "target_network_update copy_to_target maybe_update_target copy_params_to_target copy_weights_to_target "
+        "update_target_params copy_state_dict_to_target move_target_network move_critic_target track_target_weights"
     ),
 }
 MOVE_NONE = names(
@@ -1110,7 +1112,9 @@ MOVE_NONE = names(
     "target_entropy_update update_target_kl set_polyak init_polyak polyak_tau polyak_schedule get_target_update_rate "
     "target_update_interval soft_update_tau soft_q_update update_soft_q soft_actor_update soft_actor_critic_update "
     "soft_value_update softmax_update softplus compute_targets target_q make_target init_targets add_lagged_network "
-    "update_critic_with_target should_update_target hard_negative_update_x update_schema retarget_update"
+    "update_critic_with_target should_update_target hard_negative_update_x update_schema retarget_update "
+    "update_target_position update_target_angle update_target_actions update_target_network_lr update_target_noise "
+    "update_target_velocity copy_target_state move_target move_to_target track_target"
 )
 
 
@@ -1123,3 +1127,24 @@ def test_names_of_what_moves_targets(library: str) -> None:
 def test_names_of_what_moves_no_targets() -> None:
     """Soft Q functions, targets of entropy, and settings of the movement are something else."""
     assert [name for name in MOVE_NONE if moves_targets(name)] == []
+
+
+# ------------------------------------------------------------------ what is reached
+
+
+class Gone:
+    """Anything."""
+
+
+def test_what_cannot_be_looked_into_is_passed_by() -> None:
+    """A dead weak reference's proxy and an attribute that raises do not end the walk."""
+
+    class Raises:
+        __slots__ = ("closed",)
+
+        def __getattr__(self, name: str) -> object:
+            raise RuntimeError(name)
+
+    dead = weakref.proxy(Gone())
+    owner = SimpleNamespace(dead=dead, raises=Raises(), after=[1.5])
+    assert dict(reached("owner", owner))["owner.after[0]"] == 1.5

@@ -195,6 +195,13 @@ def printed(outcomes: Sequence[Outcome], directory: Path, *arguments: str) -> st
     return "".join(out.parts)
 
 
+def shown_baseline(outcomes: Sequence[Outcome], directory: Path) -> str:
+    """Return what `rlperf show` says of a baseline made of the outcomes."""
+    results = {one.result.nodeid: StoredResult(one.result, "now", None) for one in outcomes}
+    Store(directory, "default", HERE).write("now", ORIGIN, results)
+    return printed(outcomes, directory, "show", str(directory / "default"), "-v")
+
+
 def shown_run(outcomes: Sequence[Outcome], directory: Path) -> str:
     """Return what `rlperf show` says."""
     return printed(outcomes, directory, "show", "FILE", "-v")
@@ -373,6 +380,16 @@ def test_small_steps_are_told_since_the_first(report: Report, tmp_path: Path) ->
         assert "since first" in text
         assert text.count("+6.0 %") >= 1
         assert "+1.9 %" in text
+
+
+@pytest.mark.parametrize("report", [terminal, page, job_summary, shown_run, shown_baseline])
+def test_phases_that_contradict_the_median_say_of_what_they_are_parts(report: Report, tmp_path: Path) -> None:
+    """Wherever a tree stands beside a median; where both tell the same there is nothing to say."""
+    found = outcome(Status.SLOWER, 1.2)
+    says = "phases are means of traced calls of 42.0 ms, as clocked; the median is 12.0 ms"
+    assert says not in report([found], tmp_path)
+    stalled = replace(found, result=replace(found.result, traced_call_s=42e-3))
+    assert says in report([stalled], tmp_path)
 
 
 @pytest.mark.parametrize("report", READ_BY_PEOPLE)

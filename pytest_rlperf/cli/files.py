@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from pytest_rlperf.cli.command import Exit, UsageError, listed
 from pytest_rlperf.model import Baseline, Outcome, Provenance, Result
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 
 DIRECTORY = "a directory that holds one of them"
+LARGEST_BYTES = 64 * 1024 * 1024  # a run of 300 tests with 180 counts each has 5 MB
 
 
 def read(path: str) -> Recorded:
@@ -22,14 +25,40 @@ def read(path: str) -> Recorded:
     Of a directory it is the one file that :func:`located` finds.
     """
     from pytest_rlperf.report.reading import ReadingError, parse
-    from pytest_rlperf.report.reading import read as read_file
 
     try:
         if path == "-":
-            return parse(sys.stdin.buffer.read(), "standard input", printable=True)
-        return read_file(located(path), printable=True)
+            return parse(_content(sys.stdin.buffer, "standard input"), "standard input", printable=True)
+        found = located(path)
+        return parse(_content_of(found), found, printable=True)
     except ReadingError as error:
         raise UsageError(str(error)) from None
+
+
+def _content_of(path: str) -> bytes:
+    """Return a file's content; UsageError where it cannot be read. Of a pipe it is what is written into it by then."""
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            return _content(file, path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read {path}: {reason}; give the path of a file that can be read") from None
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting: a named pipe that nobody writes into is empty."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        os.set_blocking(descriptor, True)  # whoever writes into it, as a shell's <(...) does, may take its time
+    return descriptor
+
+
+def _content(file: BinaryIO, source: str) -> bytes:
+    """Return what a file holds; UsageError, which calls it ``source``, where that is more than any run: /dev/zero."""
+    data = file.read(LARGEST_BYTES + 1)
+    if len(data) > LARGEST_BYTES:
+        raise UsageError(f"{source} has over {LARGEST_BYTES} bytes; no run and no baseline is that large")
+    return data
 
 
 def located(path: str) -> str:
@@ -38,9 +67,12 @@ def located(path: str) -> str:
     It is looked for in the directory and in those in it, as ``baselines/`` holds directories of baselines. UsageError
     where there is none, or more than one.
     """
-    if path == "-" or not Path(path).is_dir():
+    # Unlike Path.is_dir and Path.is_file these raise for no path, however long.
+    if path == "-" or not os.path.isdir(path):  # noqa: PTH112
         return path
-    files = sorted(map(str, [*Path(path).glob("*.json"), *Path(path).glob("*/*.json")]))
+    names = [*sorted(map(str, Path(path).glob("*.json"))), *sorted(map(str, Path(path).glob("*/*.json")))]
+    # No pipe and no device; and what links lead to on several ways is one file, by the first of its names.
+    files = sorted({os.path.realpath(name): name for name in reversed(names) if os.path.isfile(name)}.values())  # noqa: PTH113
     # A file by itself is taken as it is: where it is no run, reading it says why.
     found = files if len(files) == 1 else [file for file in files if _is_recorded(file)]
     if not found:
@@ -54,12 +86,11 @@ def located(path: str) -> str:
 
 
 def _is_recorded(path: str) -> bool:
-    from pytest_rlperf.report.reading import ReadingError
-    from pytest_rlperf.report.reading import read as read_file
+    from pytest_rlperf.report.reading import ReadingError, parse
 
     try:
-        read_file(path)
-    except ReadingError:
+        parse(_content_of(path), path)
+    except (ReadingError, UsageError):
         return False
     return True
 

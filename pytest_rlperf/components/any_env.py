@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import cycle
 from numbers import Integral
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.arrays import check_observations, leaves, to_numpy
+from pytest_rlperf.components.arrays import attribute, check_observations, leaves, to_numpy
+from pytest_rlperf.components.calling import takes
 from pytest_rlperf.components.stepping import ACTIONS, EveryEnvStepper
 from pytest_rlperf.errors import ComponentError
 
@@ -25,9 +28,11 @@ _ANY_STEP = "a thunk steps any env: rlperf_vecenv_step(step, num_envs={})"
 
 
 def declared_num_envs(env: Any) -> int | None:
-    """Return how many envs a vector env says it has, ``num_envs`` or ``n_envs``; None where it does not say."""
+    """Return what a vector env says for ``num_envs`` or ``n_envs``, be it 0 or True; None where it says no number."""
     for name in ("num_envs", "n_envs"):
-        value = getattr(env, name, None)
+        value = attribute(env, name)
+        if isinstance(value, bool):
+            return value
         if isinstance(value, Integral):
             return int(value)
     return None
@@ -35,14 +40,14 @@ def declared_num_envs(env: Any) -> int | None:
 
 def declared_mode(env: Any) -> str | None:
     """Return the autoreset mode that an env's metadata name, as gymnasium spells it; None where they name none."""
-    metadata = getattr(env, "metadata", None)
+    metadata = attribute(env, "metadata")
     mode = metadata.get("autoreset_mode") if isinstance(metadata, Mapping) else None
     return None if mode is None else str(getattr(mode, "value", mode))
 
 
 def can_be_stepped(env: Any) -> bool:
     """Whether something has ``reset`` and ``step``; a class has not yet."""
-    return not isinstance(env, type) and all(callable(getattr(env, name, None)) for name in ("reset", "step"))
+    return not isinstance(env, type) and all(callable(attribute(env, name)) for name in ("reset", "step"))
 
 
 class AnyStepper(EveryEnvStepper):
@@ -60,7 +65,7 @@ class AnyStepper(EveryEnvStepper):
         ComponentError says what is wrong.
         """
         __tracebackhide__ = True
-        self._reset()
+        _reset(self.env, self._seed)
         in_a_row = np.zeros(self.num_envs, np.int64)
         for _ in range(_CHECKED_STEPS):
             results = self.env.step(next(self._actions))
@@ -76,19 +81,6 @@ class AnyStepper(EveryEnvStepper):
                 )
         self._calls = 1
 
-    def _reset(self) -> None:
-        try:
-            takes_seed = "seed" in inspect.signature(self.env.reset).parameters
-        except (TypeError, ValueError):
-            takes_seed = False
-        if takes_seed:
-            self.env.reset(seed=self._seed)
-            return
-        seed = getattr(self.env, "seed", None)
-        if callable(seed):
-            seed(self._seed)
-        self.env.reset()
-
     def _check_step(self, results: Any) -> Any:
         """Check one step, and return which envs have ended an episode with it."""
         __tracebackhide__ = True
@@ -99,17 +91,36 @@ class AnyStepper(EveryEnvStepper):
                 f"dones, infos); {_ANY_STEP.format(self.num_envs)}"
             )
         obs, rewards, *ends, info = results
-        if any(True for _ in leaves(obs)):
-            check_observations(obs, self.num_envs)
-        else:
-            self._check_rows("observation", np.shape(obs)[:1])
+        self._check_observations(obs)
         names = ("dones",) if len(ends) == 1 else ("terminated", "truncated")
-        arrays = [to_numpy(array) for array in (rewards, *ends)]
-        for name, array in zip(("rewards", *names), arrays, strict=True):
+        arrays = []
+        for name, values in zip(("rewards", *names), (rewards, *ends), strict=True):
+            array = _array(f"step() returned {name}", values)
+            arrays.append(array)
             self._check_rows(name, array.shape[:1] if array.shape[1:] == (1,) else array.shape)
         if isinstance(info, Sequence):
             self._check_rows("infos", (len(info),))
         return np.logical_or.reduce([array.reshape(-1).astype(np.bool_) for array in arrays[1:]])
+
+    def _check_observations(self, obs: Any) -> None:
+        """Check that observations are an array of a row an env, or several in a container, or a list of rows."""
+        __tracebackhide__ = True
+        if isinstance(obs, list):
+            if len(obs) != self.num_envs:
+                raise ComponentError(
+                    f"step() returned a list of {len(obs)} observations; {self.num_envs} envs have as many. Arrays "
+                    "that have a row an env each come in a tuple or a mapping"
+                )
+            shapes = {_shape("step() returned a list of observations, one of", row) for row in obs}
+            if len(shapes) > 1:
+                raise ComponentError(
+                    f"step() returned observations of different shapes, {', '.join(map(str, sorted(shapes)))}; "
+                    f"{_ANY_STEP.format(self.num_envs)}"
+                )
+        elif any(True for _ in leaves(obs)):
+            check_observations(obs, self.num_envs)
+        else:
+            self._check_rows("observation", _shape("step() returned observations,", obs)[:1])
 
     def _check_rows(self, name: str, shape: tuple[int, ...]) -> None:
         __tracebackhide__ = True
@@ -118,6 +129,72 @@ class AnyStepper(EveryEnvStepper):
                 f"step() returned {name} of shape {shape}; a vector env of {self.num_envs} envs returns "
                 f"({self.num_envs},)"
             )
+
+
+class Face:
+    """An env of one's own as gymnasium's stepper asks for it: its actions can be drawn, and its reset takes a seed."""
+
+    def __init__(self, env: Any, num_envs: int, seed: int) -> None:
+        __tracebackhide__ = True
+        self.env = env
+        self.num_envs = num_envs
+        self.metadata = env.metadata
+        self.step = env.step
+        space = attribute(env, "action_space")
+        reseed = attribute(space, "seed")
+        if not (callable(reseed) and takes(reseed, seed) and callable(attribute(space, "sample"))):
+            batches = cycle(_batches_of_actions(env, num_envs, seed))
+            space = SimpleNamespace(seed=lambda _: None, sample=partial(next, batches))
+        self.action_space = space
+        if declared_mode(env) == "Disabled" and not _takes_keyword(env.reset, "options"):
+            raise ComponentError(
+                f"{type(env).__qualname__} has autoreset_mode Disabled, and its reset() takes no options: ended envs "
+                f"are reset by env.reset(options={{'reset_mask': ended}}); {_ANY_STEP.format(num_envs)}"
+            )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset every env with a seed, or those that the options name."""
+        if seed is not None:
+            return _reset(self.env, seed)
+        return self.env.reset(options=options)
+
+
+def _reset(env: Any, seed: int) -> Any:
+    if _takes_keyword(env.reset, "seed"):
+        return env.reset(seed=seed)
+    _seed(env, seed)
+    return env.reset()
+
+
+def _takes_keyword(function: Any, name: str) -> bool:
+    """Whether a function has a parameter of that name; what does not tell its parameters has none."""
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _seed(seeded: Any, seed: int) -> None:
+    """Seed an env or a space, where its ``seed`` is a method that takes one."""
+    method = attribute(seeded, "seed")
+    if callable(method) and takes(method, seed):
+        method(seed)
+
+
+def _array(what: str, values: Any) -> Any:
+    """Return values as an array; ComponentError where they make none."""
+    __tracebackhide__ = True
+    try:
+        return to_numpy(values)
+    except (TypeError, ValueError) as error:
+        raise ComponentError(f"{what} that make no array: {error}") from None
+
+
+def _shape(what: str, values: Any) -> tuple[int, ...]:
+    """Return the shape of an array or of what makes one; ComponentError where it makes none."""
+    __tracebackhide__ = True
+    shape = attribute(values, "shape")
+    return tuple(_array(what, values).shape if shape is None else shape)
 
 
 def _keeps_final(info: Any) -> bool:
@@ -129,14 +206,15 @@ def _keeps_final(info: Any) -> bool:
 def _batches_of_actions(env: Any, num_envs: int, seed: int) -> list[Any]:
     """Return actions for every env, by what the env has to draw them from; ComponentError where it has nothing."""
     __tracebackhide__ = True
-    if callable(getattr(env, "sample_actions", None)):
+    if callable(attribute(env, "sample_actions")):
         batches = [env.sample_actions() for _ in range(ACTIONS)]
-        if np.shape(batches[0])[:1] != (num_envs,):
-            raise ComponentError(f"sample_actions() returned shape {np.shape(batches[0])}, expected {num_envs} rows")
+        drawn = _shape("sample_actions() returned actions", batches[0])
+        if drawn[:1] != (num_envs,):
+            raise ComponentError(f"sample_actions() returned shape {drawn}, expected {num_envs} rows")
         return batches
     for name in ("single_action_space", "action_space"):
-        space = getattr(env, name, None)
-        if callable(getattr(space, "sample", None)):
+        space = attribute(env, name)
+        if callable(attribute(space, "sample")):
             return _batches_of_space(space, name, num_envs, seed)
     raise ComponentError(
         f"{type(env).__qualname__} has nothing to draw actions from: give it action_space or single_action_space with "
@@ -147,8 +225,7 @@ def _batches_of_actions(env: Any, num_envs: int, seed: int) -> list[Any]:
 def _batches_of_space(space: Any, name: str, num_envs: int, seed: int) -> list[Any]:
     """Return actions drawn from a space of one env's actions or of all envs'."""
     __tracebackhide__ = True
-    if callable(getattr(space, "seed", None)):
-        space.seed(seed)
+    _seed(space, seed)
     first = space.sample()
     shape = np.shape(first)
     if isinstance(first, Mapping | tuple):

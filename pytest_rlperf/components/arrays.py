@@ -22,12 +22,10 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every array within tuples, mappings, dataclasses and the like, with where it was found."""
     if attribute(value, "shape") is not None and attribute(value, "dtype") is not None:
         yield path or "output", value
-    elif isinstance(value, Mapping) or (
-        callable(attribute(value, "keys")) and hasattr(type(value), "__getitem__")
-    ):
+    elif isinstance(value, Mapping) or (callable(attribute(value, "keys")) and hasattr(type(value), "__getitem__")):
         for key in value.keys():  # noqa: SIM118 - TensorDict iterates over rows, not keys
             yield from leaves(value[key], f"{path}[{key!r}]")
-    elif isinstance(value, tuple) and attribute(value, "_fields") is not None:
+    elif attribute(value, "_fields") is not None:
         for name in value._fields:
             yield from leaves(getattr(value, name), f"{path}.{name}".lstrip("."))
     elif isinstance(value, (list, tuple)):

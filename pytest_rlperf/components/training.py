@@ -169,7 +169,7 @@ def _looks(found: _Found) -> list[_Look]:
     for path, array in found.values():
         with suppress(Exception):  # each kind that cannot be read raises an error of its own
             values = np.ascontiguousarray(_values(array))
-            checksum = zlib.crc32(values.view(np.uint8))
+            checksum = zlib.crc32(values.view(np.uint8).data)
             looks.append(_Look(path, array, tuple(array.shape), checksum, bool(np.isfinite(values).all())))
     return looks
 

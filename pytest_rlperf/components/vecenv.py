@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_rlperf.components.adapters import Adapter, Stepper, adapter_for, libraries_known
-from pytest_rlperf.components.any_env import AnyStepper, can_be_stepped, declared_mode, declared_num_envs
+from pytest_rlperf.components.any_env import AnyStepper, Face, can_be_stepped, declared_mode, declared_num_envs
+from pytest_rlperf.components.arrays import attribute
 from pytest_rlperf.components.calling import check_takes
 from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.errors import ComponentError
@@ -32,10 +33,10 @@ def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
         if callable(env) or not can_be_stepped(env):
             return _stepping_workload(env, num_envs)
     close: Callable[[], None] = _keep_open
-    if callable(env) and not hasattr(env, "step"):
+    if callable(env) and attribute(env, "step") is None:
         check_takes(_THUNK_CALL, env, (), "rlperf_vecenv_step(lambda: make(…))")
         env = env()
-        close = getattr(env, "close", _keep_open)
+        close = attribute(env, "close") or _keep_open
     try:
         stepper = _stepper(env, num_envs, seed=random.getrandbits(31))
     except BaseException:
@@ -96,11 +97,17 @@ def _stepper(env: Any, num_envs: int | None, seed: int) -> Stepper:
     make = adapter_for("vecenv", env)
     if make is not None:
         stepper: Stepper = make(env, seed)
+        _check_told(num_envs, stepper.num_envs)
         return stepper
-    num_envs = num_envs or declared_num_envs(env)
+    declared = declared_num_envs(env)
+    if declared is not None:
+        check_count("num_envs", declared)
+        _check_told(num_envs, declared)
+    num_envs = num_envs or declared
     if can_be_stepped(env) and num_envs is not None:
         if declared_mode(env) in ("NextStep", "Disabled"):
-            gymnasium_stepper: Stepper = _OF_GYMNASIUM.load()(env, seed)
+            face = Face(env, num_envs, seed)
+            gymnasium_stepper: Stepper = _OF_GYMNASIUM.load()(face, seed)
             return gymnasium_stepper
         return AnyStepper(env, num_envs, seed)
     raise ComponentError(
@@ -108,6 +115,13 @@ def _stepper(env: Any, num_envs: int | None, seed: int) -> Stepper:
         f"step(actions) and num_envs, not {_described(env)}; for another, give a thunk that steps it and the number of "
         "envs: rlperf_vecenv_step(step, num_envs=8)"
     )
+
+
+def _check_told(told: int | None, declared: int) -> None:
+    """Raise ComponentError where the test says another number of envs than the env does."""
+    __tracebackhide__ = True
+    if told is not None and told != declared:
+        raise ComponentError(f"num_envs={told}, but the env says that it has {declared}: leave num_envs out")
 
 
 def _described(env: Any) -> str:

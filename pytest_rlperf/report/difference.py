@@ -100,8 +100,10 @@ def _median(one: Difference, side: Result | None) -> str:
 
 
 def _change(one: Difference) -> str:
+    if one.one is None or one.other is None:
+        return "not in A" if one.one is None else "not in B"  # which need not have run it, whatever the code has
     if not one.is_comparable:
-        return "" if one.one is None and one.other is None else "removed" if one.other is None else "added"
+        return "not measured"
     return units.change(statistics.median(one.calls_s(one.other)) / statistics.median(one.calls_s(one.one)))
 
 

@@ -141,6 +141,7 @@ def _finding(key: str, value: object) -> Finding:
         was_s=_number(test.get("base_call_s"), f"{key}: base_call_s"),
         notes=(),
         phases=(),
+        phases_note="",
         counters=_counters(verdict.get("counters", []), key),
         since_first=_since_first(test.get("creep"), key),
         has_baseline=test.get("baseline") is not None,

@@ -10,7 +10,15 @@ from pytest_rlperf import units
 from pytest_rlperf.model import CounterChange, Outcome, Status
 from pytest_rlperf.report.accepting import SAVING, improved, trailer
 from pytest_rlperf.report.device import device_lines
-from pytest_rlperf.report.rows import GRAVEST_FIRST, PhaseRow, blame_text, by_counts, count_text, phase_rows
+from pytest_rlperf.report.rows import (
+    GRAVEST_FIRST,
+    PhaseRow,
+    blame_text,
+    by_counts,
+    count_text,
+    phase_rows,
+    phases_note,
+)
 from pytest_rlperf.report.shares import shares_lines
 
 
@@ -30,6 +38,7 @@ class Finding:
 
     ``fails`` says that the verdict fails the test, ``by_counts`` that it rests on exact counts, whatever the time says;
     ``counters`` are those that changed. ``since_first`` is the time now over that of the oldest stored figures.
+    ``phases_note`` says what phases add up to where that is not about ``now_s``.
     ``has_baseline`` says that figures are stored that this test's may replace. ``more`` is what else there is, in lines
     of fixed width below their titles.
     """
@@ -47,6 +56,7 @@ class Finding:
     was_s: float | None
     notes: tuple[str, ...]
     phases: tuple[PhaseRow, ...]
+    phases_note: str
     counters: tuple[CounterChange, ...]
     since_first: float | None
     has_baseline: bool
@@ -86,6 +96,7 @@ def finding(outcome: Outcome, *, strict: bool) -> Finding:
         was_s=None if before is None or not before.measured else before.call_s,
         notes=result.notes,
         phases=tuple(phase_rows(outcome)),
+        phases_note=phases_note(result),
         counters=verdict.counters,
         since_first=None if outcome.creep is None else outcome.creep.ratio,
         has_baseline=outcome.baseline is not None,

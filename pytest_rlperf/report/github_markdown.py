@@ -227,7 +227,8 @@ def _phases(found: Finding) -> str:
         for row in found.phases
     ]
     titles = ["phase", "was", "now", "adds to the change", "share of a call", "entries a call"]
-    return _grid(titles, [":--", *["--:"] * 5], rows)
+    table = _grid(titles, [":--", *["--:"] * 5], rows)
+    return f"{table}\n\n{escape(found.phases_note)}" if found.phases_note else table
 
 
 def _phase_tables(findings: Sequence[Finding]) -> str:

@@ -1,9 +1,9 @@
-"""The command that measures again what a report tells of."""
+"""The commands that measure again what a report tells of."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 # What a run writes, and what goes with that alone: who measures again wants the figures. With a value, and without one.
 _WRITING = (
@@ -19,18 +19,51 @@ _WRITING_BARE = ("--rlperf-save-baseline", "--rlperf-benchmark-phases")
 _MEASURE = "--rlperf"
 
 
-def reproducing(args: Sequence[str], paths: Collection[str] = ()) -> str:
+class _Typed(str):
+    """An argument that is another object than any of the same text: Python keeps one ``"."`` for all."""
+
+    __slots__ = ()
+
+
+def without_paths(args: Sequence[str], parse: Callable[[list[str]], Iterable[str]]) -> list[str]:
+    """Return what was typed less what says where tests are, so that the key of one test can stand for it.
+
+    ``parse`` returns which of its arguments are positional, the very objects: an option's value may read the same.
+    Where it fails, or returns others, all are kept: with the key behind them pytest runs more tests than the one.
+    """
+    typed = [_Typed(arg) for arg in args]
+    try:
+        positional = {id(arg) for arg in parse(list(typed))}
+    except Exception:  # of an option that another plugin defines; a report is not lost to a command in it
+        positional = set()
+    return [str(arg) for arg in typed if id(arg) not in positional]
+
+
+def reproducing(args: Sequence[str]) -> str:
     """Return the command that measures again, as it was typed, less what the run writes.
 
-    ``args`` are what was typed behind ``pytest``. ``paths``, those of them that say where tests are, are left out: then
-    the key of one test can be put behind the command.
+    ``args`` are what was typed behind ``pytest``, or what :func:`without_paths` leaves of it: the key of one test can
+    be put behind the command.
     """
-    left_out = {"--", _MEASURE, *_WRITING_BARE, *paths}
-    kept, rest = [], iter(args)
-    for arg in rest:
-        if arg in _WRITING:
-            next(rest, None)
-        elif arg not in left_out and not arg.startswith(tuple(f"{flag}=" for flag in _WRITING)):
-            kept.append(arg)
     # Last, as what takes a value at will, such as --cov, would take a key that stands behind it.
-    return shlex.join(["pytest", *kept, _MEASURE])
+    return shlex.join(["pytest", *_less(args, _WRITING, (_MEASURE, *_WRITING_BARE)), _MEASURE])
+
+
+def continuing(args: Sequence[str]) -> str:
+    """Return the command as it was typed, less what says to measure, so that other flags can be put behind it."""
+    return shlex.join(["pytest", *_less(args, ("--rlperf-accept",), (_MEASURE, "--rlperf-save-baseline"))])
+
+
+def _less(args: Sequence[str], valued: Sequence[str], bare: Sequence[str]) -> list[str]:
+    """Return ``args`` less the options named, those that have a value with it; paths behind ``--`` come first.
+
+    There no option takes them for its value, and what is put behind the command is not taken for a path.
+    """
+    at = args.index("--") if "--" in args else len(args)
+    kept, rest = list(args[at + 1 :]), iter(args[:at])
+    for arg in rest:
+        if arg in valued:
+            next(rest, None)
+        elif arg not in bare and not arg.startswith(tuple(f"{flag}=" for flag in valued)):
+            kept.append(arg)
+    return kept

@@ -222,9 +222,9 @@ def failure_text(outcome: Outcome, origin: str) -> str:
     ]
     stored = outcome.live is None and (outcome.baseline is not None or by_counts(outcome))
     if verdict.status is Status.SLOWER and outcome.live is not None:
-        lines.append(f"meant to be? a commit's message says so: {trailer_of(outcome)} why")
+        lines.append(f"if that is meant, a commit's message can say so: {trailer_of(outcome)} why")
     elif verdict.status is Status.SLOWER and stored:
-        lines.append('meant to be? --rlperf-save-baseline --rlperf-accept="why" stores the new figures')
+        lines.append('if that is meant: commit it; --rlperf-save-baseline --rlperf-accept="why" stores its figures')
     return shown_lines("\n".join(lines))
 
 

@@ -72,7 +72,8 @@ def next_commands(outcomes: Sequence[Outcome], command: str, *, saved: bool, aga
         commands.append(f"{improved(len(faster))}:\n  {command} --rlperf-save-baseline")
     slower = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
     if not against and any(outcome.baseline for outcome in slower):
-        commands.append(f'if it was meant to get slower:\n  {command} --rlperf-save-baseline --rlperf-accept="why"')
+        store = f'{command} --rlperf-save-baseline --rlperf-accept="why"'
+        commands.append(f"if it was meant to get slower, commit it and store its figures:\n  {store}")
     elif slower:
         lines = "\n".join(f"  {trailer_of(outcome)} why" for outcome in slower)
         commands.append(f"if it was meant to get slower, in the message of a commit:\n{lines}")

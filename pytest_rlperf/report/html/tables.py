@@ -17,7 +17,7 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.report.html.charts import sides
 from pytest_rlperf.report.html.markup import NOTHING, Markup, join, table, tag
-from pytest_rlperf.report.rows import phase_rows
+from pytest_rlperf.report.rows import phase_rows, phases_note
 
 _WHOLE = "(whole call)"
 
@@ -48,7 +48,8 @@ def _phases(outcome: Outcome) -> Markup | None:
         ]
         for row in rows
     ]
-    return table("Phases of one call", header, cells)
+    note = phases_note(outcome.result)
+    return join([table("Phases of one call", header, cells), *([tag("p", f"Note: {note}")] if note else [])])
 
 
 def _shares(outcome: Outcome) -> Markup | None:

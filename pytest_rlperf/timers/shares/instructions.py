@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dis
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import CodeType, FrameType, ModuleType
-from typing import Any, TypeAlias
+from types import CodeType, FrameType
+from typing import TypeAlias
 
+from pytest_rlperf.timers.shares.expressions import Expressions, Step, steps_of
 from pytest_rlperf.timers.shares.owners import PYTHON, NativeOwners, owner_of_code
 
 _BARE = ("LOAD_FAST", "LOAD_CONST", "LOAD_DEREF", "JUMP_", "PRECALL")  # next to no work
@@ -18,10 +18,7 @@ _NATIVE = (
     *("UNPACK_", "CALL"),
 )
 _FREES = ("STORE_FAST", "POP_TOP")  # an array that nobody has any more
-_ENDS = ("STORE_", "POP_TOP", "POP_JUMP", "RETURN_", "JUMP_", "END_FOR", "FOR_ITER", "YIELD_", "DELETE_")
-_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 _STALL_NS = 5000  # an instruction of the interpreter's own never takes so long: the machine was busy
-_MISSING = object()
 
 
 @dataclass
@@ -57,7 +54,7 @@ class Instructions:
         self._natives = natives
         self._sites: dict[tuple[int, int], _Site] = {}  # by identity: equal code may be another's
         self._watched: dict[int, tuple[CodeType, bool]] = {} if watched is None else {id(watched): (watched, True)}
-        self._listings: dict[int, list[dis.Instruction]] = {}
+        self._steps: dict[int, list[Step]] = {}
         self._current: _Site | None = None
         self._since_ns = 0
 
@@ -108,18 +105,13 @@ class Instructions:
 
     def _site(self, frame: FrameType, offset: int) -> _Site:
         code = frame.f_code
-        listing = self._listings.setdefault(id(code), [])
-        if not listing:
-            listing.extend(dis.get_instructions(code))
-        index = next(index for index, one in enumerate(listing) if one.offset == offset)
-        name = listing[index].opname
-        owner = self._owner(listing, index, frame) if name.startswith(_NATIVE + _FREES) else None
-        return _Site(code, name, owner)
-
-    def _owner(self, listing: list[dis.Instruction], index: int, frame: FrameType) -> str | None:
-        """Return the extension of what the instruction works on: of the values its expression loads, the nearest."""
-        owners = (self._natives.of_object(value) for value in _values_before(listing, index, frame))
-        return next((owner for owner in owners if owner is not None), None)
+        steps = self._steps.setdefault(id(code), [])
+        if not steps:
+            steps.extend(steps_of(code))
+        index = next(index for index, step in enumerate(steps) if step.offset == offset)
+        name = steps[index].name
+        is_native = name.startswith(_NATIVE + _FREES)
+        return _Site(code, name, Expressions(steps, frame, self._natives).owner(index) if is_native else None)
 
     def cut(self) -> Cut:
         """Return what was added up since the last cut, and begin anew."""
@@ -159,34 +151,3 @@ class Instructions:
 def _mean_ns(sites: list[_Site]) -> float:
     """Return the mean of all times an instruction ran: where there is a loop, what is in the loop counts."""
     return sum(site.total_ns for site in sites) / max(1, sum(site.count for site in sites))
-
-
-def _values_before(listing: list[dis.Instruction], index: int, frame: FrameType) -> Iterator[object]:
-    """Yield what an expression has loaded by an instruction, the last first: variables, and attributes of them."""
-    for at in range(index - 1, -1, -1):
-        one = listing[at]
-        if one.opname.startswith("LOAD_") and not one.opname.startswith((*_ATTRIBUTES, "LOAD_CONST")):
-            names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-            *others, last = (_variable(frame, name) for name in names)
-            yield _attribute(last, listing, at + 1, index)
-            yield from reversed(others)
-        elif one.opname == "STORE_FAST_LOAD_FAST":
-            yield _attribute(_variable(frame, one.argval[1]), listing, at + 1, index)
-            return
-        elif one.opname.startswith(_ENDS):
-            return
-
-
-def _variable(frame: FrameType, name: Any) -> object:
-    return frame.f_locals.get(name, frame.f_globals.get(name, _MISSING))
-
-
-def _attribute(value: object, listing: list[dis.Instruction], at: int, end: int) -> object:
-    """Follow the attributes that are loaded from a value next, as far as that runs nothing."""
-    while at < end and listing[at].opname in _ATTRIBUTES:
-        held = getattr(value, "__dict__", None) if not isinstance(value, ModuleType) else vars(value)
-        following = held.get(listing[at].argval, _MISSING) if isinstance(held, dict) else _MISSING
-        if following is _MISSING:
-            break
-        value, at = following, at + 1
-    return value
