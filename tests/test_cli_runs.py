@@ -268,7 +268,7 @@ def test_what_is_written_into_a_pipe_is_read(save: Save, capsys: pytest.CaptureF
     reading, writing = os.pipe()
 
     def write() -> None:
-        with open(writing, "wb") as pipe:
+        with os.fdopen(writing, "wb") as pipe:
             pipe.write(data)
 
     writer = Thread(target=write)

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from pytest_rlperf.model.counting import Share
 from pytest_rlperf.report.shares import shares_lines
 from pytest_rlperf.timers.shares import ProfilerBusyError, refuse_company, shares
 from pytest_rlperf.timers.shares.environments import is_environment
+from pytest_rlperf.timers.shares.expressions import Expressions, steps_of
 from pytest_rlperf.timers.shares.owners import NativeOwners
 
 BIG = np.ones((200, 200))
@@ -208,6 +210,67 @@ def test_a_type_that_says_it_is_built_in(namesakes: tuple[type, type]) -> None:
     assert natives.of_text("<method 'sample' of 'builtins.NoneType' objects>") == "unattributed"
 
 
+# --------------------------------------------------------------------------- whose an instruction is
+
+
+class _Tensor:
+    """Stand in for PyTorch's: what counts is whose its type is."""
+
+    __module__ = "torch"
+
+
+class _Cast(_Tensor):
+    """What a type of PyTorch's makes when it is called."""
+
+    __module__ = "torch"
+
+
+def _operands(array: Any, tensor: Any, rows: Any, items: Any, made: Any) -> FrameType:
+    """Return a frame in which there are variables; the holder has the same as attributes."""
+    holder = SimpleNamespace(array=array, tensor=tensor, rows=rows)
+    assert holder, (array, tensor, rows, items, made)
+    return sys._getframe()
+
+
+@pytest.mark.parametrize(
+    ("text", "opcode", "owner"),
+    [
+        ("tensor[rows]", "BINARY_SUBSCR", "pytorch"),
+        ("array[tensor]", "BINARY_SUBSCR", "numpy"),
+        ("holder.tensor[rows + 1]", "BINARY_SUBSCR", "pytorch"),
+        ("holder.array[rows[tensor]]", "BINARY_SUBSCR", "numpy"),
+        ("(array, items[0])", "BINARY_SUBSCR", None),
+        ("tensor * array", "BINARY_", "pytorch"),
+        ("array * tensor", "BINARY_", "pytorch"),
+        ("tensor[rows] * array[rows]", "BINARY_OP BINARY_MULTIPLY", "pytorch"),
+        ("array[tensor] * 2.0", "BINARY_OP BINARY_MULTIPLY", "numpy"),
+        ("(array, items[0] * 2.0)", "BINARY_OP BINARY_MULTIPLY", None),
+        ("array < tensor", "COMPARE_OP", "pytorch"),
+        ("np.exp(array, made, None)", "CALL", "numpy"),
+        ("np.concatenate(tensor)", "CALL", "numpy"),
+        ("made(array)", "CALL", "pytorch"),
+        ("made(array) + rows", "BINARY_OP BINARY_ADD", "pytorch"),
+        ("np.abs(tensor) + rows", "BINARY_OP BINARY_ADD", "numpy"),
+        ("float(array)", "CALL", "numpy"),
+        ("array.mean(axis=None)", "CALL", "numpy"),
+        ("-tensor[rows]", "UNARY_", "pytorch"),
+    ],
+)
+def test_whose_an_instruction_is(text: str, opcode: str, owner: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index is the container's, a call the function's, an operator PyTorch's where a tensor is among its operands.
+
+    What is of neither is the interpreter's, whatever else the expression has loaded.
+    """
+    native = types.ModuleType("torch._native")
+    native.__file__ = f"_native{EXTENSION_SUFFIXES[0]}"
+    monkeypatch.setitem(sys.modules, native.__name__, native)
+    frame = _operands(np.ones(3), _Tensor(), np.arange(3), [1, 2], _Cast)
+    code = compile(f"_ = {text}", "<expression>", "exec")
+    steps = steps_of(code)
+    last = max(index for index, step in enumerate(steps) if step.name.startswith(tuple(opcode.split())))
+    assert Expressions(steps, frame, NativeOwners()).owner(last) == owner
+
+
 # --------------------------------------------------------------------------- environments
 
 
@@ -360,6 +423,14 @@ class TestPyTorch:
         table = found(work, calls=20)
         assert table["numpy"] > 0.1
         assert not {"pytorch", "pytorch (Python)"} & set(table)
+
+    def test_beside_numpys(self) -> None:
+        """Tensors are PyTorch's among NumPy's arrays and numbers, and arrays are NumPy's among tensors."""
+        torch = pytest.importorskip("torch")
+        tensor, rows, two = torch.ones(20_000), np.arange(5000), np.float32(2)
+        assert found(lambda: tensor[rows], calls=60)["pytorch"] > 0.9
+        assert found(lambda: tensor * two, calls=60)["pytorch"] > 0.9
+        assert found(lambda: np.exp(tensor.numpy(), None), calls=60)["numpy"] > 0.5
 
     def test_waiting_for_a_device_is_none_of_pytorchs_work(self) -> None:
         """What the host waits for its device is spent in PyTorch's functions, and is taken off them."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_rlperf.cli.command import Command, Exit, UsageError, add_choice, chosen, complain, print_text
+from pytest_rlperf.cli.files import content_of
 from pytest_rlperf.model import Acceptance, Baseline, Outcome, Provenance, Status, StoredResult
 
 if TYPE_CHECKING:
@@ -57,10 +58,10 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 def _read_run(path: str) -> RunFile:
     """Return a run, its tests' ids to the letter; UsageError where the file is none."""
-    from pytest_rlperf.report.reading import ReadingError, RunFile, read
+    from pytest_rlperf.report.reading import ReadingError, RunFile, parse
 
     try:
-        recorded = read(path)
+        recorded = parse(content_of(path), path)
     except ReadingError as error:
         raise UsageError(str(error)) from None
     if not isinstance(recorded, RunFile):

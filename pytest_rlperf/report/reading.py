@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
@@ -53,16 +52,6 @@ _KINDS: dict[str, tuple[str, int, Any]] = {
     "baseline": ("a baseline", BASELINE_SCHEMA, Baseline),
 }
 _WITH_LINES = ("message", "notes")  # fields whose texts may have several lines; names have one
-
-
-def read(path: str | Path, *, printable: bool = False) -> Recorded:
-    """Return what a file holds, as :func:`parse` does; ReadingError where it cannot be read."""
-    try:
-        data = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ReadingError(f"cannot read {path}: {reason}; give the path of a file that can be read") from None
-    return parse(data, str(path), printable=printable)
 
 
 def parse(data: bytes, source: str, *, printable: bool = False) -> Recorded:
