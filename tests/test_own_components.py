@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import weakref
 from collections.abc import Callable, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -161,7 +162,9 @@ class Remote:
         raise RuntimeError(f"no connection to ask for {name}")
 
 
-@pytest.mark.parametrize("beside", [Config(lr=0.1), Remote()], ids=["mapping", "proxy"])
+@pytest.mark.parametrize(
+    "beside", [Config(lr=0.1), Remote(), Config(gone=weakref.proxy(Remote()))], ids=["mapping", "proxy", "dead proxy"]
+)
 def test_what_an_agent_has_beside_what_it_trains(beside: Any) -> None:
     """What raises whatever it raises when it is looked at is passed by, by every component."""
     learner: Any = SimpleNamespace(weights=np.ones(3), beside=beside)
@@ -668,7 +671,9 @@ def test_a_flat_rollout_that_is_not_full() -> None:
 
     with pytest.raises(ComponentError, match=r"\(16,\), expected 8 rows, or 32 of 4 envs.*lambda: agent\.collect"):
         ppo_workload(Collector(half), 8, None).check()
-    for held in ({"env": None}, {"eval_env": SimpleNamespace(num_envs=2)}):
+    wrong = ({"env": SimpleNamespace(num_envs=number)} for number in (-4, 0, True))
+    holding: tuple[dict[str, Any], ...] = ({"env": None}, {"eval_env": SimpleNamespace(num_envs=2)}, *wrong)
+    for held in holding:
         with pytest.raises(ComponentError, match=r"shape \(32,\), expected 8 rows\. What is laid out otherwise"):
             ppo_workload(Collector(flat, **held), 8, None).check()
 

@@ -20,6 +20,8 @@ def attribute(value: Any, name: str) -> Any:
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every array within tuples, mappings, dataclasses and the like, with where it was found."""
+    if attribute(value, "__class__") is None:
+        return  # a weak proxy of what is gone: even asking what it is raises
     if attribute(value, "shape") is not None and attribute(value, "dtype") is not None:
         yield path or "output", value
     elif isinstance(value, Mapping) or (callable(attribute(value, "keys")) and hasattr(type(value), "__getitem__")):

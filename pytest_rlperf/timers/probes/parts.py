@@ -125,7 +125,8 @@ def _walk(agent: object) -> Iterator[tuple[tuple[str, ...], object, object]]:
         seen.add(id(value))
         yield path, holder, value
         if len(path) < _DEEPEST:
-            waiting.extend(_members(path, value))
+            with suppress(Exception):  # a proxy of what is gone, or what makes its attributes, may raise anything
+                waiting.extend(_members(path, value))
 
 
 def _members(path: tuple[str, ...], value: object) -> list[tuple[tuple[str, ...], object, object]]:
