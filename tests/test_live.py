@@ -517,7 +517,7 @@ def test_a_suspicion_is_settled_by_the_baselines_own_commit(repository: Reposito
 def test_equal_code_is_acquitted_without_live_pairs(repository: Repository, stored: Path) -> None:
     """Where the baseline's commit has the same code, a suspicion is the machine's."""
     rewrite(stored, five_times_as_fast)
-    run = repository.run(*SETTLE, "-v")
+    run = repository.run(*SETTLE)
     assert run.code == OK, run.out
     assert run.verdicts == {"test_work": "SAME"}
     assert "same code as commit" in run.words

@@ -239,6 +239,15 @@ def test_changes_since_the_first_are_told_where_their_column_is_not() -> None:
     assert told not in verbose
 
 
+def test_same_code_at_another_time_says_why() -> None:
+    """A SAME beside figures that differ is explained, in short; any other needs no word."""
+    base = outcome("test_a", Status.SAME, 1e-3, 1.4, "stored numbers say +40.0 %: no package has changed")
+    told = replace(base, verdict=replace(base.verdict, reason=replace(base.verdict.reason, code="environment")))
+    text = render_summary([told], SUMMARY, width=80, color=False, verbose=False)
+    assert "test_a  SAME\n  stored numbers say +40.0 %: no package has changed\n\nmachine" in text
+    assert "stored numbers say" not in render_summary([base], SUMMARY, width=80, color=False, verbose=False)
+
+
 def test_a_hostile_name_is_only_text() -> None:
     """Markup in a test's id is shown, not obeyed."""
     name = "test_x[[red]a[/red]]"

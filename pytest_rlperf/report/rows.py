@@ -23,6 +23,7 @@ GRAVEST_FIRST = (
     Status.SAME,
 )
 COUNTERS = "counters"  # the code of a reason that rests on exact counts
+ENVIRONMENT = "environment"  # that of code that is as fast as it was, where stored numbers differ
 SINCE_FIRST = "since first"  # the title of the change since the oldest figures stored
 _TRACED_APART = 0.25  # of the median: by more than that, phases are seen not to add up to it
 

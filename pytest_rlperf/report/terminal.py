@@ -19,6 +19,7 @@ from pytest_rlperf.report.counters import counter_lines
 from pytest_rlperf.report.device import device_lines
 from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.rows import (
+    ENVIRONMENT,
     SINCE_FIRST,
     PhaseRow,
     blame_lines,
@@ -146,7 +147,9 @@ def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None
     """Print a test's reason and its phase tree, where it is not simply the same."""
     verdict = outcome.verdict
     same = verdict.status is Status.SAME and not verbose
-    if same and outcome.result.measured and not outcome.result.notes and not verdict.counters:
+    # Code that is the same, at another time than stored: the table alone would look like a mistake.
+    is_plain = verdict.reason.code != ENVIRONMENT and not outcome.result.notes and not verdict.counters
+    if same and outcome.result.measured and is_plain:
         return
     title = _line(f"{test_name(outcome)}  ")
     title.append(verdict.status.value, STATUS_STYLES[verdict.status])
