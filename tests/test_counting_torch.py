@@ -109,40 +109,6 @@ def test_optimizer_steps_are_those_of_the_phase_that_a_probe_makes() -> None:
     assert found["", "optimizer_steps"] == found["step", "optimizer_steps"] == 1
 
 
-class Deep(torch.autograd.Function):  # type: ignore[misc]  # PyTorch may be missing
-    """Goes back through itself so often that autograd takes a thread of its own for it."""
-
-    @staticmethod
-    def forward(context: Any, rows: Any, depth: int, seen: set[int]) -> Any:
-        """Do nothing to the rows."""
-        context.depth, context.seen = depth, seen
-        return rows.clone()
-
-    @staticmethod
-    def backward(context: Any, gradient: Any) -> tuple[Any, None, None]:
-        """Go back once more."""
-        context.seen.add(threading.get_ident())
-        if context.depth:
-            with torch.enable_grad():
-                below = Deep.apply(torch.ones(2, requires_grad=True), context.depth - 1, context.seen)
-                below.mul(2).sum().backward()
-        return gradient, None, None
-
-
-def test_operations_in_threads_of_autograds_own_are_counted() -> None:
-    """There nothing of Python's is around an operation, as in every backward pass on a GPU."""
-    threads: set[int] = set()
-
-    def call() -> None:
-        Deep.apply(torch.ones(2, requires_grad=True), 70, threads).sum().backward()
-
-    found = count(call)
-    assert len(threads) > 1
-    assert found.notes == ()
-    counts = {(each.path, each.name): each.value for each in found.repetitions[0]}
-    assert counts["", "ops:aten::clone"] == 71
-
-
 def test_operations_of_other_threads_are_said_not_to_be_counted() -> None:
     """PyTorch tells of them in their own thread alone; what this one does is counted as ever."""
 

@@ -343,7 +343,9 @@ def test_a_name_that_is_missing_on_base_is_new(repository: Repository) -> None:
     repository.commit()
     run = repository.against("HEAD~1", "-k", "added or rest")
     assert run.code == OK, run.out
-    assert run.verdicts == {"test_added": "NEW", "test_rest": "SAME"}
+    verdicts = run.verdicts
+    assert verdicts.pop("test_added") == "NEW"
+    assert verdicts in ({"test_rest": "SAME"}, {"test_rest": "UNDECIDED"})  # which only a machine too busy to tell is
     assert "has no attribute 'added'" in run.words
 
 
