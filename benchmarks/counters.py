@@ -30,7 +30,7 @@ from turns import print_table
 from pytest_rlperf.fixtures import ENGINE, result_key
 from pytest_rlperf.judge.counters import EVERY, compare
 from pytest_rlperf.judge.counters import told as changes_told
-from pytest_rlperf.measure.counters import REPETITIONS, count, learn
+from pytest_rlperf.measure.counting_pass import REPETITIONS, count, learn
 from pytest_rlperf.model import Counting, Result, Tally, Workload
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from cuda_truth_devices import Cuda, Gpu, NotPossibleError, Virtual
 from cuda_truth_runs import KERNEL_RUNS, KERNEL_S, REFERENCE_RUNS, Project, References
 
 from pytest_rlperf import __version__
-from pytest_rlperf.timers.clocks import driving
+from pytest_rlperf.devices import driving
 
 DEVICE = "cuda:0"
 _VIRTUAL_HZ = 1.5e9  # of the one that is driven in real time

@@ -15,13 +15,12 @@ from functools import partial
 
 from cuda_truth_devices import Gpu, NotPossibleError
 
+from pytest_rlperf.counters import tally
+from pytest_rlperf.devices import EventClock, Tape, clock_for, devices_of
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Count, DeviceTimes, Phase, Workload
 from pytest_rlperf.timers import recording_into
-from pytest_rlperf.timers.clocks import EventClock, clock_for
-from pytest_rlperf.timers.counting import tally
-from pytest_rlperf.timers.device import Tape, devices_of
 
 WITHIN = 0.02
 REPETITIONS = 7

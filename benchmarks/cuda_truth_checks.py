@@ -10,9 +10,9 @@ from cuda_truth_bench import REPETITIONS, WITHIN, Bench, Finding, change, meter_
 from cuda_truth_devices import Gpu
 from cuda_truth_disturbances import conditions_are_read, new_shapes_are_found, phases_cost_little
 
+from pytest_rlperf.devices import HostClock
 from pytest_rlperf.model import Bound, SliceKind
 from pytest_rlperf.timers import hierarchical_timer as timer
-from pytest_rlperf.timers.clocks import HostClock
 
 # ------------------------------------------------------------------ lengths
 

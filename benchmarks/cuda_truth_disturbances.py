@@ -8,9 +8,9 @@ from collections.abc import Callable
 from cuda_truth_bench import REPETITIONS, WITHIN, Bench, Finding, change, iteration, meter_of
 from cuda_truth_devices import Gpu, NotPossibleError
 
+from pytest_rlperf.devices import Tape, devices_of
 from pytest_rlperf.model import SliceKind, SliceRecord
 from pytest_rlperf.timers import hierarchical_timer as timer
-from pytest_rlperf.timers.device import Tape, devices_of
 
 _OVERHEAD_S = 20e-3
 _SHAPES = (1024, 2048)

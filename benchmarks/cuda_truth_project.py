@@ -76,7 +76,7 @@ VIRTUAL_CONFTEST = '''"""Makes the virtual GPU known to pytest-rlperf."""
 import pytest
 from virtual_gpu import gpu
 
-from pytest_rlperf.timers.clocks import driving
+from pytest_rlperf.devices import driving
 
 
 @pytest.fixture(autouse=True)

@@ -27,8 +27,8 @@ os.environ.setdefault("RLPERF_TIMERS", "standby")
 os.environ.setdefault("TORCHRL_PROFILING", "1")
 
 from pytest_rlperf.model import Phase, Probe
+from pytest_rlperf.probes import UpdateSections, attached, quieten_torchrl, standing_probes
 from pytest_rlperf.timers import Tree, hierarchical_timer, recording_into
-from pytest_rlperf.timers.probes import UpdateSections, attached, quieten_torchrl, standing_probes
 
 PACKAGES = ("rlox", "stable-baselines3", "torchrl", "torch", "gymnasium", "numpy")
 

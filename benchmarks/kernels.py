@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from pytest_rlperf.components.reference import SAC, ReplayBuffer, compute_gae, make_vec_env
-from pytest_rlperf.measure.kernel import interpreter_kernel, memory_kernel
+from pytest_rlperf.measure.kernels import interpreter_kernel, memory_kernel
 
 SLICE_S = 0.015
 LOADS = {

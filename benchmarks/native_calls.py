@@ -16,7 +16,7 @@ os.environ.setdefault("RLPERF_TIMERS", "standby")  # before anything binds a tim
 from turns import print_table
 
 from pytest_rlperf.components.ppo import ppo_workload
-from pytest_rlperf.measure.counters import REPETITIONS, count
+from pytest_rlperf.measure.counting_pass import REPETITIONS, count
 from pytest_rlperf.suite.libraries import rlox
 
 N_ENVS, N_STEPS = 8, 128

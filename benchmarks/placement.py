@@ -26,9 +26,9 @@ import numpy as np
 import psutil
 from placement_workers import CPUS, WORKLOADS, Worker, ask_both, processes
 
-from pytest_rlperf.measure.duet import Block, Pair
 from pytest_rlperf.measure.figures import by_cpu, by_wall, never_waits, trimmed_mean
-from pytest_rlperf.measure.turn import BLOCKS_LEAST
+from pytest_rlperf.measure.one_side import BLOCKS_LEAST
+from pytest_rlperf.measure.pairs import Block, Pair
 from pytest_rlperf.model import Shape, SliceKind, Warm
 from pytest_rlperf.units import seconds as in_words
 

@@ -23,10 +23,10 @@ from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
-from pytest_rlperf.measure.launch import Conversation
 from pytest_rlperf.measure.placement import place, usable_cpus
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.workers.process import Conversation
 
 CPUS = usable_cpus()
 PADDING_MOST = 4096  # bytes of environment, so that stacks begin at different addresses

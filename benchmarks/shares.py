@@ -24,10 +24,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from pytest_rlperf import units
+from pytest_rlperf.attribution import shares
+from pytest_rlperf.attribution.duration import seconds_of
+from pytest_rlperf.attribution.owners import NativeOwners, owner_of_code
 from pytest_rlperf.report.shares import shares_lines
-from pytest_rlperf.timers.shares import shares
-from pytest_rlperf.timers.shares.duration import seconds_of
-from pytest_rlperf.timers.shares.owners import NativeOwners, owner_of_code
 
 PACKAGES = ("rlox", "stable-baselines3", "torch", "gymnasium", "numpy")
 CALLS = 200

@@ -16,7 +16,7 @@ from pytest_rlperf.options import check_markers
 
 if TYPE_CHECKING:
     from pytest_rlperf.model import Measure, Result, Workload
-    from pytest_rlperf.timers.probes import Phases
+    from pytest_rlperf.probes import Phases
 
 
 class Engine(Protocol):
@@ -103,7 +103,7 @@ def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
     """Return a workload with timers around what ``phases`` names, looked up from what is measured."""
     __tracebackhide__ = True
     from pytest_rlperf.errors import ComponentError
-    from pytest_rlperf.timers.probes import ProbeError, probes_for
+    from pytest_rlperf.probes import ProbeError, probes_for
 
     if not isinstance(phases, Mapping):
         raise ComponentError(f"phases={phases!r}: a mapping of names to methods, like {{'critic': 'update_critic'}}")

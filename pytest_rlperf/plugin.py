@@ -42,6 +42,6 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # a worker, which has its orders
     settings = options.read_config(config)
     if settings.active and not config.option.collectonly:
-        from pytest_rlperf.run import MeasuredRun
+        from pytest_rlperf.run.hooks import MeasuredRun
 
         config.pluginmanager.register(MeasuredRun(config, settings, _STARTUP_PATH), "rlperf-run")

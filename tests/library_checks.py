@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_rlperf.model import Phase, Workload
+from pytest_rlperf.probes import attached
 from pytest_rlperf.timers import recording
-from pytest_rlperf.timers.probes import attached
 
 DOCS = Path(__file__).parents[1] / "docs" / "libraries"
 

@@ -18,8 +18,6 @@ from pytest_rlperf.cli import main
 from pytest_rlperf.judge.allowance import allow, unmatched_notes
 from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.creep import creep
-from pytest_rlperf.ledger import Ledger
-from pytest_rlperf.measure.sides.trailers import TRAILER, parse_allowance, read_allowances
 from pytest_rlperf.model import (
     Allowance,
     Counting,
@@ -40,8 +38,10 @@ from pytest_rlperf.options import read_config
 from pytest_rlperf.report.accepting import trailer
 from pytest_rlperf.report.github import GitHubRun, render_summary_markdown
 from pytest_rlperf.report.summary import Summary
-from pytest_rlperf.run import names_tests
-from pytest_rlperf.saving import save
+from pytest_rlperf.run.hooks import names_tests
+from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.run.saving import save
+from pytest_rlperf.sides.trailers import TRAILER, parse_allowance, read_allowances
 
 SLOWER = Verdict(
     status=Status.SLOWER,

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from pytest_rlperf import traces
 from pytest_rlperf.cli import main
 from pytest_rlperf.model import Gauge, Mode, TimerTree, Timing
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.tree import render_diff, render_tree
-from pytest_rlperf.timers import formats
-from pytest_rlperf.timers.formats.reading import opened
+from pytest_rlperf.traces.reading import opened
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = Path(__file__).parent / "samples"
@@ -39,7 +39,7 @@ def save(tmp_path: Path) -> Save:
 
     def write(name: str, *trees: TimerTree) -> str:
         path = tmp_path / name
-        path.write_text(formats.write(trees, "json"), encoding="utf-8")
+        path.write_text(traces.write(trees, "json"), encoding="utf-8")
         return str(path)
 
     return write
@@ -329,22 +329,22 @@ def test_shown_leaves_ordinary_names_alone() -> None:
 # --------------------------------------------------------------------------- conversion
 
 
-@pytest.mark.parametrize("form", formats.FORMATS)
+@pytest.mark.parametrize("form", traces.FORMATS)
 def test_any_format_becomes_any_other(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What is written to standard output is a file of that format, and reads back."""
     sample = SAMPLES / "mlagents_timers.json"
     assert main(["tree", str(sample), "--format", form]) == 0
     written = capsys.readouterr().out
-    assert written == formats.write(formats.read(sample), form)
-    assert formats.FORMATS[form].recognises(opened(written.encode()))
-    assert formats.parse(written.encode(), "x")[0].name == "root"
+    assert written == traces.write(traces.read(sample), form)
+    assert traces.FORMATS[form].recognises(opened(written.encode()))
+    assert traces.parse(written.encode(), "x")[0].name == "root"
 
 
 def test_several_files_become_one(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
     """Trees of all files go into one document, or none where one file is missing or the format holds but one."""
     one, other = save("a.json", sac(10)), save("b.json", sac(12))
     assert main(["tree", one, other, "--format", "json"]) == 0
-    assert formats.parse(capsys.readouterr().out.encode(), "x") == [sac(10), sac(12)]
+    assert traces.parse(capsys.readouterr().out.encode(), "x") == [sac(10), sac(12)]
     assert main(["tree", one, other, "--format", "mlagents"]) == 4
     assert "holds one tree, these are 2" in capsys.readouterr().err
     assert main(["tree", one, "missing", "--format", "json"]) == 4

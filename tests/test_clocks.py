@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_rlperf.testing import FakeClock, VirtualGPU, VirtualTensor
-from pytest_rlperf.timers.clocks import (
+from pytest_rlperf.devices import (
     Clock,
     DeviceClockError,
     EventClock,
@@ -21,9 +20,10 @@ from pytest_rlperf.timers.clocks import (
     Memory,
     SyncClock,
     clock_for,
+    devices_of,
     driving,
 )
-from pytest_rlperf.timers.device import devices_of
+from pytest_rlperf.testing import FakeClock, VirtualGPU, VirtualTensor
 
 
 def clock_of(gpu: VirtualGPU, pool_size: int = 4) -> EventClock:
@@ -185,7 +185,7 @@ def test_no_pytorch_is_a_loud_error_too() -> None:
     """Without PyTorch a device's name says that there should be one; the clocks themselves load without it."""
     code = (
         "import sys\nsys.modules['torch'] = None\n"
-        "from pytest_rlperf.timers.clocks import DeviceClockError, clock_for\n"
+        "from pytest_rlperf.devices import DeviceClockError, clock_for\n"
         "try: clock_for(['cuda:0'])\n"
         "except DeviceClockError as error: print(error)\n"
     )

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_rlperf.baseline.store import BaselineError
+from pytest_rlperf.counters import NAMES
+from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.counters import combine, compare, told, uncounted
-from pytest_rlperf.measure.census import Census, counted_by
-from pytest_rlperf.measure.counters import count, learn
+from pytest_rlperf.measure.counting_pass import Census, count, counted_by, learn
 from pytest_rlperf.model import (
     Baseline,
     Count,
@@ -32,16 +33,14 @@ from pytest_rlperf.model import (
     WorkerRecord,
     Workload,
 )
-from pytest_rlperf.remembered import Memory, Remembered, live_counts
+from pytest_rlperf.options import Counters, parse_counters
 from pytest_rlperf.report.counters import counter_lines
 from pytest_rlperf.report.rows import failure_text
 from pytest_rlperf.report.summary import Summary, Uncompared, uncompared_notes
 from pytest_rlperf.report.terminal import render_summary
+from pytest_rlperf.run.stored_counts import Memory, Remembered, live_counts
 from pytest_rlperf.testing import VirtualGPU
 from pytest_rlperf.timers import hierarchical_timer
-from pytest_rlperf.timers.clocks import driving
-from pytest_rlperf.timers.counting import NAMES
-from pytest_rlperf.values import Counters, parse_counters
 
 EVERY = ("*",)
 WHOLE = ""

@@ -35,7 +35,7 @@ TESTS = """
 import pytest
 from mylib import update
 from pytest_rlperf.testing import VirtualGPU
-from pytest_rlperf.timers.clocks import driving
+from pytest_rlperf.devices import driving
 
 BEFORE = {before}
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from pytest_rlperf.counters import NAMES, CounterName, tally
+from pytest_rlperf.counters.kernels import launches
+from pytest_rlperf.counters.levels import Levels
+from pytest_rlperf.counters.totals import Totals
 from pytest_rlperf.model import Count, Tally
+from pytest_rlperf.probes import probes_for
 from pytest_rlperf.testing import VirtualGPU
 from pytest_rlperf.timers import Tree, hierarchical_timer
-from pytest_rlperf.timers.counting import NAMES, CounterName, tally
-from pytest_rlperf.timers.counting.kernels import launches
-from pytest_rlperf.timers.counting.levels import Levels
-from pytest_rlperf.timers.counting.totals import Totals
-from pytest_rlperf.timers.probes import probes_for
 
 OUTER = hierarchical_timer("outer")
 INNER = hierarchical_timer("inner")

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_rlperf.counters import tally
 from pytest_rlperf.model import Tally
+from pytest_rlperf.probes import OptimizerSteps, UpdateSections, standing_probes
 from pytest_rlperf.testing import VirtualGPU
 from pytest_rlperf.timers import hierarchical_timer
-from pytest_rlperf.timers.counting import tally
-from pytest_rlperf.timers.probes import OptimizerSteps, UpdateSections, standing_probes
 
 torch: Any = pytest.importorskip("torch")
 gymnasium: Any = pytest.importorskip("gymnasium")
@@ -485,7 +485,7 @@ PROGRAM = """
 import json, sys
 import numpy as np, torch
 from pytest_rlperf.components.reference import PPO, ReplayBuffer, SAC, compute_gae, make_vec_env
-from pytest_rlperf.timers.counting import tally
+from pytest_rlperf.counters import tally
 
 seed = int(sys.argv[1])
 torch.set_num_threads(1)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pytest_rlperf.devices import driving
 from pytest_rlperf.model import (
     Bound,
     DeviceFigures,
@@ -36,7 +37,6 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
 from pytest_rlperf.testing import VirtualGPU
-from pytest_rlperf.timers.clocks import driving
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

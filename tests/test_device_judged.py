@@ -11,16 +11,15 @@ import pytest
 
 from pytest_rlperf import ComponentError
 from pytest_rlperf.components.thunk import thunk_workload
-from pytest_rlperf.contest import make_result
+from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.devices import other_device
 from pytest_rlperf.judge.verdict import broken_rule, judge_stored, stored_policy
-from pytest_rlperf.measure import messages as m
 from pytest_rlperf.measure.conditions import ConditionReader
-from pytest_rlperf.measure.duet import Duet, Duettist, Pair
 from pytest_rlperf.measure.figures import device_notes
+from pytest_rlperf.measure.one_side import measure_solo
+from pytest_rlperf.measure.pairs import Duet, Duettist, Pair
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.measure.solo import measure_solo
 from pytest_rlperf.model import (
     Bound,
     Conditions,
@@ -42,9 +41,10 @@ from pytest_rlperf.model import (
     WorkerRecord,
 )
 from pytest_rlperf.report.device import comparable, device_lines
+from pytest_rlperf.run.live_comparison import make_result
 from pytest_rlperf.testing import VirtualGPU
 from pytest_rlperf.timers import hierarchical_timer
-from pytest_rlperf.timers.clocks import driving
+from pytest_rlperf.workers import messages as m
 
 FIGURES = DeviceFigures(
     device="cuda:0",

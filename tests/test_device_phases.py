@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_rlperf.devices import DeviceClockError, EventClock, Span, SyncClock, Tape
 from pytest_rlperf.model import Bound, DeviceTimes, Phase
 from pytest_rlperf.testing import VirtualEvent, VirtualGPU
 from pytest_rlperf.timers import hierarchical_timer as timer
 from pytest_rlperf.timers import recording, recording_into
-from pytest_rlperf.timers.clocks import DeviceClockError, EventClock, SyncClock
-from pytest_rlperf.timers.device import Span, Tape
 
 QUANTUM_S = 0.5e-6
 US = 1e-6

@@ -10,15 +10,15 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from pytest_rlperf.devices import devices_of, driving
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure import messages as m
-from pytest_rlperf.measure import rounds, worker_session
+from pytest_rlperf.measure import rounds
 from pytest_rlperf.measure.conditions import NVML_MISSING, ConditionReader, NothingTold
 from pytest_rlperf.measure.device import RETAKES
 from pytest_rlperf.measure.figures import device_figures, merged_times, worker_record
+from pytest_rlperf.measure.one_side import Turn
 from pytest_rlperf.measure.rounds import Clocks, steady_shape
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.measure.turn import Turn
 from pytest_rlperf.model import (
     Bound,
     Conditions,
@@ -34,8 +34,8 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.testing import FakeClock, VirtualGPU
 from pytest_rlperf.timers import hierarchical_timer
-from pytest_rlperf.timers.clocks import driving
-from pytest_rlperf.timers.device import devices_of
+from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers import session
 
 LAUNCH_S = 5e-6
 KERNEL_S = 10e-6
@@ -703,13 +703,13 @@ def test_how_edges_are_told_crosses_a_worker(bench: Bench, monkeypatch: pytest.M
     """What a worker was told of edges is in the phases that its coordinator gets."""
     clocks = Clocks(bench.gpu.clock, bench.gpu.clock, 76.0)
     monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: clocks))
-    monkeypatch.setattr(worker_session, "place", lambda cpus: None)
+    monkeypatch.setattr(session, "place", lambda cpus: None)
     here, there = Pipe()
-    engine = worker_session.RemoteEngine(START, there, sync_edges=sync_edges)
+    engine = session.RemoteEngine(START, there, sync_edges=sync_edges)
     orders = (m.Check(), m.WarmUp(None, 0.1, None, kernels=False), m.Take(SliceKind.TRACED), m.Unwind())
     for order in orders:
         m.send(here, order)
-    with pytest.raises(worker_session.Unwound):
+    with pytest.raises(session.Unwound):
         engine.measure(bench.workload, SimpleNamespace(nodeid="test_it"))  # type: ignore[arg-type]
     *_, taken = (m.receive_from_worker(here) for _ in orders)
     assert isinstance(taken, m.Taken)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_rlperf.measure.duet import Block, Duet, Duettist, Pair, one_cpu_per_pair, typical_shares
 from pytest_rlperf.measure.figures import by_cpu, by_wall, trimmed_mean
-from pytest_rlperf.measure.idle import IdleWatch
+from pytest_rlperf.measure.pairs import Block, Duet, Duettist, Pair, one_cpu_per_pair, typical_shares
+from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.slices import WARM_UP_MOST_S, slice_shape
 from pytest_rlperf.model import DeviceSlice, Pace, Phase, Shape, SliceKind, SliceRecord, Warm, log_ratios
 from pytest_rlperf.testing import FakeClock
@@ -637,9 +637,9 @@ def test_a_system_without_placement_is_left_alone() -> None:
 
 def test_pairs_go_round_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pair has the next of the CPUs this process may use, whatever their numbers; none where none is told."""
-    monkeypatch.setattr("pytest_rlperf.measure.duet.usable_cpus", lambda: (2, 3, 8))
+    monkeypatch.setattr("pytest_rlperf.measure.pairs.usable_cpus", lambda: (2, 3, 8))
     assert [one_cpu_per_pair(index) for index in range(5)] == [2, 3, 8, 2, 3]
-    monkeypatch.setattr("pytest_rlperf.measure.duet.usable_cpus", lambda: ())
+    monkeypatch.setattr("pytest_rlperf.measure.pairs.usable_cpus", lambda: ())
     assert one_cpu_per_pair(0) is None
 
 

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_rlperf import traces
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model import Gauge, Mode, TimerTree, Timing
-from pytest_rlperf.timers import formats
-from pytest_rlperf.timers.formats import mlagents
-from pytest_rlperf.timers.formats.building import DEEPEST, levels
+from pytest_rlperf.traces import mlagents
+from pytest_rlperf.traces.building import DEEPEST, levels
 
 SAMPLES = Path(__file__).parent / "samples"
 TRACE = SAMPLES / "torch_profiler_trace.json"
@@ -31,12 +31,12 @@ def parse(content: str | bytes | dict[str, Any] | list[Any]) -> list[TimerTree]:
     """Read a file of this content."""
     if isinstance(content, (dict, list)):
         content = json.dumps(content)
-    return formats.parse(content.encode() if isinstance(content, str) else content, "some.file")
+    return traces.parse(content.encode() if isinstance(content, str) else content, "some.file")
 
 
 def again(trees: Sequence[TimerTree], name: str) -> list[TimerTree]:
     """Return what comes back of trees that were written in a format."""
-    return formats.parse(formats.write(trees, name).encode(), "ours")
+    return traces.parse(traces.write(trees, name).encode(), "ours")
 
 
 def chain(depth: int) -> TimerTree:
@@ -58,7 +58,7 @@ def names_of(timing: Timing) -> list[tuple[int, str, int]]:
 def test_mlagents_sample_has_the_files_numbers() -> None:
     """Every node of a real timers.json is there, with its nanoseconds, count and parallelism."""
     raw = json.loads((SAMPLES / "mlagents_timers.json").read_text(encoding="utf-8"))
-    (tree,) = formats.read(SAMPLES / "mlagents_timers.json")
+    (tree,) = traces.read(SAMPLES / "mlagents_timers.json")
 
     def check(timing: Timing, node: dict[str, Any]) -> int:
         assert timing.total_ns == pytest.approx(node["total"] * 1e9, abs=0.5)
@@ -87,14 +87,14 @@ def test_mlagents_sample_is_written_as_it_was() -> None:
         else:
             yield place, round(value, 9) if isinstance(value, float) else value
 
-    assert dict(flat(mlagents.document(formats.read(path)[0]))) == pytest.approx(dict(flat(raw)), abs=2e-9)
-    assert list(dict(flat(json.loads(formats.write(formats.read(path), "mlagents"))))) == list(dict(flat(raw)))
+    assert dict(flat(mlagents.document(traces.read(path)[0]))) == pytest.approx(dict(flat(raw)), abs=2e-9)
+    assert list(dict(flat(json.loads(traces.write(traces.read(path), "mlagents"))))) == list(dict(flat(raw)))
 
 
 def test_sample_factory_log_has_all_its_trees() -> None:
     """A log of a parallel run gives each component's tree, by names and figures counted by hand in the file."""
     text = (SAMPLES / "sample_factory_run_parallel.txt").read_text(encoding="utf-8")
-    trees = formats.read(SAMPLES / "sample_factory_run_parallel.txt")
+    trees = traces.read(SAMPLES / "sample_factory_run_parallel.txt")
     assert [tree.name for tree in trees] == re.findall(r"^(.*) tree view:$", text, re.MULTILINE)
     assert len(trees) == 6
     figures = sorted(seconds for _, seconds in re.findall(r"(\w+): (\d+\.\d{4})", text))
@@ -112,7 +112,7 @@ def test_sample_factory_log_has_all_its_trees() -> None:
 def test_sample_factory_log_is_written_as_it_was(name: str) -> None:
     """What is written of a real log is that log, to the letter."""
     text = (SAMPLES / name).read_text(encoding="utf-8")
-    assert formats.write(formats.read(SAMPLES / name), "sample-factory") == text
+    assert traces.write(traces.read(SAMPLES / name), "sample-factory") == text
 
 
 def test_sample_factory_log_is_read_through_what_a_logger_adds() -> None:
@@ -126,7 +126,7 @@ def test_sample_factory_log_is_read_through_what_a_logger_adds() -> None:
             log += [f"{prefix}Workers joined: 2", "  File 'a.py', line 3", ""]
         log.append(f"\x1b[36m{prefix}{line}" if is_heading else f"{line}\x1b[0m\r")
     log.append(f"{prefix}Collected {{0: 4014080}}, FPS: 18463.7")
-    assert parse("\n".join(log)) == formats.read(SAMPLES / "sample_factory_run_parallel.txt")
+    assert parse("\n".join(log)) == traces.read(SAMPLES / "sample_factory_run_parallel.txt")
 
 
 def test_what_follows_a_tree_without_prefix_ends_it() -> None:
@@ -151,7 +151,7 @@ def test_flat_line_counts_where_there_is_no_tree() -> None:
 def test_torch_profiler_trace_has_the_files_numbers() -> None:
     """Counts, sums and extremes by name are those of the raw events; operators lie in the ranges around them."""
     raw = [event for event in json.loads(TRACE.read_text(encoding="utf-8"))["traceEvents"] if event["ph"] == "X"]
-    main, spans = formats.read(TRACE)
+    main, spans = traces.read(TRACE)
     assert (main.name, spans.name) == ("python, thread 20992 (python)", "Spans, PyTorch Profiler")
     assert main.metadata == {"pid": "20992", "tid": "20992"}
     counts: Counter[str] = Counter()
@@ -173,7 +173,7 @@ def test_torch_profiler_trace_has_the_files_numbers() -> None:
 
 def test_trace_may_be_packed() -> None:
     """A .json.gz, as torch's profiler writes it too, is known by its content."""
-    assert parse(gzip.compress(TRACE.read_bytes())) == formats.read(TRACE)
+    assert parse(gzip.compress(TRACE.read_bytes())) == traces.read(TRACE)
 
 
 # --------------------------------------------------------------------------- traces and profiles by hand
@@ -329,9 +329,9 @@ def test_everything_comes_back(name: str, trees: list[TimerTree]) -> None:
 @settings(max_examples=30, deadline=None)
 def test_one_tree_goes_through_json(tree: TimerTree) -> None:
     """One tree is one text, and integers stay integers."""
-    text = formats.tree_to_json(tree)
-    assert formats.tree_from_json(text) == tree == formats.tree_from_json(text.encode())
-    assert all(type(timing.total_ns) is int for _, timing in levels(formats.tree_from_json(text).root))
+    text = traces.tree_to_json(tree)
+    assert traces.tree_from_json(text) == tree == traces.tree_from_json(text.encode())
+    assert all(type(timing.total_ns) is int for _, timing in levels(traces.tree_from_json(text).root))
 
 
 def test_gauges_that_are_no_numbers_come_back() -> None:
@@ -409,7 +409,7 @@ def test_sample_factory_keeps_names_and_tenths_of_milliseconds(root: Timing) -> 
 @settings(max_examples=60, deadline=None)
 def test_sample_factory_text_can_always_be_written(tree: TimerTree) -> None:
     """No name breaks a line or its indentation."""
-    lines = formats.write([tree], "sample-factory").split("\n")
+    lines = traces.write([tree], "sample-factory").split("\n")
     for line in lines[1:-1]:
         assert re.fullmatch(r"(  )*(\S.*)?: \d+\.\d{4}", line)
 
@@ -420,7 +420,7 @@ def test_sample_factory_text_is_laid_out_as_theirs() -> None:
     mean = Timing("mean", 3, 9_000_000_000, mode=Mode.MEAN, recent_ns=(1_000_000_000, 2_000_000_000))
     parent = Timing("train", 1, 1_234_560_000, children=(leaf, Timing("a\n b", 1, 49_999), mean))
     tree = TimerTree(Timing("Learner 0 profile", 1, 0, children=(parent, Timing("misc", 1, 0))))
-    assert formats.write([tree], "sample-factory") == (
+    assert traces.write([tree], "sample-factory") == (
         "Learner 0 profile tree view:\nmisc: 0.0000\ntrain: 1.2346\n  last: 2.0000, a b: 0.0000, mean: 1.5000\n"
     )
 
@@ -460,7 +460,7 @@ def shrunk(timing: Timing) -> Timing:
 def test_chrome_trace_means_the_same_to_others(root: Timing) -> None:
     """Who nests our events by time, as viewers do, sees our names and totals."""
     root = long_enough(root)
-    document = json.loads(formats.write([TimerTree(root)], "chrome"))
+    document = json.loads(traces.write([TimerTree(root)], "chrome"))
     del document["otherData"]
     (tree,) = parse(document)
     (top,) = tree.root.children
@@ -473,7 +473,7 @@ def test_chrome_bars_nest_on_every_track(tree: TimerTree) -> None:
     """No bar of a track overlaps another in part, also where children took longer than their parent."""
     small = replace(tree, root=shrunk(tree.root), workers=())
     tracks: dict[int, list[dict[str, Any]]] = {}
-    for one in json.loads(formats.write([small], "chrome"))["traceEvents"]:
+    for one in json.loads(traces.write([small], "chrome"))["traceEvents"]:
         if one["ph"] == "X":
             tracks.setdefault(one["tid"], []).append(one)
     assert len(tracks) == 1 + sum(timing.is_parallel for _, timing in small.root.walk())
@@ -487,7 +487,7 @@ def test_chrome_bars_nest_on_every_track(tree: TimerTree) -> None:
             open_.append((one["args"]["depth"], start + length))
 
 
-@pytest.mark.parametrize("name", formats.FORMATS)
+@pytest.mark.parametrize("name", traces.FORMATS)
 def test_deep_trees_come_back(name: str) -> None:
     """300 levels are no trouble in any format."""
     assert len(list(levels(again([chain(300)], name)[0].root))) == 301
@@ -496,22 +496,22 @@ def test_deep_trees_come_back(name: str) -> None:
 def test_tree_deeper_than_json_can_be_is_an_error() -> None:
     """ML-Agents' JSON nests as the tree does: the way out is a format that does not."""
     with pytest.raises(TimerFileError, match="too deeply for ML-Agents' JSON; write them as json"):
-        formats.write([chain(5000)], "mlagents")
-    assert '"depth": 5000' in formats.write([chain(5000)], "json")
+        traces.write([chain(5000)], "mlagents")
+    assert '"depth": 5000' in traces.write([chain(5000)], "json")
 
 
 def test_mlagents_holds_one_tree() -> None:
     """Several trees are not squeezed into a file for one."""
     with pytest.raises(TimerFileError, match="holds one tree, these are 2: choose one"):
-        formats.write([chain(1), chain(1)], "mlagents")
+        traces.write([chain(1), chain(1)], "mlagents")
 
 
 # --------------------------------------------------------------------------- files nobody can read
 
-OWN = json.loads(formats.tree_to_json(chain(2)))
+OWN = json.loads(traces.tree_to_json(chain(2)))
 NODE = {"total": 1.0, "count": 1}
 DEEP_ROWS = [{"depth": depth, "name": "a", "count": 1, "total_ns": 1} for depth in range(DEEPEST + 2)]
-OURS = json.loads(formats.write([TimerTree(Timing("root", 1, 1), workers=(chain(1),))], "chrome"))
+OURS = json.loads(traces.write([TimerTree(Timing("root", 1, 1), workers=(chain(1),))], "chrome"))
 
 
 def changed(document: dict[str, Any], *path: str | int, to: Any) -> dict[str, Any]:
@@ -682,40 +682,40 @@ def test_unreadable_file_names_its_place(content: str | bytes | dict[str, Any] |
 def test_any_bytes_are_trees_or_an_error(data: bytes) -> None:
     """No content raises anything else."""
     with suppress(TimerFileError):
-        formats.parse(data, "x")
+        traces.parse(data, "x")
 
 
-@given(data=st.data(), name=st.sampled_from(list(formats.FORMATS)))
+@given(data=st.data(), name=st.sampled_from(list(traces.FORMATS)))
 @settings(max_examples=200, deadline=None)
 def test_damaged_files_are_trees_or_an_error(data: st.DataObject, name: str) -> None:
     """A real file with a piece cut out or put in is read or refused."""
-    content = formats.write([formats.read(SAMPLES / "mlagents_timers.json")[0]], name).encode()
+    content = traces.write([traces.read(SAMPLES / "mlagents_timers.json")[0]], name).encode()
     start = data.draw(st.integers(0, len(content)))
     end = data.draw(st.integers(start, len(content)))
     piece = data.draw(st.sampled_from([b"", b"0", b'"', b"{", b"]", b"null", b"-", b"\n", b"1e999", b"\xff"]))
     with suppress(TimerFileError):
-        formats.parse(content[:start] + piece + content[end:], "x")
+        traces.parse(content[:start] + piece + content[end:], "x")
 
 
 def test_cut_off_json_is_always_an_error() -> None:
     """Wherever a file was cut off, nothing is read of it."""
     for name in ("json", "mlagents", "chrome", "speedscope"):
-        content = formats.write([chain(2)], name).strip().encode()
+        content = traces.write([chain(2)], name).strip().encode()
         for end in range(len(content)):
             with pytest.raises(TimerFileError):
-                formats.parse(content[:end], "x")
+                traces.parse(content[:end], "x")
 
 
 @pytest.mark.parametrize("path", ["missing.json", ".", "nul\0.json"])
 def test_file_that_cannot_be_opened(path: str, tmp_path: Path) -> None:
     """No such file, a directory or no name at all: the same error."""
     with pytest.raises(TimerFileError, match=r"cannot read .*; give the path of a file that can be read"):
-        formats.read(tmp_path / path)
+        traces.read(tmp_path / path)
 
 
 def test_one_tree_is_asked_of_our_json() -> None:
     """What two processes exchange is our own JSON of one tree, nothing else."""
     with pytest.raises(TimerFileError, match="the text holds 2 trees, expected one"):
-        formats.tree_from_json(formats.write([chain(1), chain(1)], "json"))
+        traces.tree_from_json(traces.write([chain(1), chain(1)], "json"))
     with pytest.raises(TimerFileError, match="worker 3 cannot be read: this JSON is in no format"):
-        formats.tree_from_json(formats.write([chain(1)], "mlagents"), "worker 3")
+        traces.tree_from_json(traces.write([chain(1)], "mlagents"), "worker 3")

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
+from pytest_rlperf.devices import CudaDriver, DeviceClockError, EventClock, Tape, clock_for, devices_of
 from pytest_rlperf.model import Bound, DeviceTimes, Phase
 from pytest_rlperf.timers import hierarchical_timer as timer
 from pytest_rlperf.timers import recording_into
-from pytest_rlperf.timers.clocks import CudaDriver, DeviceClockError, EventClock, clock_for
-from pytest_rlperf.timers.device import Tape, devices_of
 
 CYCLES = 20_000_000  # of a kernel that only waits: some 10 ms
 

@@ -8,8 +8,8 @@ from library_checks import harvested, write_documented_tests
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.probes import attached, standing_probes
 from pytest_rlperf.timers import recording
-from pytest_rlperf.timers.probes import attached, standing_probes
 
 pytestmark = pytest.mark.torch
 

@@ -20,8 +20,8 @@ from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Phase, Workload
+from pytest_rlperf.probes import attached
 from pytest_rlperf.timers import recording
-from pytest_rlperf.timers.probes import attached
 
 tianshou: Any = pytest.importorskip("tianshou")
 gymnasium: Any = pytest.importorskip("gymnasium")

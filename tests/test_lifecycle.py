@@ -1135,7 +1135,7 @@ ONCE = """
 
     def test_nothing_else_is_loaded():
         loaded = {name for name in sys.modules if name.startswith("pytest_rlperf.")}
-        assert not loaded & {"pytest_rlperf.run", "pytest_rlperf.coordinator", "pytest_rlperf.measure.pool"}
+        assert not loaded & {"pytest_rlperf.run.hooks", "pytest_rlperf.run.loop", "pytest_rlperf.workers.pool"}
 """
 
 AUDIT = """

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_rlperf.options import MARKER, OPTIONS, Config, Option, read_config
-from pytest_rlperf.values import (
+from pytest_rlperf.options import (
+    MARKER,
+    OPTIONS,
+    Config,
+    Option,
     parse_alpha,
     parse_confirm,
     parse_duration,
@@ -24,6 +27,7 @@ from pytest_rlperf.values import (
     parse_slowdowns,
     parse_spec,
     parse_tolerance,
+    read_config,
 )
 
 # --------------------------------------------------------------------------- one value at a time

@@ -18,7 +18,8 @@ import msgspec
 import pytest
 from pytest_benchmark.stats import Metadata
 
-from pytest_rlperf import hierarchical_timer
+from pytest_rlperf import hierarchical_timer, traces
+from pytest_rlperf.devices import EventClock, Tape
 from pytest_rlperf.model import (
     CounterChange,
     Estimate,
@@ -46,9 +47,6 @@ from pytest_rlperf.report.reading import ReadingError, RunFile, SelfcheckFile, p
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
 from pytest_rlperf.report.trace import perfetto_document, speedscope_document, write_traces
 from pytest_rlperf.testing import FakeClock, VirtualGPU
-from pytest_rlperf.timers import formats
-from pytest_rlperf.timers.clocks import EventClock
-from pytest_rlperf.timers.device import Tape
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import recording_into
 from pytest_rlperf.timers.scope import PROCESS
@@ -292,7 +290,7 @@ def test_traces_read_back_as_trees(tmp_path: Path) -> None:
     ]
     assert all(part.isascii() and part.isprintable() and part == Path(part).name for part in (p.name for p in paths))
     for path in paths[:2]:
-        host, device, further = formats.read(path)
+        host, device, further = traces.read(path)
         assert host.at("call", "update", "critic").total_ns == 1_000_000
         assert device.at("update", "critic").total_ns == 1_500_000
         assert further.at("copy").total_ns == 2_000_000

@@ -21,7 +21,7 @@ from pytest_rlperf.components.reference import PPO, SAC, ReplayBuffer, make_vec_
 from pytest_rlperf.components.reference.envs import SYNTHETIC_ID  # noqa: E402
 from pytest_rlperf.components.sac import sac_workload  # noqa: E402
 from pytest_rlperf.judge.counters import compare, told  # noqa: E402
-from pytest_rlperf.measure.counters import count, learn  # noqa: E402
+from pytest_rlperf.measure.counting_pass import count, learn  # noqa: E402
 from pytest_rlperf.model import CounterChange, Counting, Workload  # noqa: E402
 
 if TYPE_CHECKING:

@@ -23,11 +23,11 @@ import numpy as np
 import pytest
 
 from pytest_rlperf.model import Probe
+from pytest_rlperf.probes import LiveTimers, Phases, ProbeError, attached, probes_for, standing_probes
+from pytest_rlperf.probes.naming import moves_targets
+from pytest_rlperf.probes.reached import reached
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import Tree, hierarchical_timer, recording
-from pytest_rlperf.timers.probes import LiveTimers, Phases, ProbeError, attached, probes_for, standing_probes
-from pytest_rlperf.timers.probes.naming import moves_targets
-from pytest_rlperf.timers.probes.reached import reached
 
 T = TypeVar("T")
 Figures = dict[str, tuple[float, float]]

@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 
 from pytest_rlperf.components.sac import counted_steps
-from pytest_rlperf.testing import FakeClock
-from pytest_rlperf.timers import Tree, hierarchical_timer, recording
-from pytest_rlperf.timers.probes import (
+from pytest_rlperf.probes import (
     Backward,
     Forward,
     OptimizerSteps,
@@ -27,6 +25,8 @@ from pytest_rlperf.timers.probes import (
     probes_for,
     standing_probes,
 )
+from pytest_rlperf.testing import FakeClock
+from pytest_rlperf.timers import Tree, hierarchical_timer, recording
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -293,7 +293,7 @@ def test_standing_probes_leave_nothing(clock: FakeClock) -> None:
 TORCHRL = """
 import sys
 from pytest_rlperf.timers import recording, hierarchical_timer
-from pytest_rlperf.timers.probes import attached, quieten_torchrl, standing_probes
+from pytest_rlperf.probes import attached, quieten_torchrl, standing_probes
 import torch
 from torchrl import _utils
 from torchrl.envs import GymEnv

@@ -10,10 +10,10 @@ import pytest
 
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.judge.saying import without_advice
-from pytest_rlperf.ledger import Ledger
 from pytest_rlperf.model import Allowance, Estimate, Figures, Outcome, Reason, Result, Status, Verdict, WorkerRecord
 from pytest_rlperf.options import read_config
-from pytest_rlperf.saving import save
+from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.run.saving import save
 
 NewLedger = Callable[..., Ledger]
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_rlperf.attribution import ProfilerBusyError, refuse_company, shares
+from pytest_rlperf.attribution.environments import is_environment
+from pytest_rlperf.attribution.expressions import Expressions, steps_of
+from pytest_rlperf.attribution.owners import NativeOwners
 from pytest_rlperf.model.counting import Share
 from pytest_rlperf.report.shares import shares_lines
-from pytest_rlperf.timers.shares import ProfilerBusyError, refuse_company, shares
-from pytest_rlperf.timers.shares.environments import is_environment
-from pytest_rlperf.timers.shares.expressions import Expressions, steps_of
-from pytest_rlperf.timers.shares.owners import NativeOwners
 
 BIG = np.ones((200, 200))
 SMALL = np.ones(8)

@@ -19,16 +19,16 @@ from pathlib import Path
 import pytest
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.measure.messages import PROTOCOL
-from pytest_rlperf.measure.sides import build, environment, foreign
-from pytest_rlperf.measure.sides.cache import Cache
-from pytest_rlperf.measure.sides.environment import make_environment, mapped_search_path, site_packages, start_path
-from pytest_rlperf.measure.sides.git import find_repository
-from pytest_rlperf.measure.sides.installs import How
-from pytest_rlperf.measure.sides.loaded import importers_of, loaded_files
-from pytest_rlperf.measure.sides.packages import Package, packages_under_test, why_build
-from pytest_rlperf.measure.sides.verify import check_loaded
 from pytest_rlperf.model.sides import Project, Side, Sides
+from pytest_rlperf.sides import build, environment, foreign
+from pytest_rlperf.sides.cache import Cache
+from pytest_rlperf.sides.environment import make_environment, mapped_search_path, site_packages, start_path
+from pytest_rlperf.sides.git import find_repository
+from pytest_rlperf.sides.installs import How
+from pytest_rlperf.sides.loaded import importers_of, loaded_files
+from pytest_rlperf.sides.packages import Package, packages_under_test, why_build
+from pytest_rlperf.sides.verify import check_loaded
+from pytest_rlperf.workers.messages import PROTOCOL
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
 
@@ -882,7 +882,7 @@ def test_other_interpreter_needs_the_same_protocol(tree: Path, tmp_path: Path, m
     monkeypatch.delenv("PYTHONPATH", raising=False)  # which stands before what an interpreter has installed
     venv.create(tmp_path / "old", symlinks=True)
     files = {"pytest.py": "", "pytest_rlperf/__init__.py": "", "pytest_rlperf/measure/__init__.py": ""}
-    files |= {"pytest_rlperf/measure/messages.py": "PROTOCOL = 0", "pytest_rlperf/measure/worker.py": ""}
+    files |= {"pytest_rlperf/workers/messages.py": "PROTOCOL = 0", "pytest_rlperf/workers/worker.py": ""}
     write(site_packages(tmp_path / "old"), files)
     with pytest.raises(SideError, match=rf"another version of pytest-rlperf \(protocol 0, here {PROTOCOL}\)"):
         python_sides(tree, tmp_path / "old/bin/python")

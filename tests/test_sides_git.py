@@ -14,13 +14,13 @@ import psutil
 import pytest
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.measure.sides import cache as cache_module
-from pytest_rlperf.measure.sides.cache import Cache, open_cache
-from pytest_rlperf.measure.sides.command import run
-from pytest_rlperf.measure.sides.git import find_repository
-from pytest_rlperf.measure.sides.prepare import commit_sides, prepare_sides
-from pytest_rlperf.measure.sides.spec import DirSpec, GitSpec, PipSpec, PythonSpec, Spec, parse_spec
 from pytest_rlperf.model.sides import Project, Side, Sides
+from pytest_rlperf.sides import cache as cache_module
+from pytest_rlperf.sides.cache import Cache, open_cache
+from pytest_rlperf.sides.command import run
+from pytest_rlperf.sides.git import find_repository
+from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
+from pytest_rlperf.sides.spec import DirSpec, GitSpec, PipSpec, PythonSpec, Spec, parse_spec
 
 
 @pytest.fixture(autouse=True)
@@ -927,7 +927,7 @@ def test_failed_build_leaves_nothing(cache: Cache) -> None:
 _BUILDER = """
 import os, signal, sys
 from pathlib import Path
-from pytest_rlperf.measure.sides.cache import Cache
+from pytest_rlperf.sides.cache import Cache
 
 def build(directory):
     (directory / "file").write_text("half")

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from pytest_rlperf.measure.sides.build import is_satisfied, run_pip
-from pytest_rlperf.measure.sides.environment import make_environment
-from pytest_rlperf.measure.sides.verify import check_loaded
 from pytest_rlperf.model.sides import Project, Side, Sides
+from pytest_rlperf.sides.build import is_satisfied, run_pip
+from pytest_rlperf.sides.environment import make_environment
+from pytest_rlperf.sides.verify import check_loaded
 
 CONFTEST = """
 import pytest
@@ -68,7 +68,7 @@ py.install_sources('src/mylib/__init__.py', subdir: 'mylib')
 PREPARE = """
 import dataclasses, json, sys
 from pathlib import Path
-from pytest_rlperf.measure.sides.prepare import prepare_sides
+from pytest_rlperf.sides.prepare import prepare_sides
 from pytest_rlperf.model.sides import Project
 
 root = Path(sys.argv[1])
@@ -94,7 +94,7 @@ import json, sys
 start = json.loads(sys.argv[1])
 sys.path[:] = start["path"]
 import pytest
-from pytest_rlperf.measure.sides.loaded import loaded_files
+from pytest_rlperf.sides.loaded import loaded_files
 quiet = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:rlperf"]
 code = pytest.main([*quiet, *start["args"], *start["files"]])
 print("LOADED", json.dumps(loaded_files(start["watched"], start["packages"])))

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from pytest_rlperf.measure.figures import trimmed_mean
+from pytest_rlperf.measure.one_side import Solo, measure_solo
 from pytest_rlperf.measure.slices import slice_shape
-from pytest_rlperf.measure.solo import Solo, measure_solo
 from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.testing import FakeClock
 

@@ -23,7 +23,7 @@ import pytest
 
 from pytest_rlperf.model import Mode, TimerTree, Timing
 from pytest_rlperf.timers import Tree, component, hierarchical_timer, merge, recording
-from pytest_rlperf.timers.formats import tree_from_json, tree_to_json
+from pytest_rlperf.traces import tree_from_json, tree_to_json
 
 SCRIPTS = Path(__file__).parent / "processes"
 WORKERS, ROUNDS, STEPS = 2, 2, 5  # as in processes/worlds.py, which needs gymnasium

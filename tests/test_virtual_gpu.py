@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_rlperf.devices import Driver, Memory
 from pytest_rlperf.model import Conditions
 from pytest_rlperf.testing import FakeClock, VirtualEvent, VirtualGPU
-from pytest_rlperf.timers.clocks import Driver, Memory
 
 
 def recorded(gpu: VirtualGPU) -> VirtualEvent:

@@ -657,7 +657,7 @@ def test_another_interpreter_needs_no_coverage(tmp_path: Path) -> None:
 def test_options_of_pytest_cov_are_taken_with_and_without_it(tmp_path: Path) -> None:
     """What stands in for pytest-cov where it is missing leaves it alone where it is there."""
     flags = ("--cov", "--cov-append", "--cov-branch", "--cov-report=term", "--cov-config=none", "--no-cov-on-fail")
-    plugin = ("-p", "pytest_rlperf.measure.uncovered", "--no-cov", "--cov=test_it")
+    plugin = ("-p", "pytest_rlperf.workers.no_coverage", "--no-cov", "--cov=test_it")
     result = run(tmp_path, *plugin, *flags, tests=SIMPLE)
     assert result.code == 0, result.text
     assert "TOTAL" not in result.out

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pytest_rlperf.baseline.accelerators import accelerators
-from pytest_rlperf.measure.kernel import VERSION
+from pytest_rlperf.measure.kernels import VERSION
 from pytest_rlperf.model import Machine
 
 

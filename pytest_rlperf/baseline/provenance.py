@@ -10,9 +10,9 @@ from importlib.metadata import PackageNotFoundError, distributions, packages_dis
 from pathlib import Path
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.measure.sides.command import run
-from pytest_rlperf.measure.sides.git import code_paths
 from pytest_rlperf.model import Provenance
+from pytest_rlperf.sides.command import run
+from pytest_rlperf.sides.git import code_paths
 
 _GIT_LIMIT_S = 60.0
 

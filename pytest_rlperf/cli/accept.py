@@ -36,7 +36,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.baseline.store import BaselineError, Store
-    from pytest_rlperf.values import parse_name, parse_reason
+    from pytest_rlperf.options import parse_name, parse_reason
 
     try:
         reason, name = parse_reason(arguments.reason), parse_name(arguments.baseline)
@@ -103,7 +103,7 @@ def _checked(run: RunFile, keys: list[str], path: str) -> Provenance:
 def _refusal(key: str, run: RunFile) -> str | None:
     """Return why a test's figures cannot be stored, None where they can."""
     from pytest_rlperf.judge.verdict import broken_rule
-    from pytest_rlperf.measure.solo import WORKERS
+    from pytest_rlperf.measure.one_side import WORKERS
 
     outcome = run.tests[key]
     workers = outcome.result.workers

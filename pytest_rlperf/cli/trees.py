@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from pytest_rlperf import traces
 from pytest_rlperf.cli.command import Command, Exit, complain, print_text, width
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model import TimerTree
-from pytest_rlperf.timers import formats
 
 _TEXT = "text"
 
@@ -25,7 +25,7 @@ def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=[_TEXT, *formats.FORMATS],
+        choices=[_TEXT, *traces.FORMATS],
         default=_TEXT,
         help="what to write: a table (text, the default), or the trees in one of the formats that are read",
     )
@@ -51,7 +51,7 @@ def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
         elif arguments.format == _TEXT:
             _print_trees(paths, read)
         elif complete:  # a document that lacks something looks like one that has it all
-            print_text(formats.write([tree for trees in read.values() for tree in trees], arguments.format))
+            print_text(traces.write([tree for trees in read.values() for tree in trees], arguments.format))
     except TimerFileError as error:
         complain(error)
         return Exit.USAGE
@@ -59,7 +59,7 @@ def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 
 
 def _read(path: str) -> list[TimerTree]:
-    return formats.parse(sys.stdin.buffer.read(), "standard input") if path == "-" else formats.read(path)
+    return traces.parse(sys.stdin.buffer.read(), "standard input") if path == "-" else traces.read(path)
 
 
 def _chosen(trees: list[TimerTree], path: str, arguments: argparse.Namespace) -> list[TimerTree]:

@@ -26,7 +26,7 @@ from types import coroutine
 from typing import Any, TypeVar, cast
 
 from pytest_rlperf.compat.mlagents_tree import TIMER_FORMAT_VERSION, GaugeNode, TimerNode, TimerStack
-from pytest_rlperf.timers.pausing import pauses, pausing
+from pytest_rlperf.timers.decorate import pauses, pausing
 
 __all__ = [
     "TIMER_FORMAT_VERSION",

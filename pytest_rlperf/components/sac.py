@@ -14,8 +14,8 @@ from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.components.training import Training, counted_steps
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Harvest, Pace, Workload
+from pytest_rlperf.probes import UpdateSections
 from pytest_rlperf.timers import hierarchical_timer
-from pytest_rlperf.timers.probes import UpdateSections
 
 __all__ = ["counted_steps", "sac_workload"]
 

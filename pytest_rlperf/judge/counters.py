@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from pytest_rlperf.counters.names import NAMES, STEPS
 from pytest_rlperf.model import CounterChange, Counting, Reason, Status, Verdict
-from pytest_rlperf.timers.counting.names import NAMES, STEPS
 
 EVERY = ("*",)
 _TOLD_MOST = 4  # counts of one phase

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple
 
-from pytest_rlperf.measure.kernel import ITERATIONS
+from pytest_rlperf.measure.kernels import ITERATIONS
 from pytest_rlperf.measure.slowdown import work
 from pytest_rlperf.model import Shape
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import resource
+import statistics
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -11,8 +12,8 @@ from itertools import repeat
 
 import psutil
 
+from pytest_rlperf.measure.attribution_pass import explain
 from pytest_rlperf.measure.device import Accelerator, find_accelerator
-from pytest_rlperf.measure.explaining import explain
 from pytest_rlperf.measure.library import DeviceLibrary, Torch, used_between
 from pytest_rlperf.measure.placement import ActivityWatch, cpu_reader
 from pytest_rlperf.measure.rounds import (
@@ -27,14 +28,48 @@ from pytest_rlperf.measure.rounds import (
     steady_shape,
     traced_shape,
 )
-from pytest_rlperf.measure.settling import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S, settle
 from pytest_rlperf.measure.slowdown import steps_for
-from pytest_rlperf.measure.tracing import Trace, Tracer
+from pytest_rlperf.measure.tracing_pass import Trace, Tracer
 from pytest_rlperf.model import Pace, Shape, Share, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.model.spans import Span
-from pytest_rlperf.timers.probes import attached, quieten_torchrl
+from pytest_rlperf.probes import attached, quieten_torchrl
 
 __all__ = ["SLICE_S", "WARM_UP_MOST_S", "WARM_UP_S", "Clocks", "Meter", "slice_figure_ns", "slice_shape"]
+
+WARM_UP_S = 0.25
+WARM_UP_MOST_S = 2.0
+WARM_UP_AGAIN_S = 0.1
+_BLOCK_S = 0.02
+
+
+def settle(timed: Timed, limit_s: float, clocks: Clocks) -> float:
+    """Run blocks of calls until their median stops falling; return the mean seconds of a call by then."""
+    __tracebackhide__ = True
+    clock = clocks.wall_ns
+    deadline_ns = clock() + int(1e9 * min(limit_s, WARM_UP_MOST_S))
+    enough_ns = clock() + int(1e9 * min(limit_s, WARM_UP_S))
+    iterations = 1
+    medians: list[float] = []
+    means: list[float] = []
+    while True:
+        block_ns: list[float] = []
+        block_end_ns = clock() + int(1e9 * _BLOCK_S)
+        while True:
+            if timed.setup is not None:
+                timed.setup()
+            block_ns.append(round_ns(timed, iterations, clock) / iterations)
+            if timed.setup is None and block_ns[-1] * iterations < 10 * clocks.floor_ns:
+                iterations *= 4  # the clock would be most of so short a round
+            if clock() >= block_end_ns:
+                break
+        medians.append(statistics.median(block_ns))
+        means.append(statistics.fmean(block_ns))
+        falling = len(medians) > 1 and medians[-1] < 0.98 * min(medians[-4:-1])
+        now_ns = clock()
+        if now_ns >= deadline_ns or (now_ns >= enough_ns and not falling):
+            # Calls may be of different lengths, which a block's mean tells, and one stall is one block's.
+            return statistics.median(means[-3:]) / 1e9
+
 
 _KERNEL_WARM_UP_S = 0.05
 

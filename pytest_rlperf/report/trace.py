@@ -1,7 +1,7 @@
 """One iteration as files for trace viewers: Chrome's trace events for Perfetto, and speedscope's profiles.
 
 Here bars are what happened and when, in contrast to a tree of timers, whose bars are sums
-(:mod:`pytest_rlperf.timers.formats`). Each track is a thread to Perfetto and a profile to speedscope.
+(:mod:`pytest_rlperf.traces`). Each track is a thread to Perfetto and a profile to speedscope.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
+from pytest_rlperf.devices import Memory
 from pytest_rlperf.model import Conditions
 from pytest_rlperf.testing.clock import FakeClock
 from pytest_rlperf.testing.memory import CachingAllocator, VirtualTensor
 from pytest_rlperf.testing.queues import NOT_PERMITTED, Streams, VirtualEvent, VirtualGraph, elapsed_ms
-from pytest_rlperf.timers.clocks import Memory
 
 _HOST_TO_DEVICE_BYTES_PER_S = 16e9
 _MALLOC_S = 100e-6  # what asking the device for memory takes the host
@@ -18,7 +18,7 @@ _MALLOC_S = 100e-6  # what asking the device for memory takes the host
 class VirtualGPU:
     """A GPU whose work takes the time it is told, by a clock that stands still otherwise.
 
-    It is a :class:`~pytest_rlperf.timers.clocks.Driver`, so ``EventClock(gpu, host_ns=gpu.clock)`` tells its time, and
+    It is a :class:`~pytest_rlperf.devices.Driver`, so ``EventClock(gpu, host_ns=gpu.clock)`` tells its time, and
     within ``driving(gpu)`` clocks are found by its name. ``launch_s`` is what a launch takes the host, ``event_s`` what
     recording an event does, ``drift`` how much faster the device's clock runs than the host's.
 

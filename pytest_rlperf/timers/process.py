@@ -12,12 +12,33 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
 
 from pytest_rlperf.model import Mode, TimerTree
-from pytest_rlperf.timers import arming, ray
+from pytest_rlperf.timers import arming
 from pytest_rlperf.timers.decorate import decorate, name_of
 from pytest_rlperf.timers.node import WINDOW, key_of
 from pytest_rlperf.timers.scope import NOTHING, PROCESS, Scope, Timer, TreeScope
 from pytest_rlperf.timers.stack import ClockNs, Switch, watch_tasks
 from pytest_rlperf.timers.tree import Tree
+
+_names: dict[str, str] = {}  # by the actor's or the worker's id
+
+
+def worker_name() -> str | None:
+    """Return what an actor, or a worker that runs tasks, is called; None in a driver and where there is no Ray."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    if context.worker.mode != ray.WORKER_MODE:
+        return None
+    actor: str | None = context.get_actor_id()
+    identity: str = actor or context.get_worker_id()
+    if identity not in _names:
+        kind = (context.get_task_name() or "").partition(".")[0] if actor else ""
+        given: str = context.get_actor_name() or "" if actor else ""
+        # An actor may be named for each of its calls; the first name stays, so that reports add up.
+        _names[identity] = given or f"{kind or ('actor' if actor else 'worker')} {identity[:8]}"
+    return _names[identity]
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -159,7 +180,7 @@ def _whole(seen: TimerTree, parts: list[TimerTree]) -> TimerTree:
     multiprocessing = sys.modules.get("multiprocessing")
     name = _MAIN if multiprocessing is None else multiprocessing.current_process().name
     if name == _MAIN:
-        name = ray.worker_name() or name
+        name = worker_name() or name
     return replace(seen, root=replace(seen.root, name=name), workers=(*parts, *seen.workers))
 
 
@@ -242,7 +263,7 @@ def recording_into(tree: Tree) -> Iterator[None]:
         arming.refuse("recording()")
         yield
         return
-    from pytest_rlperf.timers.device.compiled import keep_out  # which needs trees, as this does
+    from pytest_rlperf.devices.compiled import keep_out  # which needs trees, as this does
 
     _refuse_within_recording("recording()")
     keep_out()

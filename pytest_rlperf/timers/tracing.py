@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from pytest_rlperf.devices import spans as marked
+from pytest_rlperf.devices.edges import Edge, Lane, Moment, TapedStack, TapedTree
+from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.model import Probe
 from pytest_rlperf.model.spans import Span
-from pytest_rlperf.timers.device import spans as marked
-from pytest_rlperf.timers.device.edges import Edge, Lane, Moment, TapedStack, TapedTree
-from pytest_rlperf.timers.device.tape import Tape
+from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.timers.node import Node
-from pytest_rlperf.timers.probes.attach import attached
 from pytest_rlperf.timers.process import recording_into
 from pytest_rlperf.timers.stack import ClockNs
 

@@ -15,9 +15,9 @@ from rlox.collectors import RolloutCollector
 from pytest_rlperf.components.arrays import leaves, to_numpy
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Probe
+from pytest_rlperf.probes.attach import Undo, put, together
+from pytest_rlperf.probes.functions import replace_method
 from pytest_rlperf.timers import hierarchical_timer
-from pytest_rlperf.timers.probes.attach import Undo, put, together
-from pytest_rlperf.timers.probes.functions import replace_method
 
 _TOLERANCE = 1e-3  # of log-probabilities and values that are computed again, in one batch
 

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from pytest_rlperf.components.arrays import check_device, to_numpy
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.timers.probes.attach import put
+from pytest_rlperf.probes.attach import put
 
 _TOLERANCE = 1e-3  # of advantages that are normalised again
 

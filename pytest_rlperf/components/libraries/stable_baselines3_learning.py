@@ -19,8 +19,8 @@ from stable_baselines3.common.logger import Logger
 from pytest_rlperf.components.arrays import check_device, leaves, to_numpy
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Probe
-from pytest_rlperf.timers.probes import probes_for
-from pytest_rlperf.timers.probes.attach import put
+from pytest_rlperf.probes import probes_for
+from pytest_rlperf.probes.attach import put
 
 _BATCHES_AT_LEAST = 4  # an agent's empty buffer is filled with, to sample from
 _ROWS_JUDGED = 1024  # of a rollout, by the policy that is said to have made it

@@ -20,9 +20,9 @@ from tianshou.utils.torch_utils import policy_within_training_step
 from pytest_rlperf.components.arrays import leaves
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Probe
+from pytest_rlperf.probes import probes_for
+from pytest_rlperf.probes.attach import Undo, put, together
 from pytest_rlperf.timers import hierarchical_timer
-from pytest_rlperf.timers.probes import probes_for
-from pytest_rlperf.timers.probes.attach import Undo, put, together
 
 # The last is what moves target networks: UpdateSections looks for such in the module of an updater's class.
 __all__ = ["TianshouRoller", "TianshouUpdater", "polyak_parameter_update"]

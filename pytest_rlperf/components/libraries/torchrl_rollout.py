@@ -12,8 +12,8 @@ from torchrl.objectives.value.advantages import ValueEstimatorBase
 
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Probe
+from pytest_rlperf.probes.attach import Undo, put, together
 from pytest_rlperf.timers import hierarchical_timer
-from pytest_rlperf.timers.probes.attach import Undo, put, together
 
 _TOLERANCE = 1e-4  # of log-probabilities that are computed again, in one batch
 _MASK = ("collector", "mask")

@@ -1,0 +1,242 @@
+"""Calls: of Python functions, and of native ones by the module they are of."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import threading
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodDescriptorType, MethodType, ModuleType
+from typing import Any, cast
+
+from pytest_rlperf.counters.instrument import CannotCountError, TotalsInstrument
+from pytest_rlperf.counters.sources import is_own
+
+_TOOLS = (4, 3, 5, 2)  # of sys.monitoring: 0 is for debuggers, 1 for coverage, and probes look from 3 on
+_RESUMED = "torch_dynamo_resume_in_"  # what torch.compile calls the code after a graph break
+_COMPILED = "__compiled_fn"  # and what code calls that has graphs
+_STANDARD = sys.stdlib_module_names
+_USED_BY_TIMERS = frozenset({"_thread", "builtins", "gc", "sys", "time", "torch"})
+
+
+class Calls(TotalsInstrument):
+    """Counts the calls that the interpreter tells of, and graphs that torch.compile made, by the code that runs them.
+
+    Native functions that are called by name are told of; operators, and before Python 3.12 ufuncs, are not. Types are
+    left out: which of them are native cannot be told. What timers and probes do is not counted. ``has_other_threads``
+    says that PyTorch was called in another thread than this.
+    """
+
+    names: tuple[str, ...] = ("python_calls", "native_calls", "graphs", "graph_breaks", "recompiles")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+        self.has_other_threads = False
+        self._codes: dict[int, tuple[CodeType, int]] = {}  # by identity: equal code may be another's
+        self._natives: dict[Hashable, tuple[int, str]] = {}
+
+    def on(self) -> AbstractContextManager[None]:
+        """Count while the body runs."""
+        return _Monitoring(self) if sys.version_info >= (3, 12) else _Profiling(self)
+
+    def note_compiled(self, frames: int) -> None:
+        """Count code that was compiled anew."""
+        self.totals.packed += frames * self.totals.unit("recompiles")
+
+    @property
+    def ran_compiled(self) -> bool:
+        """Whether code that torch.compile made has been run."""
+        return any(_is_compiled(code) for code, _ in self._codes.values())
+
+    def note_python(self, code: CodeType) -> None:
+        """Count a call of a Python function."""
+        try:
+            unit = self._codes[id(code)][1]
+        except KeyError:
+            unit = self._learn(code)
+        self.totals.packed += unit
+
+    def note_native(self, caller: CodeType, function: Any) -> None:
+        """Count a call of a native function."""
+        key = _key_of(function)
+        try:
+            unit, module = self._natives[key]
+        except KeyError:
+            unit, module = self._natives[key] = self._learn_native(function)
+        # A timer may stand around a native function of somebody's.
+        if module not in _USED_BY_TIMERS or self._unit_of(caller):
+            self.totals.packed += unit
+        if module == "torch" and threading.get_ident() != self._thread and not _is_in_backward():
+            self.has_other_threads = True
+
+    def _unit_of(self, code: CodeType) -> int:
+        known = self._codes.get(id(code))
+        return self._learn(code) if known is None else known[1]
+
+    def _learn(self, code: CodeType) -> int:
+        names = [] if is_own(code) else ["python_calls"]
+        if code.co_name.startswith(_RESUMED):
+            names.append("graph_breaks")
+        unit = self.totals.unit(*names)
+        if _is_compiled(code):
+            unit += self.totals.unit("graphs")
+        self._codes[id(code)] = code, unit
+        return unit
+
+    def _learn_native(self, function: Any) -> tuple[int, str]:
+        module = owner_of(function).partition(".")[0]
+        return self.totals.unit("native_calls", f"native_calls:{module}"), module
+
+
+def _is_in_backward() -> bool:
+    """Whether this thread is one of autograd's, or runs what a backward pass calls."""
+    return bool(sys.modules["torch"]._C._current_graph_task_id() != -1)
+
+
+def frames_compiled() -> int:
+    """Return how much code torch.compile has taken on so far; 0 where it is not loaded."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else int(dynamo.counters["frames"]["total"])
+
+
+def _is_compiled(code: CodeType) -> bool:
+    return any(name.startswith(_COMPILED) for name in code.co_names)
+
+
+def _key_of(function: Any) -> Hashable:
+    """Return what is the same for all calls of a native function; not a method that is bound for the call alone."""
+    if type(function) is BuiltinFunctionType:
+        is_bound = getattr(function, "__module__", None) is None
+        return (_class_of(function.__self__), function.__name__) if is_bound else cast("Hashable", function)
+    if type(function) is MethodDescriptorType:
+        return cast("Hashable", function)
+    return type(function), str(getattr(function, "__module__", None))
+
+
+def owner_of(function: Any) -> str:
+    """Return the module that a native function is of; of a method, that of the class that has it."""
+    if type(function) is MethodDescriptorType:
+        return _module_of(function.__objclass__)
+    module = getattr(function, "__module__", None)
+    if isinstance(module, str):
+        return module
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, ModuleType):
+        return owner.__name__
+    for base in (*_class_of(owner).__mro__, *type(owner).__mro__):
+        if getattr(function, "__name__", None) in vars(base):
+            return _module_of(base)
+    return _module_of(type(function))
+
+
+def _module_of(kind: type) -> str:
+    """Return the module of a class; one of Rust may say that it is built in, so that who has it must be looked for."""
+    said = str(kind.__module__)
+    if said != "builtins" or vars(builtins).get(kind.__name__) is kind:
+        return said
+    holders = (
+        name
+        for name, module in list(sys.modules.items())
+        if getattr(module, "__dict__", {}).get(kind.__name__) is kind and name.partition(".")[0] not in _STANDARD
+    )
+    return min(holders, default=said)
+
+
+def _class_of(owner: object) -> type:
+    return owner if isinstance(owner, type) else type(owner)
+
+
+def _is_native(function: Any) -> bool:
+    """Whether something that is called, and is no Python function, is native itself."""
+    if type(function) in (BuiltinFunctionType, MethodDescriptorType):
+        return True
+    return not isinstance(function, type) and type(type(function).__call__) is not FunctionType
+
+
+class _Watch(AbstractContextManager[None]):
+    """Has a counter told of calls, in the frames of no more code than the counter knows to leave out."""
+
+    def __init__(self, counter: Calls) -> None:
+        self.counter = counter
+        self._frames = 0
+
+    def __enter__(self) -> None:
+        self._frames = frames_compiled()
+        self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        is_undisturbed = self.stop()
+        self.counter.note_compiled(frames_compiled() - self._frames)
+        if kind is None and not is_undisturbed:
+            raise CannotCountError("the call itself sets or removes the interpreter's profile function")
+
+    def start(self) -> None:
+        """Begin; CannotCountError where somebody else is in the way."""
+
+    def stop(self) -> bool:
+        """End, and return whether nobody else has."""
+        return True
+
+
+class _Profiling(_Watch):
+    """Has the interpreter call a profile function, in this thread and in those that are started meanwhile."""
+
+    def start(self) -> None:
+        """Begin; CannotCountError where somebody else is in the way."""
+        if sys.getprofile() is not None:
+            raise CannotCountError(f"a profiler is at work, {sys.getprofile()!r:.60}: run without it")
+        self._in_threads = threading.getprofile()
+        self._function = self._profile
+        threading.setprofile(self._function)
+        sys.setprofile(self._function)
+
+    def stop(self) -> bool:
+        """End, and return whether nobody else has."""
+        is_undisturbed = sys.getprofile() is self._function
+        sys.setprofile(None)
+        threading.setprofile(self._in_threads)
+        return is_undisturbed
+
+    def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            self.counter.note_python(frame.f_code)
+        elif event == "c_call":
+            self.counter.note_native(frame.f_code, arg)
+
+
+class _Monitoring(_Watch):
+    """Has the interpreter tell a tool of its own, in all threads; other tools go on."""
+
+    def start(self) -> None:
+        """Begin; CannotCountError where there are tools enough."""
+        self._monitoring: Any = sys.modules["sys"].monitoring
+        tool = next((tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None), None)
+        if tool is None:
+            users = ", ".join(str(self._monitoring.get_tool(tool)) for tool in range(6))
+            raise CannotCountError(f"sys.monitoring has no tool left: {users}")
+        self._tool = tool
+        events = self._monitoring.events
+        self._callbacks = {events.PY_START: self._start, events.PY_RESUME: self._start, events.CALL: self._call}
+        self._monitoring.use_tool_id(tool, "pytest-rlperf counts")
+        for event, callback in self._callbacks.items():
+            self._monitoring.register_callback(tool, event, callback)
+        self._monitoring.set_events(tool, sum(self._callbacks))
+
+    def stop(self) -> bool:
+        """End, and return whether nobody else has."""
+        self._monitoring.set_events(self._tool, 0)
+        for event in self._callbacks:
+            self._monitoring.register_callback(self._tool, event, None)
+        self._monitoring.free_tool_id(self._tool)
+        return True
+
+    def _start(self, code: CodeType, _: int) -> None:
+        self.counter.note_python(code)
+
+    def _call(self, code: CodeType, _: int, function: Any, __: object) -> None:
+        if type(function) is MethodType:
+            function = function.__func__
+        if type(function) is not FunctionType and _is_native(function):
+            self.counter.note_native(code, function)

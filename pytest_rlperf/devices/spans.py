@@ -1,0 +1,208 @@
+"""Spans of one iteration: the edges of its phases, paired, with the device's times of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pytest_rlperf.devices import DeviceClockError, Mark
+from pytest_rlperf.devices.edges import Edge, Lane, Moment, Untimed, path_of
+
+MAIN_STREAM = "main"
+# Float32 milliseconds have half a microsecond up to 8.4 s; before that, times are told from a later mark.
+_REANCHOR_NS = 4_000_000_000
+# No device gets anywhere before the host. Its clock may run faster than the host's, by 1e-4 at the very most, and the
+# anchor may have been reached late, if the device slept.
+_EARLY_NS = 1_000_000
+_EARLY_SHARE = 0.02
+
+
+class MarkReader(Protocol):
+    """What tells the time between marks."""
+
+    device: str
+
+    def elapsed_ns(self, start: Mark, end: Mark) -> float:
+        """Return the nanoseconds between two marks."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """One entry of a phase, in nanoseconds since the iteration's anchor, by the host's clock and by the device's.
+
+    The device's times are None where the edge was not marked: ``untimed`` says why. ``device_self_ns`` is None also
+    where a child changed streams. ``label`` names the thread, empty for the one that measures. ``peak_lag_ns`` is the
+    most that the device was behind at this phase's first edge, or any within.
+    """
+
+    path: tuple[str, ...]
+    label: str
+    host_start_ns: int
+    host_end_ns: int
+    host_self_ns: int
+    device_start_ns: int | None
+    device_end_ns: int | None
+    device_self_ns: int | None
+    lag_in_ns: int | None
+    lag_out_ns: int | None
+    peak_lag_ns: int
+    streams: tuple[str, ...]
+    untimed: Untimed | None
+    looks: tuple[int, int]
+
+    @property
+    def device_ns(self) -> int | None:
+        """From edge to edge on the device; None where they are not both of one stream."""
+        if self.device_start_ns is None or self.device_end_ns is None or len(self.streams) != 1:
+            return None
+        return self.device_end_ns - self.device_start_ns
+
+
+class Timeline:
+    """The device's time of every mark of one iteration, since its anchor."""
+
+    def __init__(self, clock: MarkReader, anchor: Mark, anchor_lag_ns: int) -> None:
+        self.anchor = anchor
+        self.anchor_lag_ns = anchor_lag_ns
+        self.last_ns = 0
+        self._clock = clock
+        self._times: dict[int, int] = {id(anchor): 0}
+        self._names: dict[Hashable, str] = {anchor.stream: MAIN_STREAM}
+        self._reference = anchor
+
+    def read(self, marks: Iterable[Mark]) -> None:
+        """Take in the marks that one thread made, in its order; DeviceClockError where their times make no sense."""
+        latest: dict[Hashable, int] = {self.anchor.stream: 0}
+        for mark in marks:
+            elapsed_ns = self._clock.elapsed_ns(self._reference, mark)
+            if not math.isfinite(elapsed_ns):
+                raise DeviceClockError(f"the events of {self._clock.device} are broken: {elapsed_ns} ns between two")
+            device_ns = self._times[id(self._reference)] + round(elapsed_ns)
+            self._check(mark, device_ns, latest.get(mark.stream, device_ns))
+            self._times[id(mark)] = latest[mark.stream] = device_ns
+            self.last_ns = max(self.last_ns, device_ns)
+            if elapsed_ns > _REANCHOR_NS:
+                self._reference = mark
+
+    def since_anchor_ns(self, mark: Mark) -> int:
+        """Return the device's time of a mark that was read."""
+        return self._times[id(mark)]
+
+    def host_ns(self, host_ns: int) -> int:
+        """Return the host's time since the anchor."""
+        return host_ns - self.anchor.host_ns
+
+    def lag_ns(self, mark: Mark) -> int:
+        """Return how far the device was behind the host at a mark."""
+        return self.anchor_lag_ns + self._times[id(mark)] - self.host_ns(mark.host_ns)
+
+    def name(self, stream: Hashable) -> str:
+        """Return a stream's name: handles differ from process to process, the order of appearance does not."""
+        return self._names.setdefault(stream, f"side {len(self._names)}")
+
+    def _check(self, mark: Mark, device_ns: int, before_ns: int) -> None:
+        """Raise DeviceClockError where a stream went back in time, or was somewhere before the host was."""
+        if device_ns < before_ns:
+            raise DeviceClockError(
+                f"the events of {self._clock.device} are broken: one was reached {before_ns - device_ns} ns before "
+                "another that the same stream had to reach first"
+            )
+        host_ns = self.host_ns(mark.host_ns)
+        early_ns = host_ns - device_ns - self.anchor_lag_ns
+        if early_ns > _EARLY_NS + _EARLY_SHARE * host_ns:
+            raise DeviceClockError(
+                f"the events of {self._clock.device} are broken: one was reached {early_ns / 1e6:.2f} ms before the "
+                "host recorded it"
+            )
+
+
+class _Open:
+    """A phase that has begun, and what is known of its children so far."""
+
+    def __init__(self, edge: Edge, place: int) -> None:
+        self.edge = edge
+        self.place = place
+        self.host_below_ns = 0
+        self.device_below_ns: int | None = 0
+        self.peak_lag_ns = 0
+
+    def add(self, span: Span, stream: str | None) -> None:
+        """Take in a child that has ended; ``stream`` is this phase's own."""
+        self.host_below_ns += span.host_end_ns - span.host_start_ns
+        self.peak_lag_ns = max(self.peak_lag_ns, span.peak_lag_ns)
+        if span.untimed is Untimed.CAPTURED:
+            return  # the device did nothing of it
+        if span.device_ns is None:
+            self.device_below_ns = None
+        elif self.device_below_ns is not None and span.streams == (stream,):
+            self.device_below_ns += span.device_ns
+
+
+def spans_of(lane: Lane, timeline: Timeline | None, anchor_ns: int) -> list[Span]:
+    """Return the entries that began and ended in a lane, parents before children; without a timeline, the host's alone.
+
+    The device's time of a phase, less that of its children on the same stream, is its own time, to the nanosecond:
+    all are differences of the same few numbers.
+    """
+    found: list[Span | None] = []
+    opened: list[_Open] = []
+    for edge in lane.edges:
+        if edge.is_enter:
+            opened.append(_Open(edge, len(found)))
+            found.append(None)
+        elif opened and opened[-1].edge.node is edge.node:
+            ended = opened.pop()
+            if not edge.node.name:
+                continue  # a part of the phase around it
+            span = _span(lane, ended, edge.moment, timeline, anchor_ns)
+            found[ended.place] = span
+            if opened:
+                outer = opened[-1].edge.moment.mark
+                opened[-1].add(span, None if outer is None or timeline is None else timeline.name(outer.stream))
+    return [span for span in found if span is not None]
+
+
+def marks_of(lanes: Sequence[Lane]) -> Iterator[Mark]:
+    """Yield the marks of lanes, those of each in their order; one that ended several phases comes once."""
+    for lane in lanes:
+        before = None
+        for edge in lane.edges:
+            mark = edge.moment.mark
+            if mark is not None and mark is not before:
+                before = mark
+                yield mark
+
+
+def _span(lane: Lane, begun: _Open, end: Moment, timeline: Timeline | None, anchor_ns: int) -> Span:
+    start = begun.edge.moment
+    marks = None if timeline is None or start.mark is None or end.mark is None else (start.mark, end.mark)
+    times: tuple[int, int] | tuple[None, None] = (None, None)
+    lags: tuple[int, int] | tuple[None, None] = (None, None)
+    streams: tuple[str, ...] = ()
+    own_ns = None
+    peak_ns = begun.peak_lag_ns
+    if timeline is not None and marks is not None:
+        times = timeline.since_anchor_ns(marks[0]), timeline.since_anchor_ns(marks[1])
+        lags = timeline.lag_ns(marks[0]), timeline.lag_ns(marks[1])
+        streams = tuple(dict.fromkeys(timeline.name(mark.stream) for mark in marks))
+        peak_ns = max(peak_ns, lags[0])
+        if len(streams) == 1 and begun.device_below_ns is not None:
+            own_ns = times[1] - times[0] - begun.device_below_ns
+    return Span(
+        path=(*lane.prefix, *path_of(begun.edge.node)),
+        label=lane.label,
+        host_start_ns=start.host_ns - anchor_ns,
+        host_end_ns=end.host_ns - anchor_ns,
+        host_self_ns=end.host_ns - start.host_ns - begun.host_below_ns,
+        device_start_ns=times[0],
+        device_end_ns=times[1],
+        device_self_ns=own_ns,
+        lag_in_ns=lags[0],
+        lag_out_ns=lags[1],
+        peak_lag_ns=peak_ns,
+        streams=streams,
+        untimed=start.untimed or end.untimed,
+        looks=(start.look, end.look),
+    )

@@ -1,0 +1,275 @@
+"""The tape: marks at the edges of phases while the work runs, read once all of it is done."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from pytest_rlperf.devices import DeviceClockError, EventClock, Mark, SyncClock
+from pytest_rlperf.devices.compiled import is_within_compiled, keep_out
+from pytest_rlperf.devices.edges import Edge, Lane, Look, Moment, TapedStack, TapedTree, Untimed, path_of
+from pytest_rlperf.devices.phases import NEAR_NS, NEAR_SHARE, Totals
+from pytest_rlperf.devices.spans import Span, Timeline, marks_of, spans_of
+from pytest_rlperf.model import Phase
+from pytest_rlperf.timers.node import Node
+from pytest_rlperf.timers.tree import Tree
+
+
+@dataclass
+class _Iteration:
+    """What was recorded of one call. ``looks`` are those of an iteration that looks at memory, and None in others."""
+
+    anchor: Mark | None
+    looks: list[Look] | None
+    end: Mark | None = None
+    lanes: list[Lane] = field(default_factory=list)
+    edges: int = 0
+    missed: int = 0  # edges for which there was no event
+
+    def marks(self) -> Iterator[Mark]:
+        """Yield every mark."""
+        yield from (mark for mark in (self.anchor, self.end) if mark is not None)
+        yield from marks_of(self.lanes)
+
+
+class Tape:
+    """Records the phases of a workload on a device, by the clock of that device and by the host's.
+
+    Scopes record into :attr:`tree` (``recording_into(tape.tree)``), each call between :meth:`begin_iteration` and
+    :meth:`end_iteration`; :meth:`resolve` then waits for the device once and returns the phases. At each edge there is
+    one reading of the host's clock and one event from the clock's pool: no waiting, and nothing is made.
+
+    With ``sync`` the device is waited for at every edge. Such times have no overlap, are marked ``is_synced`` and are
+    compared with none that have. A :class:`SyncClock` does so by itself.
+    """
+
+    def __init__(self, clock: EventClock | SyncClock, *, sync: bool = False) -> None:
+        self.clock = clock
+        self.is_synced = sync or clock.is_synced
+        self.tree: Tree = TapedTree(self._moved, clock.host_ns)
+        self.dropped = 0
+        self._unseen_ns: list[int] = []
+        self.peak_bytes: int | None = None
+        self.spans: tuple[Span, ...] = ()
+        self._waits = sync and not clock.is_synced
+        self._owner = threading.get_ident()
+        self._running: _Iteration | None = None
+        self._pending: list[_Iteration] = []
+        self._counting: AbstractContextManager[Callable[[], int] | None] | None = None
+        self._count_syncs: Callable[[], int] | None = None
+        self._compiled: dict[str, None] = {}
+        self._broken: DeviceClockError | None = None
+        self._needed = 2
+        self._anchor_lag_ns = 0
+        self._main = Totals()
+        self._beside: dict[str, Totals] = {}
+
+    # ------------------------------------------------------------------ recording
+
+    def begin_iteration(self, *, look: bool = False) -> None:
+        """Begin to record a call.
+
+        With ``look`` it is the device's memory and implicit waits that are looked at, at every edge, without an event
+        or a wait. That takes the host's time, so these are no times to keep: take one such iteration beside the others.
+        It resets the peak that PyTorch's allocator keeps.
+        """
+        if self._running is not None:
+            raise RuntimeError("begin_iteration() within an iteration of this tape: end_iteration() comes first")
+        keep_out()
+        if look:
+            self._counting = self.clock.driver.counting_syncs()
+            self._count_syncs = self._counting.__enter__()
+            self.clock.driver.reset_peak()
+            self._running = _Iteration(anchor=None, looks=[])
+            return
+        self.clock.reserve(self._needed)
+        self._running = _Iteration(anchor=self.clock.mark(), looks=None)
+
+    def end_iteration(self) -> None:
+        """End the recording of a call; the device may be far behind."""
+        iteration = self._running
+        if iteration is None:
+            raise RuntimeError("end_iteration() without begin_iteration()")
+        self._running = None
+        if iteration.looks is not None and self._counting is not None:
+            self._look(iteration.looks)
+            self._counting.__exit__(None, None, None)
+            self._counting = self._count_syncs = None
+        elif self.clock.left and self._broken is None:
+            iteration.end = self.clock.mark()
+        else:
+            iteration.missed += 1
+        self._needed = max(self._needed, iteration.edges + 2)
+        self._pending.append(iteration)
+
+    # ------------------------------------------------------------------ reading
+
+    def resolve(self, *, waited: bool = False) -> tuple[Phase, ...]:
+        """Wait for the device, read all marks, and return the phases of all iterations so far, in means of them.
+
+        This is the one wait of an iteration, or of several, and the first: what runs on after the last mark is seen by
+        how long it takes. Where the caller has ``waited`` already, nothing is learnt of that. DeviceClockError where
+        the device's events make no sense. Iterations for which there were too few events are ``dropped``; the pool is
+        larger for the next.
+        """
+        if self._running is not None:
+            raise RuntimeError("resolve() within an iteration: end_iteration() comes first")
+        pending, self._pending = self._pending, []
+        asked_ns = self.clock.host_ns()
+        try:
+            self.clock.synchronize()
+            if self._broken is not None:
+                raise self._broken
+            waited_ns = self.clock.host_ns()
+            timeline = None
+            for iteration in pending:
+                timeline = self._read(iteration, timeline)
+            if timeline is not None and not waited:
+                self._note_unseen(timeline, asked_ns, waited_ns)
+        finally:
+            for iteration in pending:
+                self.clock.release(iteration.marks())
+        return self.phases()
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return the phases of the thread that made the tape, as far as they were resolved."""
+        return self._main.phases(self.clock.device, is_synced=self.is_synced) if self._main.iterations else ()
+
+    def beside(self) -> dict[str, tuple[Phase, ...]]:
+        """Return the phases of other threads, by the threads' names: of autograd's, for example."""
+        return {
+            label: totals.phases(self.clock.device, is_synced=self.is_synced)
+            for label, totals in self._beside.items()
+            if totals.iterations
+        }
+
+    @property
+    def unseen_s(self) -> float:
+        """How long the device still worked after the last mark, by the median wait: one may have been woken late."""
+        return statistics.median_low(self._unseen_ns or [0]) / 1e9
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations the times are means of."""
+        return self._main.iterations
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the device's times do not tell, and why; a sentence for each."""
+        device = self.clock.device
+        totals = [self._main, *self._beside.values()]
+        captured = ", ".join(dict.fromkeys(path for total in totals for path in total.captured()))
+        astray = ", ".join(dict.fromkeys(path for total in totals for path in total.astray()))
+        beside, compiled = ", ".join(self._beside), ", ".join(self._compiled)
+        unseen_us = round(1e6 * self.unseen_s)
+        notes = {
+            f"captured into a graph, and so without times of {device}: {captured}": captured,
+            f"with edges on different streams of {device}, and so without a span: {astray}": astray,
+            f"within code for torch.compile, whose graph the timers break: {compiled}; time its call": compiled,
+            f"{device} worked for {unseen_us} µs after the last phase had ended, on streams that were current at no "
+            "phase's edge: enter a timer where such a stream is current": unseen_us,
+            f"{self.dropped} iterations with more edges than {device}'s clock had events were left out": self.dropped,
+            f"ran on other threads, beside the phases: {beside}": beside,
+        }
+        return tuple(note for note, applies in notes.items() if applies)
+
+    # ------------------------------------------------------------------ within
+
+    def _moved(self, stack: TapedStack, before: Node, after: Node) -> None:
+        """Note that another node is open on a stack: one that was entered, or one that others within were left for."""
+        iteration = self._running
+        if iteration is None or self._broken is not None:
+            return
+        is_enter = after.parent is before
+        moment = self._moment(iteration)
+        edges = self._lane(stack, iteration).edges
+        if is_enter:
+            edges.append(Edge(after, True, moment))
+            if iteration.looks is not None and is_within_compiled():
+                self._compiled.setdefault("/".join((*stack.host, *path_of(after))))
+            return
+        node = before
+        while node is not after and node.parent is not node:
+            edges.append(Edge(node, False, moment))
+            node = node.parent
+
+    def _lane(self, stack: TapedStack, iteration: _Iteration) -> Lane:
+        known = stack.lane_of
+        if known is not None and known[0] is iteration:
+            return known[1]
+        lane = Lane("" if threading.get_ident() == self._owner else stack.label, stack.host)
+        stack.lane_of = iteration, lane
+        iteration.lanes.append(lane)
+        return lane
+
+    def _moment(self, iteration: _Iteration) -> Moment:
+        """Mark this moment as far as the device allows."""
+        clock = self.clock
+        iteration.edges += 1
+        if iteration.looks is not None:
+            return Moment(clock.host_ns(), None, Untimed.LOOKING, self._look(iteration.looks))
+        try:
+            if clock.driver.is_capturing():
+                return Moment(clock.host_ns(), None, Untimed.CAPTURED, -1)
+            if clock.left:
+                if self._waits:
+                    clock.synchronize()
+                mark = clock.mark()
+                return Moment(mark.host_ns, mark, None, -1)
+            iteration.missed += 1
+        except (DeviceClockError, RuntimeError) as error:
+            # Raised by resolve(): the code that runs here did nothing wrong.
+            self._broken = DeviceClockError(f"marking the edge of a phase on {clock.device} failed: {error}")
+        return Moment(clock.host_ns(), None, Untimed.SHORT, -1)
+
+    def _look(self, looks: list[Look]) -> int:
+        driver = self.clock.driver
+        memory = driver.memory()
+        driver.reset_peak()
+        looks.append(Look(memory, self._count_syncs() if self._count_syncs is not None else None))
+        return len(looks) - 1
+
+    def _read(self, iteration: _Iteration, before: Timeline | None) -> Timeline | None:
+        """Take in one iteration; return its timeline, which the next one's anchor is told by."""
+        if iteration.looks is not None:
+            self._read_looks(iteration, iteration.looks)
+            return before
+        anchor, end = iteration.anchor, iteration.end
+        if iteration.missed or anchor is None or end is None:
+            self.dropped += 1
+            return before
+        timeline = Timeline(self.clock, anchor, self._lag_of(anchor, before))
+        for lane in iteration.lanes:
+            timeline.read(marks_of([lane]))
+        timeline.read([end])
+        found: dict[str, list[Span]] = {lane.label: [] for lane in iteration.lanes}
+        for lane in iteration.lanes:
+            found[lane.label] += spans_of(lane, timeline, anchor.host_ns)
+        self.spans = tuple(span for spans in found.values() for span in spans)
+        self._main.add(found.pop("", []))
+        for label, spans in found.items():
+            self._beside.setdefault(label, Totals()).add(spans)
+        return timeline
+
+    def _lag_of(self, anchor: Mark, before: Timeline | None) -> int:
+        """Return how far behind the device was at an anchor: not at all, unless calls follow each other."""
+        if before is None:
+            return 0
+        elapsed_ns = round(self.clock.elapsed_ns(before.anchor, anchor))
+        return before.anchor_lag_ns + elapsed_ns - before.host_ns(anchor.host_ns)
+
+    def _read_looks(self, iteration: _Iteration, looks: list[Look]) -> None:
+        peaks = [look.memory.peak_bytes for look in looks if look.memory is not None]
+        if peaks:
+            self.peak_bytes = max(self.peak_bytes or 0, *peaks)
+        self._main.look((span for lane in iteration.lanes if not lane.label for span in spans_of(lane, None, 0)), looks)
+
+    def _note_unseen(self, timeline: Timeline, asked_ns: int, waited_ns: int) -> None:
+        """Note how long the device still worked after it had reached the last mark, and the host waited for it."""
+        reached_ns = timeline.anchor.host_ns + timeline.anchor_lag_ns + timeline.last_ns
+        unseen_ns = waited_ns - max(asked_ns, reached_ns)
+        is_near = unseen_ns <= max(NEAR_NS, NEAR_SHARE * timeline.last_ns)
+        self._unseen_ns.append(0 if is_near else unseen_ns)

@@ -1,0 +1,187 @@
+"""Counting what a call does: one worker's counts, and what is learnt from those of several.
+
+It happens right after the check, when a test's state is the same in every process, and before anything is timed.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Protocol
+
+from pytest_rlperf import units
+from pytest_rlperf.counters import tally
+from pytest_rlperf.devices import Device, HostClock, clock_for, devices_of
+from pytest_rlperf.model import Count, Counting, Harvest, PhaseCounts, Tally, Workload
+from pytest_rlperf.probes import attached, quieten_torchrl, standing_probes
+from pytest_rlperf.timers import Tree, recording_into
+from pytest_rlperf.workers.pool import wait_all
+
+REPETITIONS = 2
+_COST_CALLS = 20  # what counting one call once takes, in plain calls: every instrument's passes, and their slowness
+
+
+def count(
+    workload: Workload, repetitions: int, limit_s: float, clock_ns: Callable[[], int] = time.perf_counter_ns
+) -> Tally:
+    """Count what the workload's call does, ``repetitions`` times; nothing, with a note, where ``limit_s`` is too short.
+
+    One call is made before, which tells how long it takes and where phases come from. Where that is too long it is
+    timed once more: it may have been held up.
+    """
+    __tracebackhide__ = True
+    quieten_torchrl()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as in slices
+        call_s, traced = _first_look(workload, clock_ns)
+        longest_s = limit_s / (repetitions * _COST_CALLS)
+        if longest_s < call_s <= limit_s:
+            call_s = min(call_s, _first_look(workload, clock_ns)[0])
+        if call_s > longest_s:
+            cost_s = repetitions * _COST_CALLS * call_s
+            found = Tally((), (f"not counted: {_too_long(call_s, cost_s, limit_s)}",))
+        else:
+            found = tally(
+                traced.call,
+                setup=workload.setup,
+                probes=traced.probes,
+                repetitions=repetitions,
+                devices=_devices(workload),
+            )
+    workload.processed(0)  # what counting processed belongs to no slice
+    return found
+
+
+def _first_look(workload: Workload, clock_ns: Callable[[], int]) -> tuple[float, Harvest]:
+    """Return the seconds of a call, and how to see its phases: in code without timers, as it is harvested."""
+    __tracebackhide__ = True
+    traced = Harvest(workload.call, (*standing_probes(), *workload.probes))
+    tree = Tree(clock=clock_ns)
+    if workload.setup is not None:
+        workload.setup()
+    with attached(traced.probes), recording_into(tree):
+        start_ns = clock_ns()
+        workload.call()
+        call_s = (clock_ns() - start_ns) / 1e9
+    if workload.harvest is not None and not any(phase.depth for phase in tree.phases(1)):
+        traced = Harvest(workload.harvest.call, (*standing_probes(), *workload.harvest.probes))
+    return call_s, traced
+
+
+def _devices(workload: Workload) -> tuple[Device, ...] | None:
+    """Return the device that the workload holds things on, as its clock drives it; None where it is the host."""
+    clock = clock_for(devices_of((*workload.holds, workload.call)))
+    return None if isinstance(clock, HostClock) else (clock.driver,)
+
+
+def _too_long(call_s: float, cost_s: float, limit_s: float) -> str:
+    return (
+        f"a call takes {units.seconds(call_s)}, so counting would take about {units.seconds(cost_s)} a worker, over "
+        f"the {units.seconds(limit_s)} that --rlperf-max-time leaves for it"
+    )
+
+
+def learn(tallies: Sequence[Tally]) -> Counting | None:
+    """Return what workers' tallies have in common; None where nobody was asked to count.
+
+    A count is exact where it was equal in every worker and repetition, of two workers at least. What a repetition does
+    not have is zero there, unless its instrument is missing: what was not counted everywhere is left out.
+    """
+    counted = [each for each in tallies if each.repetitions]
+    notes = tuple(dict.fromkeys(note for each in tallies for note in each.notes))
+    repetitions = [_by_place(counts) for each in counted for counts in each.repetitions]
+    everywhere = set[str].intersection(*map(_instruments, repetitions)) if repetitions else set()
+    phases: dict[str, PhaseCounts] = {}
+    for place in dict.fromkeys(chain.from_iterable(repetitions)):
+        path, name = place
+        if name.partition(":")[0] in everywhere:
+            values = [each.get(place, 0) for each in repetitions]
+            phase = phases.setdefault(path, PhaseCounts(path, {}, {}))
+            if min(values) == max(values) and len(counted) > 1:
+                phase.exact[name] = values[0]
+            else:
+                phase.inexact[name] = min(values), max(values)
+    if not tallies:
+        return None
+    return Counting(tuple(phases.values()), len(counted), max(len(each.repetitions) for each in tallies), notes)
+
+
+def _by_place(counts: Sequence[Count]) -> dict[tuple[str, str], int]:
+    return {(each.path, each.name): each.value for each in counts}
+
+
+def _instruments(counts: dict[tuple[str, str], int]) -> set[str]:
+    """Return the sums that were counted: an instrument that ran gives its own even where they are zero."""
+    return {name for path, name in counts if not path}
+
+
+_SHARE = 0.15  # of the time a test may be measured, for all of its workers together
+_GATING_SHARE = 0.5  # likewise, where counts decide: a gate that is left out lets everything pass
+_FIRST_CALL_SHARE = 0.1  # likewise: a first call that took longer leaves no time for another
+_LENIENCE = 4.0  # times the first worker's limit for the others, whose calls are as long but for a cold start
+
+
+class Counter(Protocol):
+    """Who counts when told: a worker process, or a meter in this one."""
+
+    tally: Tally | None
+
+    @property
+    def checked_s(self) -> float | None:
+        """The seconds that the first call took, check included."""
+
+    def start_count(self, repetitions: int, limit_s: float) -> None:
+        """Begin to count what a call does."""
+
+    def wait_counted(self) -> Tally:
+        """Wait for that, and return it."""
+
+
+class Census:
+    """Has workers of one test count, in about 15 % of ``max_time_s`` for ``workers`` of them.
+
+    It takes up to half of that time where what they count ``gates``. The first one tells for all: where it finds that
+    calls are too long for that, no other is asked. Where nothing ``is_wanted``, none is.
+    """
+
+    def __init__(self, max_time_s: float, workers: int, *, is_wanted: bool, gates: bool) -> None:
+        self._limit_s = (_GATING_SHARE if gates else _SHARE) * max_time_s / workers
+        self._longest_first_s = _FIRST_CALL_SHARE * max_time_s
+        self._is_wanted = is_wanted
+        self._declined: Tally | None = None
+        self._has_counted = False
+
+    def take(self, workers: Sequence[Counter]) -> None:
+        """Have those of ``workers`` count that have not yet done it; all have checked their component."""
+        __tracebackhide__ = True
+        fresh = [worker for worker in workers if worker.tally is None]
+        if not fresh or not self._is_wanted:
+            return
+        first = fresh[0]
+        if (first.checked_s or 0.0) > self._longest_first_s:
+            note = f"not counted: the first call took {units.seconds(first.checked_s or 0.0)}"
+            self._declined = Tally((), (f"{note}; a longer --rlperf-max-time leaves time for it",))
+        for group in (fresh[:1], fresh[1:]):
+            self._ask(group)
+
+    def _ask(self, workers: Sequence[Counter]) -> None:
+        __tracebackhide__ = True
+        if self._declined is not None:
+            for worker in workers:
+                worker.tally = self._declined
+            return
+        for worker in workers:
+            worker.start_count(REPETITIONS, self._limit_s * (_LENIENCE if self._has_counted else 1.0))
+        for worker, counted in zip(workers, wait_all(workers, lambda worker: worker.wait_counted()), strict=True):
+            worker.tally = counted
+            if counted.repetitions:
+                self._has_counted = True
+            elif not self._has_counted:
+                self._declined = counted
+
+
+def counted_by(workers: Sequence[Counter]) -> Counting | None:
+    """Return what is learnt from those of ``workers`` that were asked to count."""
+    return learn([worker.tally for worker in workers if worker.tally is not None])

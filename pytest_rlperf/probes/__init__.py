@@ -1,0 +1,30 @@
+"""Phases for code that one cannot edit: methods, PyTorch's own events, other libraries' timers."""
+
+import sys
+
+from pytest_rlperf.model import Probe
+from pytest_rlperf.probes.attach import ProbeError, attached
+from pytest_rlperf.probes.functions import Phases, probes_for
+from pytest_rlperf.probes.live import LiveTimers
+from pytest_rlperf.probes.sections import UpdateSections
+from pytest_rlperf.probes.torch import Backward, Forward, OptimizerSteps, Ranges, quieten_torchrl
+
+__all__ = [
+    "Backward",
+    "Forward",
+    "LiveTimers",
+    "OptimizerSteps",
+    "Phases",
+    "ProbeError",
+    "Ranges",
+    "UpdateSections",
+    "attached",
+    "probes_for",
+    "quieten_torchrl",
+    "standing_probes",
+]
+
+
+def standing_probes() -> tuple[Probe, ...]:
+    """Return the probes that any code is measured with: whatever loaded libraries tell of themselves."""
+    return (LiveTimers(), Ranges()) if "torch" in sys.modules else (LiveTimers(),)

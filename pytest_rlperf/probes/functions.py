@@ -1,0 +1,290 @@
+"""Phases of methods and functions, by where they are found."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, cast
+
+from pytest_rlperf.model import Probe
+from pytest_rlperf.probes.attach import ProbeError, Undo, put, put_variable, together
+from pytest_rlperf.probes.monitor import can_be_watched, watch
+from pytest_rlperf.probes.parts import variables_of
+from pytest_rlperf.probes.proxy import is_proxy, proxy_for, put_timed
+from pytest_rlperf.probes.torch import Forward
+from pytest_rlperf.timers.decorate import decorate
+from pytest_rlperf.timers.scope import Scope
+
+Target = str | Callable[..., object]
+Phases = Mapping[str, Target | Iterable[Target]]
+_REFUSALS = (AttributeError, TypeError, ValueError)  # what objects answer who do not want an attribute set
+
+
+def probes_for(phases: Phases, owner: object) -> list[Probe]:
+    """Return a probe for every phase: ``{"critic": "update_critic", "sample": "buffer.sample", …}``.
+
+    A text leads from ``owner`` to a method, attribute by attribute, or is ``"module:function"`` or
+    ``"module:Class.method"``; where it leads to a module of PyTorch's, its forward passes are timed. A bound method or
+    a function may be given itself; several make one phase. ProbeError where there is nothing to time.
+    """
+    return [_probe(name, target, owner) for name, targets in phases.items() for target in _several(name, targets)]
+
+
+def _several(name: str, targets: Target | Iterable[Target]) -> list[Target]:
+    if isinstance(targets, str) or callable(targets):
+        return [targets]
+    if not isinstance(targets, Iterable):
+        raise ProbeError(f"phase {name!r}: a method or function, by name or itself, not {targets!r:.60}")
+    found = list(targets)
+    if not found:
+        raise ProbeError(f"phase {name!r}: no method or function is named for it")
+    return found
+
+
+def _probe(name: str, target: Target, owner: object) -> Probe:
+    try:
+        Scope(name)
+    except (TypeError, ValueError) as error:
+        raise ProbeError(f"phase {name!r}: {error}") from None
+    if isinstance(target, str):
+        module, colon, path = target.partition(":")
+        return AttributeProbe(name, _module(name, module) if colon else owner, path if colon else target).specific()
+    if isinstance(target, MethodType):
+        return AttributeProbe(name, target.__self__, _attribute_of(target)).specific()
+    if isinstance(target, FunctionType):
+        return _function_probe(name, target)
+    raise ProbeError(
+        f"phase {name!r}: a method or function of Python's, by name or itself, not {type(target).__qualname__}; "
+        "of others the name tells where they are held: 'buffer.sample' or 'module:function'"
+    )
+
+
+def _module(name: str, module: str) -> ModuleType:
+    try:
+        return import_module(module)
+    except (ImportError, TypeError, ValueError) as error:
+        raise ProbeError(f"phase {name!r}: cannot import {module or 'a module without a name'}: {error}") from None
+
+
+def _attribute_of(method: MethodType) -> str:
+    """Return the name that a method's object has it by; its own may be a decorator's, or lack the class's."""
+    held = method.__self__
+    members = [
+        name
+        for base in (held if isinstance(held, type) else type(held)).__mro__
+        for name, member in vars(base).items()
+        if getattr(member, "__func__", member) is method.__func__
+    ]
+    return method.__name__ if method.__name__ in members or not members else members[0]
+
+
+def _function_probe(name: str, function: object) -> Probe:
+    if isinstance(function, FunctionType) and can_be_watched(function):
+        return MonitoredProbe(name, function)
+    probe = FunctionProbe(name, function)
+    probe.find()
+    return probe
+
+
+class AttributeProbe:
+    """Times what a path of attributes leads to from an object, a class or a module."""
+
+    def __init__(self, name: str, owner: object, path: str) -> None:
+        self.name = name
+        self._owner = owner
+        self._names = path.split(".")
+
+    def resolve(self) -> list[object]:
+        """Return the owner and what the path leads to, step by step; ProbeError where it leads nowhere."""
+        chain = [self._owner]
+        for name in self._names:
+            here = chain[-1]
+            if not name or not hasattr(here, name):
+                close = difflib.get_close_matches(name, dir(here), 3)
+                hint = f"; there is {', '.join(close)}" if close else ""
+                raise ProbeError(f"phase {self.name!r}: {_called(here)} has no {name!r}{hint}")
+            chain.append(getattr(here, name))
+        if not callable(chain[-1]):
+            raise ProbeError(f"phase {self.name!r}: {'.'.join(self._names)} is no function but {chain[-1]!r:.60}")
+        return chain
+
+    def specific(self) -> Probe:
+        """Return the probe that suits what the path leads to."""
+        holder, found = self.resolve()[-2:]
+        if isinstance(found, type):
+            raise ProbeError(
+                f"phase {self.name!r}: {'.'.join(self._names)} is a class: name a method of it, "
+                f"such as {'.'.join((*self._names, '__init__'))}"
+            )
+        if isinstance(holder, ModuleType):
+            return _function_probe(self.name, found)
+        torch = sys.modules.get("torch")
+        return Forward({self.name: found}) if torch is not None and isinstance(found, torch.nn.Module) else self
+
+    def attach(self) -> Undo:
+        """Time it from now on."""
+        holder, found = self.resolve()[-2:]
+        attribute = self._names[-1]
+        if isinstance(holder, type):
+            found = inspect.getattr_static(holder, attribute)  # a static or class method as it is
+            try:
+                return put(holder, attribute, _timed_in(holder, found, Scope(self.name)))
+            except _REFUSALS as error:
+                raise ProbeError(f"phase {self.name!r}: {error}; name the way to an object of it instead") from None
+        timed = _timed_in(holder, found, Scope(self.name))
+        if is_proxy(holder):
+            return put_timed(holder, attribute, timed)
+        if attribute.startswith("__") and attribute.endswith("__"):
+            return self._stand_in(attribute, timed, "Python looks special methods up on the class")
+        try:
+            return put(holder, attribute, timed)
+        except _REFUSALS as error:
+            return self._stand_in(attribute, timed, error)
+
+    def _stand_in(self, attribute: str, timed: object, reason: object) -> Undo:
+        """Put a proxy in the place of an object that takes no attributes."""
+        chain = self.resolve()
+        if len(self._names) < 2:
+            raise ProbeError(
+                f"phase {self.name!r}: {_called(chain[0])} takes no attributes ({reason}), and nothing is known to "
+                "hold it: name the way to it from an object that does"
+            )
+        holder, place, target = chain[-3], self._names[-2], chain[-2]
+        proxy = proxy_for(target, {attribute: timed})
+        if is_proxy(holder):
+            return put_timed(holder, place, proxy)
+        try:
+            return put(holder, place, proxy)
+        except _REFUSALS as error:
+            raise ProbeError(
+                f"phase {self.name!r}: neither {_called(target)} nor {_called(holder)} takes attributes: {error}"
+            ) from None
+
+
+class FunctionProbe:
+    """Times a function by putting a timed one in its place wherever a module or class that is loaded has it."""
+
+    def __init__(self, name: str, function: object) -> None:
+        self.name = name
+        self._function = function
+        self._places: list[tuple[object, str]] = []
+
+    def find(self) -> None:
+        """Look for what has it; ProbeError where nothing does."""
+        self._places = places_of(self._function)
+        if not self._places:
+            raise ProbeError(
+                f"phase {self.name!r}: no module or class that is loaded has "
+                f"{getattr(self._function, '__qualname__', self._function)}: name the method that it is instead"
+            )
+
+    def attach(self) -> Undo:
+        """Time it from now on; who took it into a variable or a closure of his own goes on with the plain one."""
+        if not self._places:
+            self.find()
+        scope = Scope(self.name)
+        return replace_function(self._function, lambda function: _timed_in(None, function, scope), self._places)
+
+
+class MonitoredProbe:
+    """Times a function by what the interpreter tells of it, whoever holds it; for Python 3.12 and later."""
+
+    def __init__(self, name: str, function: FunctionType) -> None:
+        self.name = name
+        self._function = function
+
+    def attach(self) -> Undo:
+        """Time it from now on; where the interpreter has no tool left, by another function in its place."""
+        undo = watch(self._function.__code__, Scope(self.name))
+        return FunctionProbe(self.name, self._function).attach() if undo is None else undo
+
+
+def _timed_in(holder: object, found: Any, scope: Scope) -> object:
+    """Return what times ``found`` in its place in ``holder``: in a class, something that binds as it does."""
+    if isinstance(found, FunctionType | MethodType | staticmethod | classmethod):
+        return decorate(cast("Callable[..., Any]", found), scope)
+    if not isinstance(holder, type):
+        if isinstance(found, BuiltinFunctionType):
+            return decorate(found, scope)
+        return proxy_for(found, {"__call__": decorate(found.__call__, scope)})  # it may have more than its call
+    if not hasattr(type(found), "__get__"):
+        return staticmethod(cast("Callable[..., Any]", _timed_in(None, found, scope)))
+
+    def bound(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with scope:
+            return found.__get__(self, type(self))(*args, **kwargs)
+
+    return bound
+
+
+def replace_function(
+    function: object, around: Callable[[Any], object], places: Iterable[tuple[object, str]] | None = None
+) -> Undo:
+    """Put what ``around`` makes of a function in its place wherever a loaded module or class has it."""
+    made: dict[int, object] = {}
+
+    def instead(current: object) -> object:
+        return made.setdefault(id(current), around(current))  # one for all who have one
+
+    def put_all() -> Iterator[Undo]:
+        for holder, name in places_of(function) if places is None else places:
+            member = vars(holder).get(name)
+            if isinstance(member, staticmethod | classmethod):
+                if _is_of(member.__func__, function):
+                    yield put(holder, name, type(member)(cast("Callable[..., Any]", instead(member.__func__))))
+            elif _is_of(member, function):
+                yield put(holder, name, instead(member))
+
+    return together(put_all())
+
+
+def _is_of(member: object, function: object) -> bool:
+    """Whether something is a function, or what another probe has put in its place."""
+    while member is not function and member is not None:
+        member = member._rlperf_target if is_proxy(member) else vars(member).get("__wrapped__")  # type: ignore[attr-defined]
+    return member is function
+
+
+def places_of(function: object) -> list[tuple[object, str]]:
+    """Return the modules and classes that have a function, each with the name they have it by."""
+    found: dict[tuple[int, str], tuple[object, str]] = {}
+    for module in list(sys.modules.values()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if value is function:
+                found.setdefault((id(module), name), (module, name))
+            elif issubclass(type(value), type) and value.__module__ == module.__name__:  # no lazy value is woken
+                for inner, member in list(vars(value).items()):
+                    held = member.__func__ if type(member) in (staticmethod, classmethod) else member
+                    if held is function and isinstance(function, FunctionType):
+                        found.setdefault((id(value), inner), (value, inner))
+    return list(found.values())
+
+
+def replace_method(
+    owner: object, target: object, attribute: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Undo:
+    """Put what ``around`` makes of a method in its place, by a proxy in ``owner`` where ``target`` takes none."""
+    other = around(getattr(target, attribute))
+    if is_proxy(target):
+        return put_timed(target, attribute, other)
+    try:
+        return put(target, attribute, other)
+    except _REFUSALS:
+        return _hold_instead(owner, target, proxy_for(target, {attribute: other}))
+
+
+def _hold_instead(owner: object, target: object, proxy: object) -> Undo:
+    """Have ``owner`` hold a proxy wherever it holds an object: attributes, or a function's variables."""
+    if isinstance(owner, FunctionType):
+        held = variables_of(owner)
+        return together(put_variable(owner, name, proxy) for name, value in held.items() if value is target)
+    held = getattr(owner, "__dict__", {})
+    return together([put(owner, name, proxy) for name, value in list(held.items()) if value is target])
+
+
+def _called(value: object) -> str:
+    return value.__name__ if isinstance(value, type | ModuleType) else f"the {type(value).__name__}"

@@ -1,0 +1,188 @@
+"""What an agent updates itself with, found by the names it has for it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from pytest_rlperf.probes.naming import moves_targets
+from pytest_rlperf.probes.torch import phase_name
+
+_KINDS = (
+    ("target_q", re.compile(r"targ|_old$|lagged")),
+    ("actor", re.compile(r"(?<!extr)actor|policy|(^|_)pi(_|\d|$)")),
+    ("critic", re.compile(r"critic|value|(^|_)(q|qf|qnet|v|vf)\d*(_|$)")),
+)
+_ALPHA = re.compile(r"alpha|ent_coef|entropy|temperature")
+_BUFFER = re.compile(r"buffer|memory|replay|(^|_)rb(_|$)")
+_LOOKED_AT_MOST = 2000
+_LISTED_MOST = 32  # members of a list, which may be a buffer of transitions
+_DEEPEST = 4
+_NOT_LOOKED_INTO = frozenset({"env", "envs", "eval_env", "logger", "writer", "collector", "callbacks", "config"})
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an update is made of.
+
+    Modules with what they are (``actor``, ``critic`` or ``target_q``), the section of each optimizer by its id, buffers
+    with what holds them, and what moves target networks: functions of modules, and methods with their object, or
+    functions with the function whose variables they are in.
+    """
+
+    modules: tuple[tuple[Any, str], ...]
+    optimizers: Mapping[int, str]
+    buffers: tuple[tuple[object, object], ...]
+    soft_updates: tuple[FunctionType, ...]
+    soft_methods: tuple[tuple[object, str], ...]
+
+
+def find_parts(agent: object) -> Parts:
+    """Return an agent's parts; of a function that does an update, those of what it refers to."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return Parts((), {}, (), (), ())
+    modules: dict[int, tuple[Any, str]] = {}
+    optimizers: dict[int, tuple[Any, tuple[str, ...]]] = {}
+    buffers: dict[int, tuple[object, object]] = {}
+    variables: dict[int, tuple[object, str]] = {}
+    owners: dict[int, object] = {id(agent): agent}
+    for path, holder, value in _walk(agent):
+        if issubclass(type(value), torch.optim.Optimizer):
+            optimizers.setdefault(id(value), (value, path))
+            owners[id(holder)] = holder
+        elif issubclass(type(value), torch.nn.Module):
+            kind = _kind(path)
+            if kind is not None:
+                modules.setdefault(id(value), (value, kind))
+        elif isinstance(holder, FunctionType) and isinstance(value, FunctionType):
+            if moves_targets(path[-1]):
+                variables[id(value)] = (holder, path[-1])
+        elif _BUFFER.search(path[-1].lower()) and callable(getattr(value, "sample", None)):
+            buffers.setdefault(id(value), (holder, value))
+    functions = {id(function): function for owner in owners.values() for function in _soft_updates(owner)}
+    found = _outermost(list(modules.values()))
+    kinds = {id(tensor): kind for module, kind in found for tensor in module.parameters()}
+    return Parts(
+        modules=found,
+        optimizers={key: _section(optimizer, path, kinds) for key, (optimizer, path) in optimizers.items()},
+        buffers=tuple(buffers.values()),
+        soft_updates=tuple(functions.values()),
+        soft_methods=(
+            *((owner, name) for owner in owners.values() for name in _soft_methods(owner)),
+            *(place for key, place in variables.items() if key not in functions),
+        ),
+    )
+
+
+def _kind(path: tuple[str, ...]) -> str | None:
+    """Return what something is by its name, or by the names of what it belongs to."""
+    for name in reversed(path):
+        for kind, pattern in _KINDS:
+            if pattern.search(name.lower()):
+                return kind
+    return None
+
+
+def _section(optimizer: Any, path: tuple[str, ...], kinds: Mapping[int, str]) -> str:
+    """Return what an optimizer is for: what it trains says more than its name."""
+    tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    trained = {kinds.get(id(tensor)) for tensor in tensors}
+    if len(trained) == 1 and None not in trained:
+        return str(trained.pop())
+    if _ALPHA.search(".".join(path)) or (trained == {None} and all(tensor.numel() == 1 for tensor in tensors)):
+        return "alpha"
+    return _kind(path) or phase_name(path[-1])
+
+
+def _outermost(modules: list[tuple[Any, str]]) -> tuple[tuple[Any, str], ...]:
+    """Return the modules that are of one kind throughout, less parts of others: a policy with critics is neither."""
+    kinds = {id(module): kind for module, kind in modules}
+    pure = [
+        (module, kind)
+        for module, kind in modules
+        if all(kinds.get(id(part), kind) == kind for part in module.modules())
+    ]
+    parts = {id(part) for module, _ in pure for part in module.modules() if part is not module}
+    return tuple((module, kind) for module, kind in pure if id(module) not in parts)
+
+
+def _walk(agent: object) -> Iterator[tuple[tuple[str, ...], object, object]]:
+    """Yield what an agent is made of, each with the names that lead to it and what holds it, the nearest first."""
+    waiting = deque(_members((), agent))
+    seen: set[int] = set()
+    while waiting and len(seen) < _LOOKED_AT_MOST:
+        path, holder, value = waiting.popleft()
+        if id(value) in seen or issubclass(type(value), type | ModuleType):
+            continue
+        seen.add(id(value))
+        yield path, holder, value
+        if len(path) < _DEEPEST:
+            with suppress(Exception):  # a proxy of what is gone, or what makes its attributes, may raise anything
+                waiting.extend(_members(path, value))
+
+
+def _members(path: tuple[str, ...], value: object) -> list[tuple[tuple[str, ...], object, object]]:
+    """Return what an object refers to by name: attributes, modules, values of a dictionary, variables of a function."""
+    if isinstance(value, FunctionType):
+        held: Mapping[Any, object] = variables_of(value)
+    elif isinstance(value, MethodType):
+        held = {"self": value.__self__, "function": value.__func__}
+    elif isinstance(value, partial):
+        held = {"function": value.func, "self": list(value.args), **value.keywords}
+    elif isinstance(value, dict):
+        held = value
+    elif isinstance(value, list | tuple):
+        held = {str(index): member for index, member in enumerate(value[:_LISTED_MOST])}
+    elif type(value).__module__ in ("builtins", "numpy"):
+        return []
+    else:
+        own = getattr(value, "__dict__", None)
+        held = own if isinstance(own, dict) else {}
+        modules = held.get("_modules")
+        held = {**(modules if isinstance(modules, dict) else {}), **held}
+    return [
+        ((*path, name), value, member)
+        for name, member in held.items()
+        if isinstance(name, str) and name not in _NOT_LOOKED_INTO and name != "_modules"
+    ]
+
+
+def variables_of(function: FunctionType) -> dict[str, Any]:
+    """Return the variables that a function refers to, of its closure and its module, as far as they have values."""
+    found = {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it has none yet
+            found[name] = cell.cell_contents
+    return found
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names of variables in a function's code, and in that of functions within."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _soft_updates(owner: object) -> Iterator[FunctionType]:
+    """Yield the functions that move target networks, by their names in the modules that an object's class is from."""
+    for origin in (owner,) if isinstance(owner, FunctionType) else type(owner).__mro__:
+        module = sys.modules.get(origin.__module__)
+        for name, value in list(vars(module).items()) if module is not None else ():
+            if isinstance(value, FunctionType) and moves_targets(name):
+                yield value
+
+
+def _soft_methods(owner: object) -> Iterator[str]:
+    """Yield the names of an object's methods that move target networks."""
+    for name in dir(type(owner)):
+        if moves_targets(name) and isinstance(getattr(type(owner), name, None), FunctionType):
+            yield name

@@ -1,0 +1,273 @@
+"""Phases of an actor-critic update that is one function: the whole of it, cut where PyTorch tells that a part ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial, wraps
+from threading import get_ident
+from types import FunctionType
+from typing import Any
+
+from pytest_rlperf.probes.attach import Undo, put, put_variable, together
+from pytest_rlperf.probes.cuts import Update
+from pytest_rlperf.probes.functions import places_of, replace_function, replace_method
+from pytest_rlperf.probes.parts import find_parts, variables_of
+from pytest_rlperf.probes.steps import after_steps, before_steps
+from pytest_rlperf.probes.torch import Backward, OptimizerSteps
+from pytest_rlperf.timers.node import Node
+from pytest_rlperf.timers.scope import PROCESS, Scope
+
+_POLYAK = "polyak"
+_BEFORE_LOSSES = ("sample", "target_q")  # sections that end with the first backward pass, and not with a step
+
+
+class UpdateSections:
+    """Cuts an update into ``sample``, ``target_q``, ``critic``, ``actor``, ``alpha`` and ``polyak``.
+
+    Sampling lasts until the first module runs. A module that runs without gradients, or is a target, begins
+    ``target_q``, which lasts until a module runs with gradients or a backward pass begins; the actor with gradients
+    begins ``actor``; a critic with gradients begins ``critic``, unless it judges the actor's actions. Clearing the
+    temperature's gradient begins ``alpha``. The step of an optimizer ends its section, and says what it was; what comes
+    between that and the next event belongs to what the next event is of. After the last one it is ``polyak`` where it
+    has moved target networks, and else nothing's: what has no phase is no more than a tail. Backward passes, optimizer
+    steps and modules' forward passes are phases within.
+    """
+
+    def __init__(self, agent: object) -> None:
+        self._parts = find_parts(agent)
+        self._update: Update | None = None
+        self._updates: list[Update] = []  # the first of which are done, and others kept to be used again
+        self._done = 0
+        self._depth = 0
+        self._places = {id(function): places_of(function) for function in self._parts.soft_updates}
+        self._target = self._first_target()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to cut at."""
+        return bool(self._parts.optimizers)
+
+    def around(self, call: Callable[[], object]) -> Callable[[], object]:
+        """Return ``call``, one update, with its sections told while something records."""
+
+        def run() -> object:
+            stack = PROCESS.current()
+            if stack is None or self._update is not None:
+                return call()
+            if self._done == len(self._updates):
+                self._updates.append(Update())
+            update = self._update = self._updates[self._done]
+            self._depth = 0
+            update.begin(stack, self._targets())
+            try:
+                return call()
+            finally:
+                if stack.node is not update.node and update.node in stack.open_nodes():
+                    stack.node = update.node  # what an exception has left open
+                self._end_polyak(update)
+                update.end()
+                self._done += 1
+                self._update = None
+
+        return run
+
+    def attach(self) -> Undo:
+        """Watch from now on; undoing it puts what was seen into the tree."""
+        return together(self._watch())
+
+    def _watch(self) -> Iterator[Undo]:
+        parts = self._parts
+        yield self.settle
+        for holder, buffer in parts.buffers:
+            yield replace_method(holder, buffer, "sample", partial(self._around, "sample"))
+        for module, kind in parts.modules:
+            yield from self._watch_module(module, kind)
+        yield from self._watch_optimizers()
+        for function in parts.soft_updates:
+            yield replace_function(function, partial(self._around, _POLYAK), self._places[id(function)])
+        for owner, name in parts.soft_methods:
+            if isinstance(owner, FunctionType):
+                yield put_variable(owner, name, self._around(_POLYAK, variables_of(owner)[name]))
+            elif hasattr(owner, "__dict__"):
+                yield put(owner, name, self._around(_POLYAK, getattr(owner, name)))
+        # Last, so that their phases lie within the sections that the same events begin.
+        yield Backward(self._before_backward).attach()
+        yield OptimizerSteps().attach()
+        # But this after them, when the step's own phase has ended.
+        yield after_steps(self._after_step)
+
+    # ------------------------------------------------------------------ events
+
+    def _here(self) -> Update | None:
+        """Return the update that an event is of: one of this thread that is within no phase of somebody's."""
+        update = self._update
+        if update is None or update.thread != get_ident() or update.stack.node is not update.node:
+            return None
+        return update
+
+    def _watch_module(self, module: Any, kind: str) -> Iterator[Undo]:
+        """Put hooks on a module and its parts: some are called past the module itself."""
+        scope = Scope("forward")
+        for part in (module, *module.children()):
+            yield part.register_forward_pre_hook(partial(self._enter_module, scope, kind)).remove
+            yield part.register_forward_hook(partial(self._leave_module, scope), always_call=True).remove
+
+    def _enter_module(self, scope: Scope, kind: str, *_: object) -> None:
+        if self._update is None or self._update.thread != get_ident():
+            return
+        self._depth += 1
+        if self._depth > 1:
+            return
+        update = self._here()
+        if update is not None:
+            if kind == "target_q" or not _with_gradients():
+                is_guess = kind == "actor" and (update.is_guess or update.name != "target_q")
+                self._switch(update, "target_q")
+                update.is_guess = is_guess
+            elif not (kind == "critic" and update.name == "actor"):
+                self._switch(update, kind)
+        scope.__enter__()
+
+    def _leave_module(self, scope: Scope, *_: object) -> None:
+        if self._update is None or self._update.thread != get_ident() or self._depth == 0:
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            scope.__exit__(None, None, None)
+
+    def _watch_optimizers(self) -> Iterator[Undo]:
+        from torch.optim import Optimizer
+
+        yield before_steps(self._before_step)
+        yield put(Optimizer, "zero_grad", self._before_zero_grad(Optimizer.zero_grad))
+
+    def _before_zero_grad(self, zero_grad: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(zero_grad)
+        def announced(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            update = self._here()
+            # Gradients of others may be cleared anywhere; that of the temperature comes when its loss is known.
+            if update is not None and self._parts.optimizers.get(id(optimizer)) == "alpha":
+                if update.is_guess:
+                    update.name, update.is_guess = "alpha", False
+                elif update.name is not None:
+                    self._switch(update, "alpha")
+            return zero_grad(optimizer, *args, **kwargs)
+
+        return announced
+
+    def _before_backward(self) -> None:
+        update = self._here()
+        if update is not None and update.is_guess:
+            update.name, update.is_guess = None, False
+        elif update is not None and update.name in _BEFORE_LOSSES:
+            self._cut(update)
+
+    def _before_step(self, optimizer: object) -> None:
+        section = self._parts.optimizers.get(id(optimizer))
+        update = self._here()
+        if update is not None and section is not None:
+            if update.name in _BEFORE_LOSSES and not update.is_guess:
+                self._cut(update)
+            update.name, update.is_guess = section, False
+
+    def _after_step(self, optimizer: object) -> None:
+        update = self._here()
+        if update is not None and id(optimizer) in self._parts.optimizers:
+            self._cut(update)
+
+    def _around(self, section: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that is a section by itself; sampling goes on until something else begins."""
+
+        @wraps(function)
+        def told(*args: Any, **kwargs: Any) -> Any:
+            update = self._here()
+            if update is None:
+                return function(*args, **kwargs)
+            self._switch(update, section)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if section == _POLYAK and update is self._here():
+                    self._cut(update)
+
+        return told
+
+    # ------------------------------------------------------------------ target networks
+
+    def _first_target(self) -> memoryview | None:
+        """Return the bytes of a tensor that moves when target networks do: a network's last, mostly its output's bias.
+
+        They are read as the host's memory: an operation of PyTorch's would be one more, and take memory of its own.
+        """
+        for module, kind in self._parts.modules:
+            last = list(module.parameters())[-1:]
+            if kind == "target_q" and last and last[0].device.type == "cpu" and last[0].is_contiguous():
+                import torch
+
+                with suppress(RuntimeError, TypeError):  # a tensor of somebody's class may have no memory of its own
+                    return memoryview(last[0].detach().reshape(-1).view(torch.uint8).numpy())
+        return None
+
+    def _targets(self) -> bytes | None:
+        return None if self._target is None else self._target.tobytes()
+
+    def _end_polyak(self, update: Update) -> None:
+        """End a gap in which target networks have moved, unless within a phase of somebody's."""
+        if update.name is None and not update.has_phases and update.targets != self._targets():
+            update.name = _POLYAK
+            self._cut(update)
+
+    # ------------------------------------------------------------------ cuts
+
+    def _switch(self, update: Update, section: str) -> None:
+        """Go on as ``section``: a gap gets its name, another section ends."""
+        if update.name == section:
+            return
+        self._end_polyak(update)
+        if update.name is not None:
+            self._cut(update)
+        update.name, update.is_guess = section, False
+
+    def _cut(self, update: Update) -> None:
+        """End the section, and begin a gap."""
+        if update.stack.node is not update.node:
+            return
+        now_ns = PROCESS.clock()
+        update.close(now_ns)
+        update.targets = self._targets()
+        update.open(now_ns)
+
+    def settle(self, *, keep: bool = False) -> None:
+        """Put the sections of all updates into the tree; with ``keep`` the next ones take no memory of their own."""
+        self._depth = 0
+        done, self._done = self._updates[: self._done], 0
+        for update in done:
+            update.tell()
+            update.clear()
+        if not keep:
+            self._updates = []
+
+    def nodes(self) -> Iterator[Node]:
+        """Yield the sections of all updates that are not yet in the tree; those without a name are gaps."""
+        for update in self._updates[: self._done]:
+            yield from update.nodes[: update.used]
+
+
+def settle(probes: Iterable[object]) -> None:
+    """Put what update sections among ``probes`` have seen so far into the tree, for who reads it before they go."""
+    for probe in probes:
+        if isinstance(probe, UpdateSections):
+            probe.settle(keep=True)
+
+
+def unsettled(probes: Iterable[object]) -> Iterator[Node]:
+    """Yield the sections that are not yet in the tree; each has its name, and the path that it will be in around it."""
+    for probe in probes:
+        if isinstance(probe, UpdateSections):
+            yield from probe.nodes()
+
+
+def _with_gradients() -> bool:
+    import torch
+
+    return torch.is_grad_enabled()

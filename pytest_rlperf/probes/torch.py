@@ -1,0 +1,182 @@
+"""Phases that PyTorch tells of: optimizer steps, backward, modules' forward, and ranges put in for its profiler."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, wraps
+from typing import Any
+
+from pytest_rlperf.probes.attach import Undo, put, together
+from pytest_rlperf.probes.steps import after_steps, before_steps
+from pytest_rlperf.timers.decorate import decorate
+from pytest_rlperf.timers.process import hierarchical_timer
+from pytest_rlperf.timers.scope import Scope
+
+
+class OptimizerSteps:
+    """Times every optimizer's step, under the name given for it or as ``step``."""
+
+    def __init__(self, names: Mapping[int, str] | None = None) -> None:
+        self._names = dict(names or {})  # by the optimizer's id
+
+    def attach(self) -> Undo:
+        """Time steps from now on, by the hooks that PyTorch has for all optimizers."""
+        return together(attach(hook) for attach, hook in ((before_steps, self._enter), (after_steps, self._leave)))
+
+    def _enter(self, optimizer: object) -> None:
+        hierarchical_timer(self._names.get(id(optimizer), "step")).__enter__()
+
+    def _leave(self, optimizer: object) -> None:
+        hierarchical_timer(self._names.get(id(optimizer), "step")).__exit__(None, None, None)
+
+
+class Backward:
+    """Times backward passes: ``Tensor.backward``, ``torch.autograd.backward`` and ``torch.autograd.grad``.
+
+    ``before`` is called as each begins, ahead of its phase.
+    """
+
+    def __init__(self, before: Callable[[], None] | None = None) -> None:
+        self._before = before
+
+    def attach(self) -> Undo:
+        """Time them from now on; who took such a function out of ``torch.autograd`` goes on with the plain one."""
+        import torch
+
+        # Tensor.backward looks torch.autograd.backward up when it is called.
+        return together(
+            put(torch.autograd, name, self._around(getattr(torch.autograd, name))) for name in ("backward", "grad")
+        )
+
+    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        timed, before = decorate(function, Scope("backward")), self._before
+        if before is None:
+            return timed
+
+        @wraps(function)
+        def told(*args: Any, **kwargs: Any) -> Any:
+            before()
+            return timed(*args, **kwargs)
+
+        return told
+
+
+class Forward:
+    """Times the forward passes of modules, each under its name; of modules within modules, all that are named."""
+
+    def __init__(self, modules: Mapping[str, Any]) -> None:
+        self._modules = modules
+
+    def attach(self) -> Undo:
+        """Time them from now on, by the modules' own hooks; also a pass that fails ends its phase."""
+        return together(self._hooks())
+
+    def _hooks(self) -> Iterator[Undo]:
+        for name, module in self._modules.items():
+            timer = hierarchical_timer(name)
+            yield module.register_forward_pre_hook(partial(_enter, timer)).remove
+            yield module.register_forward_hook(partial(_leave, timer), always_call=True).remove
+
+
+def _enter(timer: Any, *_: object) -> None:
+    timer.__enter__()
+
+
+def _leave(timer: Any, *_: object) -> None:
+    timer.__exit__(None, None, None)
+
+
+class Ranges:
+    """Times ``torch.profiler.record_function`` ranges, and NVTX ranges that are pushed through torch.
+
+    TorchRL has such ranges, which its ``set_profiling_enabled`` switches; where its environment variable has armed
+    them they are on for as long as this is attached. PyTorch's own around optimizers are left out.
+    """
+
+    def attach(self) -> Undo:
+        """Time them from now on."""
+        return together(self._watch())
+
+    def _watch(self) -> Iterator[Undo]:
+        import torch
+
+        yield from self._switch_torchrl()
+        record: Any = torch.autograd.profiler.record_function
+        yield put(record, "__enter__", _opening(record.__enter__, _range_name))
+        yield put(record, "__exit__", _closing(record.__exit__, _range_name))
+        nvtx: Any = torch.cuda.nvtx
+        yield from follow(nvtx, "range_push", "range_pop")
+
+    def _switch_torchrl(self) -> Iterator[Undo]:
+        """Have TorchRL make its ranges, where it may."""
+        torchrl = sys.modules.get("torchrl._utils")
+        if torchrl is not None and getattr(torchrl, "_PROFILING_ALLOWED", False):
+            yield partial(torchrl.set_profiling_enabled, bool(torchrl._PROFILING_ENABLED))
+            torchrl.set_profiling_enabled(True)
+
+
+def follow(owner: Any, push: str, pop: str) -> Iterator[Undo]:
+    """Yield what undoes it: a phase lasts from each call of ``push``, whose last argument is its name, to its ``pop``.
+
+    One that fails is none. What is open is of its own thread.
+    """
+    original_push, original_pop = getattr(owner, push), getattr(owner, pop)
+    local = threading.local()
+
+    @wraps(original_push)
+    def pushed(*args: Any, **kwargs: Any) -> Any:
+        done = original_push(*args, **kwargs)
+        name = phase_name((*args, *kwargs.values())[-1])
+        local.__dict__.setdefault("names", []).append(name)
+        hierarchical_timer(name).__enter__()
+        return done
+
+    @wraps(original_pop)
+    def popped(*args: Any, **kwargs: Any) -> Any:
+        names = local.__dict__.get("names")
+        if names:
+            hierarchical_timer(names.pop()).__exit__(None, None, None)
+        return original_pop(*args, **kwargs)
+
+    yield put(owner, push, pushed)
+    yield put(owner, pop, popped)
+
+
+def phase_name(name: object) -> str:
+    """Return the name of a phase for what somebody else calls a range: paths are joined by slashes."""
+    return str(name).replace("/", "|") or "(unnamed)"
+
+
+def quieten_torchrl() -> None:
+    """Have TorchRL make no ranges but while they are attached: armed, they cost what they cost."""
+    torchrl = sys.modules.get("torchrl._utils")
+    if torchrl is not None and getattr(torchrl, "_PROFILING_ENABLED", False):
+        torchrl.set_profiling_enabled(False)
+
+
+def _range_name(record: Any) -> str | None:
+    name = str(record.name)
+    return None if name.startswith("Optimizer.") else phase_name(name)
+
+
+def _opening(original: Callable[..., Any], name_of: Callable[[Any], str | None]) -> Callable[..., Any]:
+    def enter(self: Any) -> Any:
+        name = name_of(self)
+        if name is not None:
+            hierarchical_timer(name).__enter__()
+        return original(self)
+
+    return enter
+
+
+def _closing(original: Callable[..., Any], name_of: Callable[[Any], str | None]) -> Callable[..., Any]:
+    def leave(self: Any, *error: Any) -> Any:
+        done = original(self, *error)
+        name = name_of(self)
+        if name is not None:
+            hierarchical_timer(name).__exit__(None, None, None)
+        return done
+
+    return leave

@@ -1,0 +1,1 @@
+"""One measured run, from its tests to its end."""

@@ -1,0 +1,158 @@
+"""What a measured run says at its end, on the terminal and to GitHub, and what it needs to know for that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_rlperf.baseline.machine import describe
+from pytest_rlperf.fixtures import result_key
+from pytest_rlperf.options import Config
+from pytest_rlperf.report.github import GitHubRun, place_of, write_github
+from pytest_rlperf.report.matrix import render_matrix
+from pytest_rlperf.report.rerun import continuing, reproducing, without_paths
+from pytest_rlperf.report.selfcheck import render_selfcheck
+from pytest_rlperf.report.summary import Summary, next_commands, saved_notes, uncompared_notes
+from pytest_rlperf.report.terminal import render_summary
+from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.run.outputs import Page, write_outputs
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Epilogue:
+    """Tells a run's end from its ledger, its ``notes``, and what it is shown while the run lasts."""
+
+    def __init__(self, config: pytest.Config, settings: Config, ledger: Ledger, notes: list[str]) -> None:
+        self._config = config
+        self._settings = settings
+        self._ledger = ledger
+        self._notes = notes
+        self._items: dict[str, pytest.Item] = {}
+        self._places: dict[str, tuple[str, int]] = {}
+
+    def expect(self, items: Collection[pytest.Item]) -> None:
+        """Take note of the tests that are to be measured."""
+        self._items = {item.nodeid: item for item in items}
+
+    def see(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """Remember the line of a test that a person is to look at: where it failed, else where it begins."""
+        crash = getattr(report.longrepr, "reprcrash", None) if report.failed else None
+        if crash is not None and Path(crash.path).name == item.path.name:
+            self._places[result_key(item)] = place_of(item.path, crash.lineno, os.environ)
+        else:
+            place = place_of(item.path, (item.location[1] or 0) + 1, os.environ)
+            self._places.setdefault(result_key(item), place)
+
+    def write(self, failed: Collection[str]) -> list[str]:
+        """Write the files that were asked for, and return why those were not written that could not be.
+
+        ``failed`` are the keys of tests that failed.
+        """
+        settings = {result_key(item): self._settings.for_test(item) for item in self._items.values()}
+        return write_outputs(
+            self._settings,
+            self._ledger,
+            notes=[*self._notes, *self._ledger.notes, *uncompared_notes(self._ledger.uncompared, verbose=True)],
+            failed=failed,
+            params={
+                result_key(item): item.callspec.params for item in self._items.values() if hasattr(item, "callspec")
+            },
+            page=Page(
+                summary=self._summary(verbose=True),
+                tolerances={
+                    key: self._ledger.tolerance(key, settings[key]) for key in self._ledger.outcomes if key in settings
+                },
+                command=reproducing(without_paths(self._typed(), self._positional)),
+                created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            ),
+        )
+
+    def show(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> None:
+        """Show the table, the phases, and what to do next; ``failed`` are the node ids of tests that did."""
+        ledger = self._ledger
+        width, color = reporter._tw.fullwidth, reporter.hasmarkup
+        if ledger.fitness is not None:
+            checks, machine = list(ledger.selfchecks.values()), describe(ledger.machine)
+            reporter.section("rlperf")
+            reporter.write(render_selfcheck(checks, ledger.fitness, machine=machine, width=width, color=color))
+            return
+        outcomes = list(ledger.outcomes.values())
+        if not (outcomes or self._notes):
+            return  # the run ended before anything was measured, and says why
+        verbose = self._config.get_verbosity() > 0
+        summary, unmeasured = self._summary(verbose=verbose), self._unmeasured(reporter, failed)
+        reporter.section("rlperf")
+        reporter.write(render_summary(outcomes, summary, width=width, color=color, verbose=verbose))
+        matrix = render_matrix(outcomes, unmeasured, width=width)
+        if matrix:
+            reporter.section("rlperf suite")
+            reporter.write(matrix)
+        for command in self._tell_github(summary, unmeasured):
+            reporter.write_line(command)
+
+    def _tell_github(self, summary: Summary, unmeasured: dict[str, str]) -> list[str]:
+        """Write GitHub's files, where this is one of its jobs, and return the commands to print."""
+        github = GitHubRun(
+            summary=summary,
+            command=reproducing(self._typed()),
+            lines=self._places,
+            environment=self._ledger.changes(),
+            unmeasured=unmeasured,
+            strict=self._settings.strict,
+            json=self._settings.json,
+        )
+        return write_github(os.environ, list(self._ledger.outcomes.values()), github)
+
+    def _summary(self, *, verbose: bool) -> Summary:
+        """Return the sentences under the table."""
+        ledger = self._ledger
+        return Summary(
+            machine=describe(ledger.machine),
+            origins=ledger.origins(),
+            notes=[
+                *self._notes,
+                *ledger.notes,
+                *uncompared_notes(ledger.uncompared, verbose=verbose),
+                *saved_notes(ledger.saved),
+            ],
+            commands=self._next(verbose=verbose),
+        )
+
+    def _next(self, *, verbose: bool) -> list[str]:
+        """Return what would be typed next, each with what it does."""
+        saved, command = self._ledger.saved, continuing(self._typed())
+        commands = next_commands(
+            list(self._ledger.outcomes.values()),
+            command,
+            saved=saved is not None,
+            against=self._settings.against is not None,
+            verbose=verbose,
+        )
+        if saved is not None and saved.stored:
+            commit = "commit that file; " if saved.settleable else ""
+            commands.insert(0, f"{commit}from now on this compares with it:\n  {command} --rlperf")
+        return commands
+
+    def _unmeasured(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> dict[str, str]:
+        """Return why tests have no figures, by their keys; of those that failed some have."""
+        keys = {nodeid: result_key(item) for nodeid, item in self._items.items()}
+        unmeasured = {keys[nodeid]: "failed" for nodeid in failed if nodeid in keys}
+        for report in reporter.getreports("skipped"):
+            why = report.longrepr[-1] if isinstance(report.longrepr, (tuple, list)) else report.longreprtext
+            if report.nodeid in keys:
+                unmeasured[keys[report.nodeid]] = f"skipped: {str(why).removeprefix('Skipped: ')}"
+        return unmeasured
+
+    def _typed(self) -> list[str]:
+        """Return what was typed behind ``pytest``."""
+        return [str(arg) for arg in self._config.invocation_params.args]
+
+    def _positional(self, args: list[str]) -> list[str]:
+        """Return those of ``args`` that say where tests are: which options take a value only pytest's parser knows."""
+        found: list[str] = self._config._parser.parse_known_args(args).file_or_dir
+        return found

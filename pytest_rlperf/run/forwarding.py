@@ -1,0 +1,122 @@
+"""What a worker's test reports, passed on as if it had run in this process."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from _pytest._code.code import ReprFileLocation, TerminalRepr
+from _pytest._io import TerminalWriter
+
+from pytest_rlperf.workers import messages as m
+
+
+class PlainRepr(TerminalRepr):
+    """A failure told in plain text, with a line for the short summary."""
+
+    def __init__(self, text: str, path: str, line: int) -> None:
+        self.text = text
+        self.reprcrash = ReprFileLocation(path, line, text.partition("\n")[0])
+
+    def toterminal(self, tw: TerminalWriter) -> None:
+        """Write the text as an error."""
+        for line in self.text.splitlines():
+            tw.line(f"E   {line}", red=True)
+        tw.line()
+        self.reprcrash.toterminal(tw)
+
+
+class Relay:
+    """Forwards the reports of one test at a time, and makes up the ones a dead worker owes."""
+
+    def __init__(self, config: pytest.Config, before_writing: Callable[[], None]) -> None:
+        self._config = config
+        self._before_writing = before_writing
+        self._item: pytest.Item | None = None
+        self._phases: list[str] = []
+        self._teardown: pytest.TestReport | None = None
+
+    def begin(self, item: pytest.Item) -> None:
+        """Start with a test."""
+        self._item = item
+        self._phases = []
+        self._teardown = None
+
+    def forward(self, message: m.Reported | m.Warned) -> None:
+        """Pass on a report or a warning; the teardown's report is kept for :meth:`finish`."""
+        if isinstance(message, m.Warned):
+            self._warn(message)
+            return
+        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=json.loads(message.report))
+        if self._item is not None:
+            report.nodeid = self._item.nodeid
+            report.location = self._item.location
+        # Tuples do not survive the journey; report writers tell properties and skips by them.
+        report.user_properties = [tuple(pair) for pair in report.user_properties]
+        if isinstance(report.longrepr, list):
+            report.longrepr = tuple(report.longrepr)
+        report.sections = [tuple(section) for section in report.sections]
+        if report.when == "teardown":
+            self._teardown = report
+        else:
+            self._log(report)
+
+    def fabricate(self, text: str) -> None:
+        """Report the phase a lost worker was in as failed."""
+        assert self._item is not None
+        when = next((phase for phase in ("setup", "call") if phase not in self._phases), "teardown")
+        path, line, _ = self._item.location
+        longrepr = PlainRepr(text, str(path), (line or 0) + 1)
+        report = self._report(when, "failed", longrepr)
+        if when == "teardown":
+            self._teardown = report
+        else:
+            self._teardown = None
+            self._log(report)
+
+    def finish(self, properties: list[tuple[str, object]]) -> None:
+        """End with a test: its teardown's report carries the properties that JUnit XML reads there."""
+        report = self._teardown or self._report("teardown", "passed", None)
+        report.user_properties += properties
+        self._log(report)
+        self._item = None
+
+    def _report(self, when: str, outcome: str, longrepr: Any) -> pytest.TestReport:
+        assert self._item is not None
+        return pytest.TestReport(
+            nodeid=self._item.nodeid,
+            location=self._item.location,
+            keywords=dict.fromkeys(self._item.keywords, 1),
+            outcome=outcome,  # type: ignore[arg-type]
+            longrepr=longrepr,
+            when=when,  # type: ignore[arg-type]
+        )
+
+    def _log(self, report: pytest.TestReport) -> None:
+        assert self._item is not None
+        if type(report) is pytest.TestReport:
+            self._phases += ["setup", "call"] if report.when == "setup" and not report.passed else [str(report.when)]
+        self._before_writing()
+        self._item.ihook.pytest_runtest_logreport(report=report)
+
+    def _warn(self, message: m.Warned) -> None:
+        module, _, name = message.category.rpartition(".")
+        category = getattr(sys.modules.get(module), name, None)
+        if not (isinstance(category, type) and issubclass(category, Warning)):
+            category = type(name, (UserWarning,), {"__module__": module})
+        try:
+            warning: Warning = category(message.text)
+        except TypeError:  # a category that takes more than a text
+            category, warning = UserWarning, UserWarning(message.text)
+        self._config.hook.pytest_warning_recorded.call_historic(
+            kwargs={
+                "warning_message": warnings.WarningMessage(warning, category, message.filename, message.line),
+                "when": message.when,
+                "nodeid": message.nodeid,
+                "location": message.location,
+            }
+        )

@@ -1,0 +1,209 @@
+"""The hooks of a measured run: choose the tests, have them measured, store and show what came out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_rlperf import units
+from pytest_rlperf.baseline.store import BaselineError
+from pytest_rlperf.fixtures import ENGINE, is_measured, result_key
+from pytest_rlperf.measure.one_side import WORKERS, expected_s
+from pytest_rlperf.options import Config
+from pytest_rlperf.pytest_benchmark import TakenOver, add_stats, uses_benchmark
+from pytest_rlperf.report.files import OutputError
+from pytest_rlperf.report.github import check_github
+from pytest_rlperf.report.terminal import LiveLine, NoLine
+from pytest_rlperf.run.end import Epilogue
+from pytest_rlperf.run.inline import InlineEngine
+from pytest_rlperf.run.loop import Coordinator, share_s
+from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.run.outputs import check_outputs
+from pytest_rlperf.run.saving import save
+
+_BESIDE = "the time that imports and fixtures take"
+
+
+class MeasuredRun:
+    """The hooks that a run has only with --rlperf."""
+
+    def __init__(self, config: pytest.Config, settings: Config, path: list[str]) -> None:
+        self._config = config
+        self._settings = settings
+        self._path = path
+        self._notes: list[str] = check_github(os.environ)
+        self._failed: set[str] = set()
+        self._xfailed: set[str] = set()
+        self._passed: list[str] = []
+        self._items: dict[str, pytest.Item] = {}
+        self._left_out: set[str] = set()  # keys of measured tests that -k, -m and the like have deselected
+        if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
+            self._notes.append("pytest-xdist's distribution is off: measured tests run one at a time")
+            config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
+        try:
+            check_outputs(settings, getattr(config.option, "xmlpath", None))
+            self._ledger = Ledger(settings, config.rootpath)
+        except (BaselineError, OutputError) as error:
+            raise pytest.UsageError(str(error)) from None
+        self._epilogue = Epilogue(config, settings, self._ledger, self._notes)
+        names = self._ledger.store.names()
+        if not settings.save and settings.baseline not in {"default", *names}:
+            raise pytest.UsageError(
+                f"--rlperf-baseline={settings.baseline}: no such baseline in {settings.baseline_dir}; there is: "
+                f"{', '.join(names) or 'none yet'}. --rlperf-save-baseline makes one"
+            )
+
+    def pytest_report_header(self) -> list[str]:
+        """Say what the run compares with, and what it changed about the user's options."""
+        if self._settings.selfcheck:
+            return ["rlperf: today's code against itself", *self._notes]
+        if self._settings.against is not None:
+            return [f"rlperf: live pairs against {self._settings.against}", *self._notes]
+        store = self._ledger.store
+        found = "" if self._ledger.baseline is not None else ", none yet for this machine class"
+        stored = "; figures are stored there" if self._settings.save else ""
+        return [f"rlperf: baseline {store.name!r} in {self._settings.baseline_dir}{found}{stored}", *self._notes]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Keep the measured tests only, and read their markers before any time is spent."""
+        measured = [item for item in items if _can_be_measured(item)]
+        dropped = [item for item in items if item not in set(measured)]
+        items[:] = measured
+        if dropped:
+            config.hook.pytest_deselected(items=dropped)
+        for item in items:
+            self._settings.for_test(item)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Remember which measured tests there are beside those of this run."""
+        self._left_out.update(result_key(item) for item in items if _can_be_measured(item))
+
+    def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
+        """Say how long it will take."""
+        if not items:
+            return "rlperf: nothing to measure: no test that was chosen uses an rlperf fixture"
+        tests = units.counted(len(items), "test")
+        if self._settings.inline:
+            return f"rlperf: measuring {tests} in this process, which never convicts"
+        if self._settings.selfcheck:
+            trials = 1 + len(self._settings.slowdowns)
+            each_s = trials * (expected_s(self._settings.pairs[0]) + 1)
+            return f"rlperf: {tests}, each {trials} times: {_about(each_s * len(items))} and {_BESIDE}"
+        if self._settings.against is not None:
+            least = self._settings.pairs[0]
+            each_s = min(expected_s(least) + 1, self._settings.max_time_s, share_s(self._settings, len(items)))
+            total = _about(each_s * len(items))
+            return f"rlperf: {tests} in {least} live pairs each or more: {total} or more, and {_BESIDE}"
+        each_s = min(expected_s(WORKERS), self._settings.max_time_s, share_s(self._settings, len(items)))
+        said = f"rlperf: {tests} in {WORKERS} processes each: {_about(each_s * len(items))}, and {_BESIDE}"
+        if self._settings.confirm == "never" or not any(self._ledger.commit_of(result_key(item)) for item in items):
+            return said
+        live_s = min(expected_s(self._settings.pairs[0]) + 1, self._settings.max_time_s)
+        return f"{said}; {_about(live_s)} more or longer for each that has to be settled live"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """Measure every test; in this process only where that was asked for."""
+        if session.testsfailed and not session.config.option.continue_on_collection_errors:
+            raise session.Interrupted(f"{session.testsfailed} errors during collection")
+        # Fixed here: each verdict stands at once, whatever later tests do.
+        self._ledger.expect(sum(self._settings.for_test(item).gate for item in session.items))
+        self._items = {item.nodeid: item for item in session.items}
+        self._epilogue.expect(session.items)
+        line = self._live_line()
+        if self._settings.inline:
+            session.config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
+            session.config.stash[ENGINE] = InlineEngine(self._ledger, line, share_s(self._settings, len(session.items)))
+            return None
+        if session.items:
+            Coordinator(session.config, self._ledger, self._path, line, self._notes).run(session)
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Remember which tests failed, and which came to the end of their call; feed pytest-benchmark's tables."""
+        said = getattr(report, "rlperf_benchmark", None)
+        item = self._items.get(report.nodeid)
+        if said is not None and item is not None:
+            outcome = self._ledger.outcomes.get(result_key(item))
+            if outcome is not None and outcome.result.workers:
+                add_stats(item, outcome.result, said)
+        if item is not None:
+            self._epilogue.see(item, report)
+        if report.failed:
+            self._failed.add(report.nodeid)
+        elif report.skipped and hasattr(report, "wasxfail"):
+            self._xfailed.add(report.nodeid)
+        elif report.when == "call" and report.passed:
+            self._passed.append(report.nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Store what may be stored; a run that measured nothing is no success."""
+        finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        keys = {item.nodeid: result_key(item) for item in session.items}
+        silent = [nodeid for nodeid in self._passed if keys.get(nodeid) not in self._ledger.keys]
+        if silent:
+            self._notes.append(f"passed without calling an rlperf fixture, so not measured: {', '.join(silent)}")
+        self._refuse_empty_comparison(session)
+        fitness = self._ledger.fitness
+        if self._settings.strict and fitness is not None and not fitness.is_fit and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if exitstatus == pytest.ExitCode.OK and not (self._ledger.outcomes or self._ledger.selfchecks):
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+            self._notes.append("nothing was measured: no test called an rlperf fixture")
+        if not names_tests(self._config):
+            self._ledger.note_unmatched({*keys.values(), *self._left_out})
+        failed = {keys[nodeid] for nodeid in self._failed if nodeid in keys}
+        if self._settings.save and self._ledger.outcomes:
+            expected = {keys[nodeid] for nodeid in self._xfailed if nodeid in keys}
+            self._save(session, failed | expected, finished=finished)
+        complaints = self._epilogue.write(failed)
+        self._notes += complaints
+        if complaints:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _save(self, session: pytest.Session, failed: set[str], *, finished: bool) -> None:
+        if not finished:
+            self._notes.append("nothing was stored: the run was interrupted")
+            return
+        try:
+            save(self._ledger, failed)
+        except BaselineError as error:
+            self._notes.append(str(error))
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _refuse_empty_comparison(self, session: pytest.Session) -> None:
+        """Make it a usage error, never a pass, where no gated test could run on what it was to be compared with."""
+        gated = [outcome for outcome in self._ledger.outcomes.values() if outcome.verdict.gated]
+        if gated and all(outcome.verdict.reason.code == "base" for outcome in gated):
+            self._notes.append(f"nothing was compared: no gated test runs on {self._settings.against}")
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Show the table, the phases, and what to do next."""
+        self._epilogue.show(terminalreporter, self._failed)
+
+    def _live_line(self) -> LiveLine | NoLine:
+        """Return a line to show progress on, where there is a terminal to show it and nothing else writes there."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or not reporter.isatty or not reporter.hasmarkup or self._config.option.capture == "no":
+            return NoLine()
+        return LiveLine(reporter._tw, reporter._tw._file)
+
+
+def _about(seconds: float) -> str:
+    """Write an estimate, in no more digits than are known."""
+    return f"about {max(1.0, seconds):.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} min"
+
+
+def names_tests(config: pytest.Config) -> bool:
+    """Whether files or tests were named, or --lf left files out: then there are tests that nobody has collected."""
+    named = any("::" in arg or arg.endswith(".py") for arg in config.args)
+    return named or bool(getattr(config.option, "lf", False))
+
+
+def _can_be_measured(item: pytest.Item) -> bool:
+    return is_measured(item) or uses_benchmark(item)

@@ -1,0 +1,108 @@
+"""Measuring in pytest's own process, for a debugger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import pytest
+
+from pytest_rlperf.errors import MeasurementError, PerformanceRegression
+from pytest_rlperf.fixtures import result_key
+from pytest_rlperf.measure.counting_pass import Census, count, counted_by
+from pytest_rlperf.measure.kernels import make_kernels
+from pytest_rlperf.measure.one_side import measure_solo
+from pytest_rlperf.measure.slices import Meter
+from pytest_rlperf.model import Result, Shape, SliceKind, SliceRecord, Tally, Warm, Workload
+from pytest_rlperf.model.spans import Trace
+from pytest_rlperf.report.terminal import Progress
+from pytest_rlperf.run.live_comparison import make_result
+from pytest_rlperf.run.one_test import failure_of
+from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.workers import messages as m
+
+Kernels = dict[SliceKind, Callable[[], object]]
+
+
+@dataclass
+class InlineEngine:
+    """Measures in this process: one worker's worth of figures, which never convict."""
+
+    ledger: Ledger
+    progress: Progress
+    limit_s: float
+    kernels: Callable[[], Kernels] = field(default_factory=lambda: cache(make_kernels))
+
+    def measure(self, workload: Workload, item: pytest.Item) -> Result:
+        """Measure, judge, and fail the test where a strict run must."""
+        __tracebackhide__ = True
+        key, settings = result_key(item), self.ledger.settings.for_test(item)
+        started_s = time.monotonic()
+        turns = _InlineTurns(Meter(workload, self.kernels, sync_edges=settings.device_edges == "sync"))
+        max_time_s = min(settings.max_time_s, self.limit_s)
+        census = Census(max_time_s, 1, is_wanted=settings.counters.are_counted, gates=False)
+        try:
+            solo = measure_solo(
+                [turns],
+                max_time_s,
+                lambda step, left_s: self.progress.show(item.name, step, left_s),
+                long=self.ledger.told_by_mean(key),
+                count=census.take,
+            )
+            if settings.trace is not None:
+                self.ledger.traces.append(Trace(key, "head", "working tree", *turns.meter.trace()))
+        finally:
+            turns.meter.thaw()
+            self.progress.clear()
+        result = make_result(key, m.Called(workload.component, workload.unit, workload.items), solo)
+        result = replace(result, counting=counted_by([turns]))
+        verdict = self.ledger.judge(key, result, self.ledger.stored_policy(settings, settleable=False))
+        outcome = self.ledger.enter(key, result, None, verdict, time.monotonic() - started_s)
+        failure = failure_of(outcome, self.ledger)
+        if failure is not None:
+            raise (PerformanceRegression if failure.regression else MeasurementError)(failure.message)
+        return result
+
+
+class _InlineTurns:
+    """A meter of this process, taking turns by itself."""
+
+    number = 0
+    seed = 0
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self._checked = (0.0, 0.0)
+        self._counted = Tally((), ())
+        self.tally: Tally | None = None
+
+    @property
+    def checked_s(self) -> float | None:
+        return self._checked[0]
+
+    def start_check(self) -> None:
+        __tracebackhide__ = True
+        self._checked = self.meter.check(), self.meter.workload.processed(1)
+
+    def wait_checked(self) -> tuple[float, float]:
+        return self._checked
+
+    def start_count(self, repetitions: int, limit_s: float) -> None:
+        __tracebackhide__ = True
+        self._counted = count(self.meter.workload, repetitions, limit_s)
+
+    def wait_counted(self) -> Tally:
+        return self._counted
+
+    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
+        __tracebackhide__ = True
+        return self.meter.warm_up(shape, limit_s, long, kernels=kernels)
+
+    def take(self, kind: SliceKind) -> SliceRecord:
+        __tracebackhide__ = True
+        return self.meter.take(kind)
+
+    def cpu_s(self) -> float:
+        return 0.0  # nobody else has a turn to disturb

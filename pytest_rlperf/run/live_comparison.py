@@ -1,0 +1,201 @@
+"""One test's live comparison: pairs are made ready, verified and measured until the judge is content."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_rlperf.judge.blame import contributions, told
+from pytest_rlperf.judge.devices import other_device
+from pytest_rlperf.judge.live import PairLimits, judge_pairs
+from pytest_rlperf.judge.verdict import broken_rule
+from pytest_rlperf.measure.counting_pass import Census, counted_by
+from pytest_rlperf.measure.figures import device_notes
+from pytest_rlperf.measure.one_side import Solo
+from pytest_rlperf.measure.pairs import Duet, Duettist, Pair
+from pytest_rlperf.model import Contribution, Live, PairRecord, Policy, Reason, Result, Status, Verdict, log_ratios
+from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers.pool import Crew, Opponent, check
+from pytest_rlperf.workers.process import Worker
+
+UNPLACED_LEAST = 5
+COUNTED_PAIRS = 3
+_MANY_CALLS_S = 1.0
+
+
+class OtherWorkError(Exception):
+    """A call is not the same work on both sides."""
+
+
+class SameCode(Exception):  # noqa: N818 - a finding, not an error
+    """Nothing that either side has loaded for this test differs."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a live comparison gives: head's result, the comparison, and the verdict."""
+
+    result: Result
+    live: Live
+    verdict: Verdict
+
+
+class Contest:
+    """Compares one test's head with ``opponent``, by time and by what ``census`` finds in the first pairs.
+
+    ``show`` is told the step and about how many seconds are left.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        opponent: Opponent,
+        policy: Policy,
+        limits: PairLimits,
+        census: Census,
+        show: Callable[[str, float], None],
+    ) -> None:
+        self._crew = crew
+        self._opponent = opponent
+        self._policy = policy
+        self._limits = limits
+        self._census = census
+        self._show = show
+        self._verdict: Verdict | None = None
+        self._pairs: list[tuple[Worker, Worker]] = []
+
+    def run(self, max_time_s: float) -> Found:
+        """Measure and judge.
+
+        SameCode where there is nothing to measure, OtherWorkError where it is not the same work on both sides,
+        SideError where a side has the other's code.
+        """
+        # Time is kept for a pair that confirms.
+        least = self._limits.least + 1
+        duettist = Duettist(
+            self._next_pair,
+            self._is_content,
+            self._show,
+            least=least,
+            least_unplaced=UNPLACED_LEAST + 1,
+            max_time_s=max_time_s,
+        )
+        duet = duettist.measure()
+        assert self._verdict is not None
+        sides = self._opponent.sides
+        result, base = (
+            replace(_at_pace(make_result(self._crew.key, self._crew.called, side)), counting=counted_by(workers))
+            for side, workers in (
+                (duet.head, [head for _, head in self._pairs]),
+                (duet.base, [base for base, _ in self._pairs]),
+            )
+        )
+        parts, blame = _blame(duet, base, self._verdict)
+        live = Live(sides.base.label, sides.head.label, base, duet.pairs, parts, blame)
+        broken = broken_rule(result) or broken_rule(base)
+        verdict = self._verdict
+        elsewhere = other_device(base, result)
+        if elsewhere is not None:
+            reason = Reason("device", f"on {sides.base.label} {elsewhere}")
+            verdict = replace(verdict, status=Status.INCOMPARABLE, reason=reason)
+        if broken is not None:
+            verdict = replace(verdict, status=Status.INVALID, reason=Reason(*broken))
+        return Found(result, live, verdict)
+
+    def _next_pair(self, index: int) -> Pair:
+        """Make the pair with ``index`` ready: all that are surely needed at once, later ones as they are."""
+        started_s = time.monotonic()
+        count = max(index + 1, self._limits.least)
+        self._show("starting a pair" if index else "starting pairs", 0.0)
+        # Head's first: the first worker of a crew is the one that reports.
+        heads, bases = self._crew.engage((self._opponent.head, count), (self._opponent.base, count))
+        base, head = bases[index], heads[index]
+        check_s = check((base, head))
+        self._refuse_other_work(base.called, head.called)
+        may_differ = self._opponent.may_differ(base, head)
+        if index < COUNTED_PAIRS:
+            self._census.take((head, base))
+        self._pairs.append((base, head))
+        if not may_differ and not self._many_calls_may_differ(base, head):
+            raise SameCode
+        return Pair(base, head, check_s, time.monotonic() - started_s)
+
+    def _many_calls_may_differ(self, base: Worker, head: Worker) -> bool:
+        """Whether what a pair runs may differ by what many calls have loaded, where the first has nothing that does."""
+        for worker in (base, head):
+            worker.warm_up(None, _MANY_CALLS_S, kernels=False)
+            worker.survey()
+        return self._opponent.may_differ(base, head)
+
+    def _refuse_other_work(self, base: m.Called | None, head: m.Called | None) -> None:
+        """Raise OtherWorkError where a call is not the same work on both sides."""
+        assert base is not None
+        assert head is not None
+        if base != head:
+            sides = self._opponent.sides
+            raise OtherWorkError(
+                f"a call is {_work(head)} on {sides.head.label}, {_work(base)} on {sides.base.label}: "
+                "their times say nothing about each other"
+            )
+
+    def _is_content(self, records: Sequence[PairRecord], final: bool) -> bool:
+        self._verdict = judge_records(records, self._policy, self._limits, final=final)
+        return self._verdict is not None
+
+
+def judge_records(records: Sequence[PairRecord], policy: Policy, limits: PairLimits, *, final: bool) -> Verdict | None:
+    """Judge the pairs so far; None means one more. ``final`` says that no more can be had.
+
+    Where the kernel places workers, pairs differ by more, and three may happen to agree: there it takes more.
+    """
+    if any(record.placed is None for record in records):
+        limits = PairLimits(max(limits.least, UNPLACED_LEAST), max(limits.most, UNPLACED_LEAST))
+    base_call_s = statistics.median(record.base.wall.call_s for record in records)
+    return judge_pairs(log_ratios(list(records)), policy, limits, base_call_s, final=final)
+
+
+def make_result(key: str, called: m.Called, solo: Solo) -> Result:
+    """Return the result of a test from what its workers found."""
+    return Result(
+        nodeid=key,
+        component=called.component,
+        unit=called.unit,
+        items=statistics.fmean(worker.items_per_call for worker in solo.workers),
+        workers=solo.workers,
+        phases=solo.phases,
+        traced_call_s=solo.traced_call_s,
+        notes=(*solo.notes, *device_notes(solo.workers)),
+    )
+
+
+def _work(called: m.Called) -> str:
+    return f"{called.component} of {called.items:g} {called.unit}"
+
+
+def _at_pace(result: Result) -> Result:
+    """Return ``result`` with its phases as shares of the figure that is judged.
+
+    Two processes on one CPU, on a machine that others use, are held up within slices; the figure leaves that out.
+    """
+    if not result.traced_call_s:
+        return result
+    pace = result.call_s / result.traced_call_s
+    phases = tuple(replace(phase, total_s=pace * phase.total_s, self_s=pace * phase.self_s) for phase in result.phases)
+    return replace(result, phases=phases, traced_call_s=result.call_s)
+
+
+def _blame(duet: Duet, base: Result, verdict: Verdict) -> tuple[tuple[Contribution, ...], str]:
+    """Return what every phase adds to a change, and in words which carry it, where there is one."""
+    if verdict.status not in (Status.SLOWER, Status.FASTER) or verdict.estimate is None:
+        return (), ""
+    ratio = verdict.estimate.ratio
+    # The estimate says how long the calls are, traced turns what share of them a phase has.
+    blocks = [
+        (base_shares, {path: ratio * share for path, share in head_shares.items()})
+        for base_shares, head_shares in (block.shares() for block in duet.traced)
+    ]
+    change_s = base.call_s * (ratio - 1)
+    parts = contributions(blocks, base.call_s, change_s)
+    return tuple(Contribution(path, part_s) for path, part_s in parts), told(parts, change_s)

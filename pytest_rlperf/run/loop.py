@@ -1,0 +1,257 @@
+"""The run: every measured test goes through workers, is judged, and passes or fails like any other."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pytest_rlperf.errors import MeasurementError, SideError
+from pytest_rlperf.fixtures import result_key
+from pytest_rlperf.judge.live import PairLimits
+from pytest_rlperf.model import Project, Side, Sides
+from pytest_rlperf.options import Config
+from pytest_rlperf.report.terminal import Progress
+from pytest_rlperf.run import diagnostics
+from pytest_rlperf.run.forwarding import Relay
+from pytest_rlperf.run.one_test import Examination, failure_of, properties_of
+from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.run.selfcheck import SelfExamination
+from pytest_rlperf.run.stored_counts import tree_top
+from pytest_rlperf.sides.prepare import prepare_sides
+from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers.pool import Crew, Opponent, Opponents, Pool
+from pytest_rlperf.workers.process import Launch, LeftEarlyError, Worker, WorkerLostError
+
+_PATIENCE_LEAST_S = 10.0
+_PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
+
+
+Examine = Callable[[Crew, Config, Callable[[str, float], None]], m.Conclude]
+"""Measures a crew's test under its settings, showing the step and the seconds left, and says how its call ends."""
+
+
+class Coordinator:
+    """Runs measured tests in workers and reports them as if they had run here.
+
+    ``path`` is sys.path as this process started; ``progress`` is told the test, the step and the seconds left.
+    ``notes`` gets what the reader of the summary should know.
+    """
+
+    def __init__(
+        self, config: pytest.Config, ledger: Ledger, path: list[str], progress: Progress, notes: list[str]
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._path = path
+        self._progress = progress
+        self._notes = notes
+        # It takes a second, and is shown in these places only.
+        settings = ledger.settings
+        self._explains = config.get_verbosity() > 0 or settings.json is not None or settings.html is not None
+        self.relay = Relay(config, progress.clear)
+
+    def run(self, session: pytest.Session) -> None:
+        """Run the session's tests, all of which are measured."""
+        project = make_project(session, self._path, self._ledger.settings)
+        own = project.side("working tree", sys.executable, project.path, ())
+        sides = self._sides_asked_for(project)
+        heads = self._pool(self._launch("worker", own if sides is None else sides.head, sides, project))
+        opponents = Opponents(
+            project,
+            heads,
+            own if sides is None else sides.head,
+            lambda name, side, of: self._launch(name, side, of, project),
+            self._pool,
+        )
+        try:
+            if self._ledger.settings.selfcheck:
+                twins = opponents.pool(self._launch("twin worker", own, None, project))
+                self._run_items(session, partial(self._check_self, heads, twins))
+            else:
+                against = None if sides is None else self._meet(opponents, sides, session)
+                self._run_items(session, partial(self._compare, heads, opponents, against))
+        finally:
+            self._progress.clear()
+            heads.close()
+            opponents.close()
+
+    def _sides_asked_for(self, project: Project) -> Sides | None:
+        """Prepare what --rlperf-against names; what cannot be had is a UsageError."""
+        spec = self._ledger.settings.against
+        if spec is None:
+            return None
+        try:
+            sides = prepare_sides(spec, project, lambda step: self._progress.show(spec, step, 0.0))
+        except SideError as error:
+            raise pytest.UsageError(f"--rlperf-against={spec}: {error}") from None
+        finally:
+            self._progress.clear()
+        self._notes += sides.notes
+        return sides
+
+    def _meet(self, opponents: Opponents, sides: Sides, session: pytest.Session) -> Opponent:
+        """Start what was asked to be compared with; where none of the tests runs there, that is a UsageError."""
+        opponent = opponents.meet(sides)
+        if not opponent.is_same_code:
+            self._progress.show(sides.base.label, "starting workers", 0.0)
+            opponent.head.start(1)
+            try:
+                opponent.check_collected([result_key(item) for item in session.items])
+            except (SideError, WorkerLostError) as error:
+                raise pytest.UsageError(f"--rlperf-against={self._ledger.settings.against}: {error}") from None
+            finally:
+                self._progress.clear()
+        return opponent
+
+    def _run_items(self, session: pytest.Session, examine: Examine) -> None:
+        limit_s = share_s(self._ledger.settings, len(session.items))
+        for item, following in zip(session.items, [*session.items[1:], None], strict=True):
+            item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+            self.relay.begin(item)
+            settings = self._ledger.settings.for_test(item)
+            crew = Crew(
+                result_key(item),
+                None if following is None else result_key(following),
+                max(_PATIENCE_LEAST_S, _PATIENCE * settings.max_time_s),
+            )
+            settings = replace(settings, max_time_s=min(settings.max_time_s, limit_s))
+            self._examine(crew, partial(examine, crew, settings, partial(self._progress.show, item.name)))
+            self.relay.finish(properties_of(self._ledger.outcomes.get(crew.key)))
+            item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+
+    def _compare(
+        self,
+        heads: Pool,
+        opponents: Opponents,
+        against: Opponent | None,
+        crew: Crew,
+        settings: Config,
+        show: Callable[[str, float], None],
+    ) -> m.Conclude:
+        """Measure a test and compare it with what there is to compare with."""
+        outcome = Examination(crew, heads, opponents, against, self._ledger, settings, show).run()
+        if outcome.result.measured and self._explains:
+            outcome = diagnostics.explain(crew, opponents, outcome, self._ledger, show)
+        if settings.trace is not None:
+            diagnostics.trace(crew, opponents, outcome, self._ledger, show)
+        return m.Conclude(outcome.result, failure_of(outcome, self._ledger))
+
+    def _check_self(
+        self, heads: Pool, twins: Pool, crew: Crew, settings: Config, show: Callable[[str, float], None]
+    ) -> m.Conclude:
+        """Compare a test with itself."""
+        policy, limits = self._ledger.live_policy(settings), PairLimits(*settings.pairs)
+        found = SelfExamination(crew, heads, twins, policy, limits, show).run(settings.max_time_s, settings.slowdowns)
+        self._ledger.selfchecks[crew.key] = found
+        return m.Conclude(found.result, None)
+
+    def _examine(self, crew: Crew, examine: Callable[[], m.Conclude]) -> None:
+        """Run one test in every worker it needs, the first of which reports it."""
+        try:
+            done = crew.conclude(examine())
+            self._ledger.modules.update(done.modules)
+        except LeftEarlyError as early:
+            text = _departure(early)
+            missing = early.worker is crew.reporter and early.done.outcome == "missing"
+            if missing:
+                text = f"collected here, but not in the process that measures it: {early.done.text}"
+            self._give_up(crew, early.worker, text, missing=missing)
+        except WorkerLostError as lost:
+            self._give_up(crew, lost.worker, str(lost))
+        except MeasurementError as error:  # a worker could not even be started
+            self._give_up(crew, None, str(error))
+        except SideError as error:  # whatever else would be measured would be as wrong
+            raise pytest.UsageError(f"--rlperf-against={self._ledger.settings.against}: {error}") from None
+
+    def _give_up(self, crew: Crew, culprit: Worker | None, text: str, *, missing: bool = False) -> None:
+        """End a test that ``culprit`` made impossible to measure, as an error of that test."""
+        crew.release()
+        reporter = crew.reporter or culprit
+        if reporter is None or not reporter.alive:
+            self.relay.fabricate(text)
+        elif reporter.running:
+            try:
+                reporter.conclude(m.Conclude(None, m.Failure(text, regression=False)))
+            except WorkerLostError as lost:
+                self.relay.fabricate(f"{text}\n{lost}")
+        elif missing:
+            self.relay.fabricate(text)
+        # Otherwise the reporter has left by itself, and reported why.
+
+    def _pool(self, launch: Launch) -> Pool:
+        return Pool(launch, self.relay.forward)
+
+    def _launch(self, name: str, side: Side, sides: Sides | None, project: Project) -> Launch:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        homes = side.homes if sides is None else (*sides.base.homes, *sides.head.homes)
+        return Launch(
+            name=name,
+            side=side,
+            reports=name == "worker",
+            markup=bool(reporter is not None and reporter.hasmarkup),
+            share_terminal=self._config.option.capture in ("no", "tee-sys"),
+            watched=tuple(str(home) for home in dict.fromkeys((*homes, tree_top(project.rootdir)))),
+            packages=() if sides is None else sides.packages,
+            foreign=() if sides is None else _foreign(side, sides),
+        )
+
+
+def make_project(session: pytest.Session, path: Sequence[str], settings: Config) -> Project:
+    """Return the tree of today as this session sees it."""
+    config = session.config
+    conftests = (getattr(module, "__file__", None) for module in config.pluginmanager._conftest_plugins)
+    return Project(
+        rootdir=config.rootpath,
+        directory=config.invocation_params.dir,
+        inipath=config.inipath,
+        args=(*_no_coverage(config, settings), *map(str, config.invocation_params.args)),
+        path=tuple(path),
+        files=tuple(dict.fromkeys(item.path for item in session.items)),
+        conftests=tuple(sorted(Path(name) for name in conftests if name is not None)),
+        test_patterns=tuple(config.getini("python_files")),
+        packages=settings.packages,
+        baseline_dir=settings.baseline_dir,
+    )
+
+
+def _no_coverage(config: pytest.Config, settings: Config) -> list[str]:
+    """Return the arguments that keep workers from measuring coverage too, where this run might."""
+    if not config.pluginmanager.hasplugin("pytest_cov"):
+        return []
+    # Another interpreter may not have pytest-cov, and would know neither this flag nor the run's own.
+    other = settings.against is not None and settings.against.startswith("python:")
+    return [*(["-p", "pytest_rlperf.workers.no_coverage"] if other else []), "--no-cov"]
+
+
+def share_s(settings: Config, tests: int) -> float:
+    """Return the seconds of the run's budget that fall to each of ``tests`` tests; infinite without a budget."""
+    return math.inf if settings.budget_s is None or not tests else settings.budget_s / tests
+
+
+def _foreign(side: Side, sides: Sides) -> tuple[str, ...]:
+    """Return the homes of the other side that are not this one's too."""
+    other = sides.head if side is sides.base else sides.base
+    return tuple(str(home) for home in other.homes if home not in side.homes)
+
+
+def _departure(early: LeftEarlyError) -> str:
+    """Say how a test ended in one worker while it went on in the first."""
+    name, done = early.worker.name, early.done
+    if done.outcome == "missing":
+        return f"{name} did not collect the test: {done.text}"
+    if done.outcome == "passed":
+        return (
+            f"in {name} the test ended without calling its rlperf fixture, which it called in worker 0; it "
+            "must do the same in every process, whatever it finds there"
+        )
+    return f"in {name} the test {done.outcome} where it went on in worker 0.\n{done.text}"

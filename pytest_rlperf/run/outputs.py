@@ -1,0 +1,100 @@
+"""The files that a run writes at its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_rlperf.options import Config
+from pytest_rlperf.report import benchmark_json, trace
+from pytest_rlperf.report.files import OutputError, check_directory, check_file, write_file
+from pytest_rlperf.report.html import check_html, render_html, write_html
+from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
+from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.run.outcomes import Ledger
+
+_JSON = "--rlperf-json"
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the HTML report shows beside the outcomes; see :func:`render_html`."""
+
+    summary: Summary
+    tolerances: Mapping[str, float]
+    command: str
+    created: str
+
+    def render(self, ledger: Ledger) -> str:
+        """Return the page; OutputError without plotly."""
+        return render_html(
+            list(ledger.outcomes.values()),
+            self.summary,
+            tolerances=self.tolerances,
+            command=self.command,
+            created=self.created,
+        )
+
+
+def check_outputs(settings: Config, junit_xml: str | None) -> None:
+    """Raise OutputError where a file cannot be written, before any time is spent on measuring.
+
+    ``junit_xml`` is where pytest itself will write, which it would find out at the end.
+    """
+    # As pytest reads it.
+    junit = None if not junit_xml else Path(os.path.expandvars(junit_xml)).expanduser()
+    files = ((_JSON, settings.json), (benchmark_json.OPTION, settings.benchmark_json), ("--junit-xml", junit))
+    for option, path in files:
+        if path is not None:
+            check_file(option, path)
+    if settings.html is not None:
+        check_html(settings.html)
+    if settings.trace is not None:
+        check_directory(trace.OPTION, settings.trace)
+
+
+def write_outputs(
+    settings: Config,
+    ledger: Ledger,
+    *,
+    notes: Sequence[str],
+    failed: Collection[str],
+    params: Mapping[str, Mapping[str, Any]],
+    page: Page,
+) -> list[str]:
+    """Write what was asked for, and return why what could not be written was not.
+
+    ``failed`` are the keys of tests that failed, ``params`` tests' parameters by their keys.
+    """
+    complaints = []
+
+    def write(path: Path | None, write_to: Callable[[Path], object]) -> None:
+        if path is not None:
+            try:
+                write_to(path)
+            except OutputError as error:
+                complaints.append(str(error))
+
+    def write_benchmarks(path: Path) -> None:
+        provenance, phases = ledger.provenance(), settings.benchmark_phases
+        document = benchmark_json.benchmark_document(
+            ledger.outcomes, ledger.machine, provenance, params=params, phases=phases
+        )
+        write_file(benchmark_json.OPTION, path, written(document))
+
+    write(settings.json, lambda path: write_file(_JSON, path, written(_document(ledger, notes, failed))))
+    write(settings.html, lambda path: write_html(path, page.render(ledger)))
+    write(settings.benchmark_json, write_benchmarks)
+    write(settings.trace, lambda path: trace.write_traces(path, ledger.traces))
+    return complaints
+
+
+def _document(ledger: Ledger, notes: Sequence[str], failed: Collection[str]) -> dict[str, Any]:
+    if ledger.fitness is not None:
+        return selfcheck_document(ledger.machine, ledger.selfchecks, ledger.fitness)
+    return run_document(
+        ledger.machine, ledger.outcomes, ledger.origins(), notes, provenance=ledger.provenance(), failed=failed
+    )

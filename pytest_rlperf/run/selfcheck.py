@@ -1,0 +1,90 @@
+"""What this machine can tell: today's code against itself, unchanged and with known slowdowns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from pytest_rlperf.judge.live import PairLimits
+from pytest_rlperf.measure.pairs import Duettist, LiveTurns, Pair
+from pytest_rlperf.model import PairRecord, Policy, Result, Selfcheck, Trial, Verdict
+from pytest_rlperf.run.live_comparison import UNPLACED_LEAST, judge_records, make_result
+from pytest_rlperf.workers.pool import Crew, Pool, check
+from pytest_rlperf.workers.process import Worker
+
+
+class SelfExamination:
+    """Compares one test with itself, unchanged and with known slowdowns; ``show`` is told the step and seconds left.
+
+    Both sides run the same code in workers of their own. The trials of a test share their pairs: what two processes
+    differ by shows in all of them alike.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        heads: Pool,
+        twins: Pool,
+        policy: Policy,
+        limits: PairLimits,
+        show: Callable[[str, float], None],
+    ) -> None:
+        self._crew = crew
+        self._heads = heads
+        self._twins = twins
+        self._policy = policy
+        self._limits = limits
+        self._show = show
+        self._result: Result | None = None
+
+    def run(self, max_time_s: float, slowdowns: Sequence[float]) -> Selfcheck:
+        """Run all trials, each in ``max_time_s`` at most."""
+        trials = tuple(self._try(slowdown, max_time_s) for slowdown in (0.0, *slowdowns))
+        for pool in (self._heads, self._twins):
+            pool.trim()
+        assert self._result is not None
+        return Selfcheck(self._result, trials)
+
+    def _try(self, slowdown: float, max_time_s: float) -> Trial:
+        started_s = time.monotonic()
+        verdicts: list[Verdict] = []
+        steps: int | None = None if slowdown else 0
+
+        def is_content(records: Sequence[PairRecord], final: bool) -> bool:
+            verdict = judge_records(records, self._policy, self._limits, final=final)
+            verdicts.extend([] if verdict is None else [verdict])
+            return verdict is not None
+
+        def slow_down(pair: Pair) -> None:
+            nonlocal steps
+            _as_worker(pair.base).slow_down(0.0, 0)
+            # Sized once for all pairs, or they would differ by the errors of that.
+            steps = _as_worker(pair.head).slow_down(slowdown, steps)
+
+        name = f"{100 * slowdown:g} % slower" if slowdown else "unchanged"
+        duet = Duettist(
+            self._next_pair,
+            is_content,
+            lambda step, left_s: self._show(f"{name}, {step}", left_s),
+            least=self._limits.least + 1,  # one to confirm
+            least_unplaced=UNPLACED_LEAST + 1,
+            max_time_s=max_time_s,
+            before_turns=slow_down,
+        ).measure()
+        if self._result is None:
+            self._result = make_result(self._crew.key, self._crew.called, duet.head)
+        return Trial(slowdown, verdicts[-1], duet.pairs, time.monotonic() - started_s)
+
+    def _next_pair(self, index: int) -> Pair:
+        """Make the pair with ``index`` ready."""
+        started_s = time.monotonic()
+        count = max(index + 1, self._limits.least)
+        self._show("starting workers", 0.0)
+        heads, twins = self._crew.engage((self._heads, count), (self._twins, count))
+        check_s = check((heads[index], twins[index]))
+        return Pair(twins[index], heads[index], check_s, time.monotonic() - started_s)
+
+
+def _as_worker(turns: LiveTurns) -> Worker:
+    assert isinstance(turns, Worker)
+    return turns

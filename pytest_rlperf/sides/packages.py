@@ -1,0 +1,253 @@
+"""The import packages under test: those whose files lie in the tree."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
+from pathlib import Path
+
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.model.sides import Project
+from pytest_rlperf.sides.command import run
+from pytest_rlperf.sides.installs import How, Install, in_tree, installs_from, is_project, normalized, project_above
+
+_GIT_LIMIT_S = 60.0
+_CODE_SUFFIXES = (".py", *EXTENSION_SUFFIXES)
+_GENERATED = "_version.py"
+
+# What lies beside packages and is none.
+_NO_PACKAGES = {
+    *("conftest", "noxfile", "setup", "tasks", "versioneer"),
+    *("test", "tests", "testing", "bench", "benchmark", "benchmarks", "doc", "docs", "example", "examples"),
+    *("build", "dist", "env", "node_modules", "venv"),
+}
+
+
+@dataclass(frozen=True)
+class Package:
+    """An import package under test, or a module that is none's.
+
+    ``location`` is its directory or file in the tree; ``entry`` is the directory that must be on sys.path for it.
+    ``how`` says what makes it importable today: an entry on sys.path ("path"), setuptools' finder ("finder"), another
+    import hook ("hook"), or a copy in the environment ("installed").
+    """
+
+    name: str
+    location: Path
+    entry: Path
+    how: How
+    distribution: str | None
+    project_dir: Path | None
+
+
+def packages_under_test(project: Project, top: Path) -> tuple[Package, ...]:
+    """Return the packages under test in the tree at ``top``: what is installed from it, and what lies in it loose."""
+    installs = installs_from(top.resolve())
+    scan = _Scan.of(project, top.resolve(), installs)
+    found: dict[str, Package] = {}
+    for package in [*_installed(installs, scan), *_loose(scan)]:
+        found.setdefault(package.name, package)
+    if not project.packages:
+        return tuple(found.values())
+    return tuple(package for name in project.packages for package in _named(name, found, scan))
+
+
+def why_build(packages: Iterable[Package], top: Path) -> str | None:
+    """Return why code must be built on both sides, None where the files of a tree suffice."""
+    packages = tuple(packages)
+    for package in packages:
+        if package.how == "hook":
+            return f"{package.name} is imported by its build tool's hook, from what that tool has built"
+        if package.how == "installed":
+            return f"{package.name} is installed as a copy, not editable"
+    # What belongs to no project can be built by nobody: where it is missing, importing it says so.
+    built = _built_files([package for package in packages if package.project_dir is not None], top)
+    for package, path in built:
+        return f"{package.name} has files that only a build makes, such as {path.relative_to(top.resolve()).as_posix()}"
+    return None
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """What to look through, and what to tell tests by. ``roots`` are no packages themselves."""
+
+    top: Path
+    directories: tuple[Path, ...]
+    roots: frozenset[Path]
+    tests: frozenset[Path]
+    patterns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, project: Project, top: Path, installs: Iterable[Install]) -> _Scan:
+        """Return the scan of a project: its root, ``src`` in it, and what of sys.path lies in the tree."""
+        root = project.rootdir.resolve()
+        tests = frozenset(path.resolve().parent for path in (*project.files, *project.conftests))
+        # What pytest's own ``pythonpath`` names is on this process's path, but was not when it started.
+        entries = [(project.directory / entry).resolve() for entry in (*project.path, *sys.path)]
+        directories = [root, root / "src"]
+        directories += [entry for entry in entries if entry == root or entry not in tests]
+        kept = [path for path in dict.fromkeys(directories) if path.is_dir() and in_tree(path, top)]
+        installed = [place for install in installs for place in (install.project_dir, *install.entries)]
+        return cls(top, tuple(kept), frozenset([*kept, *installed]), tests, project.test_patterns)
+
+    def importables(self, directory: Path, known: Iterable[str] = ()) -> Iterator[tuple[str, Path]]:
+        """Yield the packages and modules that lie in a directory; ``known`` names are no tests whatever they hold."""
+        for path in sorted(directory.iterdir()):
+            name = path.name.partition(".")[0]
+            if path.is_dir():
+                code = self._holds_code(path) or (name in known and _is_package(path))
+            else:
+                code = path.name.endswith(_CODE_SUFFIXES) and not self._is_test(path)
+            if code and self.may_be(name) and name.isidentifier() and in_tree(path, self.top):
+                yield name, path.resolve()
+
+    def may_be(self, name: str) -> bool:
+        """Whether a name may be a package's, and not that of tests or of what else lies beside packages."""
+        last = name.rpartition(".")[2]
+        return last not in _NO_PACKAGES and not last.startswith("test_")
+
+    def _is_test(self, file: Path) -> bool:
+        return any(fnmatch(file.name, pattern) for pattern in self.patterns)
+
+    def _holds_code(self, directory: Path) -> bool:
+        """Whether a directory has code that is not for tests alone."""
+        # What is on the path itself, or is a project of its own, is no package but holds some.
+        rooted = directory in self.roots or (is_project(directory) and not _is_package(directory))
+        if rooted or not in_tree(directory, self.top):
+            return False
+        children = sorted(directory.iterdir())
+        if directory not in self.tests:
+            # An __init__.py that is empty makes a package of code, but of a directory of tests just the same.
+            below = any(test.is_relative_to(directory) for test in self.tests)
+            for child in children:
+                empty = child.stem == "__init__" and below and not child.stat().st_size
+                if child.name.endswith(_CODE_SUFFIXES) and not empty and not self._is_test(child):
+                    return True
+        return any(
+            self._holds_code(child)
+            for child in children
+            if child.is_dir() and not child.is_symlink() and child.name.isidentifier() and self.may_be(child.name)
+        )
+
+
+def _is_package(directory: Path) -> bool:
+    return any((directory / f"__init__{suffix}").is_file() for suffix in _CODE_SUFFIXES)
+
+
+def _installed(installs: Iterable[Install], scan: _Scan) -> Iterator[Package]:
+    """Yield the packages of distributions installed from the tree."""
+    for install in installs:
+        places = dict(install.places)
+        known = {*install.names, normalized(install.name).replace("-", "_")}
+        for entry in install.entries:
+            places.update({name: place for name, place in scan.importables(entry, known) if name not in places})
+        if install.how in {"hook", "installed"}:
+            sources = [directory for directory in _sources(install.project_dir) if directory.is_dir()]
+            names = install.names or [name for source in sources for name, _ in scan.importables(source, known)]
+            for name in names:
+                places.setdefault(name, _place(name, sources) or install.project_dir / name)
+        for name, place in places.items():
+            if scan.may_be(name) and place.is_relative_to(scan.top):
+                yield _package(name, place, install)
+
+
+def _package(name: str, place: Path, install: Install) -> Package:
+    return Package(name, place, _entry(name, place), install.how, install.name, install.project_dir)
+
+
+def _loose(scan: _Scan) -> Iterator[Package]:
+    """Yield the packages that are importable from the tree without being installed."""
+    elsewhere = [entry for entry in sys.path if entry and not in_tree(Path(entry), scan.top)]
+    for directory in scan.directories:
+        for name, place in scan.importables(directory):
+            if not _is_hidden(name, place, elsewhere):
+                yield _loose_package(name, place, scan)
+
+
+def _is_hidden(name: str, place: Path, elsewhere: list[str]) -> bool:
+    """Whether what lies in the tree by chance has the name of something else that is imported instead."""
+    if name in sys.stdlib_module_names:
+        return True
+    if not place.is_dir() or _is_package(place):
+        return False
+    # A directory without __init__.py gives way to any package that has one, wherever that is on the path.
+    spec = PathFinder.find_spec(name, elsewhere)
+    return spec is not None and spec.origin is not None
+
+
+def _loose_package(name: str, place: Path, scan: _Scan) -> Package:
+    entry = _entry(name, place)
+    return Package(name, place, entry, "path", None, project_above(entry, scan.top))
+
+
+def _named(name: str, found: dict[str, Package], scan: _Scan) -> list[Package]:
+    """Return the package that the user names, or what lies in that namespace."""
+    within = [package for package in found.values() if f"{package.name}.".startswith(f"{name}.")]
+    if within:
+        return within
+    place = _place(name, [*scan.directories, *(_sources(scan.top))])
+    if place is None:
+        raise SideError(
+            f"rlperf_packages names {name!r}, which is neither installed from {scan.top} nor lies there "
+            f"(found: {', '.join(found) or 'nothing'}); it names import packages, separated by spaces"
+        )
+    return [_loose_package(name, place, scan)]
+
+
+def _place(name: str, directories: Iterable[Path]) -> Path | None:
+    """Return where a package or module lies, in the first of the directories that has it."""
+    for directory in directories:
+        place = directory.joinpath(*name.split("."))
+        if place.is_dir():
+            return place.resolve()
+        for suffix in _CODE_SUFFIXES:
+            if (file := place.with_name(place.name + suffix)).is_file():
+                return file.resolve()
+    return None
+
+
+def _entry(name: str, place: Path) -> Path:
+    """Return the directory that must be on sys.path for a package of that dotted name."""
+    return place.parents[name.count(".")]
+
+
+def _sources(project_dir: Path) -> tuple[Path, Path]:
+    return project_dir / "src", project_dir
+
+
+def _built_files(packages: list[Package], top: Path) -> Iterator[tuple[Package, Path]]:
+    """Yield what can be imported of the packages and is in no clone: extension modules, and code that is generated."""
+    if not packages:
+        return
+    # With git, "others" are the files it does not track; those among them that it ignores are meant to be generated.
+    others = _git_files(top, packages, "--others")
+    if others is None:
+        for package in packages:
+            for path in sorted(package.location.rglob("*")) if package.location.is_dir() else [package.location]:
+                if path.name.endswith(tuple(EXTENSION_SUFFIXES)) and in_tree(path, top):
+                    yield package, path
+        return
+    ignored = set(_git_files(top, packages, "--others", "--ignored", "--exclude-standard") or ())
+    for path in others:
+        generated = path.suffix == ".py" and (path in ignored or path.name == _GENERATED)
+        if not (path.name.endswith(tuple(EXTENSION_SUFFIXES)) or generated) or not in_tree(path, top):
+            continue
+        for package in packages:
+            if path.is_relative_to(package.location):
+                yield package, path
+                break
+
+
+def _git_files(top: Path, packages: list[Package], *which: str) -> list[Path] | None:
+    """Return the files of the packages that git lists, None where git cannot."""
+    top = top.resolve()
+    places = [package.location.relative_to(top).as_posix() for package in packages]
+    argv = ["git", "-C", str(top), "--literal-pathspecs", "ls-files", "-z", *which, "--", *places]
+    try:
+        answer = run(argv, cwd=top, limit_s=_GIT_LIMIT_S)
+    except SideError:  # no git at all
+        return None
+    return None if answer.code else [top / name for name in answer.out.split("\0") if name]

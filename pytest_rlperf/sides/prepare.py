@@ -1,0 +1,268 @@
+"""Both sides of a comparison, from what the user names to what workers are started with."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.model.sides import Project, Side, Sides
+from pytest_rlperf.sides.arguments import side_args, side_variables
+from pytest_rlperf.sides.build import build_into, needs_isolation
+from pytest_rlperf.sides.cache import Cache, open_cache
+from pytest_rlperf.sides.environment import make_environment, mapped, parent_state, site_packages, start_path
+from pytest_rlperf.sides.foreign import pip_sides, python_sides
+from pytest_rlperf.sides.git import Commit, Repository, find_repository, is_working_tree, short
+from pytest_rlperf.sides.packages import Package, packages_under_test, why_build
+from pytest_rlperf.sides.sources import CommitSource, PlainSource, Source, Today, WorkingSource
+from pytest_rlperf.sides.spec import DirSpec, GitSpec, PipSpec, PythonSpec, parse_spec
+from pytest_rlperf.sides.tree import Overlay, make_overlay, make_tree
+
+Progress = Callable[[str], None]
+
+
+def prepare_sides(spec_text: str, project: Project, progress: Progress) -> Sides:
+    """Return the sides of the comparison that ``spec_text`` asks for; SideError says why there can be none.
+
+    What they need is kept in the cache, and stays there at least until this process ends.
+    """
+    match parse_spec(spec_text):
+        case GitSpec(ref):
+            repository = find_repository(project.rootdir)
+            source = CommitSource(repository, repository.resolve(ref))
+            return _Comparison.of(source, _today(project), project, progress).sides()
+        case DirSpec(path):
+            today = _today(project)
+            source_dir = _directory_source(project.directory / path, today, project)
+            return _Comparison.of(source_dir, today, project, progress).sides()
+        case PipSpec(requirements):
+            top = _today(project).top
+            return pip_sides(requirements, project, top, open_cache(top), progress)
+        case PythonSpec(python):
+            return python_sides(python, project, _today(project).top, progress)
+
+
+def commit_sides(sha: str, project: Project, progress: Progress) -> Sides:
+    """Return the comparison with a commit that only a baseline names: a full SHA that is in the local history."""
+    repository = find_repository(project.rootdir)
+    if not repository.has_commit(sha):
+        raise SideError(
+            f"commit {short(sha)} is not in the local history, and what a baseline names is never fetched: "
+            "git fetch may bring it (in CI: fetch-depth: 0)"
+        )
+    source = CommitSource(repository, Commit(sha, f"commit {short(sha)}"))
+    return _Comparison.of(source, _today(project), project, progress).sides()
+
+
+def _today(project: Project) -> Today:
+    """Return today's tree: the git working tree around the rootdir, or else the rootdir."""
+    if is_working_tree(project.rootdir):
+        repository = find_repository(project.rootdir)
+        return Today(repository.top.resolve(), repository)
+    return Today(project.rootdir.resolve(), None)
+
+
+def _directory_source(path: Path, today: Today, project: Project) -> Source:
+    """Return the source that another directory is; it may be all of a tree, or what takes the rootdir's place."""
+    place = path.resolve()
+    if not place.is_dir():
+        raise SideError(f"dir:{path} names no directory to compare with")
+    rootdir = project.rootdir.resolve()
+    if place in (today.top, rootdir):
+        raise SideError(f"dir:{path} is today's own tree; both sides would be the same")
+    repository = find_repository(place) if is_working_tree(place) else None
+    # A copy that is kept within today's tree is no working tree of its own.
+    if repository is not None and repository.top.resolve() != today.top:
+        return WorkingSource(repository)
+    below = rootdir.relative_to(today.top)
+    return PlainSource(place, "" if (place / below).is_dir() else below.as_posix())
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """One source beside today's tree."""
+
+    source: Source
+    today: Today
+    project: Project
+    packages: tuple[Package, ...]
+    overlay: Overlay
+    cache: Cache
+    progress: Progress
+
+    @classmethod
+    def of(cls, source: Source, today: Today, project: Project, progress: Progress) -> _Comparison:
+        """Return the comparison of a source with today's tree."""
+        packages = packages_under_test(project, today.top)
+        overlay = make_overlay(project, today.top, packages, {*source.submodules(), *today.submodules()})
+        return cls(source, today, project, packages, overlay, open_cache(today.top), progress)
+
+    def sides(self) -> Sides:
+        """Prepare both sides."""
+        reason = why_build(self.packages, self.today.top)
+        changed = self._changed(built=reason is not None)
+        base, head = self._base_and_head(reason, same=not changed)
+        return Sides(
+            base=base,
+            head=head,
+            packages=tuple(package.name for package in self.packages),
+            changed=changed,
+            notes=(*self._notes(), *([] if reason is None else [f"built on both sides: {reason}"])),
+            commit=self.source.commit.sha if isinstance(self.source, CommitSource) else None,
+        )
+
+    def _base_and_head(self, reason: str | None, *, same: bool) -> tuple[Side, Side]:
+        if reason is None:
+            return self._mapped_side(), self._own_side(self._head_label())
+        if same:  # nobody measures equal trees, so nothing is built for them
+            return self._own_side(self.source.title), self._own_side(self._head_label())
+        self._check_tests_are_outside(reason)
+        sources = (self.source, self.today.source())
+        originals = [self._original(source) for source in sources]
+        below = self._project_dirs(reason)
+        isolated = needs_isolation(sys.executable, [original / path for original in originals for path in below])
+        labels = (self.source.title, self._head_label())
+        base, head = (
+            self._built_side(source, original, below, label, isolated=isolated)
+            for source, original, label in zip(sources, originals, labels, strict=True)
+        )
+        return base, head
+
+    def _own_side(self, label: str) -> Side:
+        """Return today's tree as this process runs it."""
+        return self.project.side(label, sys.executable, self.project.path, (self.today.top,))
+
+    def _mapped_side(self) -> Side:
+        """Return the source's tree as this process would run it, had it been started there."""
+
+        def build(directory: Path) -> None:
+            self.progress(f"checking out {self.source.title}")
+            tree = directory / "tree"
+            make_tree(self.source, self.overlay, self.today, tree, ())
+            mapping = (self.today.top, tree)
+            make_environment(directory / "environment", self.project, self.packages, mapping, built=False)
+
+        key = self._key("side", self.source.key, self.overlay.key(self.today), parent_state())
+        entry = self.cache.entry(key, build, self.progress)
+        tree = entry / "tree"
+        return self._side(self.source.title, tree, entry / "environment", (tree,))
+
+    def _original(self, source: Source) -> Path:
+        """Return a copy of a source as it was, from which it is built."""
+
+        def build(directory: Path) -> None:
+            self.progress(f"checking out {source.title}")
+            source.lay_out(directory / "tree")
+
+        return self.cache.entry(self._key("original", source.key), build, self.progress) / "tree"
+
+    def _built_side(
+        self, source: Source, original: Path, below: list[PurePosixPath], label: str, *, isolated: bool
+    ) -> Side:
+        """Return a source built into an environment of its own, and a tree of its tests without what was built."""
+
+        def build(directory: Path) -> None:
+            copied = directory / "original"  # builds write into what they build
+            shutil.copytree(original, copied, symlinks=True)
+            mapping = (self.today.top, copied)
+            python = make_environment(directory / "environment", self.project, self.packages, mapping, built=True)
+            build_into(python, [copied / path for path in below], self.progress, isolated=isolated)
+
+        key = self._key("built", source.key, parent_state(), below, isolated)
+        environment = self.cache.entry(key, build, self.progress) / "environment"
+        home = site_packages(environment)
+        loose = [package for package in self.packages if not _is_installed(package.name, home)]
+        without = self._places([package for package in self.packages if package not in loose])
+
+        def lay_out(directory: Path) -> None:
+            make_tree(source, self.overlay, self.today, directory / "tree", without)
+
+        key = self._key("tests", source.key, self.overlay.key(self.today), without)
+        tree = self.cache.entry(key, lay_out, self.progress) / "tree"
+        return self._side(label, tree, environment, (home, tree) if loose else (home,))
+
+    def _side(self, label: str, tree: Path, environment: Path, homes: tuple[Path, ...]) -> Side:
+        mapping = (self.today.top, tree)
+        directory = mapped(self.project.directory, mapping)
+        directory.mkdir(parents=True, exist_ok=True)
+        python = str(environment / "bin" / "python")
+        variables = side_variables(self.project, mapping, environment)
+        return Side(
+            label=label,
+            python=python,
+            path=start_path(python, self.project, mapping, variables),
+            directory=directory,
+            args=side_args(self.project, mapping),
+            files=tuple(self._mapped_file(path, mapping) for path in self.project.files),
+            environment=variables,
+            homes=homes,
+        )
+
+    def _mapped_file(self, path: Path, mapping: tuple[Path, Path]) -> Path:
+        """Return a test file's place; a link keeps its name, which the test's id is made of."""
+        if path.is_relative_to(self.project.rootdir):
+            return mapped(self.project.rootdir, mapping) / path.relative_to(self.project.rootdir)
+        return mapped(path, mapping)
+
+    def _changed(self, *, built: bool) -> tuple[str, ...]:
+        """Return the files by which the sides differ; what is laid on is the same, though a build has its own."""
+        alike = self.overlay.is_test if built else self.overlay.covers
+        names = self.source.differing(self.today)
+        return tuple(name for name in names if not alike(name) and not self.overlay.is_baseline(name))
+
+    def _project_dirs(self, reason: str) -> list[PurePosixPath]:
+        """Return what is built, relative to the top: all that is installed from the tree, and what needs it besides."""
+        everything = packages_under_test(replace(self.project, packages=()), self.today.top)
+        places = {
+            package.project_dir.resolve()
+            for package in (*everything, *self.packages)
+            if package.project_dir is not None
+            and (package.distribution is not None or why_build([package], self.today.top) is not None)
+        }
+        if not places:
+            raise SideError(
+                f"{reason}; but nothing says how it is built: it takes a pyproject.toml or setup.py above it"
+            )
+        return sorted(PurePosixPath(place.relative_to(self.today.top).as_posix()) for place in places)
+
+    def _places(self, packages: Iterable[Package]) -> list[PurePosixPath]:
+        """Return where packages may lie in the tree of either side, whose layout may have been another."""
+        places = set()
+        for package in packages:
+            places.add(package.location)
+            if package.project_dir is not None:
+                tail = package.location.relative_to(package.entry)
+                places |= {package.project_dir / tail, package.project_dir / "src" / tail}
+        return sorted(PurePosixPath(place.resolve().relative_to(self.today.top).as_posix()) for place in places)
+
+    def _check_tests_are_outside(self, reason: str) -> None:
+        for file in self.project.files:
+            for package in self.packages:
+                if file.resolve().is_relative_to(package.location.resolve()):
+                    raise SideError(
+                        f"{reason}; but {file} lies within {package.name}, and cannot be run beside a build of it: "
+                        "move measured tests to a directory of their own"
+                    )
+
+    def _notes(self) -> tuple[str, ...]:
+        repository = self.today.repository
+        dirty = repository is not None and repository.is_dirty(self.project.baseline_dir)
+        return (*self.source.notes(), *(["today's tree has uncommitted changes"] if dirty else []))
+
+    def _head_label(self) -> str:
+        repository: Repository | None = self.today.repository
+        if repository is None or repository.is_dirty(self.project.baseline_dir):
+            return "working tree"
+        return f"HEAD {short(repository.head)}"
+
+    def _key(self, kind: str, *parts: object) -> str:
+        return "\0".join([kind, *map(str, parts), repr(self.packages)])
+
+
+def _is_installed(name: str, home: Path) -> bool:
+    """Whether a package or module of that name lies in a directory of installed packages."""
+    place = home.joinpath(*name.split("."))
+    return place.is_dir() or any(place.parent.glob(f"{place.name}.*"))

@@ -1,7 +1,0 @@
-"""Exact counts of what a call does, each by an instrument in passes of its own: nothing is timed meanwhile."""
-
-from pytest_rlperf.timers.counting.device import CountsDevice
-from pytest_rlperf.timers.counting.names import NAMES, CounterName
-from pytest_rlperf.timers.counting.tallying import tally
-
-__all__ = ["NAMES", "CounterName", "CountsDevice", "tally"]

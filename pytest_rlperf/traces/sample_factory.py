@@ -1,0 +1,171 @@
+"""Sample Factory's text: the trees its components log when they end, read back from a log file.
+
+A tree is a line ``NAME tree view:``, then the leaves of each level on one line and each parent on a line of its own,
+with its children two blanks deeper: ``name: seconds``, four decimals. Neither counts nor what the seconds are (a sum,
+the last entry or the mean of some) are in the text, so the count reads as 0, which stands for "not known".
+
+Its flat lines (``_name: NAME, key: seconds, …``) add up what a tree has in several places; they are read where the
+log has no tree of that name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_rlperf.model import TimerTree, Timing
+from pytest_rlperf.traces.building import Draft, check_depth
+from pytest_rlperf.traces.reading import LARGEST, Document, Malformed
+
+_PREFIX = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d+)?\](?:\[\d+\])? ")
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
+_HEADING = " tree view:"
+_FLAT = "_name: "
+_ENTRY = re.compile(r"(?P<name>.*?): (?P<seconds>\d+\.\d{4})(?:, |$)")
+# What stands at the left margin below a tree may be something else that was printed.
+_MEANT_AS_ENTRY = re.compile(r"[^,{}\[\]]*?: (?:-?\d[\d.]*|nan|-?inf)(?:, .*)?")
+_CUT_ENTRY = re.compile(r"[\w.:-]+ ?")
+_TICK_NS = 100_000  # the last decimal
+_CUT_OFF = "it was cut off, or is still being written: save it again"
+
+
+def recognises(document: Document) -> bool:
+    """Whether some line heads a tree, or is a flat one."""
+    if document.item is not None:
+        return False
+    return any(line.text.endswith(_HEADING) or line.text.startswith(_FLAT) for line in _lines(document.text))
+
+
+def read(document: Document) -> list[TimerTree]:
+    """Return the trees of a log, in the order they were logged; other lines are passed over."""
+    found: list[TimerTree] = []
+    flat: list[TimerTree] = []
+    block: _Block | None = None
+    for line in _lines(document.text):
+        is_heading, is_flat = line.text.endswith(_HEADING), line.text.startswith(_FLAT)
+        if block is not None and (is_heading or is_flat or line.is_record or not block.takes(line)):
+            found.append(block.tree())
+            block = None
+        if is_heading:
+            block = _Block(line.text.removesuffix(_HEADING))
+            if line.is_last:
+                raise Malformed(f"line {line.number}: the log ends with the heading of a tree", _CUT_OFF)
+        elif is_flat:
+            flat.append(_flat_tree(line))
+    if block is not None:
+        found.append(block.tree())
+    named = {tree.name for tree in found}
+    return found + [tree for tree in flat if tree.name not in named]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of a log, less what the logger put before it."""
+
+    number: int
+    text: str
+    is_record: bool  # the first line of what was logged at once
+    is_last: bool  # and not ended, as every line is that was written to its end
+
+
+def _lines(text: str) -> Iterator[_Line]:
+    lines = text.split("\n")
+    for number, raw in enumerate(lines, 1):
+        line = _COLOURS.sub("", raw).rstrip("\r")
+        prefix = _PREFIX.match(line)
+        yield _Line(number, line if prefix is None else line[prefix.end() :], prefix is not None, number == len(lines))
+
+
+class _Block:
+    """A tree, line by line."""
+
+    def __init__(self, name: str) -> None:
+        self._root = Draft(name)
+        self._open: list[Draft | None] = [self._root]  # by depth; None below a line of several leaves
+
+    def takes(self, line: _Line) -> bool:
+        """Add what a line holds, unless it is no line of a tree."""
+        said = line.text.lstrip(" ")
+        indent = len(line.text) - len(said)
+        entries, rest = _scanned(line, said)
+        if not said or (not indent and rest and not _MEANT_AS_ENTRY.fullmatch(said)):
+            if line.is_last and _CUT_ENTRY.fullmatch(said):
+                raise Malformed(f"line {line.number}: the log ends within a tree", _CUT_OFF)
+            return False
+        _check_rest(line, rest)
+        depth = indent // 2 + 1
+        if indent % 2 or depth > len(self._open):
+            raise Malformed(f"line {line.number}: indented by {indent}, which no line above leads to")
+        check_depth(depth, f"line {line.number}")
+        parent = self._open[depth - 1]
+        if parent is None:
+            raise Malformed(f"line {line.number}: it is below several timings, not one")
+        parent.children += entries
+        self._open[depth:] = [entries[0] if len(entries) == 1 else None]
+        return True
+
+    def tree(self) -> TimerTree:
+        """Return the tree; its root is as long as its children together."""
+        self._root.total_ns = sum(child.total_ns for child in self._root.children)
+        return TimerTree(self._root.frozen())
+
+
+def _flat_tree(line: _Line) -> TimerTree:
+    name, _, said = line.text.removeprefix(_FLAT).partition(", ")
+    entries, rest = _scanned(line, said)
+    _check_rest(line, rest)
+    root = Draft(name, total_ns=sum(entry.total_ns for entry in entries), children=entries)
+    return TimerTree(root.frozen())
+
+
+def _scanned(line: _Line, said: str) -> tuple[list[Draft], str]:
+    """Return the entries that ``said`` begins with, left to right, and what is left."""
+    entries: list[Draft] = []
+    end = 0
+    while entry := _ENTRY.match(said, end):
+        whole, _, decimals = entry["seconds"].partition(".")
+        if len(whole) > 10 or int(whole + decimals) * _TICK_NS > LARGEST:
+            raise Malformed(f"line {line.number}: {entry['name']!a} took longer than a lifetime")
+        entries.append(Draft(entry["name"], 0, int(whole + decimals) * _TICK_NS))
+        end = entry.end()
+    return entries, said[end:]
+
+
+def _check_rest(line: _Line, rest: str) -> None:
+    if rest:
+        finding = f"line {line.number}: {ascii(rest)[:60]} is not 'name: seconds' with four decimals"
+        raise Malformed(finding, *([_CUT_OFF] if line.is_last else []))
+
+
+def write(trees: Sequence[TimerTree]) -> str:
+    """Return trees as Sample Factory's text, each path with what its entries come to.
+
+    Lost are counts, modes, extremes, gauges, metadata, workers, what is parallel, what is below 50 µs, and the order:
+    leaves go first. White space within names becomes one blank.
+    """
+    return "".join(f"{tree_text(tree)}\n" for tree in trees)
+
+
+def tree_text(tree: TimerTree) -> str:
+    """Return one tree as ``str(Timing)`` has it in Sample Factory; what is lost is as with ``write``."""
+    lines = [f"{_clean(tree.name)} tree view:"]
+    waiting: list[tuple[int, Timing]] = [(-1, tree.root)]
+    while waiting:
+        depth, timing = waiting.pop()
+        if depth >= 0:
+            lines.append("  " * depth + _entry(timing))
+        leaves = [child for child in timing.children if not child.children]
+        if leaves:
+            lines.append("  " * (depth + 1) + ", ".join(map(_entry, leaves)))
+        waiting.extend((depth + 1, child) for child in reversed(timing.children) if child.children)
+    return "\n".join(lines)
+
+
+def _entry(timing: Timing) -> str:
+    return f"{_clean(timing.name)}: {timing.value_ns / 1e9:.4f}"
+
+
+def _clean(name: str) -> str:
+    """Return a name that keeps to its place in a line, and can be encoded."""
+    return " ".join(name.split()).encode("utf-8", "backslashreplace").decode()

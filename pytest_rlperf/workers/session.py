@@ -1,0 +1,279 @@
+"""What a worker's pytest session does differently: it runs tests as told, and sends back what the user should see."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import logging
+import os
+import random
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.terminal import TerminalReporter
+
+from pytest_rlperf.errors import MeasurementError, PerformanceRegression
+from pytest_rlperf.fixtures import result_key
+from pytest_rlperf.measure.counting_pass import count
+from pytest_rlperf.measure.kernels import make_kernels
+from pytest_rlperf.measure.placement import children_seen, place, usable_cpus
+from pytest_rlperf.measure.slices import Meter
+from pytest_rlperf.model import Result, Shape, SliceKind, Workload
+from pytest_rlperf.sides.loaded import executed_files, importers_of, loaded_files
+from pytest_rlperf.workers import messages as m
+
+# Dropped after they have configured themselves: a time limit of the user's is meant for a test, not for measuring it.
+_SILENCED = ("timeout",)
+_NO_SUCH_NAME = (ImportError, AttributeError, NameError)
+
+
+class Unwound(BaseException):
+    """Leaves a test at its measured call; not an Exception, so that no ``except Exception`` of a test keeps it."""
+
+
+class RemoteEngine:
+    """Measures a workload on the coordinator's orders."""
+
+    def __init__(self, start: m.Start, connection: Connection[Any, Any], *, sync_edges: bool) -> None:
+        self._start = start
+        self._sync_edges = sync_edges
+        self._kernel_shapes: dict[SliceKind, Shape] = {}
+        self._connection = connection
+        self._kernels = functools.cache(make_kernels)
+        self._cpus = usable_cpus()
+        self._seed = 0
+        self._seeded: set[str] = set()
+
+    def seed(self, seed: int) -> None:
+        """Seed every random generator that is loaded."""
+        self._seed = seed
+        self._seeded = set()
+        random.seed(seed)
+        self._seed_loaded()
+
+    def measure(self, workload: Workload, item: pytest.Item) -> Result:
+        """Take slices until told how it ended: return the result, raise the failure, or leave the test."""
+        __tracebackhide__ = True
+        m.send(self._connection, m.Called(workload.component, workload.unit, workload.items))
+        meter = Meter(workload, self._kernels, sync_edges=self._sync_edges, kernel_shapes=self._kernel_shapes)
+        ended = children_seen()[1]
+        try:
+            while True:
+                order = self.receive()
+                match order:
+                    case m.Check():
+                        self._seed_loaded()  # what the test's fixtures were the first to import
+                        first_call_s = meter.check()
+                        m.send(
+                            self._connection,
+                            m.Checked(first_call_s, workload.processed(1), self.loaded(), _had_children(ended)),
+                        )
+                    case m.Count(repetitions, limit_s):
+                        m.send(self._connection, m.Counted(count(workload, repetitions, limit_s)))
+                    case m.WarmUp(shape, limit_s, long, kernels):
+                        m.send(self._connection, m.Warmed(meter.warm_up(shape, limit_s, long, kernels=kernels)))
+                    case m.Survey():
+                        gc.unfreeze()  # the collector does not name what is frozen; warming up freezes it again
+                        executed = executed_files(self._start.watched)
+                        seen = self.loaded()
+                        survey = m.Loaded(executed | seen.files, seen.importers)
+                        m.send(self._connection, m.Surveyed(survey, _had_children(ended)))
+                    case m.Slow():
+                        m.send(self._connection, m.Slowed(meter.slow_down(order.share, order.steps)))
+                    case m.Place():
+                        place(order.cpus)
+                        m.send(self._connection, m.Placed())
+                    case m.Take():
+                        m.send(self._connection, m.Taken(meter.take(order.kind)))
+                    case m.Explain():
+                        m.send(self._connection, m.Explained(*meter.explain()))
+                    case m.Trace():
+                        m.send(self._connection, m.Traced(*meter.trace()))
+                    case m.Conclude():
+                        return _conclude(order)
+                    case m.Unwind():
+                        raise Unwound
+                    case _:
+                        raise MeasurementError(f"unexpected order while measuring {item.nodeid}: {order!r}")
+        finally:
+            meter.thaw()
+            place(self._cpus)
+
+    def loaded(self) -> m.Loaded:
+        """Return what is loaded of the code under test."""
+        files = loaded_files(self._start.watched, self._start.packages)
+        foreign = loaded_files(self._start.foreign, ())
+        return m.Loaded(files, importers_of(foreign) if foreign else {})
+
+    def receive(self) -> m.FromCoordinator:
+        """Wait for the next order; a coordinator that is gone ends the session, with all its teardowns."""
+        try:
+            return m.receive_from_coordinator(self._connection)
+        except (EOFError, OSError):
+            pytest.exit("the coordinator is gone", returncode=1)
+
+    def _seed_loaded(self) -> None:
+        """Seed NumPy's and PyTorch's global generators, each once a test, without importing either."""
+        for name in {"numpy.random", "torch"} - self._seeded:
+            module = sys.modules.get(name)
+            if module is not None:
+                seed = module.seed if name == "numpy.random" else module.manual_seed
+                seed(self._seed)
+                self._seeded.add(name)
+
+
+def _had_children(ended_before: int) -> bool:
+    """Whether this process has children, or had some that ended since there were ``ended_before``."""
+    running, ended = children_seen()
+    return running > 0 or ended > ended_before
+
+
+def _conclude(order: m.Conclude) -> Result:
+    __tracebackhide__ = True
+    if order.failure is None and order.result is not None:
+        return order.result
+    assert order.failure is not None
+    raise (PerformanceRegression if order.failure.regression else MeasurementError)(order.failure.message)
+
+
+class Session:
+    """The worker's hooks: collect, then run what it is told, sending back what the user should see."""
+
+    def __init__(self, start: m.Start, connection: Connection[Any, Any], engine: RemoteEngine, terminal: int) -> None:
+        self._start = start
+        self._terminal = terminal
+        self._connection = connection
+        self._engine = engine
+        self._errors: dict[str, str] = {}
+        self._items: dict[str, pytest.Item] = {}
+        self._reporting = False
+        self._last: pytest.TestReport | None = None
+        self._nameless: set[str] = set()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Keep the terminal's formatting, which assertion messages use, and write to nowhere."""
+        self._config = config
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            self._show_live_logs(config)
+            writer = config.get_terminal_writer()
+            writer._file = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
+            writer.hasmarkup = self._start.markup
+
+    def _show_live_logs(self, config: pytest.Config) -> None:
+        """Have the reporter's live logs (``log_cli``) reach the user's terminal, which it writes nothing else to."""
+        logs = config.pluginmanager.get_plugin("logging-plugin")
+        if self._start.reports and logs is not None and isinstance(logs.log_cli_handler, logging.StreamHandler):
+            file = os.fdopen(self._terminal, "w", buffering=1)
+            logs.log_cli_handler.stream = TerminalReporter(config, file)
+
+    def pytest_internalerror(self, excrepr: Any) -> None:
+        """Leave word of what ends this process."""
+        self._leave_word(str(excrepr))
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Leave word of what ends this process."""
+        self._leave_word(excinfo.exconly())
+
+    def _leave_word(self, text: str) -> None:
+        with (Path(self._start.scratch) / "output").open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{text}\n")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Drop what would interrupt or repeat a test while it is measured."""
+        for name in _SILENCED:
+            session.config.pluginmanager.unregister(name=name)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep collection errors: a test that is missing here is explained by them."""
+        if report.failed:
+            self._errors[report.nodeid] = report.longreprtext
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run tests as told, until told to quit."""
+        self._items = {result_key(item): item for item in session.items}
+        errors = "\n\n".join(self._errors.values())
+        m.send(self._connection, m.Ready(m.PROTOCOL, list(self._items), _encodable(errors), self._engine.loaded()))
+        while True:
+            match self._engine.receive():
+                case m.Run() as order:
+                    self._run(session, order)
+                case m.Quit():
+                    return True
+                case m.Unwind():
+                    pass  # it crossed with the end of the test it was meant for
+
+    def _run(self, session: pytest.Session, order: m.Run) -> None:
+        self._last = None
+        item = self._items.get(order.key)
+        if item is None:
+            text = "\n\n".join(self._errors.values()) or f"{order.key} was not collected"
+            self._done("missing", text, name_missing=self._nameless.issuperset(self._errors))
+            return
+        self._nameless.discard(item.nodeid)
+        # The last test may have been followed by another here than in the coordinator.
+        session._setupstate.teardown_exact(item)
+        self._reporting = order.reporter
+        self._engine.seed(order.seed)
+        following = None if order.next_key is None else self._items.get(order.next_key)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        outcome = "passed" if self._last is None else self._last.outcome
+        self._done(outcome, _text(self._last), name_missing=item.nodeid in self._nameless)
+
+    def _done(self, outcome: str, text: str, *, name_missing: bool) -> None:
+        modules = sorted({name.partition(".")[0] for name in list(sys.modules)})
+        m.send(self._connection, m.Done(outcome, _encodable(text), modules, name_missing))
+
+    def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
+        """Remember what failed for want of a name: on a side with older code that is no failure of the test's."""
+        error = None if call.excinfo is None else call.excinfo.value
+        # Collecting a module wraps what importing it raised.
+        if isinstance(error, _NO_SUCH_NAME) or (error is not None and isinstance(error.__cause__, _NO_SUCH_NAME)):
+            self._nameless.add(node.nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Send the reporter's reports; remember the first that is not a pass."""
+        if self._last is None and not report.passed:
+            self._last = report
+        if self._reporting:
+            data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+            m.send(self._connection, m.Reported(json.dumps(data, default=str, skipkeys=True)))
+
+    def pytest_warning_recorded(
+        self, warning_message: Any, when: str, nodeid: str, location: tuple[str, int, str] | None
+    ) -> None:
+        """Send the warnings of the reporter's tests; the coordinator's own collection saw the others."""
+        if not (self._reporting and when == "runtest"):
+            return
+        category = warning_message.category
+        m.send(
+            self._connection,
+            m.Warned(
+                text=_encodable(str(warning_message.message)),
+                category=f"{category.__module__}.{category.__qualname__}",
+                filename=warning_message.filename,
+                line=warning_message.lineno,
+                when=when,
+                nodeid=nodeid,
+                location=location,
+            ),
+        )
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _text(report: pytest.TestReport | None) -> str:
+    if report is None:
+        return ""
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2])
+    return report.longreprtext
