@@ -11,33 +11,70 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "pytest_rlperf"
-LONGEST_MODULE = 330
-
-# The way of the data: a module imports its own stage and earlier ones.
-STAGES = (
-    {"model", "errors", "units"},
-    {"timers"},
-    {"components", "compat"},
-    {"measure"},
-    {"baseline"},
-    {"judge"},
-    {"report"},
-)
-# What pytest drives, outside the stages. `relay` and `run` are rooms of the coordinator,
-# `worker_session` is one of the worker.
-HOSTS = {"options", "fixtures", "coordinator", "inline", "relay", "run", "plugin", "benchmark"} | {
-    "measure.worker",
-    "measure.worker_session",
-}
-TORCH_PLACES = (
+# The rooms from the ground up: a module imports its own room and those before it. Every module has a room.
+ROOMS = (
+    # words
+    "errors",
+    "units",
+    "model",
+    # the instruments: usable without pytest
+    "testing",
+    "timers",
+    "",  # the package itself, which hands out the timers
+    "traces",
+    "attribution",
+    "probes",
+    "devices",
+    "counters",
+    # what is measured
     "components",
-    "timers.clocks",
-    "timers.counting",
-    "timers.probes",
     "compat",
-    "suite.conftest",
-    "suite.libraries",
+    "suite",
+    # what users declare
+    "options",
+    # the verdict
+    "judge",
+    "sides",
+    "baseline",
+    "report",
+    # the engine: from a collected test to its evidence
+    "fixtures",
+    "pytest_benchmark",
+    "measure",
+    "workers",
+    "run",
+    # what users start
+    "cli",
+    "__main__",
+    "plugin",
 )
+# Imports that still go up, each with the room that has to lose it.
+STILL_GOING_UP = {
+    ("baseline.machine", "measure.kernels"),
+    ("judge.allowance", "sides.trailers"),
+    ("judge.devices", "measure.conditions"),
+    ("testing.gpu", "devices"),
+    ("measure.counting_pass", "workers.pool"),
+    ("sides.foreign", "workers.messages"),
+    ("timers.process", "devices.compiled"),
+    ("timers.tracing", "devices.edges"),
+    ("timers.tracing", "devices.spans"),
+    ("timers.tracing", "devices.tape"),
+    ("timers.tracing", "probes.attach"),
+}
+# Rooms that pytest drives.
+HOSTS = (
+    "options",
+    "fixtures",
+    "pytest_benchmark",
+    "workers.worker",
+    "workers.session",
+    "workers.no_coverage",
+    "run",
+    "plugin",
+)
+LONGEST_FUNCTION = 60  # lines; over 40 a function is asking to be two
+TORCH_PLACES = ("components", "probes", "devices", "counters", "attribution", "compat", "suite")
 TORCH_AT_THE_TOP = ("components.reference", "components.libraries")
 VERDICT_TYPES = {"Verdict", "Estimate", "Policy", "Reason"}
 VERDICT_FIGURES = {"ratio", "low", "high", "floor", "ceiling", "smallest_seen", "tolerance", "conviction", "alpha"}
@@ -146,10 +183,10 @@ def read_modules(root: Path) -> list[Module]:
     return modules
 
 
-def stage(name: str) -> int | None:
-    """Return which stage a module belongs to, None outside the stages."""
+def floor(name: str) -> int | None:
+    """Return how high a module's room stands, None for a module without a room."""
     top = name.partition(".")[0]
-    return next((number for number, names in enumerate(STAGES) if top in names), None)
+    return ROOMS.index(top) if top in ROOMS else None
 
 
 def imports_of(modules: Iterable[Module], libraries: set[str]) -> Iterator[tuple[Module, Import]]:
@@ -182,36 +219,35 @@ def msgspec_reads_and_writes(modules: list[Module]) -> list[str]:
     return [
         module.at(found.line, "imports msgspec")
         for module, found in imports_of(modules, {"msgspec"})
-        if not module.within("baseline.store", "measure.messages", "report.reading")
+        if not module.within("baseline", "workers.messages", "report")
     ]
 
 
-def stages_look_back(modules: list[Module]) -> list[str]:
-    """Rule 1: a stage imports its own modules and those of earlier stages, types included."""
+def every_module_has_a_room(modules: list[Module]) -> list[str]:
+    """Rooms: every module stands in one of those listed here."""
+    return [module.at(1, "has no room") for module in modules if floor(module.name) is None]
+
+
+def rooms_stand_on_lower_ones(modules: list[Module]) -> list[str]:
+    """Rooms: a module imports its own and those below it, types included."""
     findings = []
     for module in modules:
-        own = stage(module.name)
+        own = floor(module.name)
         for found in module.imports:
-            if own is None or not found.inside:
+            theirs = None if found.inside is None else floor(found.inside)
+            if own is None or theirs is None or theirs <= own:
                 continue
-            theirs = stage(found.inside)
-            if theirs is None:
-                # A worker is a pytest session with the plugin in it, so it knows the options and fixtures.
-                allowed = module.name in HOSTS and found.inside in {"options", "fixtures", "benchmark"}
-            else:
-                same = module.name.partition(".")[0] == found.inside.partition(".")[0] or own == 0
-                allowed = theirs < own or (theirs == own and same)
-            if not allowed:
-                findings.append(module.at(found.line, f"imports {found.target}, which is not of an earlier stage"))
+            if (module.name, found.inside) not in STILL_GOING_UP:
+                findings.append(module.at(found.line, f"imports {found.target}, whose room stands above its own"))
     return findings
 
 
 def pytest_stays_with_its_hosts(modules: list[Module]) -> list[str]:
-    """Rule 2: pytest is imported only by what it drives, and by the shipped suite's tests."""
+    """Pytest is imported only by what it drives, and by the shipped suite's tests."""
     return [
         module.at(found.line, f"imports {found.target}")
         for module, found in imports_of(modules, {"pytest", "_pytest"})
-        if module.name not in HOSTS and not module.within("suite")
+        if not module.within(*HOSTS, "suite")
     ]
 
 
@@ -271,7 +307,7 @@ def reports_compute_no_verdict(modules: list[Module]) -> list[str]:
 
 
 def adapters_are_thin(modules: list[Module]) -> list[str]:
-    """Rule 6: an adapter imports its own library, NumPy, PyTorch, `model`, `errors`, `timers`, no other adapter."""
+    """Adapters import their own library, NumPy, PyTorch and the instruments, and no other adapter."""
     findings = []
     for module in modules:
         own = module.name.removeprefix("components.libraries.")
@@ -283,7 +319,7 @@ def adapters_are_thin(modules: list[Module]) -> list[str]:
             foreign = found.library not in {library, "numpy", "torch", "tensordict"} | sys.stdlib_module_names
             if found.inside is None and foreign:
                 findings.append(module.at(found.line, f"imports {found.target}"))
-            known = {"model", "errors", "timers"}
+            known = {"model", "errors", "timers", "probes"}
             if (
                 found.inside not in {None, "components.arrays", "components.stepping"}
                 and str(found.inside).partition(".")[0] not in known
@@ -300,11 +336,11 @@ def no_utils(modules: list[Module]) -> list[str]:
 def state_lives_in_timers(modules: list[Module]) -> list[str]:
     """Rule 7: outside timers no function rebinds a global, and no container is made empty at a module's top.
 
-    `compat` has the globals of the timers that it stands in for.
+    `compat` has the globals of the timers that it stands in for, `devices` the drivers of this process.
     """
     findings = []
     for module in modules:
-        if module.within("timers", "compat"):
+        if module.within("timers", "devices", "compat"):
             continue
         findings += [
             module.at(node.lineno, f"rebinds {', '.join(node.names)}")
@@ -321,16 +357,23 @@ def state_lives_in_timers(modules: list[Module]) -> list[str]:
     return findings
 
 
-def modules_are_short(modules: list[Module]) -> list[str]:
-    """Size: a module much over 300 lines is asking to be two."""
-    lengths = [(module, module.source.count("\n")) for module in modules]
-    return [module.at(lines, "is too long") for module, lines in lengths if lines > LONGEST_MODULE]
+def functions_are_short(modules: list[Module]) -> list[str]:
+    """Size: a function that does not fit a screen is asking to be two."""
+    return [
+        module.at(node.lineno, f"{node.name} has {node.end_lineno - node.lineno + 1} lines")
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno >= LONGEST_FUNCTION
+    ]
 
 
 RULES: tuple[Rule, ...] = (
     model_and_units_stand_alone,
     msgspec_reads_and_writes,
-    stages_look_back,
+    every_module_has_a_room,
+    rooms_stand_on_lower_ones,
     pytest_stays_with_its_hosts,
     nothing_imports_plugin,
     torch_stays_in_its_places,
@@ -340,7 +383,7 @@ RULES: tuple[Rule, ...] = (
     adapters_are_thin,
     no_utils,
     state_lives_in_timers,
-    modules_are_short,
+    functions_are_short,
 )
 
 
@@ -365,16 +408,19 @@ def test_package_keeps(modules: list[Module], rule: Rule) -> None:
         (model_and_units_stand_alone, "units.py", "import numpy"),
         (model_and_units_stand_alone, "model/measured.py", "from pytest_rlperf import timers"),
         (msgspec_reads_and_writes, "model/measured.py", "def read():\n    import msgspec"),
-        (stages_look_back, "timers/tree.py", "from pytest_rlperf.measure import slices"),
-        (stages_look_back, "measure/slices.py", "from pytest_rlperf.fixtures import ENGINE"),
-        (stages_look_back, "report/rows.py", "from pytest_rlperf.options import Config"),
-        (stages_look_back, "components/gae.py", "from pytest_rlperf.compat import rlox"),
-        (stages_look_back, "judge/verdict.py", "from ..report import rows"),
-        (pytest_stays_with_its_hosts, "ledger.py", "from _pytest.config import Config"),
+        (every_module_has_a_room, "helpers.py", ""),
+        (every_module_has_a_room, "attic/boxes.py", ""),
+        (rooms_stand_on_lower_ones, "timers/tree.py", "from pytest_rlperf.measure import slices"),
+        (rooms_stand_on_lower_ones, "measure/slices.py", "from pytest_rlperf.run import loop"),
+        (rooms_stand_on_lower_ones, "report/rows.py", "from pytest_rlperf.measure import slices"),
+        (rooms_stand_on_lower_ones, "components/gae.py", "from pytest_rlperf.compat import rlox"),
+        (rooms_stand_on_lower_ones, "judge/verdict.py", "from ..report import rows"),
+        (rooms_stand_on_lower_ones, "fixtures.py", "def late():\n    from pytest_rlperf.run import loop"),
+        (pytest_stays_with_its_hosts, "judge/verdict.py", "from _pytest.config import Config"),
         (pytest_stays_with_its_hosts, "cli.py", "def main():\n    import pytest"),
-        (nothing_imports_plugin, "coordinator.py", "from pytest_rlperf import plugin"),
-        (torch_stays_in_its_places, "measure/worker.py", "def seed():\n    import torch.random"),
-        (torch_stays_in_its_places, "timers/clocks.py", "import torch"),
+        (nothing_imports_plugin, "run/loop.py", "from pytest_rlperf import plugin"),
+        (torch_stays_in_its_places, "workers/worker.py", "def seed():\n    import torch.random"),
+        (torch_stays_in_its_places, "devices/torch.py", "import torch"),
         (torch_stays_in_its_places, "fixtures.py", "from gymnasium.vector import VectorEnv"),
         (scipy_stays_in_stats, "judge/verdict.py", "from scipy.stats import t"),
         (records_and_reports_do_not_judge, "baseline/store.py", "from pytest_rlperf.judge import verdict"),
@@ -384,9 +430,9 @@ def test_package_keeps(modules: list[Module], rule: Rule) -> None:
         (adapters_are_thin, "components/libraries/rlox.py", "from pytest_rlperf.components import replay"),
         (adapters_are_thin, "components/libraries/rlox.py", "import gymnasium"),
         (no_utils, "measure/utils.py", ""),
-        (state_lives_in_timers, "run.py", "def start():\n    global running"),
+        (state_lives_in_timers, "run/loop.py", "def start():\n    global running"),
         (state_lives_in_timers, "options.py", "_seen: dict[str, int] = {}"),
-        (modules_are_short, "run.py", "pass\n" * (LONGEST_MODULE + 1)),
+        (functions_are_short, "run/loop.py", "def run():\n" + "    pass\n" * LONGEST_FUNCTION),
     ],
 )
 def test_rule_finds_a_breach(tmp_path: Path, rule: Rule, path: str, source: str) -> None:
@@ -397,6 +443,7 @@ def test_rule_finds_a_breach(tmp_path: Path, rule: Rule, path: str, source: str)
         empty.touch()
     (tmp_path / "compat").mkdir(exist_ok=True)
     (tmp_path / "compat" / "rlox.py").touch()
+    (tmp_path / path).parent.mkdir(exist_ok=True)
     (tmp_path / path).write_text(source, encoding="utf-8")
     findings = rule(read_modules(tmp_path))
     assert len(findings) == 1
