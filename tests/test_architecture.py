@@ -107,7 +107,6 @@ class Module:
 
     name: str
     path: str
-    source: str
     tree: ast.Module
     imports: tuple[Import, ...]
 
@@ -166,20 +165,23 @@ class _ImportFinder(ast.NodeVisitor):
         self.found.append(Import(target, line, self._in_function, self._typing_only))
 
 
-def read_modules(root: Path) -> list[Module]:
-    """Parse every module below the package's directory."""
-    paths = {path: path.relative_to(root).with_suffix("").parts for path in sorted(root.rglob("*.py"))}
-    names = {path: ".".join(part for part in parts if part != "__init__") for path, parts in paths.items()}
+def sources_of(root: Path) -> dict[str, str]:
+    """Return the source of every module below the package's directory, by its path there."""
+    return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sorted(root.rglob("*.py"))}
+
+
+def parse_modules(sources: dict[str, str]) -> list[Module]:
+    """Parse the modules of a package from their sources by path."""
+    names = {path: path.removesuffix(".py").replace("/", ".") for path in sources}
+    names = {path: "" if name == "__init__" else name.removesuffix(".__init__") for path, name in names.items()}
     known = {f"{PACKAGE}.{name}".removesuffix(".") for name in names.values()}
     modules = []
     for path, name in names.items():
-        source = path.read_text(encoding="utf-8")
-        tree = ast.parse(source)
+        tree = ast.parse(sources[path])
         full = f"{PACKAGE}.{name}".removesuffix(".")
-        finder = _ImportFinder(full if path.stem == "__init__" else full.rpartition(".")[0], known)
+        finder = _ImportFinder(full if path.endswith("__init__.py") else full.rpartition(".")[0], known)
         finder.visit(tree)
-        where = f"{PACKAGE}/{path.relative_to(root).as_posix()}"
-        modules.append(Module(name, where, source, tree, tuple(finder.found)))
+        modules.append(Module(name, f"{PACKAGE}/{path}", tree, tuple(finder.found)))
     return modules
 
 
@@ -390,7 +392,7 @@ RULES: tuple[Rule, ...] = (
 @pytest.fixture(scope="module")
 def modules() -> list[Module]:
     """Return the package, parsed."""
-    found = read_modules(ROOT / PACKAGE)
+    found = parse_modules(sources_of(ROOT / PACKAGE))
     assert {"", "model", "timers.tree", "judge.stats", "plugin"} <= {module.name for module in found}
     return found
 
@@ -435,31 +437,23 @@ def test_package_keeps(modules: list[Module], rule: Rule) -> None:
         (functions_are_short, "run/loop.py", "def run():\n" + "    pass\n" * LONGEST_FUNCTION),
     ],
 )
-def test_rule_finds_a_breach(tmp_path: Path, rule: Rule, path: str, source: str) -> None:
-    """Every rule finds what it forbids, in the package as it is otherwise laid out."""
-    for module in (ROOT / PACKAGE).rglob("*.py"):
-        empty = tmp_path / module.relative_to(ROOT / PACKAGE)
-        empty.parent.mkdir(parents=True, exist_ok=True)
-        empty.touch()
-    (tmp_path / "compat").mkdir(exist_ok=True)
-    (tmp_path / "compat" / "rlox.py").touch()
-    (tmp_path / path).parent.mkdir(exist_ok=True)
-    (tmp_path / path).write_text(source, encoding="utf-8")
-    findings = rule(read_modules(tmp_path))
+def test_rule_finds_a_breach(rule: Rule, path: str, source: str) -> None:
+    """Every rule finds what it forbids, in a package that is otherwise laid out like this one."""
+    empty = dict.fromkeys([*sources_of(ROOT / PACKAGE), "compat/rlox.py"], "")
+    findings = rule(parse_modules({**empty, path: source}))
     assert len(findings) == 1
     assert findings[0].startswith(f"{PACKAGE}/{path}:")
 
 
-def test_imports_for_the_type_checker_are_told_apart(tmp_path: Path) -> None:
+def test_imports_for_the_type_checker_are_told_apart() -> None:
     """An import under TYPE_CHECKING loads nothing, one beside it or in a function does."""
-    (tmp_path / "cli.py").write_text(
+    source = (
         "from typing import TYPE_CHECKING\n"
         "if TYPE_CHECKING:\n    import pytest\n"
         "else:\n    import torch\n"
-        "def main():\n    import rich.table\n",
-        encoding="utf-8",
+        "def main():\n    import rich.table\n"
     )
-    (module,) = read_modules(tmp_path)
+    (module,) = parse_modules({"cli.py": source})
     assert module.imports == (
         Import("typing", 1, in_function=False, typing_only=False),
         Import("pytest", 3, in_function=False, typing_only=True),
