@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from pytest_rlperf.baseline.store import Store
-from pytest_rlperf.cli import main
 from pytest_rlperf.judge.allowance import allow, unmatched_notes
 from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.creep import creep
@@ -544,14 +543,6 @@ def test_what_a_commit_means_is_let_through_and_told(
     assert kept["first"]["relative"] == [
         one["wall"]["relative"] for one in before["test_it.py::test_meant"]["result"]["workers"]
     ]
-
-    monkeypatch.chdir(project.path)
-    assert (
-        main(["accept", "run.json", "-k", "slipped", "--reason", "a copy more", "--by", "Ann <ann@example.org>"]) == 0
-    )
-    kept = baseline(project)["test_it.py::test_slipped"]
-    assert (kept["accepted"]["reason"], kept["accepted"]["by"]) == ("a copy more", "Ann <ann@example.org>")
-    assert kept["accepted"]["previous_call_s"] == median_s(before["test_it.py::test_slipped"])
 
 
 def baseline(project: pytest.Pytester) -> dict[str, Any]:

@@ -374,7 +374,7 @@ def test_usage_errors(arguments: list[str], message: str, capsys: pytest.Capture
 
 def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[bytes]:
     """Run the command line in a process of its own."""
-    command = [sys.executable, "-m", "pytest_rlperf.cli", *arguments]
+    command = [sys.executable, "-m", "pytest_rlperf", *arguments]
     return subprocess.run(command, capture_output=True, cwd=ROOT, timeout=60, env={**os.environ, **more}, check=False)
 
 
@@ -401,7 +401,7 @@ def test_reader_may_leave(form: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        command = [sys.executable, "-m", "pytest_rlperf.cli", "tree", "tests/samples/torch_profiler_trace.json"]
+        command = [sys.executable, "-m", "pytest_rlperf", "tree", "tests/samples/torch_profiler_trace.json"]
         done = subprocess.run(
             [*command, "--format", form], stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, timeout=60, check=False
         )

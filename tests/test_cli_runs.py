@@ -279,14 +279,14 @@ def test_what_is_written_into_a_pipe_is_read(save: Save, capsys: pytest.CaptureF
     assert "test_sample" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["show", "machine", "diff", "accept"])
+@pytest.mark.parametrize("command", ["show", "machine", "diff"])
 def test_a_newer_file_is_a_usage_error(
     command: str, save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says which version it has, and what to do; no traceback."""
     path = Path(save("run.json"))
     path.write_text(path.read_text(encoding="utf-8").replace('"schema": 1', '"schema": 7'), encoding="utf-8")
-    more = {"diff": [str(path)], "accept": ["--reason", "x"]}.get(command, [])
+    more = {"diff": [str(path)]}.get(command, [])
     assert main([command, str(path), *more]) == Exit.USAGE
     assert capsys.readouterr().err == (
         f"rlperf: error: {path} is a run of schema version 7, this pytest-rlperf reads up to 1: upgrade pytest-rlperf\n"
@@ -377,6 +377,14 @@ def test_packages_of_a_baseline_are_those_of_all_its_sessions(
     assert "\nloaded in A only: torch 2.13.0\n" in out
 
 
+def live(found: Result) -> Result:
+    """Return a result as live pairs give it: relative to no kernel."""
+    workers = tuple(
+        replace(one, wall=replace(one.wall, relative=0.0), cpu=replace(one.cpu, relative=0.0)) for one in found.workers
+    )
+    return replace(found, workers=workers)
+
+
 def test_a_change_relative_to_the_kernel_is_told_where_one_ran(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
     """Live pairs run none, which is said beside the tests that have one; where none has, there is no column."""
     kernelless, other = outcome(live(result(SAMPLE, 12e-6))), outcome(result(UPDATE, 1e-3))
@@ -429,136 +437,6 @@ def test_machines_are_compared(save: Save, tmp_path: Path, capsys: pytest.Captur
         main(["machine", run, run, run])
 
 
-# --------------------------------------------------------------------------- accept
-
-
-def accept(run: str, directory: Path, *more: str) -> int:
-    """Accept figures of a run as a made-up person, of all its tests unless told which."""
-    who = ["--reason", "larger networks", "--by", "A B <a@b>", "--baseline-dir", str(directory)]
-    return main(["accept", run, *who, *(more if "-k" in more else ("-k", "*", *more))])
-
-
-def test_accepting_replaces_figures_and_keeps_who_when_and_why(
-    save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The chosen tests' figures, commit and packages are the run's from then on; others stay as they were."""
-    store = stored(tmp_path / "b", result(UPDATE, 1.0e-3), result(SAMPLE, 12e-6))
-    slower = outcome(result(UPDATE, 1.2e-3), Status.SLOWER, 1.2)
-    run = save("run.json", slower, outcome(result(SAMPLE, 15e-6)), failed=[UPDATE])
-    assert accept(run, tmp_path / "b", "-k", "update") == Exit.NOTHING_SLOWER
-    baseline = store.read()
-    assert baseline is not None
-    entry, accepted = baseline.results[UPDATE], baseline.results[UPDATE].accepted
-    assert entry.result == slower.result
-    assert accepted is not None
-    assert (accepted.reason, accepted.by, accepted.previous_call_s) == ("larger networks", "A B <a@b>", 1.0e-3)
-    assert accepted.created > NOW.created
-    assert baseline.sessions[entry.session] == NOW
-    assert baseline.results[SAMPLE] == StoredResult(result(SAMPLE, 12e-6), "then", None)
-    out = capsys.readouterr().out
-    assert out.startswith(
-        f"{UPDATE}: 1.00 ms → 1.20 ms (+20.0 %)\nstored 1 result in {store.path}, by A B <a@b>: larger "
-    )
-    assert main(["show", str(store.path)]) == Exit.NOTHING_SLOWER
-    assert "1.00 ms before; 20" in capsys.readouterr().out
-
-
-def test_what_is_the_same_stays_where_it_is_unless_asked_for(
-    save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Unchanged tests would take the machine's pace of the day into the baseline, under a reason not their own."""
-    store = stored(tmp_path / "b", result(UPDATE, 1.0e-3), result(SAMPLE, 12e-6))
-    same = outcome(result(SAMPLE, 15e-6))
-    who = ["--reason", "x", "--by", "A", "--baseline-dir", str(tmp_path / "b")]
-    assert main(["accept", save("same.json", same), *who]) == Exit.USAGE
-    assert "nothing that got slower or faster, or is new; choose tests with -k" in capsys.readouterr().err
-    run = save("run.json", outcome(result(UPDATE, 1.2e-3), Status.SLOWER, 1.2), same)
-    assert main(["accept", run, *who]) == Exit.NOTHING_SLOWER
-    baseline = store.read()
-    assert baseline is not None
-    assert baseline.results[UPDATE].result.call_s == pytest.approx(1.2e-3)
-    assert baseline.results[SAMPLE].result.call_s == pytest.approx(12e-6)
-
-
-def test_new_tests_are_stored_without_an_acceptance(save: Save, tmp_path: Path) -> None:
-    """There is nothing that they replace; another machine's run makes that machine's file."""
-    run = save("run.json", outcome(result(UPDATE, 1.2e-3), Status.NEW), machine=replace(HERE, cores=8))
-    assert accept(run, tmp_path / "b", "--baseline", "ci") == Exit.NOTHING_SLOWER
-    baseline = Store(tmp_path / "b", "ci", replace(HERE, cores=8)).read()
-    assert baseline is not None
-    assert baseline.results[UPDATE].accepted is None
-
-
-def live(found: Result) -> Result:
-    """Return a result as live pairs give it: relative to no kernel."""
-    workers = tuple(
-        replace(one, wall=replace(one.wall, relative=0.0), cpu=replace(one.cpu, relative=0.0)) for one in found.workers
-    )
-    return replace(found, workers=workers)
-
-
-@pytest.mark.parametrize(
-    ("one", "more", "message"),
-    [
-        (outcome(result(UPDATE, 1e-3)), {"provenance": replace(NOW, dirty=True)}, "is of a dirty tree: nobody could"),
-        (outcome(result(UPDATE, 1e-3)), {"provenance": None}, "does not say which code was measured"),
-        (outcome(result(UPDATE, 1e-3), Status.INVALID), {}, "its measurement was INVALID (because)"),
-        (outcome(result(UPDATE, 1e-3, workers=4)), {}, "4 of 5 workers measured it; raise --rlperf-max-time"),
-        (outcome(result(UPDATE, 1e-3)), {"failed": [UPDATE]}, "it failed, and not by being slower"),
-        (outcome(live(result(UPDATE, 1e-3))), {}, "in live pairs, without the reference kernels"),
-        (outcome(replace(result(UPDATE, 1e-3), workers=())), {}, "it has no figures; pytest --rlperf-save-baseline"),
-    ],
-    ids=["dirty", "unknown", "invalid", "few", "failed", "live", "unmeasured"],
-)
-def test_what_cannot_be_stored_is_refused_as_a_whole(
-    one: Outcome, more: dict[str, Any], message: str, save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing is written, not even of the other tests, and the reason is named."""
-    store = stored(tmp_path / "b", result(UPDATE, 1.0e-3), result(SAMPLE, 12e-6))
-    before = store.path.read_bytes()
-    run = save("run.json", one, outcome(result(SAMPLE, 15e-6)), **more)
-    assert accept(run, tmp_path / "b") == Exit.USAGE
-    assert message in capsys.readouterr().err
-    assert store.path.read_bytes() == before
-
-
-def test_accepting_needs_a_reason_a_person_and_a_run(
-    save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without any of them it is a usage error that says what to type."""
-    run = save("run.json", outcome(result(UPDATE, 1e-3), Status.SLOWER))
-    for wrong in (["--reason", " "], [], ["--reason", "x", "--baseline", "../x"]):
-        with pytest.raises(SystemExit, match="4"):
-            main(["accept", run, *wrong])
-    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
-        monkeypatch.setenv(name, "/dev/null")
-    monkeypatch.chdir(tmp_path)
-    assert main(["accept", run, "--reason", "x"]) == Exit.USAGE
-    assert "git does not know who accepts: set user.name" in capsys.readouterr().err
-    store = stored(tmp_path / "b", result(UPDATE, 1.0e-3))
-    assert accept(str(store.path), tmp_path / "b") == Exit.USAGE
-    assert "is no run, and only a run's figures can be accepted" in capsys.readouterr().err
-    (tmp_path / "file").touch()
-    assert accept(run, tmp_path / "file") == Exit.USAGE
-    assert "is a file, where a directory of baselines should be" in capsys.readouterr().err
-
-
-def test_git_says_who_accepts(save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name and address of its settings."""
-    config = tmp_path / "gitconfig"
-    config.write_text("[user]\n\tname = Ada L\n\temail = ada@example.org\n", encoding="utf-8")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
-    monkeypatch.chdir(tmp_path)
-    stored(tmp_path / "baselines", result(UPDATE, 1.0e-3))
-    run = save("run.json", outcome(result(UPDATE, 1.2e-3), Status.SLOWER))
-    assert main(["accept", run, "--reason", "x"]) == Exit.NOTHING_SLOWER
-    baseline = Store(tmp_path / "baselines", "default", HERE).read()
-    assert baseline is not None
-    accepted = baseline.results[UPDATE].accepted
-    assert accepted is not None
-    assert accepted.by == "Ada L <ada@example.org>"
-
-
 # --------------------------------------------------------------------------- all commands
 
 
@@ -568,7 +446,7 @@ def test_without_arguments_it_helps(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert main() == Exit.USAGE
     out, err = capsys.readouterr()
     assert out == ""
-    for text in ("show", "diff", "accept", "tree", "suite", "machine", "--rlperf-json=run.json", "exit codes: 0 "):
+    for text in ("show", "diff", "tree", "suite", "machine", "--rlperf-json=run.json", "exit codes: 0 "):
         assert text in err
 
 

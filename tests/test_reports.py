@@ -212,17 +212,8 @@ def compared_runs(outcomes: Sequence[Outcome], directory: Path) -> str:
     return printed(outcomes, directory, "diff", "FILE", "FILE", "-v")
 
 
-def refused_run(outcomes: Sequence[Outcome], directory: Path) -> str:
-    """Return what `rlperf accept` says of figures that it cannot store."""
-    unfit = [replace(one, result=replace(one.result, workers=())) for one in outcomes]
-    return printed(unfit, directory, "accept", "FILE", "--reason", "why")
-
-
 READ_BY_PEOPLE = (terminal, page, job_summary, comment, shown_run)
-ALL = (
-    *READ_BY_PEOPLE, workflow_commands, run_json, benchmark_json, junit, failures, trace_files, compared_runs,
-    refused_run,
-)  # fmt: skip
+ALL = (*READ_BY_PEOPLE, workflow_commands, run_json, benchmark_json, junit, failures, trace_files, compared_runs)
 
 
 # --------------------------------------------------------------------------- hostile names

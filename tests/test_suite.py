@@ -210,7 +210,7 @@ def test_other_commands_refuse_what_they_do_not_know(capsys: pytest.CaptureFixtu
 
 def test_the_command_runs_the_suite(tmp_path: Path) -> None:
     """From anywhere, by the installed package."""
-    command = [sys.executable, "-m", "pytest_rlperf.cli", "suite", "-p", "no:cacheprovider", "--co", "-q"]
+    command = [sys.executable, "-m", "pytest_rlperf", "suite", "-p", "no:cacheprovider", "--co", "-q"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
     assert "::test_gae[torchrl-128-8]" in done.stdout
     assert "::test_gae[128-8]" in done.stdout

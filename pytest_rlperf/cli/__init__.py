@@ -9,15 +9,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pytest_rlperf.cli.accept import COMMAND as ACCEPT
-from pytest_rlperf.cli.command import Exit, Parser
-from pytest_rlperf.cli.diff import COMMAND as DIFF
-from pytest_rlperf.cli.machine import COMMAND as MACHINE
-from pytest_rlperf.cli.show import COMMAND as SHOW
-from pytest_rlperf.cli.suite import COMMAND as SUITE
+from pytest_rlperf.cli.command import Command, Exit, Parser
+from pytest_rlperf.cli.show import DIFF, MACHINE, SHOW
 from pytest_rlperf.cli.trees import COMMAND as TREE
 
-COMMANDS = (SHOW, DIFF, ACCEPT, TREE, SUITE, MACHINE)
 _EPILOG = """\
 files are written by pytest:
   pytest --rlperf --rlperf-json=run.json    a run: figures, verdicts, and what they rest on
@@ -69,3 +64,25 @@ def _parser() -> Parser:
         command.add_arguments(subparser)
         subparser.set_defaults(command=command, parser=subparser)
     return parser
+
+
+def _add_suite_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [-h] [pytest's options]"
+    parser.epilog = "For example: rlperf suite -k sac --rlperf-max-time=5"
+
+
+def _run_suite(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Become pytest, on the suite."""
+    command = [sys.executable, "-m", "pytest", "--rlperf", "--pyargs", "pytest_rlperf.suite", *arguments.others]
+    os.execv(sys.executable, command)  # noqa: S606 - Python itself, and no shell
+
+
+SUITE = Command(
+    "suite",
+    "Measure the components of every RL library that is installed; pytest's options can be given.",
+    _add_suite_arguments,
+    _run_suite,
+    passes_on=True,
+)
+
+COMMANDS = (SHOW, DIFF, TREE, SUITE, MACHINE)

@@ -1,10 +1,11 @@
-"""Recorded files as commands see them: read with a complaint that helps, and what all kinds of them have in common."""
+"""Reads the files that commands show: runs, self-checks and baselines, and what they have in common."""
 
 from __future__ import annotations
 
 import os
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -19,23 +20,46 @@ DIRECTORY = "a directory that holds one of them"
 LARGEST_BYTES = 64 * 1024 * 1024  # a run of 300 tests with 180 counts each has 3.4 MB
 
 
-def read(path: str) -> Recorded:
-    """Return what a file, or standard input (``-``), holds, fit to be shown; UsageError where it cannot be read.
+def read(path: str) -> tuple[str, Recorded]:
+    """Return a file's path and content, fit to be shown; ``-`` is standard input. UsageError where it cannot be read.
 
-    Of a directory it is the one file that :func:`located` finds.
+    A directory stands for the one run or baseline in it or in a directory in it, as ``baselines/`` holds directories
+    of baselines; the path is then that file's. UsageError where there is none, or more than one.
     """
+    if path == "-":
+        return path, _parsed(_content(sys.stdin.buffer, "standard input"), "standard input")
+    # Unlike Path.is_dir and Path.is_file these raise for no path, however long.
+    if not os.path.isdir(path):  # noqa: PTH112
+        return path, _parsed(_content_of(path), path)
+    names = [*sorted(map(str, Path(path).glob("*.json"))), *sorted(map(str, Path(path).glob("*/*.json")))]
+    # Pipes and devices are left out. A file that several links lead to counts once, by the first of its names.
+    files = sorted({os.path.realpath(name): name for name in reversed(names) if os.path.isfile(name)}.values())  # noqa: PTH113
+    if len(files) == 1:  # the error that reading raises says why it is no run
+        return files[0], _parsed(_content_of(files[0]), files[0])
+    found: dict[str, Recorded] = {}
+    for file in files:
+        with suppress(UsageError):
+            found[file] = _parsed(_content_of(file), file)
+    if not found:
+        raise UsageError(
+            f"{path} is a directory without a run or a baseline that can be read; --rlperf-json=FILE writes a run, "
+            "--rlperf-save-baseline a baseline"
+        )
+    if len(found) > 1:
+        raise UsageError(f"{path} is a directory of {len(found)} runs and baselines; name one of {listed(list(found))}")
+    return found.popitem()
+
+
+def _parsed(data: bytes, source: str) -> Recorded:
     from pytest_rlperf.report.reading import ReadingError, parse
 
     try:
-        if path == "-":
-            return parse(_content(sys.stdin.buffer, "standard input"), "standard input", printable=True)
-        found = located(path)
-        return parse(content_of(found), found, printable=True)
+        return parse(data, source, printable=True)
     except ReadingError as error:
         raise UsageError(str(error)) from None
 
 
-def content_of(path: str) -> bytes:
+def _content_of(path: str) -> bytes:
     """Return a file's content; UsageError where it cannot be read. Of a pipe it is what is written into it by then."""
     try:
         with open(path, "rb", opener=_open_at_once) as file:
@@ -59,40 +83,6 @@ def _content(file: BinaryIO, source: str) -> bytes:
     if len(data) > LARGEST_BYTES:
         raise UsageError(f"{source} has over {LARGEST_BYTES} bytes; no run and no baseline is that large")
     return data
-
-
-def located(path: str) -> str:
-    """Return the path of the run or baseline in a directory, and any other path as it is.
-
-    It is looked for in the directory and in those in it, as ``baselines/`` holds directories of baselines. UsageError
-    where there is none, or more than one.
-    """
-    # Unlike Path.is_dir and Path.is_file these raise for no path, however long.
-    if path == "-" or not os.path.isdir(path):  # noqa: PTH112
-        return path
-    names = [*sorted(map(str, Path(path).glob("*.json"))), *sorted(map(str, Path(path).glob("*/*.json")))]
-    # No pipe and no device; and what links lead to on several ways is one file, by the first of its names.
-    files = sorted({os.path.realpath(name): name for name in reversed(names) if os.path.isfile(name)}.values())  # noqa: PTH113
-    # A file by itself is taken as it is: where it is no run, reading it says why.
-    found = files if len(files) == 1 else [file for file in files if _is_recorded(file)]
-    if not found:
-        raise UsageError(
-            f"{path} is a directory without a run or a baseline that can be read; --rlperf-json=FILE writes a run, "
-            "--rlperf-save-baseline a baseline"
-        )
-    if len(found) > 1:
-        raise UsageError(f"{path} is a directory of {len(found)} runs and baselines; name one of {listed(found)}")
-    return found[0]
-
-
-def _is_recorded(path: str) -> bool:
-    from pytest_rlperf.report.reading import ReadingError, parse
-
-    try:
-        parse(content_of(path), path)
-    except (ReadingError, UsageError):
-        return False
-    return True
 
 
 def outcomes_of(recorded: Recorded) -> dict[str, Outcome]:

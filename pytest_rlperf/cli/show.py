@@ -1,18 +1,26 @@
-"""``rlperf show``: a run or a baseline as pytest showed it."""
+"""``rlperf show``, ``diff`` and ``machine``: what runs and baselines hold, and how two of them differ."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from pytest_rlperf.cli.command import Command, add_choice, chosen, has_color, print_text, table_width
-from pytest_rlperf.cli.files import DIRECTORY, exit_code, located, outcomes_of, read, results_of
+from pytest_rlperf.cli.command import Command, Exit, add_choice, chosen, has_color, print_text, table_width
+from pytest_rlperf.cli.files import DIRECTORY, exit_code, outcomes_of, provenances_of, read, results_of
+from pytest_rlperf.model import Outcome, Result, Status
 
 if TYPE_CHECKING:
+    from pytest_rlperf.report.difference import Difference
     from pytest_rlperf.report.reading import Recorded
 
+_DIFFER = "times stored on one are INCOMPARABLE on the other; live pairs are not."
+_EQUAL = "They are of one class: times stored on one are compared with times of the other."
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+
+# --------------------------------------------------------------------------- show
+
+
+def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", metavar="FILE", help=f"what --rlperf-json wrote, a baseline, {DIRECTORY}, or - for standard input"
     )
@@ -22,11 +30,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.report.printable import shown
 
-    path = located(arguments.file)
-    recorded = read(path)
+    path, recorded = read(arguments.file)
     keys = chosen(results_of(recorded), arguments.patterns)
     title = "" if path == arguments.file else f"{shown(path)}:\n\n"
     print_text(title + _rendered(recorded, keys, verbose=arguments.verbose))
@@ -58,4 +65,142 @@ def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
     return render_selfcheck(checks, recorded.fitness, machine=machine, width=width, color=color)
 
 
-COMMAND = Command("show", "Show a run or a baseline as pytest showed it.", _add_arguments, _run)
+SHOW = Command("show", "Show a run or a baseline as pytest showed it.", _add_show_arguments, _run_show)
+
+
+# --------------------------------------------------------------------------- diff
+
+
+def _add_diff_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("a", metavar="A", help=f"a run's JSON, a baseline, or {DIRECTORY}: what B is compared with")
+    parser.add_argument("b", metavar="B", help="the same, whose verdicts make the exit code")
+    add_choice(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="every test's phases, and all of them")
+
+
+def _run_diff(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from pytest_rlperf.report.difference import CAVEAT, render_differences
+    from pytest_rlperf.report.printable import shown
+
+    (path_a, a), (path_b, b) = read(arguments.a), read(arguments.b)
+    keys = chosen({**results_of(a), **results_of(b)}, arguments.patterns)
+    found = _differences(a, b, keys)
+    legend = [f"A  {shown(path_a)}{_origin(a)}", f"B  {shown(path_b)}{_origin(b)}"]
+    table = render_differences(found, width=table_width(), color=has_color(), verbose=arguments.verbose)
+    print_text("\n".join([*legend, "", table, *_surroundings(a, b), CAVEAT, ""]))
+    if not any(one.is_comparable for one in found):
+        return Exit.NOTHING_MEASURED
+    outcomes = outcomes_of(b)
+    return exit_code([outcomes[key] for key in keys if key in outcomes], list(results_of(b).values()))
+
+
+def _differences(a: Recorded, b: Recorded, keys: list[str]) -> list[Difference]:
+    from pytest_rlperf.report.difference import Difference
+
+    ones, others, verdicts = results_of(a), results_of(b), outcomes_of(b)
+    return [
+        Difference(
+            key,
+            ones.get(key),
+            others.get(key),
+            _verdict(verdicts[key]) if key in verdicts else "",
+            _counters(ones.get(key), others.get(key)),
+        )
+        for key in keys
+    ]
+
+
+def _verdict(outcome: Outcome) -> str:
+    accepted = outcome.verdict.status is Status.SLOWER and outcome.verdict.accepted
+    return f"{outcome.verdict.status.value}{' (accepted)' if accepted else ''}{'' if outcome.verdict.gated else ' *'}"
+
+
+def _counters(one: Result | None, other: Result | None) -> str:
+    """Return the exact counts that differ, in words."""
+    from pytest_rlperf.judge.counters import EVERY, compare, told
+
+    if one is None or other is None or one.counting is None or other.counting is None:
+        return ""
+    return told(compare(one.counting, other.counting, EVERY))
+
+
+def _origin(recorded: Recorded) -> str:
+    """Say whose code a file's figures are of: its latest, where they are of several days."""
+    provenances = provenances_of(recorded)
+    if not provenances:
+        return ""
+    latest = provenances[-1]
+    code = "" if latest.commit is None else f", commit {latest.commit[:12]}"
+    return f"  ({latest.created.partition('T')[0]}{code}{', uncommitted changes' if latest.dirty else ''})"
+
+
+def _surroundings(a: Recorded, b: Recorded) -> list[str]:
+    """Return what else differs: machines and packages."""
+    from pytest_rlperf.baseline.machine import differences
+
+    lines = [f"machines differ: {difference}" for difference in differences(a.machine, b.machine)]
+    if provenances_of(a) and provenances_of(b):
+        lines += _package_lines(_packages(a), _packages(b))
+    return [*lines, ""] if lines else []
+
+
+def _packages(recorded: Recorded) -> dict[str, str]:
+    """Return the versions of what the measured code had loaded; where sessions differ, the latest one's."""
+    return {name: version for session in provenances_of(recorded) for name, version in session.packages.items()}
+
+
+def _package_lines(then: dict[str, str], now: dict[str, str]) -> list[str]:
+    """Return what differs in packages; one that was loaded on one side only may well be installed on the other."""
+    lines = [
+        f"packages differ: {name} {then[name]} → {now[name]}"
+        for name in sorted(then.keys() & now.keys())
+        if then[name] != now[name]
+    ]
+    for side, loaded, others in (("A", then, now), ("B", now, then)):
+        alone = [f"{name} {loaded[name]}" for name in sorted(loaded.keys() - others.keys())]
+        lines += [f"loaded in {side} only: {', '.join(alone)}"] if alone else []
+    return lines
+
+
+DIFF = Command(
+    "diff", "Compare two runs or baselines test by test; no verdict is made of it.", _add_diff_arguments, _run_diff
+)
+
+
+# --------------------------------------------------------------------------- machine
+
+
+def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="a run's JSON or a baseline: its machine beside this one, or beside that of a second file",
+    )
+
+
+def _run_machine(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from pytest_rlperf.baseline.machine import differences, slug, this_machine
+    from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.report.recorded import render_machines
+
+    if len(arguments.files) > 2:
+        parser.error("name two files at most: a machine is compared with one other")
+    files = dict(zip("AB", map(read, arguments.files), strict=False))
+    machines = {name: recorded.machine for name, (_, recorded) in files.items()}
+    if len(machines) < 2:
+        machines["this machine"] = this_machine()
+    legend = [f"{name}  {shown(path)}\n" for name, (path, _) in files.items()]
+    text = render_machines(machines, width=table_width(), color=has_color())
+    classes = [f"class of {name}: {slug(machine)}\n" for name, machine in machines.items()]
+    comparison = ""
+    if len(machines) == 2:
+        names = [difference.partition(":")[0] for difference in differences(*machines.values())]
+        comparison = f"\nThey differ ({', '.join(names)}): {_DIFFER}\n" if names else f"\n{_EQUAL}\n"
+    print_text("\n".join([*(["".join(legend)] if legend else []), text, "".join(classes)]) + comparison)
+    return Exit.NOTHING_SLOWER
+
+
+MACHINE = Command(
+    "machine", "Show what identifies this machine, or how two machines differ.", _add_machine_arguments, _run_machine
+)
