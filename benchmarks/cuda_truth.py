@@ -29,6 +29,8 @@ if "RLPERF_TIMERS" not in os.environ:
     import_module("pytest_rlperf.timers")
     del os.environ["RLPERF_TIMERS"]
 
+sys.path.append(str(Path(__file__).parents[1] / "tests"))  # where the virtual GPU is
+
 from cuda_truth_bench import Bench, Finding
 from cuda_truth_checks import CHECKS
 from cuda_truth_devices import Cuda, Gpu, NotPossibleError, Virtual

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
+from virtual_gpu import VirtualGPU
+
 from pytest_rlperf.devices import Driver
 from pytest_rlperf.measure.conditions import ConditionReader
 from pytest_rlperf.measure.library import DeviceLibrary, Torch
 from pytest_rlperf.model import Conditions
-from pytest_rlperf.testing import VirtualGPU
 
 COPY_BYTES = 1 << 20
 _COMPILE_S = 10e-3  # of the virtual one's host

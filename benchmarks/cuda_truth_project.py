@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 KERNELS_A_PART = 10
+VIRTUAL_GPU = Path(__file__).parents[1] / "tests" / "virtual_gpu.py"
 
 _CUDA = '''"""The GPU, by PyTorch."""
 
@@ -18,7 +21,8 @@ import time
 
 import torch  # which the plugin asks for its settings
 
-from pytest_rlperf.testing import FakeClock, VirtualGPU
+from pytest_rlperf.testing import FakeClock
+from virtual_gpu import VirtualGPU
 
 
 class RealClock(FakeClock):
@@ -47,7 +51,7 @@ DEVICES = {"cuda": _CUDA, "virtual": _VIRTUAL}
 
 _KERNELS = '''"""What is under test: kernels of known lengths; {remark}."""
 
-from {module} import held, sleep
+from device import held, sleep
 from pytest_rlperf import hierarchical_timer
 
 CYCLES = {cycles}
@@ -74,7 +78,7 @@ def test_update(rlperf):
 VIRTUAL_CONFTEST = '''"""Makes the virtual GPU known to pytest-rlperf."""
 
 import pytest
-from virtual_gpu import gpu
+from device import gpu
 
 from pytest_rlperf.devices import driving
 
@@ -129,15 +133,16 @@ def files(device: str) -> dict[str, str]:
     found = {
         "pytest.ini": "[pytest]\n",
         ".gitignore": "*.json\n*.txt\n.pytest_cache/\n__pycache__/\n",
-        f"{kind}_gpu.py": DEVICES[kind],
+        "device.py": DEVICES[kind],
         "test_update.py": TESTS,
         "test_reference.py": REFERENCE_TESTS.format(device=device),
     }
-    return found | ({"conftest.py": VIRTUAL_CONFTEST} if kind == "virtual" else {})
+    if kind == "virtual":
+        found["conftest.py"] = VIRTUAL_CONFTEST
+        found["virtual_gpu.py"] = VIRTUAL_GPU.read_text(encoding="utf-8")
+    return found
 
 
-def kernels(device: str, cycles: int, remark: str) -> str:
+def kernels(cycles: int, remark: str) -> str:
     """Return the source of the module with the kernels."""
-    return _KERNELS.format(
-        module=f"{device.partition(':')[0]}_gpu", cycles=cycles, remark=remark, kernels=KERNELS_A_PART
-    )
+    return _KERNELS.format(cycles=cycles, remark=remark, kernels=KERNELS_A_PART)

@@ -81,7 +81,7 @@ class Project:
 
     def slow_down(self, share: float, remark: str) -> None:
         """Have the kernels take longer; the remark makes the file another one even where they do not."""
-        self._write("kernels.py", kernels(self.device, round(self._cycles * (1 + share)), remark))
+        self._write("kernels.py", kernels(round(self._cycles * (1 + share)), remark))
 
     def run(self, name: str, *arguments: str) -> dict[str, Any]:
         """Run pytest, and return what it wrote as JSON; both that and what it printed are kept under ``name``."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from virtual_gpu import VirtualGPU, VirtualTensor
 
 from pytest_rlperf.devices import (
     Clock,
@@ -23,7 +24,7 @@ from pytest_rlperf.devices import (
     devices_of,
     driving,
 )
-from pytest_rlperf.testing import FakeClock, VirtualGPU, VirtualTensor
+from pytest_rlperf.testing import FakeClock
 
 
 def clock_of(gpu: VirtualGPU, pool_size: int = 4) -> EventClock:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from virtual_gpu import VirtualGPU
 
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.counters import NAMES
@@ -39,7 +40,6 @@ from pytest_rlperf.report.rows import failure_text
 from pytest_rlperf.report.summary import Summary, Uncompared, uncompared_notes
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.run.stored_counts import Memory, Remembered, live_counts
-from pytest_rlperf.testing import VirtualGPU
 from pytest_rlperf.timers import hierarchical_timer
 
 EVERY = ("*",)

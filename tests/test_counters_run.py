@@ -17,6 +17,7 @@ OK, FAILED = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
 # Hardly any time, which tells nothing: what is said comes from counting.
 QUICK = ("--rlperf-max-time=0.5", "--rlperf-tolerance=900%")
 
+VIRTUAL_GPU = Path(__file__).with_name("virtual_gpu.py")
 LIBRARY = """
 from pytest_rlperf import hierarchical_timer
 
@@ -34,7 +35,7 @@ def update(steps):
 TESTS = """
 import pytest
 from mylib import update
-from pytest_rlperf.testing import VirtualGPU
+from virtual_gpu import VirtualGPU
 from pytest_rlperf.devices import driving
 
 BEFORE = {before}
@@ -90,6 +91,7 @@ class Project:
         root.mkdir(exist_ok=True)
         self.write("pytest.ini", "[pytest]\n")
         self.write("mylib.py", LIBRARY)
+        self.write("virtual_gpu.py", VIRTUAL_GPU.read_text(encoding="utf-8"))
 
     def write(self, name: str, text: str) -> None:
         """Write a file."""

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from virtual_gpu import VirtualGPU
 
 from pytest_rlperf.counters import NAMES, CounterName, tally
 from pytest_rlperf.counters.kernels import launches
@@ -20,7 +21,6 @@ from pytest_rlperf.counters.levels import Levels
 from pytest_rlperf.counters.totals import Totals
 from pytest_rlperf.model import Count, Tally
 from pytest_rlperf.probes import probes_for
-from pytest_rlperf.testing import VirtualGPU
 from pytest_rlperf.timers import Tree, hierarchical_timer
 
 OUTER = hierarchical_timer("outer")

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from virtual_gpu import VirtualGPU
 
 from pytest_rlperf.counters import tally
 from pytest_rlperf.model import Tally
 from pytest_rlperf.probes import OptimizerSteps, UpdateSections, standing_probes
-from pytest_rlperf.testing import VirtualGPU
 from pytest_rlperf.timers import hierarchical_timer
 
 torch: Any = pytest.importorskip("torch")

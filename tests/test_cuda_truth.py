@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from virtual_gpu import VirtualGPU
 
 from pytest_rlperf.devices import driving
 from pytest_rlperf.model import (
@@ -36,7 +37,6 @@ from pytest_rlperf.model import (
     WorkerRecord,
 )
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
-from pytest_rlperf.testing import VirtualGPU
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -387,7 +387,7 @@ def test_the_repository_is_committed_and_changed(tmp_path: Path) -> None:
     """What is slowed down differs from the commit; unchanged kernels are another file with the same numbers."""
     project = runs.Project(tmp_path, "virtual:0", 750_000)
     first = (tmp_path / "kernels.py").read_text(encoding="utf-8")
-    for name in ("kernels.py", "virtual_gpu.py", "conftest.py", "test_update.py", "test_reference.py"):
+    for name in ("kernels.py", "device.py", "conftest.py", "test_update.py", "test_reference.py"):
         compile((tmp_path / name).read_text(encoding="utf-8"), name, "exec")
     project.slow_down(0.0, "0 % longer")
     same = (tmp_path / "kernels.py").read_text(encoding="utf-8")

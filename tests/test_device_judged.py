@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from virtual_gpu import VirtualGPU
 
 from pytest_rlperf import ComponentError
 from pytest_rlperf.components.thunk import thunk_workload
@@ -42,7 +43,6 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.report.device import comparable, device_lines
 from pytest_rlperf.run.live_comparison import make_result
-from pytest_rlperf.testing import VirtualGPU
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.workers import messages as m
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from virtual_gpu import VirtualEvent, VirtualGPU
 
 from pytest_rlperf.devices import DeviceClockError, EventClock, Span, SyncClock, Tape
 from pytest_rlperf.model import Bound, DeviceTimes, Phase
-from pytest_rlperf.testing import VirtualEvent, VirtualGPU
 from pytest_rlperf.timers import hierarchical_timer as timer
 from pytest_rlperf.timers import recording, recording_into
 

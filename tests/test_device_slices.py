@@ -9,6 +9,7 @@ from multiprocessing import Pipe
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from virtual_gpu import VirtualGPU
 
 from pytest_rlperf.devices import devices_of, driving
 from pytest_rlperf.errors import MeasurementError
@@ -32,7 +33,7 @@ from pytest_rlperf.model import (
     Warm,
     Workload,
 )
-from pytest_rlperf.testing import FakeClock, VirtualGPU
+from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import session

@@ -17,6 +17,7 @@ import jsonschema  # type: ignore[import-untyped]
 import msgspec
 import pytest
 from pytest_benchmark.stats import Metadata
+from virtual_gpu import VirtualGPU
 
 from pytest_rlperf import hierarchical_timer, traces
 from pytest_rlperf.devices import EventClock, Tape
@@ -46,7 +47,7 @@ from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.reading import ReadingError, RunFile, SelfcheckFile, parse
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
 from pytest_rlperf.report.trace import perfetto_document, speedscope_document, write_traces
-from pytest_rlperf.testing import FakeClock, VirtualGPU
+from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import recording_into
 from pytest_rlperf.timers.scope import PROCESS

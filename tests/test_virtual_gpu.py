@@ -6,10 +6,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from virtual_gpu import VirtualEvent, VirtualGPU
 
 from pytest_rlperf.devices import Driver, Memory
 from pytest_rlperf.model import Conditions
-from pytest_rlperf.testing import FakeClock, VirtualEvent, VirtualGPU
+from pytest_rlperf.testing import FakeClock
 
 
 def recorded(gpu: VirtualGPU) -> VirtualEvent:

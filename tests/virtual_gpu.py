@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from pytest_rlperf.devices import Memory
 from pytest_rlperf.model import Conditions
-from pytest_rlperf.testing.clock import FakeClock
-from pytest_rlperf.testing.memory import CachingAllocator, VirtualTensor
-from pytest_rlperf.testing.queues import NOT_PERMITTED, Streams, VirtualEvent, VirtualGraph, elapsed_ms
+from pytest_rlperf.testing import FakeClock
 
 _HOST_TO_DEVICE_BYTES_PER_S = 16e9
-_MALLOC_S = 100e-6  # what asking the device for memory takes the host
+_MALLOC_S = 100e-6  # the host's time to ask the device for memory
+_BLOCK_BYTES = 512  # what PyTorch's allocator for CUDA rounds up to
+QUANTUM_NS = 500  # CUDA's events resolve about half a microsecond
+NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 
 
 class VirtualGPU:
@@ -256,3 +259,118 @@ class VirtualGPU:
         self.implicit_syncs += is_implicit
         # Up to the next nanosecond: the host's clock has whole ones.
         self.clock.now_ns = max(self.clock.now_ns, -int(-self._streams.done_ns(stream) // 1))
+
+
+# --------------------------------------------------------------------------- memory
+
+
+class VirtualTensor:
+    """Memory of a virtual device, which ``device`` names; :meth:`free` gives it back."""
+
+    holds_device_memory = True  # by which devices_of() knows it
+
+    def __init__(self, device: str, size_bytes: int, free: Callable[[], None]) -> None:
+        self.device = device
+        self.size_bytes = size_bytes
+        self._free: Callable[[], None] | None = free
+
+    def free(self) -> None:
+        """Give the memory back; once is enough."""
+        if self._free is not None:
+            self._free()
+            self._free = None
+
+
+class CachingAllocator:
+    """Gives out blocks, and asks the device for memory only where none that was given back will do."""
+
+    def __init__(self) -> None:
+        self.allocated_bytes = 0
+        self.peak_bytes = 0
+        self.allocations = 0
+        self._cached: list[int] = []
+
+    def take(self, size_bytes: int) -> tuple[int, bool]:
+        """Return the bytes of a block for ``size_bytes``, and whether the device was asked for it."""
+        if size_bytes < 0:
+            raise ValueError(f"memory of a negative size: {size_bytes} bytes")
+        needed = -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+        fitting = [block for block in self._cached if block >= needed]
+        if fitting:
+            block = min(fitting)
+            self._cached.remove(block)
+        else:
+            block = needed
+            self.allocations += 1
+        self.allocated_bytes += block
+        self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
+        return block, not fitting
+
+    def give_back(self, block: int) -> None:
+        """Keep a block for others."""
+        self.allocated_bytes -= block
+        self._cached.append(block)
+
+    def reset_peak(self) -> None:
+        """Begin a new peak."""
+        self.peak_bytes = self.allocated_bytes
+
+
+# --------------------------------------------------------------------------- streams, events and graphs
+
+
+class VirtualEvent:
+    """A moment in the order of a stream's work: ``stamp_ns`` is when it gets there, None where it was not recorded."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.stamp_ns: float | None = None
+        self.stream = 0
+        self.is_captured = False
+
+
+@dataclass
+class VirtualGraph:
+    """Work that was captured, in nanoseconds by stream; a replay launches all of it at once."""
+
+    _replay: object = field(repr=False)
+    work_ns: dict[int, float] = field(default_factory=dict)
+    launches: int = 0
+
+    def replay(self) -> None:
+        """Launch what was captured."""
+        assert callable(self._replay)
+        self._replay(self)
+
+
+class Streams:
+    """When each stream will have done what it was given so far, by the host's clock."""
+
+    def __init__(self) -> None:
+        self._done_ns: dict[int, float] = {}
+
+    def add(self, stream: int, now_ns: float, work_ns: float) -> None:
+        """Queue work, which begins when the stream gets there, and not before ``now_ns``."""
+        self._done_ns[stream] = max(now_ns, self._done_ns.get(stream, 0.0)) + work_ns
+
+    def done_ns(self, stream: int | None = None) -> float:
+        """Return when a stream, or all, will have nothing left to do."""
+        if stream is None:
+            return max(self._done_ns.values(), default=0.0)
+        return self._done_ns.get(stream, 0.0)
+
+
+def elapsed_ms(start: VirtualEvent, end: VirtualEvent, now_ns: float, drift: float) -> float:
+    """Return what ``cudaEventElapsedTime`` would: float32 milliseconds; RuntimeError where it would fail."""
+    if start.device != end.device:
+        raise RuntimeError(f"CUDA error: invalid resource handle: events of {start.device} and {end.device}")
+    if start.is_captured or end.is_captured:
+        raise RuntimeError("CUDA error: operation not permitted on an event last recorded in a capturing stream")
+    if start.stamp_ns is None or end.stamp_ns is None:
+        raise RuntimeError("CUDA error: invalid resource handle: an event was not recorded")
+    if max(start.stamp_ns, end.stamp_ns) > now_ns:
+        raise RuntimeError("CUDA error: device not ready")
+    exact_ns = (end.stamp_ns - start.stamp_ns) * (1.0 + drift)
+    quantised_ms = round(exact_ns / QUANTUM_NS) * QUANTUM_NS / 1e6
+    (as_float32,) = struct.unpack("f", struct.pack("f", quantised_ms))
+    return float(as_float32)

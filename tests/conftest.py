@@ -1,10 +1,12 @@
-"""Settings of this repository's own test runs."""
+"""Settings of this repository's own test runs, and the fixtures that many tests need."""
 
 import os
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from pytest_rlperf.testing import FakeClock
 
 pytest_plugins = ["pytester"]
 
@@ -25,7 +27,7 @@ _TIMERS = os.environ.get("RLPERF_TIMERS")
 
 @pytest.fixture(autouse=True)
 def _timers_as_at_the_start() -> None:
-    """Let no test see whether one before it switched timers, which sets this variable for processes to come."""
+    """Undo a test's switching of timers, which sets a variable for later processes."""
     if _TIMERS is None:
         os.environ.pop("RLPERF_TIMERS", None)
     else:
@@ -39,3 +41,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if active and collection_path.is_relative_to(config.rootpath / "tests"):
         return True
     return None
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Return a clock that stands still until a test advances it."""
+    return FakeClock()

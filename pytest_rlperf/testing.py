@@ -1,4 +1,4 @@
-"""Time that passes only when told to."""
+"""A clock for tests of code that measures: its time passes only when a test advances it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,176 @@
+"""Builders of the values that many tests need: measured figures, verdicts, outcomes, files and repositories."""
+
+from __future__ import annotations
+
+import subprocess
+import textwrap
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_rlperf.model import (
+    Estimate,
+    Figures,
+    Live,
+    Machine,
+    Outcome,
+    PairRecord,
+    Provenance,
+    Reason,
+    Result,
+    Status,
+    StoredResult,
+    Verdict,
+    WorkerRecord,
+)
+
+MS = 1e-3
+KEY = "tests/test_it.py::test_it"
+MACHINE = Machine(system="Linux", arch="x86_64", cpu="Made Up 9000", cores=4, python="CPython 3.11", kernel=1)
+PROVENANCE = Provenance(commit=None, tree=None, dirty=False, created="2026-01-02T03:04:05+00:00", packages={})
+
+
+# --------------------------------------------------------------------------- measured
+
+
+def figures(call_s: float = MS, relative: float | None = None, relative_memory: float | None = None) -> Figures:
+    """Return figures of one clock; without more arguments a call of either reference kernel takes 1 ms."""
+    relative = call_s / MS if relative is None else relative
+    return Figures(call_s, relative, relative if relative_memory is None else relative_memory)
+
+
+def worker(
+    call_s: float = MS, relative: float | None = None, relative_memory: float | None = None, **changes: Any
+) -> WorkerRecord:
+    """Return the record of a worker whose two clocks agree; ``changes`` replace fields."""
+    one = figures(call_s, relative, relative_memory)
+    record = WorkerRecord(
+        wall=one,
+        cpu=one,
+        long=False,
+        alone=False,
+        items_per_call=1.0,
+        slices=40,
+        calls=400,
+        cpu_share=1.0,
+        idle_cpu_share=0.0,
+        collections=0,
+        threads=1,
+        seed=0,
+    )
+    return replace(record, **changes)
+
+
+def result(nodeid: str = KEY, call_s: float = MS, **changes: Any) -> Result:
+    """Return the result of five equal workers, without phases; ``changes`` replace fields."""
+    found = Result(
+        nodeid=nodeid,
+        component="gae",
+        unit="transition",
+        items=1.0,
+        workers=(worker(call_s),) * 5,
+        phases=(),
+        traced_call_s=0.0,
+        notes=(),
+    )
+    return replace(found, **changes)
+
+
+def stored(found: Result, session: str = "then", **changes: Any) -> StoredResult:
+    """Return the entry of a baseline that holds a result."""
+    return replace(StoredResult(found, session, accepted=None), **changes)
+
+
+def provenance(**changes: Any) -> Provenance:
+    """Return where figures come from: no repository, unless ``changes`` name a commit."""
+    return replace(PROVENANCE, **changes)
+
+
+def pair(
+    log_ratio: float, base: WorkerRecord | None = None, head: WorkerRecord | None = None, **changes: Any
+) -> PairRecord:
+    """Return a live pair that found a log-ratio; ``changes`` replace fields."""
+    record = PairRecord(
+        wall_log_ratio=log_ratio,
+        cpu_log_ratio=log_ratio,
+        alone=False,
+        blocks=10,
+        base=base or worker(),
+        head=head or worker(),
+        placed=0,
+        cpus=(0,),
+        setup_s=1.0,
+        seconds=2.0,
+    )
+    return replace(record, **changes)
+
+
+# --------------------------------------------------------------------------- judged
+
+
+def estimate(ratio: float, margin: float = 0.01, **changes: Any) -> Estimate:
+    """Return an estimate whose bounds all lie ``margin`` away from the ratio, unless ``changes`` give others."""
+    low, high = ratio - margin, ratio + margin
+    return replace(Estimate(ratio, low, high, confidence=0.99, floor=low, ceiling=high), **changes)
+
+
+def verdict(
+    status: Status = Status.SAME,
+    ratio: float | None = None,
+    *,
+    code: str = "code",
+    message: str = "why",
+    margin: float = 0.01,
+    **changes: Any,
+) -> Verdict:
+    """Return a gated verdict, with an estimate where a ratio is given; ``changes`` replace fields."""
+    found = Verdict(
+        status=status,
+        reason=Reason(code, message),
+        estimate=None if ratio is None else estimate(ratio, margin),
+        smallest_seen=0.2,
+        suspect=False,
+        gated=True,
+        accepted=False,
+    )
+    return replace(found, **changes)
+
+
+def outcome(
+    found: Result | None = None,
+    judged: Verdict | None = None,
+    before: Result | None = None,
+    live: Live | None = None,
+    seconds: float = 8.25,
+) -> Outcome:
+    """Return a test's outcome; ``before`` is the result that the baseline holds of it."""
+    return Outcome(
+        result=found or result(),
+        baseline=None if before is None else stored(before),
+        live=live,
+        verdict=judged or verdict(),
+        seconds=seconds,
+    )
+
+
+# --------------------------------------------------------------------------- files and repositories
+
+
+def write(directory: Path, files: Mapping[str, str]) -> Path:
+    """Write files by their paths below a directory, their common indentation removed, and return the directory."""
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+    return directory
+
+
+def git(directory: Path, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+    """Run git in a directory as a made-up author, and return its output."""
+    settings = ("user.name=A", "user.email=a@example.org", "commit.gpgsign=false", "init.defaultBranch=main")
+    options = [option for setting in settings for option in ("-c", setting)]
+    done = subprocess.run(
+        ["git", *options, *arguments], cwd=directory, env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.strip()
