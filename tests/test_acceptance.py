@@ -33,6 +33,7 @@ from pytest_rlperf.model import (
     Verdict,
     WorkerRecord,
 )
+from pytest_rlperf.model.judged import TRAILER
 from pytest_rlperf.options import read_config
 from pytest_rlperf.report.accepting import trailer
 from pytest_rlperf.report.github import GitHubRun, render_summary_markdown
@@ -40,7 +41,7 @@ from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.run.hooks import names_tests
 from pytest_rlperf.run.outcomes import Ledger
 from pytest_rlperf.run.saving import save
-from pytest_rlperf.sides.trailers import TRAILER, parse_allowance, read_allowances
+from pytest_rlperf.sides.trailers import parse_allowance, read_allowances
 
 SLOWER = Verdict(
     status=Status.SLOWER,

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.sides import Project, Side, Sides
+from pytest_rlperf.model.sides import PROTOCOL, Project, Side, Sides
 from pytest_rlperf.sides import build, environment, foreign
 from pytest_rlperf.sides.cache import Cache
 from pytest_rlperf.sides.environment import make_environment, mapped_search_path, site_packages, start_path
@@ -28,7 +28,6 @@ from pytest_rlperf.sides.installs import How
 from pytest_rlperf.sides.loaded import importers_of, loaded_files
 from pytest_rlperf.sides.packages import Package, packages_under_test, why_build
 from pytest_rlperf.sides.verify import check_loaded
-from pytest_rlperf.workers.messages import PROTOCOL
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
 
@@ -881,8 +880,8 @@ def test_other_interpreter_needs_the_same_protocol(tree: Path, tmp_path: Path, m
     """Another version of the plugin is told apart by what its workers say."""
     monkeypatch.delenv("PYTHONPATH", raising=False)  # which stands before what an interpreter has installed
     venv.create(tmp_path / "old", symlinks=True)
-    files = {"pytest.py": "", "pytest_rlperf/__init__.py": "", "pytest_rlperf/measure/__init__.py": ""}
-    files |= {"pytest_rlperf/workers/messages.py": "PROTOCOL = 0", "pytest_rlperf/workers/worker.py": ""}
+    files = dict.fromkeys(["pytest.py", "pytest_rlperf/__init__.py", "pytest_rlperf/workers/worker.py"], "")
+    files |= {"pytest_rlperf/model/__init__.py": "", "pytest_rlperf/model/sides.py": "PROTOCOL = 0"}
     write(site_packages(tmp_path / "old"), files)
     with pytest.raises(SideError, match=rf"another version of pytest-rlperf \(protocol 0, here {PROTOCOL}\)"):
         python_sides(tree, tmp_path / "old/bin/python")

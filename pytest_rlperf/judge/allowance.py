@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pytest_rlperf import units
 from pytest_rlperf.judge.saying import bound
 from pytest_rlperf.model import Allowance, Reason, Status, Verdict
-from pytest_rlperf.sides.trailers import TRAILER
+from pytest_rlperf.model.judged import TRAILER
 
 _COUNTERS = "counters"  # the code of a reason that rests on exact counts alone
 

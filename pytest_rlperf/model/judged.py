@@ -46,6 +46,9 @@ class Reason:
     message: str
 
 
+TRAILER = "Rlperf-Accept"  # in the last paragraph of a commit's message
+
+
 @dataclass(frozen=True)
 class Allowance:
     """A slowdown that a commit says is meant: of tests that ``pattern`` fits, up to ``most`` (0.09 is 9 %).

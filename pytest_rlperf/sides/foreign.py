@@ -18,7 +18,7 @@ from urllib.request import url2pathname
 from packaging.requirements import InvalidRequirement, Requirement
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.sides import Project, Side, Sides
+from pytest_rlperf.model.sides import PROTOCOL, Project, Side, Sides
 from pytest_rlperf.sides.arguments import side_variables
 from pytest_rlperf.sides.build import is_satisfied, last_lines, run_pip
 from pytest_rlperf.sides.cache import Cache
@@ -35,7 +35,6 @@ from pytest_rlperf.sides.environment import (
 from pytest_rlperf.sides.installs import import_names, is_named, normalized
 from pytest_rlperf.sides.packages import packages_under_test
 from pytest_rlperf.sides.sources import digest, listing
-from pytest_rlperf.workers.messages import PROTOCOL
 
 Progress = Callable[[str], None]
 
@@ -50,8 +49,9 @@ sys.path[:] = [entry for entry in sys.path if entry]
 answer = {"name": platform.python_implementation(), "version": platform.python_version(), "prefix": sys.prefix}
 try:
     import pytest
-    from pytest_rlperf.measure import messages, worker
-    answer["protocol"] = messages.PROTOCOL
+    import pytest_rlperf.workers.worker
+    from pytest_rlperf.model import sides
+    answer["protocol"] = getattr(sides, "PROTOCOL", 0)
 except Exception as error:
     answer["lacks"] = f"{type(error).__name__}: {error}"
 print(json.dumps(answer))

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import Allowance
+from pytest_rlperf.model.judged import TRAILER
 from pytest_rlperf.sides.command import run
 from pytest_rlperf.sides.git import short
 
-TRAILER = "Rlperf-Accept"
 _TIME = re.compile(r"(?P<pattern>\S.*?)\s*<=\s*\+?(?P<percent>[0-9]*\.?[0-9]+)\s*%\s*(?P<reason>\S.*)")
 # A pattern without blanks, so that no slip of the other form reads as this one.
 _COUNTS = re.compile(r"(?P<pattern>\S+)\s+counts\s+(?!<=)(?P<reason>\S.*)")

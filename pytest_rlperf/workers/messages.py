@@ -17,7 +17,6 @@ import msgspec
 from pytest_rlperf.model import Result, Shape, Share, SliceKind, SliceRecord, Tally, Warm
 from pytest_rlperf.model.spans import Span
 
-PROTOCOL = 4
 ENVIRONMENT_KEY = "PYTEST_RLPERF_WORKER"
 
 

@@ -19,6 +19,7 @@ import psutil
 
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.model import Shape, Side, SliceKind, SliceRecord, Tally, Warm
+from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.timers.arming import VARIABLE
 from pytest_rlperf.workers import messages as m
 
@@ -322,12 +323,12 @@ class Worker:
     def wait_ready(self) -> None:
         """Wait until the worker has collected."""
         ready = self._receive(START_LIMIT_S)
-        if not isinstance(ready, m.Ready) or ready.protocol != m.PROTOCOL:
+        if not isinstance(ready, m.Ready) or ready.protocol != PROTOCOL:
             self.end(0)
             theirs = f"protocol {ready.protocol}" if isinstance(ready, m.Ready) else repr(ready)
             raise WorkerLostError(
                 self,
-                f"{self.name} has another version of pytest-rlperf: it speaks {theirs}, this process {m.PROTOCOL}. "
+                f"{self.name} has another version of pytest-rlperf: it speaks {theirs}, this process {PROTOCOL}. "
                 "Both sides are measured by one version",
             )
         self.keys = frozenset(ready.keys)

@@ -23,6 +23,7 @@ from pytest_rlperf.measure.kernels import make_kernels
 from pytest_rlperf.measure.placement import children_seen, place, usable_cpus
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Result, Shape, SliceKind, Workload
+from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.sides.loaded import executed_files, importers_of, loaded_files
 from pytest_rlperf.workers import messages as m
 
@@ -200,7 +201,7 @@ class Session:
         """Run tests as told, until told to quit."""
         self._items = {result_key(item): item for item in session.items}
         errors = "\n\n".join(self._errors.values())
-        m.send(self._connection, m.Ready(m.PROTOCOL, list(self._items), _encodable(errors), self._engine.loaded()))
+        m.send(self._connection, m.Ready(PROTOCOL, list(self._items), _encodable(errors), self._engine.loaded()))
         while True:
             match self._engine.receive():
                 case m.Run() as order:
