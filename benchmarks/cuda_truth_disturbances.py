@@ -9,7 +9,7 @@ from cuda_truth_bench import REPETITIONS, WITHIN, Bench, Finding, change, iterat
 from cuda_truth_devices import Gpu, NotPossibleError
 
 from pytest_rlperf.devices import Tape, devices_of
-from pytest_rlperf.model import SliceKind, SliceRecord
+from pytest_rlperf.model import SliceKind, SliceRecord, disturbances_text
 from pytest_rlperf.timers import hierarchical_timer as timer
 
 _OVERHEAD_S = 20e-3
@@ -38,7 +38,7 @@ def _retaken(record: SliceRecord) -> str | int:
     """Return how often a slice was retaken, or what it is worthless for."""
     if record.device is None:
         raise LookupError("the slice knows of no device")
-    return record.device.disturbed or record.device.retaken
+    return disturbances_text(record.device.disturbances) or record.device.retaken
 
 
 def conditions_are_read(gpu: Gpu) -> Finding:

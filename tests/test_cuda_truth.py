@@ -241,7 +241,6 @@ FIGURES = DeviceFigures(
     allocations=0.0,
     flags={},
     conditions=None,
-    disturbed="",
     retaken=0,
     notes=(),
 )

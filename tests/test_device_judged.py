@@ -22,10 +22,12 @@ from pytest_rlperf.measure.pairs import Duet, Duettist, Pair
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import (
+    POWER_CAP,
     Bound,
     Conditions,
     DeviceFigures,
     DeviceTimes,
+    Disturbance,
     Figures,
     Outcome,
     Pace,
@@ -56,7 +58,6 @@ FIGURES = DeviceFigures(
     allocations=0.0,
     flags={"cudnn.allow_tf32": "True", "cudnn.benchmark": "False"},
     conditions=Conditions(1.41e9, 2.6e9, 55.0, (), 0),
-    disturbed="",
     retaken=0,
     notes=(),
 )
@@ -117,17 +118,26 @@ def test_equal_figures_on_equal_devices_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "advice"),
+    ("tries", "what", "advice"),
     [
-        ("it was throttled (power cap), 4 of 4 times", "raise its power limit"),
-        ("code was recompiled, 4 of 4 times", "keep shapes fixed"),
-        ("memory was asked of it, 3 of 4 times, it was throttled (power brake), 1 of 4 times", "cache"),
+        ([Disturbance((POWER_CAP,))] * 4, "it was throttled (power cap), 4 of 4 times", "raise its power limit"),
+        ([Disturbance(recompiled=True)] * 4, "code was recompiled, 4 of 4 times", "keep shapes fixed"),
+        (
+            [*[Disturbance(allocated=True)] * 3, Disturbance(("power brake",))],
+            "memory was requested from it, 3 of 4 times, it was throttled (power brake), 1 of 4 times",
+            "cache",
+        ),
+        (
+            [Disturbance((POWER_CAP,), recompiled=True)] * 4,
+            "it was throttled (power cap) and code was recompiled, 4 of 4 times",
+            "keep shapes fixed",
+        ),
     ],
 )
-def test_disturbed_figures_are_invalid_with_the_reason(what: str, advice: str) -> None:
+def test_disturbed_figures_are_invalid_with_the_reason(tries: list[Disturbance], what: str, advice: str) -> None:
     """One worker's is enough: the device, what it was, how often, and what helps."""
     head = result()
-    worker = replace(head.workers[3], device=replace(FIGURES, disturbed=what))
+    worker = replace(head.workers[3], device=replace(FIGURES, disturbances=tuple(tries)))
     verdict = judge(result(), replace(head, workers=(*head.workers[:3], worker, head.workers[4])))
     assert verdict.status is Status.INVALID
     assert verdict.reason.code == "device"

@@ -23,6 +23,7 @@ from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import (
     Bound,
     Conditions,
+    DeviceFigures,
     DeviceSlice,
     DeviceTimes,
     Figures,
@@ -32,6 +33,7 @@ from pytest_rlperf.model import (
     SliceRecord,
     Warm,
     Workload,
+    disturbances_text,
 )
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import hierarchical_timer
@@ -168,7 +170,7 @@ def test_latency_is_one_call_with_the_device_idle_before_and_done_after(bench: B
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.call_s == pytest.approx(35e-6, abs=2e-9)
     assert record.device is not None
-    assert (record.device.device, record.device.pace, record.device.disturbed) == ("virtual:0", Pace.LATENCY, "")
+    assert (record.device.device, record.device.pace, reasons_of(record.device)) == ("virtual:0", Pace.LATENCY, "")
 
 
 def test_steady_is_many_calls_and_one_wait_divided(steady: Bench) -> None:
@@ -312,7 +314,7 @@ def test_a_throttled_slice_is_retaken(bench: Bench) -> None:
     bench.then = cool
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.device is not None
-    assert (record.device.disturbed, record.device.retaken) == ("", 1)
+    assert (reasons_of(record.device), record.device.retaken) == ("", 1)
     assert record.call_s == pytest.approx(35e-6, abs=2e-9)
     figures = device_figures([record], [])
     assert figures is not None
@@ -325,14 +327,19 @@ def test_a_device_that_stays_throttled_is_given_up(bench: Bench) -> None:
     bench.gpu.throttle("hardware thermal slowdown", slowdown=2.0)
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.device is not None
-    assert record.device.disturbed == "it was throttled (hardware thermal slowdown), 4 of 4 times"
+    assert reasons_of(record.device) == "it was throttled (hardware thermal slowdown), 4 of 4 times"
     assert record.device.retaken == RETAKES
     calls = bench.calls
     assert bench.meter.take(SliceKind.PLAIN).device is not None
     assert bench.calls - calls == record.calls
     figures = device_figures([record], [])
     assert figures is not None
-    assert figures.disturbed == record.device.disturbed
+    assert reasons_of(figures) == reasons_of(record.device)
+
+
+def reasons_of(found: DeviceSlice | DeviceFigures) -> str:
+    """Return why a slice or a worker's figures do not count, empty where they do."""
+    return disturbances_text(found.disturbances)
 
 
 def told(record: SliceRecord) -> DeviceSlice:
@@ -346,17 +353,17 @@ def test_a_power_cap_that_is_always_on_is_told_and_disturbs_nothing(bench: Bench
     bench.gpu.throttle("power cap", slowdown=1.3)
     bench.warm()
     first = told(bench.meter.take(SliceKind.PLAIN))
-    assert (first.disturbed, first.retaken) == ("", 0)
+    assert (reasons_of(first), first.retaken) == ("", 0)
     assert first.notes == ("virtual:0 is under its power cap all the time, at a steady clock: that disturbs nothing",)
     calls = bench.calls
     bench.gpu.throttle("power cap", slowdown=1.31)
     record = bench.meter.take(SliceKind.PLAIN)
-    assert told(record).disturbed == ""
+    assert reasons_of(told(record)) == ""
     assert bench.calls - calls == record.calls, "it is not taken again"
     figures = device_figures([record], [])
     assert figures is not None
     assert figures.conditions is not None
-    assert (figures.disturbed, figures.retaken, figures.conditions.throttled) == ("", 0, ("power cap",))
+    assert (reasons_of(figures), figures.retaken, figures.conditions.throttled) == ("", 0, ("power cap",))
 
 
 @pytest.mark.parametrize(
@@ -369,9 +376,9 @@ def test_a_power_cap_that_is_always_on_is_told_and_disturbs_nothing(bench: Bench
 def test_a_power_cap_that_comes_is_a_disturbance(bench: Bench, reasons: tuple[str, ...], says: str) -> None:
     """Where slices were kept without it, those under it are of another device."""
     bench.warm()
-    assert told(bench.meter.take(SliceKind.PLAIN)).disturbed == ""
+    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == ""
     bench.gpu.throttle(*reasons)
-    assert told(bench.meter.take(SliceKind.PLAIN)).disturbed == says
+    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == says
 
 
 @pytest.mark.parametrize(
@@ -390,9 +397,9 @@ def test_what_is_not_as_under_the_cap_is_a_disturbance(
     """Once slices count under a cap, those without it, at another clock or held back by more do not."""
     bench.gpu.throttle("power cap", slowdown=1.3)
     bench.warm()
-    assert told(bench.meter.take(SliceKind.PLAIN)).disturbed == ""
+    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == ""
     bench.gpu.throttle(*reasons, slowdown=slowdown)
-    assert told(bench.meter.take(SliceKind.PLAIN)).disturbed == f"it was throttled ({says}), 4 of 4 times"
+    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == f"it was throttled ({says}), 4 of 4 times"
 
 
 class Scripted:
@@ -426,7 +433,7 @@ def test_a_power_cap_without_a_steady_clock_is_a_disturbance(
     bench.library.reader = Scripted(conditions)
     bench.meter = bench.metered()
     bench.warm()
-    assert told(bench.meter.take(SliceKind.PLAIN)).disturbed == "it was throttled (power cap), 4 of 4 times"
+    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == "it was throttled (power cap), 4 of 4 times"
 
 
 def test_warming_up_goes_on_until_throttling_is_what_it_was(bench: Bench) -> None:
@@ -445,7 +452,7 @@ def test_a_recompile_mid_run_is_seen(bench: Bench) -> None:
     bench.then = lambda: bench.gpu.compile(seconds) if (seconds := next(once, 0.0)) else None
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.device is not None
-    assert (record.device.disturbed, record.device.retaken) == ("", 1)
+    assert (reasons_of(record.device), record.device.retaken) == ("", 1)
 
 
 def test_code_that_is_always_recompiled_is_given_up(bench: Bench) -> None:
@@ -454,7 +461,7 @@ def test_code_that_is_always_recompiled_is_given_up(bench: Bench) -> None:
     bench.then = lambda: bench.gpu.compile(1e-6)
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.device is not None
-    assert record.device.disturbed == "code was recompiled, 4 of 4 times"
+    assert reasons_of(record.device) == "code was recompiled, 4 of 4 times"
 
 
 def test_an_allocation_during_a_slice_disturbs_it(bench: Bench) -> None:
@@ -465,7 +472,7 @@ def test_an_allocation_during_a_slice_disturbs_it(bench: Bench) -> None:
     bench.then = lambda: kept.append(bench.gpu.allocate(size)) if (size := next(once, 0)) else None
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.device is not None
-    assert (record.device.disturbed, record.device.retaken, record.device.allocations) == ("", 1, 0.0)
+    assert (reasons_of(record.device), record.device.retaken, record.device.allocations) == ("", 1, 0.0)
     assert record.device.peak_bytes == (1 << 20) + 4096
 
 
@@ -476,9 +483,9 @@ def test_what_allocates_in_every_call_is_counted_and_no_disturbance(bench: Bench
     bench.warm()
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.device is not None
-    assert record.device.disturbed == ""
+    assert reasons_of(record.device) == ""
     assert record.device.allocations == 1.0
-    assert record.device.notes == ("virtual:0 had not settled when warming up ended: memory was asked of it",)
+    assert record.device.notes == ("virtual:0 had not settled when warming up ended: memory was requested from it",)
 
 
 def test_warming_up_goes_on_until_the_device_has_settled(bench: Bench) -> None:
@@ -497,7 +504,7 @@ def test_warming_up_goes_on_until_the_device_has_settled(bench: Bench) -> None:
     assert bench.warm().warm_up_s > 0.7
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.device is not None
-    assert (record.device.disturbed, record.device.retaken, record.device.notes) == ("", 0, ())
+    assert (reasons_of(record.device), record.device.retaken, record.device.notes) == ("", 0, ())
 
 
 def test_warming_up_a_device_that_never_settles_is_bounded(bench: Bench) -> None:
@@ -524,7 +531,7 @@ def test_other_processes_on_the_device_are_said(bench: Bench) -> None:
     figures = device_figures([bench.meter.take(SliceKind.PLAIN)], [])
     assert figures is not None
     assert figures.conditions is not None
-    assert (figures.conditions.others, figures.disturbed) == (2, "")
+    assert (figures.conditions.others, reasons_of(figures)) == (2, "")
 
 
 def test_phases_of_disturbed_slices_are_noted_and_spare_the_figures(bench: Bench) -> None:
@@ -536,7 +543,7 @@ def test_phases_of_disturbed_slices_are_noted_and_spare_the_figures(bench: Bench
     bench.then = lambda: bench.gpu.compile(seconds) if (seconds := next(once, 0.0)) else None
     plain = bench.meter.take(SliceKind.PLAIN)
     assert plain.device is not None
-    assert (plain.device.disturbed, plain.device.retaken) == ("", 1)
+    assert (reasons_of(plain.device), plain.device.retaken) == ("", 1)
     none = Figures(1.0, 0.0, 0.0)
     for records in ({"plain": [plain]}, {"plain": [without_notes(plain)], "traced": [traced]}):
         record = worker_record(wall=none, cpu=none, warm=warm, seed=0, idle_cpu_share=0.0, **records)

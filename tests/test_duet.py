@@ -29,7 +29,6 @@ def on_device(note: str) -> DeviceSlice:
         cycles=None,
         before=None,
         after=None,
-        disturbed="",
         retaken=0,
         peak_bytes=0,
         allocations=0.0,

@@ -353,7 +353,6 @@ def test_counts_shares_and_the_device_have_their_tables() -> None:
         allocations=0.0,
         flags={"tf32": "off"},
         conditions=Conditions(1.98e9, None, 61.0, ("power cap",), 1),
-        disturbed="",
         retaken=7,
         notes=("no memory clock",),
     )

@@ -411,7 +411,7 @@ def on_a_device(found: Result) -> Result:
     """Return a result as one of a device."""
     conditions = Conditions(1.98e9, None, 61.0, ("power cap",), 1)
     figures = DeviceFigures(
-        "virtual:0", Pace.LATENCY, 1.2e-3, None, 2.1e6, 512_000_000, 0.0, {"tf32": "off"}, conditions, "", 7, ()
+        "virtual:0", Pace.LATENCY, 1.2e-3, None, 2.1e6, 512_000_000, 0.0, {"tf32": "off"}, conditions, 7, ()
     )
     times = DeviceTimes(1.1e-3, None, "main", 2e-6, 4e-4, Bound.LAUNCH, False, None, None)
     return replace(

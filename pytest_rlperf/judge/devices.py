@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from pytest_rlperf.measure.conditions import POWER_CAP
-from pytest_rlperf.model import DeviceFigures, Result
+from collections.abc import Sequence
 
-_ADVICE = {
-    "throttled": "let it cool down, raise its power limit, or have it for yourself",
-    "recompiled": "have every shape compiled before the measured call, or keep shapes fixed",
-    "memory was asked": "do not empty the allocator's cache within a call, and let none of its tensors grow",
-}
+from pytest_rlperf.model import POWER_CAP, DeviceFigures, Disturbance, Result, disturbances_text
+
+_THROTTLED = "let it cool down, raise its power limit, or have it for yourself"
+_RECOMPILED = "have every shape compiled before the measured call, or keep shapes fixed"
+_ALLOCATED = "do not empty the allocator's cache within a call, and let none of its tensors grow"
 
 
 def broken_by_device(result: Result) -> tuple[str, str] | None:
     """Return why a result's figures on a device are worthless, if they are."""
     found = [worker.device for worker in result.workers if worker.device is not None]
     for figures in found:
-        if figures.disturbed:
-            return "device", _unfit(figures, figures.disturbed)
+        if figures.disturbances:
+            return "device", _unfit(figures, disturbances_text(figures.disturbances), figures.disturbances)
     capped = [is_capped for figures in found if (is_capped := _is_capped(figures)) is not None]
     if any(capped) and not all(capped):
-        return "device", _unfit(
-            found[0], f"it was throttled ({POWER_CAP}) in {sum(capped)} of {len(capped)} workers and not in the others"
-        )
+        disturbance = Disturbance((POWER_CAP,))
+        what = f"{disturbance} in {sum(capped)} of {len(capped)} workers and not in the others"
+        return "device", _unfit(found[0], what, [disturbance])
     return None
 
 
@@ -51,8 +50,12 @@ def other_device(base: Result, head: Result) -> str | None:
     return None
 
 
-def _unfit(figures: DeviceFigures, what: str) -> str:
-    advice = [text for word, text in _ADVICE.items() if word in what]
+def _unfit(figures: DeviceFigures, what: str, disturbances: Sequence[Disturbance]) -> str:
+    advice = [
+        *([_THROTTLED] if any(each.throttled for each in disturbances) else []),
+        *([_RECOMPILED] if any(each.recompiled for each in disturbances) else []),
+        *([_ALLOCATED] if any(each.allocated for each in disturbances) else []),
+    ]
     return f"{figures.device} was not fit to be measured on: {what}; {'; '.join(advice)}"
 
 

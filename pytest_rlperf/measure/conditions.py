@@ -13,14 +13,13 @@ from typing import Any, Protocol, TypeVar
 
 import psutil
 
-from pytest_rlperf.model import Conditions
+from pytest_rlperf.model import POWER_CAP, Conditions
 
 NVML_MISSING = (
     "NVML is not installed: clocks, throttling and other processes are unknown; pip install pytest-rlperf[gpu]"
 )
 NO_REASONS = "NVML does not tell whether this device is throttled: a slice that was may count"
 
-POWER_CAP = "power cap"
 CLOCK_STEADY = 0.02  # how much a clock that holds still may differ from one look to another
 
 # Reasons for which a device is slower than it could be. Being idle and clocks that a user has set are none of these.

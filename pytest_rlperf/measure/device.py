@@ -7,19 +7,26 @@ Where that wait stands makes two figures: after every call (latency), or once af
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from pytest_rlperf.devices import DeviceClockError, EventClock, HostClock, SyncClock, clock_for, devices_of
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.conditions import CLOCK_STEADY, POWER_CAP, all_reasons
+from pytest_rlperf.measure.conditions import CLOCK_STEADY, all_reasons
 from pytest_rlperf.measure.library import DeviceLibrary
 from pytest_rlperf.measure.rounds import ClockNs, Timed
-from pytest_rlperf.model import Conditions, DeviceSlice, Pace, SliceKind, SliceRecord, Workload
-
-CAME_AND_WENT = f"{POWER_CAP} that came and went"
+from pytest_rlperf.model import (
+    POWER_CAP,
+    POWER_CAP_VARIES,
+    Conditions,
+    DeviceSlice,
+    Disturbance,
+    Pace,
+    SliceKind,
+    SliceRecord,
+    Workload,
+)
 
 
 class PowerCap:
@@ -47,7 +54,7 @@ class PowerCap:
             return reasons
         if clock_hz is not None and _holds_still([self._clock_hz, clock_hz]):
             return ()
-        return tuple(CAME_AND_WENT if reason == POWER_CAP else reason for reason in reasons) or (CAME_AND_WENT,)
+        return tuple(POWER_CAP_VARIES if reason == POWER_CAP else reason for reason in reasons) or (POWER_CAP_VARIES,)
 
     def keep(self) -> None:
         """Take note of a slice that counts."""
@@ -157,23 +164,24 @@ class Accelerator:
     def warm_up(self, run: Callable[[], object], has_time: Callable[[], bool]) -> None:
         """Run until nothing is compiled any more, no memory is asked for and the clock holds still, or time is up."""
         __tracebackhide__ = True
-        restless: list[str] = []
         for _ in range(_WARM_UPS_MOST):
             with self.answering():
                 before = self._edge()
                 run()
                 after = self._edge()
-            restless = [
-                *_changes(before, after),
-                *([] if _is_steady(before, after) else ["its clock changed"]),
-                *([] if _reasons(before) == _reasons(after) else ["its throttling changed"]),
-            ]
-            if not restless or not has_time():
+            change = _change(before, after)
+            is_steady, throttles_alike = _is_steady(before, after), _reasons(before) == _reasons(after)
+            if (is_steady and throttles_alike and not change) or not has_time():
                 break
-        # What asks for memory however long it runs does so as part of its work, which is counted and no disturbance.
-        self._allocates = "memory was asked of it" in restless
-        if restless:
-            self._notes[f"{self.name} had not settled when warming up ended: {', '.join(restless)}"] = None
+        # A workload that requests memory however long it runs does so in every call: that is counted, no disturbance.
+        self._allocates = change.allocated
+        changes = [
+            *([str(change)] if change else []),
+            *([] if is_steady else ["its clock changed"]),
+            *([] if throttles_alike else ["its throttling changed"]),
+        ]
+        if changes:
+            self._notes[f"{self.name} had not settled when warming up ended: {', '.join(changes)}"] = None
 
     def note(self, notes: Iterable[str]) -> None:
         """Have these notes go with every slice from now on."""
@@ -189,7 +197,7 @@ class Accelerator:
         __tracebackhide__ = True
         is_traced = kind is SliceKind.TRACED
         tries = 1 if self._gave_up or (is_traced and self._gave_up_tracing) else 1 + RETAKES
-        disturbances: list[str] = []
+        disturbances: list[Disturbance] = []
         cap = self._caps[kind]
         cap.begin()
         while True:
@@ -204,7 +212,7 @@ class Accelerator:
             if not disturbance or len(disturbances) == tries:
                 break
         if self._is_always_capped(disturbances, cap):
-            disturbances, disturbance = [], ""
+            disturbances, disturbance = [], Disturbance()
         if not disturbance:
             cap.keep()
         if len(disturbances) == tries and not self._gave_up:
@@ -236,21 +244,21 @@ class Accelerator:
         finally:
             self._restore()
 
-    def _is_always_capped(self, disturbances: Sequence[str], cap: PowerCap) -> bool:
+    def _is_always_capped(self, disturbances: Sequence[Disturbance], cap: PowerCap) -> bool:
         """Whether all tries of a slice were under a power cap that is always on, and had no other fault."""
-        if len(disturbances) <= RETAKES or {*disturbances} != {_throttled((POWER_CAP,))} or not cap.is_always_on():
+        if len(disturbances) <= RETAKES or {*disturbances} != {Disturbance((POWER_CAP,))} or not cap.is_always_on():
             return False
         self.note([f"{self.name} is under its {POWER_CAP} all the time, at a steady clock: that disturbs nothing"])
         return True
 
-    def _give_up(self, disturbance: str, *, is_traced: bool) -> None:
+    def _give_up(self, disturbance: Disturbance, *, is_traced: bool) -> None:
         """Take no more slices again, of traced ones or of any."""
         self._gave_up, self._gave_up_tracing = not is_traced, is_traced
         if is_traced:
             self.note([f"phases on {self.name} are of slices that were disturbed: {disturbance}"])
 
     def _slice(
-        self, pace: Pace, record: SliceRecord, before: _Edge, after: _Edge, disturbances: Sequence[str]
+        self, pace: Pace, record: SliceRecord, before: _Edge, after: _Edge, disturbances: Sequence[Disturbance]
     ) -> DeviceSlice:
         clocks_hz = [edge.conditions.sm_clock_hz for edge in (before, after) if edge.conditions is not None]
         # Of a clock that moved in between nobody knows how long it was at what.
@@ -262,7 +270,7 @@ class Accelerator:
             cycles=record.call_s * statistics.fmean(known_hz) if known_hz else None,
             before=before.conditions,
             after=after.conditions,
-            disturbed=_told(disturbances),
+            disturbances=tuple(disturbances),
             retaken=0,
             peak_bytes=0 if memory is None else memory.peak_bytes,
             allocations=(after.allocations - before.allocations) / record.calls,
@@ -282,14 +290,14 @@ class Accelerator:
         if self.clock.driver.memory() is not None:
             self.clock.driver.reset_peak()
 
-    def _disturbance(self, before: _Edge, after: _Edge, cap: PowerCap) -> str:
-        """Return why the slice between two edges does not count, empty where it does."""
-        throttled = cap.disturbing(before.conditions, after.conditions)
-        reasons = [_throttled(throttled)] if throttled else []
-        changes = _changes(before, after)
-        if self._allocates:
-            changes = [change for change in changes if change != "memory was asked of it"]
-        return " and ".join([*reasons, *changes])
+    def _disturbance(self, before: _Edge, after: _Edge, cap: PowerCap) -> Disturbance:
+        """Return why the slice between two edges does not count, false where it does."""
+        change = _change(before, after)
+        return replace(
+            change,
+            throttled=cap.disturbing(before.conditions, after.conditions),
+            allocated=change.allocated and not self._allocates,
+        )
 
     def _restore(self) -> None:
         """Put back what the workload has changed of what holds for the whole process, and remember that it did."""
@@ -329,10 +337,11 @@ def find_accelerator(
     return Accelerator(clock, library, workload.pace, settings, sync_edges=sync_edges)
 
 
-def _changes(before: _Edge, after: _Edge) -> list[str]:
-    """Return what happened between two edges that does not happen again and again."""
-    found = ["code was recompiled"] if after.recompiles > before.recompiles else []
-    return [*found, "memory was asked of it"] if after.allocations > before.allocations else found
+def _change(before: _Edge, after: _Edge) -> Disturbance:
+    """Return the one-time events between two edges, throttling not among them."""
+    return Disturbance(
+        recompiled=after.recompiles > before.recompiles, allocated=after.allocations > before.allocations
+    )
 
 
 def _reasons(edge: _Edge) -> tuple[str, ...] | None:
@@ -343,12 +352,3 @@ def _is_steady(before: _Edge, after: _Edge) -> bool:
     """Whether the device's clock holds still, as far as it is known."""
     was, now = (None if edge.conditions is None else edge.conditions.sm_clock_hz for edge in (before, after))
     return was is None or now is None or abs(now - was) <= CLOCK_STEADY * was
-
-
-def _throttled(reasons: Sequence[str]) -> str:
-    return f"it was throttled ({', '.join(reasons)})"
-
-
-def _told(disturbances: Sequence[str]) -> str:
-    """Say what disturbed a slice and every retake of it, each with how often."""
-    return ", ".join(f"{what}, {times} of {len(disturbances)} times" for what, times in Counter(disturbances).items())

@@ -114,7 +114,7 @@ def device_figures(
         allocations=statistics.fmean(each.allocations for each in gated),
         flags=last.flags,
         conditions=conditions,
-        disturbed=next((each.disturbed for each in slices if each.disturbed), ""),
+        disturbances=next((each.disturbances for each in slices if each.disturbances), ()),
         retaken=sum(each.retaken for each in slices),
         notes=tuple(
             dict.fromkeys(

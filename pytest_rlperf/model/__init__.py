@@ -5,7 +5,18 @@ Quantities are in base units: seconds as ``float``, integer nanoseconds where a 
 
 from pytest_rlperf.model.checked import Fitness, Selfcheck, Trial
 from pytest_rlperf.model.counting import Count, CounterChange, Counting, PhaseCounts, Share, Tally
-from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceSlice, DeviceTimes, Pace
+from pytest_rlperf.model.device import (
+    POWER_CAP,
+    POWER_CAP_VARIES,
+    Bound,
+    Conditions,
+    DeviceFigures,
+    DeviceSlice,
+    DeviceTimes,
+    Disturbance,
+    Pace,
+    disturbances_text,
+)
 from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Policy, Reason, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, PairRecord, log_ratios
 from pytest_rlperf.model.measured import (
@@ -27,6 +38,8 @@ from pytest_rlperf.model.stored import Acceptance, Baseline, FirstFigures, Machi
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 
 __all__ = [
+    "POWER_CAP",
+    "POWER_CAP_VARIES",
     "Acceptance",
     "Allowance",
     "Baseline",
@@ -40,6 +53,7 @@ __all__ = [
     "DeviceFigures",
     "DeviceSlice",
     "DeviceTimes",
+    "Disturbance",
     "Estimate",
     "Figures",
     "FirstFigures",
@@ -78,5 +92,6 @@ __all__ = [
     "Warm",
     "WorkerRecord",
     "Workload",
+    "disturbances_text",
     "log_ratios",
 ]

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+POWER_CAP = "power cap"  # a reason for which a device is throttled
+POWER_CAP_VARIES = f"{POWER_CAP} that came and went"
 
 
 class Pace(str, enum.Enum):
@@ -69,15 +74,42 @@ class Conditions:
 
 
 @dataclass(frozen=True)
+class Disturbance:
+    """The reasons for which one try of a slice on a device does not count.
+
+    ``throttled`` are the reasons for which the device held its clocks back. ``recompiled``: code was compiled within
+    the slice. ``allocated``: memory was requested from the device, not from the library's cache.
+    """
+
+    throttled: tuple[str, ...] = ()
+    recompiled: bool = False
+    allocated: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.throttled) or self.recompiled or self.allocated
+
+    def __str__(self) -> str:
+        parts = [f"it was throttled ({', '.join(self.throttled)})"] if self.throttled else []
+        parts += ["code was recompiled"] if self.recompiled else []
+        parts += ["memory was requested from it"] if self.allocated else []
+        return " and ".join(parts)
+
+
+def disturbances_text(tries: Sequence[Disturbance]) -> str:
+    """Return each distinct disturbance of a slice's tries, and how many of the tries had it."""
+    return ", ".join(f"{each}, {times} of {len(tries)} times" for each, times in Counter(tries).items())
+
+
+@dataclass(frozen=True)
 class DeviceSlice:
     """What a slice of a workload on a device has beside its figure.
 
-    ``pace`` is how the slice was timed. ``disturbed`` says why the slice does not count, empty where it does: it
-    was throttled, code was recompiled, memory was asked of it. ``retaken`` counts the slices thrown away for such a
-    reason before this one. ``cycles`` is the figure in cycles of the device's clock, None where that is not known.
-    ``peak_bytes`` is the most device memory in use during the slice, ``allocations`` how often a call asked the device
-    for more. ``flags`` are the process's settings that change what the device computes, ``notes`` what the workload
-    changed that it should not have, and what could not be read.
+    ``pace`` is how the slice was timed. ``disturbances`` has one entry for each try where all were disturbed, and is
+    empty where the slice counts. ``retaken`` counts the tries thrown away before this one. ``cycles`` is the figure in
+    cycles of the device's clock, None where that is not known. ``peak_bytes`` is the most device memory in use during
+    the slice, ``allocations`` the requests for device memory per call. ``flags`` are the process's settings that
+    change results on the device. ``notes`` name settings that the workload changed, and conditions that could not be
+    read.
     """
 
     device: str
@@ -85,12 +117,12 @@ class DeviceSlice:
     cycles: float | None
     before: Conditions | None
     after: Conditions | None
-    disturbed: str
     retaken: int
     peak_bytes: int
     allocations: float
     flags: dict[str, str]
     notes: tuple[str, ...]
+    disturbances: tuple[Disturbance, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,8 +132,8 @@ class DeviceFigures:
     The pace that is not gated is None where no slices were taken at it. ``flags`` are the process's settings that
     change what a device computes, such as TF32. ``conditions`` are the worst seen: the lowest clocks, the highest
     temperature, every reason, the most other processes. ``retaken`` counts the slices that were disturbed and thrown
-    away for others; ``disturbed`` says what makes the figures worthless, empty where nothing does. ``notes`` are what
-    else there is to know of how they came about.
+    away for others; ``disturbances`` are those of the first slice that does not count, empty where all do: figures with
+    disturbances are worthless. ``notes`` state what else affected the figures.
     """
 
     device: str
@@ -113,6 +145,6 @@ class DeviceFigures:
     allocations: float
     flags: dict[str, str]
     conditions: Conditions | None
-    disturbed: str
     retaken: int
     notes: tuple[str, ...]
+    disturbances: tuple[Disturbance, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PROTOCOL = 4  # of what a run and its workers send each other; another number wherever the messages change
+PROTOCOL = 5  # of what a run and its workers send each other; another number wherever the messages change
 
 
 @dataclass(frozen=True)

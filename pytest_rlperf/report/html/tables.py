@@ -14,6 +14,7 @@ from pytest_rlperf.model import (
     PhaseCounts,
     Result,
     WorkerRecord,
+    disturbances_text,
 )
 from pytest_rlperf.report.html.charts import sides
 from pytest_rlperf.report.html.markup import NOTHING, Markup, join, table, tag
@@ -139,7 +140,9 @@ def _device(outcome: Outcome) -> Markup | None:
     header = ["process", *_DEVICE_COLUMNS, *_CONDITION_COLUMNS, "settings"]
     rows = ([name, *_device_cells(device), *_condition_cells(device), _flags(device)] for name, device in found)
     whole = table("On the device, per call", header, rows, texts=2)
-    said = dict.fromkeys(text for _, device in found for text in (device.disturbed, *device.notes) if text)
+    said = dict.fromkeys(
+        text for _, device in found for text in (disturbances_text(device.disturbances), *device.notes) if text
+    )
     return join([whole, *(tag("p", f"Note: {text}") for text in said)])
 
 
