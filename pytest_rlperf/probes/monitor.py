@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
+from pytest_rlperf.probes.attach import Undo
 from pytest_rlperf.timers.scope import Scope
 
-Undo = Callable[[], None]
 _TOOLS = (3, 4, 2, 5)  # 0 is for debuggers, 1 for coverage
 _RUNS_IN_PIECES = (
     inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
