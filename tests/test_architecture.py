@@ -54,11 +54,6 @@ STILL_GOING_UP = {
     ("judge.devices", "measure.conditions"),
     ("testing.gpu", "devices"),
     ("measure.counting_pass", "workers.pool"),
-    ("timers.process", "devices.compiled"),
-    ("timers.tracing", "devices.edges"),
-    ("timers.tracing", "devices.spans"),
-    ("timers.tracing", "devices.tape"),
-    ("timers.tracing", "probes.attach"),
 }
 # Rooms that pytest drives.
 HOSTS = (

@@ -16,9 +16,8 @@ import pytest
 from virtual_gpu import VirtualGPU
 
 from pytest_rlperf.counters import NAMES, CounterName, tally
-from pytest_rlperf.counters.kernels import launches
-from pytest_rlperf.counters.levels import Levels
-from pytest_rlperf.counters.totals import Totals
+from pytest_rlperf.counters.instrument import Levels, Totals
+from pytest_rlperf.counters.operations import launches
 from pytest_rlperf.model import Count, Tally
 from pytest_rlperf.probes import probes_for
 from pytest_rlperf.timers import Tree, hierarchical_timer

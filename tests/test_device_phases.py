@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_gpu import VirtualEvent, VirtualGPU
 
-from pytest_rlperf.devices import DeviceClockError, EventClock, Span, SyncClock, Tape
+from pytest_rlperf.devices import DeviceClockError, Entry, EventClock, SyncClock, Tape
 from pytest_rlperf.model import Bound, DeviceTimes, Phase
 from pytest_rlperf.timers import hierarchical_timer as timer
 from pytest_rlperf.timers import recording, recording_into
@@ -138,7 +138,7 @@ def run(gpu: VirtualGPU, steps: list[Any]) -> None:
             gpu.item()
 
 
-def children(spans: tuple[Span, ...], number: int) -> list[Span]:
+def children(spans: tuple[Entry, ...], number: int) -> list[Entry]:
     """Return the spans directly below the one at a place; parents come before what they enclose."""
     parent, found = spans[number], []
     for span in spans[number + 1 :]:

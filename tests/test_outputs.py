@@ -21,6 +21,7 @@ from virtual_gpu import VirtualGPU
 
 from pytest_rlperf import hierarchical_timer, traces
 from pytest_rlperf.devices import EventClock, Tape
+from pytest_rlperf.devices.tracing import HostTape, trace_call
 from pytest_rlperf.model import (
     CounterChange,
     Estimate,
@@ -51,7 +52,6 @@ from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import recording_into
 from pytest_rlperf.timers.scope import PROCESS
-from pytest_rlperf.timers.tracing import HostTape, trace_call
 
 SCHEMA_FILE = Path(__file__).parents[1] / "docs" / "schema" / "rlperf-run.schema.json"
 HOSTILE = "tests/a b.py::Test<b>::test_x[</script>|`@x`::set%0A\x1b[2J\u202e\ud800\n日本]"

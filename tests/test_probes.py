@@ -24,8 +24,7 @@ import pytest
 
 from pytest_rlperf.model import Probe
 from pytest_rlperf.probes import LiveTimers, Phases, ProbeError, attached, probes_for, standing_probes
-from pytest_rlperf.probes.naming import moves_targets
-from pytest_rlperf.probes.reached import reached
+from pytest_rlperf.probes.objects import moves_targets, reached
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import Tree, hierarchical_timer, recording
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from pytest_rlperf.components.arrays import to_numpy
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.probes.reached import reached
-from pytest_rlperf.probes.steps import after_steps, before_steps
+from pytest_rlperf.probes.objects import reached
+from pytest_rlperf.probes.torch import after_steps, before_steps
 
 _MOST_BYTES = 2**30  # of arrays in all, the smallest first: an agent's are small, its buffer's need not be
 

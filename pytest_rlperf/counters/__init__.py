@@ -1,7 +1,7 @@
 """Exact counts of what a call does, each by an instrument in passes of its own: nothing is timed meanwhile."""
 
+from pytest_rlperf.counters.counting import tally
 from pytest_rlperf.counters.device import CountsDevice
 from pytest_rlperf.counters.names import NAMES, CounterName
-from pytest_rlperf.counters.tallying import tally
 
 __all__ = ["NAMES", "CounterName", "CountsDevice", "tally"]

@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import Any, cast
 
-from pytest_rlperf.counters.instrument import CannotCountError, TotalsInstrument
-from pytest_rlperf.counters.sources import is_own
+from pytest_rlperf.counters.instrument import CannotCountError, TotalsInstrument, is_own
 
 _TOOLS = (4, 3, 5, 2)  # of sys.monitoring: 0 is for debuggers, 1 for coverage, and probes look from 3 on
 _RESUMED = "torch_dynamo_resume_in_"  # what torch.compile calls the code after a graph break

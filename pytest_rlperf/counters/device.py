@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
-from pytest_rlperf.counters.instrument import CannotCountError, TotalsInstrument
-from pytest_rlperf.counters.levels import Levels
-from pytest_rlperf.counters.recording import lineage, open_stack
+from pytest_rlperf.counters.instrument import CannotCountError, Levels, TotalsInstrument, lineage, open_stack
 from pytest_rlperf.devices import Device
 from pytest_rlperf.model import Count
 

@@ -6,8 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pytest_rlperf.counters.instrument import TotalsInstrument
-from pytest_rlperf.counters.recording import WHOLE
+from pytest_rlperf.counters.instrument import WHOLE, TotalsInstrument
 from pytest_rlperf.model import Count
 
 

@@ -1,14 +1,143 @@
-"""What an instrument is, and the kind that keeps running totals."""
+"""Instruments, which count by phase, and the kind that keeps running totals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import CodeType
 from typing import Protocol
 
-from pytest_rlperf.counters.recording import WHOLE, Recorder
-from pytest_rlperf.counters.totals import Totals
 from pytest_rlperf.model import Count
+from pytest_rlperf.probes.sections import settle, unsettled
+from pytest_rlperf.timers.node import Node
+from pytest_rlperf.timers.process import ARMED, recording_into
+from pytest_rlperf.timers.scope import PROCESS
+from pytest_rlperf.timers.stack import Stack
+from pytest_rlperf.timers.tree import Tree
+
+_BITS = 64  # a field, more than any total needs; in sums and differences of totals no field runs over
+
+
+class Totals:
+    """Counts by name that only grow, each in a field of its own of one integer.
+
+    What is ``packed`` at two moments can be subtracted, and differences added up, name by name in one operation: so the
+    tree that times phases by a clock tells what was counted in each phase, where its clock reads this.
+    """
+
+    def __init__(self) -> None:
+        self.packed = 0
+        self._units: dict[str, int] = {}
+
+    def unit(self, *names: str) -> int:
+        """Return what to add to ``packed`` to count one of each of the names."""
+        return sum(self._units.setdefault(name, 1 << (_BITS * len(self._units))) for name in names)
+
+    def read(self) -> int:
+        """Return the totals so far, packed: a clock."""
+        return self.packed
+
+    def unpack(self, packed: int) -> dict[str, int]:
+        """Return the counts by name of a difference of totals, or of a sum of such; those of 0 are left out."""
+        mask = (1 << _BITS) - 1
+        fields = ((name, packed >> (_BITS * place) & mask) for place, name in enumerate(self._units))
+        return {name: value for name, value in fields if value}
+
+
+WHOLE = ""  # the path of the whole call
+
+
+class Recorder:
+    """Records the phases of calls by a clock that counts; none where timers are not armed.
+
+    It is kept for all calls of a pass, so that what a first entry of a phase makes is there when it counts. ``probes``
+    are those in place: update sections among them tell what they have cut only once they are asked.
+    """
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._tree = Tree(clock=clock) if ARMED else None
+        self.stack: Stack | None = None
+        self.probes: Sequence[object] = ()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record while the body runs, into :attr:`stack` what this thread does."""
+        if self._tree is None:
+            yield
+            return
+        with recording_into(self._tree):
+            self.stack = open_stack()
+            yield
+
+    def paths(self) -> dict[Node, str]:
+        """Return the path of every phase there is, until what was recorded is forgotten or told."""
+        return {} if self.stack is None else paths_below(self.stack, unsettled(self.probes))
+
+    def clear(self) -> None:
+        """Forget what was recorded, but not the phases."""
+        settle(self.probes)
+        if self._tree is not None:
+            self._tree.reset()
+
+    def totals(self) -> Iterator[tuple[str, int]]:
+        """Yield each phase's path and what the clock counted in it since this was last asked.
+
+        What ran beside the thread that calls is left out.
+        """
+        settle(self.probes)
+        if self._tree is not None:
+            for path, timing in self._tree.reset().root.walk():
+                if not timing.is_parallel:
+                    yield "/".join(path), timing.total_ns
+
+
+def paths_below(stack: Stack, sections: Iterable[Node] = ()) -> dict[Node, str]:
+    """Return the path of every node of a stack, those of tasks included, and of ``sections`` beside them.
+
+    A section without a name is left out: it is a part of what is around it, which is told of all that is in it.
+    """
+    found = {stack.root: WHOLE}
+    _add_paths(stack.root, WHOLE, found)
+    for node in sections:
+        around = found.get(node.parent)
+        if around is not None:
+            path = _joined(around, node.name)
+            _add_paths(node, path, found)
+            if node.name:
+                found[node] = path
+    return found
+
+
+def _add_paths(top: Node, path: str, found: dict[Node, str]) -> None:
+    """Add the paths of all nodes below one that is at ``path``."""
+    pending = [(top, path)]
+    while pending:
+        node, path = pending.pop()
+        below = [(child, _joined(path, child.name)) for child in node.children.values()]
+        below += [(lane, path) for lane in node.lanes]
+        found.update(below)
+        pending += below
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}/{name}" if path and name else path or name
+
+
+def open_stack() -> Stack | None:
+    """Return the stack of this thread or task, None where nothing records."""
+    return PROCESS.current()
+
+
+def lineage(node: Node) -> list[Node]:
+    """Return a node and those around it, up to its stack's root, which is left out."""
+    found = []
+    while node.parent is not node:
+        found.append(node)
+        node = node.parent
+    return found
 
 
 class CannotCountError(Exception):
@@ -66,3 +195,50 @@ class TotalsInstrument:
             for path, packed in ((WHOLE, whole), *self.recorder.totals())
             for name, value in self.totals.unpack(packed).items()
         )
+
+
+class Levels:
+    """Follows a level, as memory in use is, through the phases of one call.
+
+    It is told of every stretch between two edges of phases. A phase's peak is over the level that an entry began at, of
+    the entry where that is most; its net is what all of its entries added.
+    """
+
+    def __init__(self, level: int) -> None:
+        self._start = self._last = level
+        self._peak = level
+        self._bases: dict[Node, int] = {}  # of the phases that are open, the innermost first
+        self._peaks: dict[Node, int] = {}
+        self._nets: Counter[Node] = Counter()
+
+    def note(self, open_nodes: Sequence[Node], level: int, peak: int) -> None:
+        """Take in a stretch: the phases that were open, the level at its end, and the highest within."""
+        last, bases = self._last, self._bases
+        self._bases = now = {node: bases.get(node, last) for node in open_nodes}
+        for node, base in now.items():
+            self._peaks[node] = max(self._peaks.get(node, 0), peak - base)
+            self._nets[node] += level - last
+        self._peak = max(self._peak, peak)
+        self._last = level
+
+    def counts(self, paths: dict[Node, str], peak_name: str, net_name: str) -> Iterator[Count]:
+        """Yield the peaks and nets; phases without a path, and bytes of 0 in phases, are left out."""
+        yield Count(WHOLE, peak_name, self._peak - self._start)
+        yield Count(WHOLE, net_name, self._last - self._start)
+        peaks: defaultdict[str, int] = defaultdict(int)
+        nets: defaultdict[str, int] = defaultdict(int)
+        for node, peak in self._peaks.items():
+            path = paths.get(node, WHOLE)
+            if path != WHOLE:
+                peaks[path] = max(peaks[path], peak)
+                nets[path] += self._nets[node]
+        for name, found in ((peak_name, peaks), (net_name, nets)):
+            yield from (Count(path, name, value) for path, value in found.items() if value)
+
+
+_OWN = tuple(f"{Path(__file__).parents[1] / room}{os.sep}" for room in ("timers", "probes", "devices", "counters"))
+
+
+def is_own(code: CodeType) -> bool:
+    """Whether code is that of timers, probes or instruments."""
+    return code.co_filename.startswith(_OWN)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_rlperf.counters.instrument import TotalsInstrument
 from pytest_rlperf.probes.attach import Undo, put
-from pytest_rlperf.probes.steps import after_steps
+from pytest_rlperf.probes.torch import after_steps
 
 # Base classes of environments by library, and the method that is a step of them.
 _ENVIRONMENTS = (

@@ -5,12 +5,19 @@
 
 from __future__ import annotations
 
-from pytest_rlperf.devices.choosing import AnyClock, clock_for, driving
-from pytest_rlperf.devices.events import EventClock
-from pytest_rlperf.devices.held import devices_of
-from pytest_rlperf.devices.host import HostClock, SyncClock
-from pytest_rlperf.devices.protocols import Clock, Device, DeviceClockError, Driver, Mark, Memory
-from pytest_rlperf.devices.spans import Span
+from pytest_rlperf.devices.choosing import AnyClock, clock_for, devices_of, driving
+from pytest_rlperf.devices.clocks import (
+    Clock,
+    Device,
+    DeviceClockError,
+    Driver,
+    EventClock,
+    HostClock,
+    Mark,
+    Memory,
+    SyncClock,
+)
+from pytest_rlperf.devices.spans import Entry
 from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.devices.torch import AcceleratorDriver, CudaDriver, MpsDevice
 
@@ -22,12 +29,12 @@ __all__ = [
     "Device",
     "DeviceClockError",
     "Driver",
+    "Entry",
     "EventClock",
     "HostClock",
     "Mark",
     "Memory",
     "MpsDevice",
-    "Span",
     "SyncClock",
     "Tape",
     "clock_for",

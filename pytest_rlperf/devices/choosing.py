@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
-from pytest_rlperf.devices.events import EventClock
-from pytest_rlperf.devices.host import HostClock, SyncClock
-from pytest_rlperf.devices.protocols import DeviceClockError, Driver
+from pytest_rlperf.devices.clocks import DeviceClockError, Driver, EventClock, HostClock, SyncClock
 from pytest_rlperf.devices.torch import AcceleratorDriver, CudaDriver, MpsDevice
+from pytest_rlperf.probes.objects import reached
 
 AnyClock: TypeAlias = HostClock | EventClock | SyncClock
 _ON_HOST = frozenset({"cpu", "host", "meta"})  # a meta tensor has no data, and no work
@@ -64,3 +64,38 @@ def clock_for(
     if kind == "mps":
         return SyncClock(MpsDevice(), host_ns)
     return EventClock(CudaDriver(name) if kind == "cuda" else AcceleratorDriver(name), host_ns=host_ns)
+
+
+# Kinds of devices in DLPack's numbers: https://dmlc.github.io/dlpack/latest/c_api.html
+_DLPACK_ON_HOST = frozenset({1, 3, 11})  # pinned memory is the host's
+_DLPACK = {2: "cuda", 8: "metal", 10: "rocm", 13: "cuda", 14: "oneapi"}
+
+
+def devices_of(objects: Iterable[object]) -> tuple[str, ...]:
+    """Return the names of the devices that tensors are on which these objects hold, or functions refer to.
+
+    They are PyTorch's tensors, those of modules and optimizers included, and whatever else has a class with
+    ``holds_device_memory`` and a ``device``. Names are PyTorch's (``"cpu"``, ``"cuda:0"``), sorted. Other libraries'
+    arrays on a device are told by the array API's standard, with the library's name: ``"cupy cuda:0"``.
+    """
+    torch = sys.modules.get("torch")
+    tensor = () if torch is None else torch.Tensor
+    found: set[str] = set()
+    for number, held in enumerate(objects):
+        for _, value in reached(str(number), held):
+            # The class is asked, not the object: a proxy or a lazy attribute may do anything when it is.
+            kind = type(value)
+            if (tensor and issubclass(kind, tensor)) or getattr(kind, "holds_device_memory", False) is True:
+                found.add(str(value.device))  # type: ignore[attr-defined]  # which both have
+            elif hasattr(kind, "__dlpack_device__"):
+                found |= _of_another_library(value, kind)
+    return tuple(sorted(found))
+
+
+def _of_another_library(array: object, kind: type) -> set[str]:
+    """Return the name of the device that an array is on which is not PyTorch's; nothing for the host's memory."""
+    with suppress(Exception):  # one whose memory was given away, or a class that only looks like an array's
+        number, index = kind.__dlpack_device__(array)  # type: ignore[attr-defined]
+        if int(number) not in _DLPACK_ON_HOST:
+            return {f"{kind.__module__.partition('.')[0]} {_DLPACK.get(int(number), 'device')}:{int(index)}"}
+    return set()

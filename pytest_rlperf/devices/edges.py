@@ -49,7 +49,7 @@ class Edge(NamedTuple):
 
 
 @dataclass
-class Lane:
+class Track:
     """What one thread, or one task in it, did: its edges in their order. ``prefix`` are the names of what it is in."""
 
     label: str  # of the thread, empty for the one that made the tape
@@ -66,7 +66,7 @@ class TapedStack(Stack):
         self._node: Node | None = None
         self._moved = moved
         self.host: tuple[str, ...] = () if host is None else (*host.host, *path_of(host.node))
-        self.lane_of: tuple[object, Lane] | None = None  # the iteration that the lane is of
+        self.lane_of: tuple[object, Track] | None = None  # the iteration that the lane is of
         super().__init__(label)
 
     @property

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from pytest_rlperf.devices.edges import Look, Untimed
-from pytest_rlperf.devices.spans import Span
+from pytest_rlperf.devices.spans import Entry
 from pytest_rlperf.model import Bound, DeviceTimes, Phase
 
 # A launch is some 5 µs on its way to the device, and events resolve half a microsecond: behind by a few launches is
@@ -15,7 +15,7 @@ NEAR_NS = 20_000
 NEAR_SHARE = 0.1
 
 
-def bound_of(span: Span) -> Bound:
+def bound_of(span: Entry) -> Bound:
     """Return what one entry's time hangs on, by how far the device was behind the host at its edges.
 
     Behind at the end: the device has work queued. Behind before but not at the end: the host waited, or did something
@@ -42,7 +42,7 @@ class _Total:
         self.allocations: int | None = None
         self.syncs = 0
 
-    def add(self, span: Span) -> None:
+    def add(self, span: Entry) -> None:
         self.count += 1
         self.host_ns += span.host_end_ns - span.host_start_ns
         self.host_self_ns += span.host_self_ns
@@ -87,7 +87,7 @@ class _Total:
         )
 
 
-class Totals:
+class PhaseTotals:
     """All phases seen, and over how many iterations."""
 
     def __init__(self) -> None:
@@ -95,13 +95,13 @@ class Totals:
         self.looked = 0
         self._paths: dict[tuple[str, ...], _Total] = {}
 
-    def add(self, spans: Iterable[Span]) -> None:
+    def add(self, spans: Iterable[Entry]) -> None:
         """Take in the spans of one iteration."""
         self.iterations += 1
         for span in spans:
             self._at(span.path).add(span)
 
-    def look(self, spans: Iterable[Span], looks: Sequence[Look]) -> None:
+    def look(self, spans: Iterable[Entry], looks: Sequence[Look]) -> None:
         """Take in what was seen in an iteration that looked at the device's memory; its times do not count."""
         self.looked += 1
         for span in spans:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_rlperf.devices import DeviceClockError, Mark
-from pytest_rlperf.devices.edges import Edge, Lane, Moment, Untimed, path_of
+from pytest_rlperf.devices.edges import Edge, Moment, Track, Untimed, path_of
 
 MAIN_STREAM = "main"
 # Float32 milliseconds have half a microsecond up to 8.4 s; before that, times are told from a later mark.
@@ -29,7 +29,7 @@ class MarkReader(Protocol):
 
 
 @dataclass(frozen=True)
-class Span:
+class Entry:
     """One entry of a phase, in nanoseconds since the iteration's anchor, by the host's clock and by the device's.
 
     The device's times are None where the edge was not marked: ``untimed`` says why. ``device_self_ns`` is None also
@@ -128,7 +128,7 @@ class _Open:
         self.device_below_ns: int | None = 0
         self.peak_lag_ns = 0
 
-    def add(self, span: Span, stream: str | None) -> None:
+    def add(self, span: Entry, stream: str | None) -> None:
         """Take in a child that has ended; ``stream`` is this phase's own."""
         self.host_below_ns += span.host_end_ns - span.host_start_ns
         self.peak_lag_ns = max(self.peak_lag_ns, span.peak_lag_ns)
@@ -140,13 +140,13 @@ class _Open:
             self.device_below_ns += span.device_ns
 
 
-def spans_of(lane: Lane, timeline: Timeline | None, anchor_ns: int) -> list[Span]:
+def spans_of(lane: Track, timeline: Timeline | None, anchor_ns: int) -> list[Entry]:
     """Return the entries that began and ended in a lane, parents before children; without a timeline, the host's alone.
 
     The device's time of a phase, less that of its children on the same stream, is its own time, to the nanosecond:
     all are differences of the same few numbers.
     """
-    found: list[Span | None] = []
+    found: list[Entry | None] = []
     opened: list[_Open] = []
     for edge in lane.edges:
         if edge.is_enter:
@@ -164,7 +164,7 @@ def spans_of(lane: Lane, timeline: Timeline | None, anchor_ns: int) -> list[Span
     return [span for span in found if span is not None]
 
 
-def marks_of(lanes: Sequence[Lane]) -> Iterator[Mark]:
+def marks_of(lanes: Sequence[Track]) -> Iterator[Mark]:
     """Yield the marks of lanes, those of each in their order; one that ended several phases comes once."""
     for lane in lanes:
         before = None
@@ -175,7 +175,7 @@ def marks_of(lanes: Sequence[Lane]) -> Iterator[Mark]:
                 yield mark
 
 
-def _span(lane: Lane, begun: _Open, end: Moment, timeline: Timeline | None, anchor_ns: int) -> Span:
+def _span(lane: Track, begun: _Open, end: Moment, timeline: Timeline | None, anchor_ns: int) -> Entry:
     start = begun.edge.moment
     marks = None if timeline is None or start.mark is None or end.mark is None else (start.mark, end.mark)
     times: tuple[int, int] | tuple[None, None] = (None, None)
@@ -190,7 +190,7 @@ def _span(lane: Lane, begun: _Open, end: Moment, timeline: Timeline | None, anch
         peak_ns = max(peak_ns, lags[0])
         if len(streams) == 1 and begun.device_below_ns is not None:
             own_ns = times[1] - times[0] - begun.device_below_ns
-    return Span(
+    return Entry(
         path=(*lane.prefix, *path_of(begun.edge.node)),
         label=lane.label,
         host_start_ns=start.host_ns - anchor_ns,

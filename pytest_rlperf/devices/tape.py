@@ -9,12 +9,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from pytest_rlperf.devices import DeviceClockError, EventClock, Mark, SyncClock
-from pytest_rlperf.devices.compiled import is_within_compiled, keep_out
-from pytest_rlperf.devices.edges import Edge, Lane, Look, Moment, TapedStack, TapedTree, Untimed, path_of
-from pytest_rlperf.devices.phases import NEAR_NS, NEAR_SHARE, Totals
-from pytest_rlperf.devices.spans import Span, Timeline, marks_of, spans_of
+from pytest_rlperf.devices.edges import Edge, Look, Moment, TapedStack, TapedTree, Track, Untimed, path_of
+from pytest_rlperf.devices.phases import NEAR_NS, NEAR_SHARE, PhaseTotals
+from pytest_rlperf.devices.spans import Entry, Timeline, marks_of, spans_of
+from pytest_rlperf.devices.torch import is_within_compiled
 from pytest_rlperf.model import Phase
 from pytest_rlperf.timers.node import Node
+from pytest_rlperf.timers.process import keep_from_compiling
 from pytest_rlperf.timers.tree import Tree
 
 
@@ -25,7 +26,7 @@ class _Iteration:
     anchor: Mark | None
     looks: list[Look] | None
     end: Mark | None = None
-    lanes: list[Lane] = field(default_factory=list)
+    lanes: list[Track] = field(default_factory=list)
     edges: int = 0
     missed: int = 0  # edges for which there was no event
 
@@ -53,7 +54,7 @@ class Tape:
         self.dropped = 0
         self._unseen_ns: list[int] = []
         self.peak_bytes: int | None = None
-        self.spans: tuple[Span, ...] = ()
+        self.spans: tuple[Entry, ...] = ()
         self._waits = sync and not clock.is_synced
         self._owner = threading.get_ident()
         self._running: _Iteration | None = None
@@ -64,8 +65,8 @@ class Tape:
         self._broken: DeviceClockError | None = None
         self._needed = 2
         self._anchor_lag_ns = 0
-        self._main = Totals()
-        self._beside: dict[str, Totals] = {}
+        self._main = PhaseTotals()
+        self._beside: dict[str, PhaseTotals] = {}
 
     # ------------------------------------------------------------------ recording
 
@@ -78,7 +79,7 @@ class Tape:
         """
         if self._running is not None:
             raise RuntimeError("begin_iteration() within an iteration of this tape: end_iteration() comes first")
-        keep_out()
+        keep_from_compiling()
         if look:
             self._counting = self.clock.driver.counting_syncs()
             self._count_syncs = self._counting.__enter__()
@@ -196,11 +197,11 @@ class Tape:
             edges.append(Edge(node, False, moment))
             node = node.parent
 
-    def _lane(self, stack: TapedStack, iteration: _Iteration) -> Lane:
+    def _lane(self, stack: TapedStack, iteration: _Iteration) -> Track:
         known = stack.lane_of
         if known is not None and known[0] is iteration:
             return known[1]
-        lane = Lane("" if threading.get_ident() == self._owner else stack.label, stack.host)
+        lane = Track("" if threading.get_ident() == self._owner else stack.label, stack.host)
         stack.lane_of = iteration, lane
         iteration.lanes.append(lane)
         return lane
@@ -245,13 +246,13 @@ class Tape:
         for lane in iteration.lanes:
             timeline.read(marks_of([lane]))
         timeline.read([end])
-        found: dict[str, list[Span]] = {lane.label: [] for lane in iteration.lanes}
+        found: dict[str, list[Entry]] = {lane.label: [] for lane in iteration.lanes}
         for lane in iteration.lanes:
             found[lane.label] += spans_of(lane, timeline, anchor.host_ns)
         self.spans = tuple(span for spans in found.values() for span in spans)
         self._main.add(found.pop("", []))
         for label, spans in found.items():
-            self._beside.setdefault(label, Totals()).add(spans)
+            self._beside.setdefault(label, PhaseTotals()).add(spans)
         return timeline
 
     def _lag_of(self, anchor: Mark, before: Timeline | None) -> int:

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from pytest_rlperf.devices import Tape
+from pytest_rlperf.devices.tracing import trace_call
 from pytest_rlperf.measure.device import Accelerator
 from pytest_rlperf.measure.rounds import ClockNs, Timed
 from pytest_rlperf.model import Phase, Probe, Workload
 from pytest_rlperf.model.spans import Span
 from pytest_rlperf.probes import attached, standing_probes
 from pytest_rlperf.timers import Tree, recording_into
-from pytest_rlperf.timers.tracing import trace_call
 
 _UNSEEN_LOOKS = 3  # of which the median tells: a host that is woken late looks like a device that still works
 

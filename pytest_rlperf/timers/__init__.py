@@ -3,10 +3,10 @@
 Nothing is timed, at no cost, unless the environment says ``RLPERF_TIMERS=on`` (or ``standby``) before this is imported.
 """
 
-from pytest_rlperf.timers.arming import ARMED
 from pytest_rlperf.timers.merge import merge
 from pytest_rlperf.timers.node import TimerModeError
 from pytest_rlperf.timers.process import (
+    ARMED,
     Component,
     add_metadata,
     child_environment,

@@ -17,13 +17,13 @@ def add_timings(one: Timing, other: Timing) -> Timing:
         min_ns=_of_known(min, one.min_ns, other.min_ns),
         max_ns=_of_known(max, one.max_ns, other.max_ns),
         last_ns=one.last_ns if other.last_ns is None else other.last_ns,
-        children=together([one.children, other.children]),
+        children=merge_timings([one.children, other.children]),
         recent_ns=one.recent_ns + other.recent_ns,
         is_parallel=one.is_parallel or other.is_parallel,
     )
 
 
-def together(groups: Sequence[Sequence[Timing]], *, are_parallel: bool = False) -> tuple[Timing, ...]:
+def merge_timings(groups: Sequence[Sequence[Timing]], *, are_parallel: bool = False) -> tuple[Timing, ...]:
     """Return the paths of all groups, those of one name and mode as one; of the first group are others' if need be.
 
     ``are_parallel`` says that every group but the first ran beside the others.
@@ -46,7 +46,7 @@ def merge(
     paths are no part of the time of the path above them.
     """
     below = replace(other.root, name=root_name, is_parallel=is_parallel)
-    root = replace(tree.root, children=together([tree.root.children, [below]]))
+    root = replace(tree.root, children=merge_timings([tree.root.children, [below]]))
     if not is_parallel:
         root = replace(root, total_ns=max(root.total_ns, sum(t.total_ns for t in root.children if not t.is_parallel)))
     return replace(

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from pytest_rlperf.model import Mode, Timing
-from pytest_rlperf.timers.merge import together
+from pytest_rlperf.timers.merge import merge_timings
 
 WINDOW = 100  # entries whose mean a timer of mode MEAN gives, unless told otherwise
 
@@ -172,7 +172,7 @@ class Node:
             own = [part for child in node.children.values() if (part := frozen[child]) is not None]
             aside = [parts for lane in node.lanes if (parts := below[lane])]
             # One task at a time takes its turn within this path; several overlap.
-            below[node] = together([own, *aside], are_parallel=len(aside) > 1) if aside else tuple(own)
+            below[node] = merge_timings([own, *aside], are_parallel=len(aside) > 1) if aside else tuple(own)
             frozen[node] = node._frozen(below[node], open_ns.get(node), forgotten=forgotten)
         return below[self]
 

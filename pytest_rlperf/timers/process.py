@@ -1,10 +1,16 @@
-"""The timers of this process: one tree that scopes anywhere in it record into, where they are armed and switched on."""
+"""The timers of this process: one tree that scopes anywhere in it record into, where they are armed and switched on.
+
+Whether a process has timers at all is decided once, before anything is timed: ``RLPERF_TIMERS=on`` arms them and
+records from the start, ``standby`` arms them and waits for :func:`enable`. Otherwise nothing of them is left: a
+decorated function is the function itself, and a scope does nothing.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,12 +18,40 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
 
 from pytest_rlperf.model import Mode, TimerTree
-from pytest_rlperf.timers import arming
 from pytest_rlperf.timers.decorate import decorate, name_of
 from pytest_rlperf.timers.node import WINDOW, key_of
 from pytest_rlperf.timers.scope import NOTHING, PROCESS, Scope, Timer, TreeScope
 from pytest_rlperf.timers.stack import ClockNs, Switch, watch_tasks
 from pytest_rlperf.timers.tree import Tree
+
+VARIABLE = "RLPERF_TIMERS"
+_ON = frozenset({"on", "1", "true", "yes"})
+_STANDBY = frozenset({"standby"})
+_OFF = frozenset({"", "off", "0", "false", "no"})
+
+
+def _read(setting: str) -> tuple[bool, bool]:
+    """Return whether timers are armed, and whether they record from the start."""
+    value = setting.strip().lower()
+    if value not in _ON | _STANDBY | _OFF:
+        warnings.warn(
+            f"{VARIABLE}={setting} is none of on, standby and off: timers stay off", RuntimeWarning, stacklevel=2
+        )
+    return value in _ON | _STANDBY, value in _ON
+
+
+ARMED, _STARTS_ON = _read(os.environ.get(VARIABLE, ""))
+
+
+def _refuse(action: str) -> None:
+    """Warn that timers were left out of this process, so that nothing can be switched."""
+    warnings.warn(
+        f"{action} does nothing: timers were not armed when pytest_rlperf.timers was imported. "
+        f"Set {VARIABLE}=on (or standby) in the environment before Python starts",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
 
 _names: dict[str, str] = {}  # by the actor's or the worker's id
 
@@ -78,10 +112,10 @@ _sums: dict[str, Scope] = {}
 _others: dict[tuple[str, Mode], Scope] = {}
 
 
-if arming.ARMED:
+if ARMED:
     watch_tasks()
     os.register_at_fork(after_in_child=_process.start_anew)
-    _process.turn(on=arming.STARTS_ON)
+    _process.turn(on=_STARTS_ON)
 
     def hierarchical_timer(name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> Timer:
         """Return the context manager that times its body under ``name``, below the scope open around it."""
@@ -127,7 +161,7 @@ def timed(
 
 
 def _timed(function: Callable[P, R], *, name: str | None, mode: Mode, window: int) -> Callable[P, R]:
-    if not arming.ARMED:
+    if not ARMED:
         return function
     named = name if name is not None else name_of(getattr(function, "__func__", function))
     return decorate(function, Scope(named, mode, window))
@@ -147,12 +181,12 @@ def disable() -> None:
 
 
 def _turn(action: str, *, on: bool) -> None:
-    if not arming.ARMED:
-        arming.refuse(action)
+    if not ARMED:
+        _refuse(action)
         return
     _refuse_within_recording(action)
     _process.turn(on=on)
-    arming.tell_children(recording=on)
+    os.environ.update(child_environment())
 
 
 def is_recording() -> bool:
@@ -162,7 +196,7 @@ def is_recording() -> bool:
 
 def child_environment() -> dict[str, str]:
     """Return the variables that arm timers elsewhere as they are here: ``runtime_env={"env_vars": …}`` of Ray."""
-    return arming.child_environment(recording=_process.is_on)
+    return {VARIABLE: ("on" if _process.is_on else "standby") if ARMED else "off"}
 
 
 def snapshot() -> TimerTree:
@@ -208,7 +242,7 @@ class Component:
 
     def timer(self, name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> Timer:
         """Return the context manager that times its body in this component's tree."""
-        if not arming.ARMED:
+        if not ARMED:
             return NOTHING
         key = key_of(name, mode)
         scope = self._scopes.get(key)
@@ -259,14 +293,12 @@ def recording(clock: ClockNs = time.perf_counter_ns) -> Iterator[Tree]:
 @contextmanager
 def recording_into(tree: Tree) -> Iterator[None]:
     """Have every scope of this process record into ``tree`` while the body runs, once more if it did before."""
-    if not arming.ARMED:
-        arming.refuse("recording()")
+    if not ARMED:
+        _refuse("recording()")
         yield
         return
-    from pytest_rlperf.devices.compiled import keep_out  # which needs trees, as this does
-
     _refuse_within_recording("recording()")
-    keep_out()
+    keep_from_compiling()
     _process.is_recording = True
     switch = _process.switch
     if _process.is_on:
@@ -284,3 +316,23 @@ def recording_into(tree: Tree) -> Iterator[None]:
 def _refuse_within_recording(action: str) -> None:
     if _process.is_recording:
         raise RuntimeError(f"{action} within a recording, which has all scopes of the process: recordings do not nest")
+
+
+# ------------------------------------------------------------------ torch.compile
+
+_UNCOMPILED = tuple(f"pytest_rlperf.{room}" for room in ("timers", "probes", "devices", "counters", "testing"))
+_informed: set[int] = set()  # by the identity of the compiler's rules
+
+
+def keep_from_compiling() -> None:
+    """Have PyTorch's compiler, where it is loaded, leave the code of timers as it is.
+
+    Where a scope breaks a graph, the compiler would otherwise go on with the scope's own code: compile that, watch its
+    variables, and compile it again as they change, which counts as recompiling what is measured.
+    """
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    add = getattr(rules, "add", None)
+    if add is not None and id(rules) not in _informed:
+        _informed.add(id(rules))
+        for package in _UNCOMPILED:
+            add(package)

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 
 from pytest_rlperf.model import Gauge, Mode, Phase, TimerTree, Timing
-from pytest_rlperf.timers.merge import add_gauges, add_workers, called, together
+from pytest_rlperf.timers.merge import add_gauges, add_workers, called, merge_timings
 from pytest_rlperf.timers.node import WINDOW
 from pytest_rlperf.timers.scope import Timer, TreeScope
 from pytest_rlperf.timers.stack import ClockNs, Stack, Switch
@@ -129,7 +129,7 @@ class Tree:
         """Return all that was seen until now; open entries count by what they have taken so far."""
         with self._lock:
             now_ns = self.clock()
-            below = together([self._seen(self._owner, now_ns), self._threads(now_ns)])
+            below = merge_timings([self._seen(self._owner, now_ns), self._threads(now_ns)])
             on_ns = self._before_ns + (0 if self._since_ns is None else now_ns - self._since_ns)
             sequential_ns = sum(timing.total_ns for timing in below if not timing.is_parallel)
             faults = {"faults": "; ".join(f"{text} ({n}x)" for text, n in self.faults.items())} if self.faults else {}
@@ -182,7 +182,7 @@ class Tree:
         found = dict(self._ended)
         for stack in self._stacks:
             if stack is not self._owner:
-                found[stack.label] = together([found.get(stack.label, ()), self._seen(stack, now_ns)])
+                found[stack.label] = merge_timings([found.get(stack.label, ()), self._seen(stack, now_ns)])
         return [
             Timing(label, 1, sum(t.total_ns for t in below if not t.is_parallel), children=below, is_parallel=True)
             for label, below in found.items()
@@ -196,7 +196,7 @@ class Tree:
                 self._stacks.remove(stack)
                 stack.node = stack.root
                 seen = stack.root.timings({}, forgotten=stack.pending_ns is not None)
-                self._ended[stack.label] = together([self._ended.get(stack.label, ()), seen])
+                self._ended[stack.label] = merge_timings([self._ended.get(stack.label, ()), seen])
 
 
 def _end_thread(tree: Tree | None, key: int) -> None:

@@ -20,7 +20,7 @@ import psutil
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.model import Shape, Side, SliceKind, SliceRecord, Tally, Warm
 from pytest_rlperf.model.sides import PROTOCOL
-from pytest_rlperf.timers.arming import VARIABLE
+from pytest_rlperf.timers.process import VARIABLE
 from pytest_rlperf.workers import messages as m
 
 _PADDING = "PYTEST_RLPERF_PADDING"

@@ -9,13 +9,10 @@ from collections.abc import Callable, Sequence
 from pytest_rlperf.counters.calls import Calls, frames_compiled
 from pytest_rlperf.counters.device import DeviceCounts, devices_in_use
 from pytest_rlperf.counters.garbage import Garbage, undisturbed
-from pytest_rlperf.counters.instrument import CannotCountError, Instrument
-from pytest_rlperf.counters.kernels import Kernels
-from pytest_rlperf.counters.memory import HostMemory, tracing
-from pytest_rlperf.counters.operations import Operations
-from pytest_rlperf.counters.recording import WHOLE
+from pytest_rlperf.counters.instrument import WHOLE, CannotCountError, Instrument
+from pytest_rlperf.counters.memory import HostMemory, TensorMemory, tracing
+from pytest_rlperf.counters.operations import Kernels, Operations
 from pytest_rlperf.counters.steps import Steps
-from pytest_rlperf.counters.tensors import TensorMemory
 from pytest_rlperf.devices import Device
 from pytest_rlperf.model import Count, Probe, Tally
 from pytest_rlperf.probes.attach import attached

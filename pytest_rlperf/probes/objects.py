@@ -1,4 +1,4 @@
-"""What an agent updates itself with, found by the names it has for it."""
+"""What an object is made of, as far as it can be reached."""
 
 from __future__ import annotations
 
@@ -9,11 +9,64 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from pytest_rlperf.probes.naming import moves_targets
 from pytest_rlperf.probes.torch import phase_name
+
+# Words in names of what moves target networks: polyak_update, soft_copy, sync_q_target, update_lagged_network_weights.
+_MOVE = re.compile(r"updates?|sync|synchronize|copy|move|track|blend")
+_TARGET = re.compile(r"targ(et)?s?|lagged")
+_MANNER = re.compile(r"soft|hard|ema")
+_NETWORK = re.compile(
+    r"(critic|actor|policy|value|net|network|model|param|parameter|weight|[qv]f?\d*|q?net\d*)s?|policies"
+)
+_BETWEEN = re.compile(rf"{_NETWORK.pattern}|all|the|to|soft|hard|\d+")
+_OF_THINGS = re.compile(r"move|track")  # a robot's and a camera's targets, too
+# Words of other targets than networks, and of what is about moving them but does not.
+_OTHER = re.compile(
+    r"entropy|ent|kl|returns?|rewards?|goals?|pos|positions?|angles?|velocity|velocities|speeds?|actions?|noise|states?|"
+    r"loss|lr|tau|rate|interval|freq|frequency|period|every|schedule|coef|coefficient|get|set|init|make|build|is|has|"
+    r"should|compute"
+)
+
+
+def moves_targets(name: str) -> bool:
+    """Whether a function of that name moves target networks, softly or at once."""
+    words = _words(name)
+    if any(_OTHER.fullmatch(word) for word in words):
+        return False
+    of_networks = any(_NETWORK.fullmatch(word) for word in words)
+    verbs = [
+        index
+        for index, word in enumerate(words)
+        if _MOVE.fullmatch(word) and (of_networks or not _OF_THINGS.fullmatch(word))
+    ]
+    return "polyak" in words or (bool(verbs) and (_tells_manner(words) or _moves_target(words, verbs)))
+
+
+def _words(name: str) -> list[str]:
+    """Return a name's words, of snake_case, camelCase and ``softupdate``."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=soft|hard)(?=update|copy|sync)", "_", name)
+    return [word for word in spaced.lower().replace("state_dict", "weights").split("_") if word]
+
+
+def _tells_manner(words: list[str]) -> bool:
+    """Whether the verb or target follows how it is moved, or nothing does.
+
+    Soft Q functions and soft actors are SAC's own: ``soft_q_update`` trains one.
+    """
+    following = [after for word, after in zip(words, [*words[1:], ""], strict=True) if _MANNER.fullmatch(word)]
+    return any(not word or _MOVE.fullmatch(word) or _TARGET.fullmatch(word) for word in following)
+
+
+def _moves_target(words: list[str], verbs: list[int]) -> bool:
+    """Whether nothing but networks' names is between a verb and a target."""
+    targets = [index for index, word in enumerate(words) if _TARGET.fullmatch(word)]
+    spans = [sorted((verb, target)) for verb in verbs for target in targets]
+    return any(all(_BETWEEN.fullmatch(word) for word in words[first + 1 : last]) for first, last in spans)
+
 
 _KINDS = (
     ("target_q", re.compile(r"targ|_old$|lagged")),
@@ -186,3 +239,54 @@ def _soft_methods(owner: object) -> Iterator[str]:
     for name in dir(type(owner)):
         if moves_targets(name) and isinstance(getattr(type(owner), name, None), FunctionType):
             yield name
+
+
+MOST_OBJECTS = 10_000  # looked at; a buffer may hold its transitions as objects
+
+
+def reached(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield an object and what it is made of with the path to each from ``name``, the nearest first.
+
+    These are attributes, members of containers, what bound methods are of, and variables of functions.
+    """
+    waiting: deque[tuple[str, object]] = deque([(name, value)])
+    seen: set[int] = set()
+    while waiting and len(seen) < MOST_OBJECTS:
+        path, value = waiting.popleft()
+        if id(value) in seen or issubclass(type(value), type | ModuleType):
+            continue
+        seen.add(id(value))
+        yield path, value
+        with suppress(Exception):  # a proxy of what is gone, or what makes its attributes, may raise anything
+            waiting.extend(islice(_pieces(path, value), MOST_OBJECTS))
+
+
+def _pieces(path: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, FunctionType):
+        yield from ((f"{path}.{name}", member) for name, member in variables_of(value).items())
+        yield from ((f"{path}({index})", member) for index, member in enumerate(value.__defaults__ or ()))
+        yield from ((f"{path}({name})", member) for name, member in (value.__kwdefaults__ or {}).items())
+    elif isinstance(value, MethodType):
+        yield path, value.__self__
+        yield f"{path}.__func__", value.__func__
+    elif isinstance(value, partial):
+        yield path, value.func
+        yield from ((f"{path}[{index}]", member) for index, member in enumerate(value.args))
+        yield from ((f"{path}[{name}]", member) for name, member in value.keywords.items())
+    elif isinstance(value, Mapping):
+        yield from ((f"{path}[{key!r}]", member) for key, member in value.items())
+    elif isinstance(value, list | tuple | deque | set | frozenset):
+        yield from ((f"{path}[{index}]", member) for index, member in enumerate(value))
+    else:
+        for slot in _slots(type(value)):
+            if hasattr(value, slot):
+                yield f"{path}.{slot}", getattr(value, slot)
+        own = getattr(value, "__dict__", None)
+        yield from ((f"{path}.{name}", member) for name, member in (own if isinstance(own, dict) else {}).items())
+
+
+def _slots(kind: type) -> Iterator[str]:
+    """Yield the names that a class's own slots have, less private ones and those that are no attributes."""
+    for origin in kind.__mro__:
+        slots = origin.__dict__.get("__slots__", ())
+        yield from (slot for slot in ((slots,) if isinstance(slots, str) else slots) if not slot.startswith("__"))

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pytest_rlperf.devices import spans as marked
-from pytest_rlperf.devices.edges import Edge, Lane, Moment, TapedStack, TapedTree
+from pytest_rlperf.devices.edges import Edge, Moment, TapedStack, TapedTree, Track
 from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.model import Probe
 from pytest_rlperf.model.spans import Span
@@ -28,7 +28,7 @@ class HostTape:
         self.most_entries = most_entries
         self.missed = 0
         self.tree = TapedTree(self._moved, clock)
-        self._lanes: dict[TapedStack, Lane] = {}
+        self._lanes: dict[TapedStack, Track] = {}
         self._open: set[Node] = set()
         self._entries = 0
         self._owner = threading.get_ident()
@@ -71,11 +71,11 @@ class HostTape:
                 self._lane(stack).edges.append(Edge(node, False, moment))
             node = node.parent
 
-    def _lane(self, stack: TapedStack) -> Lane:
+    def _lane(self, stack: TapedStack) -> Track:
         lane = self._lanes.get(stack)
         if lane is None:
             label = HOST if threading.get_ident() == self._owner else stack.label
-            lane = self._lanes[stack] = Lane(label, stack.host)
+            lane = self._lanes[stack] = Track(label, stack.host)
         return lane
 
     def _tracks(self) -> dict[TapedStack, str]:
@@ -136,12 +136,12 @@ def _trace_on_device(
     return (Span(WHOLE, 0.0, end_s, HOST),), tape.notes
 
 
-def spans_of_tape(found: Iterable[marked.Span], device: str) -> tuple[Span, ...]:
+def spans_of_tape(found: Iterable[marked.Entry], device: str) -> tuple[Span, ...]:
     """Return what a tape has of one call as spans: of threads, by the host's clock, and of streams, by the device's."""
     return tuple(sorted(_spans_of_tape(found, device), key=_in_order))
 
 
-def _spans_of_tape(found: Iterable[marked.Span], device: str) -> Iterator[Span]:
+def _spans_of_tape(found: Iterable[marked.Entry], device: str) -> Iterator[Span]:
     for one in found:
         yield _host_span(one, one.label or HOST)
         if one.device_start_ns is not None and one.device_end_ns is not None:
@@ -149,7 +149,7 @@ def _spans_of_tape(found: Iterable[marked.Span], device: str) -> Iterator[Span]:
             yield Span("/".join(one.path), one.device_start_ns / 1e9, one.device_end_ns / 1e9, track)
 
 
-def _host_span(one: marked.Span, track: str) -> Span:
+def _host_span(one: marked.Entry, track: str) -> Span:
     return Span("/".join(one.path), one.host_start_ns / 1e9, one.host_end_ns / 1e9, track)
 
 

@@ -1,0 +1,282 @@
+"""What a clock is, and what one needs of a device."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+MarkT = TypeVar("MarkT")
+
+
+class DeviceClockError(Exception):
+    """There is no clock for a device, or it broke; the text says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A device's memory: bytes in use, the most since the peak was last reset, and how often it was asked for more."""
+
+    allocated_bytes: int
+    peak_bytes: int
+    allocations: int
+
+
+class Device(Protocol):
+    """What is asked of every accelerator, by whatever library drives it.
+
+    Errors are those of the device's own library, RuntimeError as a rule.
+    """
+
+    device: str  # "cuda:0"
+
+    def stream(self) -> Hashable:
+        """Return what identifies the host thread's current stream on the device."""
+
+    def synchronize(self) -> None:
+        """Have the host wait until the device has done all it was given, on every stream."""
+
+    def is_capturing(self) -> bool:
+        """Whether the current stream is captured into a graph, where no event may be timed and nothing waited for."""
+
+    def memory(self) -> Memory | None:
+        """Return the state of the device's memory, None where it is not known.
+
+        It is what the library's own allocator keeps: this takes no call to the device.
+        """
+
+    def reset_peak(self) -> None:
+        """Begin a new peak of memory."""
+
+    def counting_syncs(self) -> AbstractContextManager[Callable[[], int] | None]:
+        """Within the context, count how often the host waits for the device because of an operation it called.
+
+        Yields what tells the count so far, None where it is not known.
+        """
+
+    def state(self) -> dict[str, str]:
+        """Return what identifies the device, for reports."""
+
+
+class Driver(Device, Protocol):
+    """A device that records events on its streams: PyTorch's, or a virtual one."""
+
+    resolution_ns: float  # of the time between two events
+
+    def make_event(self) -> Any:
+        """Return a new event; this allocates, so it is done before measuring."""
+
+    def record(self, event: Any) -> None:
+        """Have the current stream stamp ``event`` once it gets there; the host does not wait."""
+
+    def elapsed_ms(self, start: Any, end: Any) -> float:
+        """Return float32 milliseconds between two events that the device has reached; RuntimeError before."""
+
+
+class Mark:
+    """One moment: the host's nanoseconds, and an event that a stream of the device stamps when it gets there.
+
+    A mark is its clock's, and used again once it was released.
+    """
+
+    __slots__ = ("event", "host_ns", "stream")
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+        self.host_ns = 0
+        self.stream: Hashable = None
+
+
+class Clock(Protocol[MarkT]):
+    """Marks moments, and tells the time between them."""
+
+    device: str  # "host", "cuda:0", "mps"
+    resolution_ns: float
+    is_synced: bool  # whether every mark waits for the device
+
+    def mark(self) -> MarkT:
+        """Mark this moment, on the host and in the order of the device's work."""
+
+    def elapsed_ns(self, start: MarkT, end: MarkT) -> float:
+        """Return the nanoseconds between two marks; what a device has not reached yet is a DeviceClockError."""
+
+    def synchronize(self) -> None:
+        """Wait until all that the device was given is done; nothing to wait for on the host."""
+
+    def state(self) -> dict[str, str]:
+        """Return what identifies the device and its settings, for reports."""
+
+
+_RESOLUTION_NS = 1e9 * time.get_clock_info("perf_counter").resolution
+
+
+class HostClock:
+    """The host's own clock, whose marks are integer nanoseconds."""
+
+    device = "host"
+    is_synced = False
+
+    def __init__(self, host_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.host_ns = host_ns
+        self.resolution_ns = _RESOLUTION_NS
+
+    def mark(self) -> int:
+        """Return the host's nanoseconds."""
+        return self.host_ns()
+
+    def elapsed_ns(self, start: int, end: int) -> float:
+        """Return the nanoseconds between two marks."""
+        return end - start
+
+    def synchronize(self) -> None:
+        """Return at once: the host waits for nothing."""
+
+    def state(self) -> dict[str, str]:
+        """Return what identifies the host."""
+        return {"device": self.device, "name": platform.processor() or platform.machine()}
+
+
+class SyncClock:
+    """The host's clock, read once the device has done all it was given: for devices without timed events.
+
+    Waiting at every mark keeps host and device from overlapping, so its times compare with none of an
+    :class:`EventClock`.
+    """
+
+    is_synced = True
+
+    def __init__(self, driver: Device, host_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.driver = driver
+        self.device = driver.device
+        self.host_ns = host_ns
+        self.resolution_ns = _RESOLUTION_NS
+        self.grown = 0
+        self.left = 1  # there is always another mark
+
+    def mark(self) -> Mark:
+        """Wait for the device, and mark the moment at which it is done."""
+        mark = Mark(None)
+        mark.stream = self.driver.stream()
+        self.synchronize()
+        mark.host_ns = self.host_ns()
+        return mark
+
+    def elapsed_ns(self, start: Mark, end: Mark) -> float:
+        """Return the nanoseconds between two marks."""
+        return end.host_ns - start.host_ns
+
+    def synchronize(self) -> None:
+        """Wait until all that the device was given is done."""
+        try:
+            self.driver.synchronize()
+        except RuntimeError as error:
+            raise DeviceClockError(f"waiting for {self.device} failed: {error}") from error
+
+    def reserve(self, marks: int) -> None:
+        """Do nothing: these marks cost the device nothing."""
+
+    def release(self, marks: Iterable[Mark] | None = None) -> None:
+        """Do nothing: these marks cost the device nothing."""
+
+    def state(self) -> dict[str, str]:
+        """Return what identifies the device."""
+        return {"device": self.device, **self.driver.state()}
+
+
+POOL_SIZE = 256  # marks; an iteration of a hundred phases needs two hundred and two
+
+
+class EventClock:
+    """The device's own clock: marks are events of a pool, recorded on the current stream without waiting.
+
+    To make an event takes twenty times as long as to take one from the pool, so the pool grows only when told to by
+    :meth:`reserve`; ``grown`` counts how often that was after it was first made. ``left`` is how many marks it has.
+    """
+
+    is_synced = False
+
+    def __init__(
+        self, driver: Driver, pool_size: int = POOL_SIZE, host_ns: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        self.driver = driver
+        self.device = driver.device
+        self.resolution_ns = driver.resolution_ns
+        self.host_ns = host_ns
+        self.grown = 0
+        self._free: list[Mark] = []
+        self._taken: dict[int, Mark] = {}
+        self._fill(pool_size)
+
+    @property
+    def left(self) -> int:
+        """How many marks can be taken before the pool is empty."""
+        return len(self._free)
+
+    @property
+    def size(self) -> int:
+        """How many marks there are, taken or not."""
+        return len(self._free) + len(self._taken)
+
+    def mark(self) -> Mark:
+        """Mark this moment; DeviceClockError where the pool is empty, or the device refuses."""
+        try:
+            mark = self._free.pop()
+        except IndexError:
+            raise DeviceClockError(
+                f"all {self.size} events of {self.device}'s clock are in use: release() marks that were read, "
+                "or reserve() more before measuring"
+            ) from None
+        self._taken[id(mark)] = mark
+        try:
+            mark.stream = self.driver.stream()
+            mark.host_ns = self.host_ns()
+            self.driver.record(mark.event)
+        except RuntimeError as error:
+            self.release([mark])
+            raise DeviceClockError(f"recording an event on {self.device} failed: {error}") from error
+        return mark
+
+    def elapsed_ns(self, start: Mark, end: Mark) -> float:
+        """Return the device's nanoseconds between two marks, which it must have reached: DeviceClockError before.
+
+        They are of float32 milliseconds: of long times, the last digits are lost.
+        """
+        try:
+            return 1e6 * self.driver.elapsed_ms(start.event, end.event)
+        except RuntimeError as error:
+            raise DeviceClockError(
+                f"{self.device} does not tell the time between two events: {error}. Call synchronize() before reading"
+            ) from error
+
+    def synchronize(self) -> None:
+        """Wait until all that the device was given is done."""
+        try:
+            self.driver.synchronize()
+        except RuntimeError as error:
+            raise DeviceClockError(f"waiting for {self.device} failed: {error}") from error
+
+    def reserve(self, marks: int) -> None:
+        """Have at least this many marks left; call it between iterations, as making events takes time."""
+        missing = marks - self.left
+        if missing > 0:
+            self.grown += 1
+            self._fill(missing)
+
+    def release(self, marks: Iterable[Mark] | None = None) -> None:
+        """Take back these marks, or all: they have been read."""
+        for mark in list(self._taken.values() if marks is None else marks):
+            if self._taken.pop(id(mark), None) is not None:
+                self._free.append(mark)
+
+    def state(self) -> dict[str, str]:
+        """Return what identifies the device."""
+        return {"device": self.device, **self.driver.state()}
+
+    def _fill(self, marks: int) -> None:
+        try:
+            self._free += [Mark(self.driver.make_event()) for _ in range(marks)]
+        except RuntimeError as error:
+            raise DeviceClockError(f"making an event on {self.device} failed: {error}") from error
