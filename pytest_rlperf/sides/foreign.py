@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -162,7 +161,7 @@ def _local_content(requirement: Requirement) -> str | None:
     url = urlsplit(requirement.url or "")
     if url.scheme != "file":
         return None
-    place = Path(url2pathname(url.path)).resolve()
+    place = Path(unquote(url.path, errors="surrogateescape")).resolve()
     return digest(place, sorted(listing(place))) if place.is_dir() else digest(place.parent, [place.name])
 
 

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 How = Literal["path", "finder", "hook", "installed"]
 
 _OTHER_ROOMS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")  # what makes a directory no part of the tree it lies in
 _SITE_DIRECTORIES = {"site-packages", "dist-packages", "node_modules"}
-_CODE_SUFFIXES = (".py", ".pyc", *EXTENSION_SUFFIXES)
+_INSTALLED_SUFFIXES = (".py", ".pyc", *EXTENSION_SUFFIXES)
 _BUILD_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 
 
@@ -115,7 +114,7 @@ def _origin(distribution: importlib.metadata.Distribution, top: Path) -> tuple[P
     url = urlsplit(str(direct.get("url", "")))
     if url.scheme != "file":
         return None
-    place = Path(url2pathname(url.path)) / str(direct.get("subdirectory", ""))
+    place = Path(unquote(url.path, errors="surrogateescape")) / str(direct.get("subdirectory", ""))
     if not in_tree(place, top):
         return None
     if "archive_info" not in direct:
@@ -175,7 +174,7 @@ def is_import_line(line: str) -> bool:
 
 def import_names(files: Iterable[PurePosixPath]) -> Iterator[str]:
     """Yield the import packages among a distribution's files, those in namespaces by their dotted names."""
-    code = [file for file in files if file.name.endswith(_CODE_SUFFIXES) and _is_importable(file)]
+    code = [file for file in files if file.name.endswith(_INSTALLED_SUFFIXES) and _is_importable(file)]
     regular = {file.parent for file in code if file.name.partition(".")[0] == "__init__"}
     seen = set()
     for file in code:
@@ -233,7 +232,9 @@ def _with_suffix(place: Path) -> Path:
     """Return the file of a module that the finder names without its suffix."""
     if place.is_dir():
         return place
-    return next((file for suffix in _CODE_SUFFIXES if (file := place.with_name(place.name + suffix)).is_file()), place)
+    return next(
+        (file for suffix in _INSTALLED_SUFFIXES if (file := place.with_name(place.name + suffix)).is_file()), place
+    )
 
 
 def _names_in(hook: Path | None) -> Iterator[str]:

@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType, ModuleType
 
+from pytest_rlperf.sides.verify import _is_of
+
 
 def loaded_files(watched: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
     """Return the file of every module that was loaded from under ``watched`` or is of one of ``packages``, by name.
@@ -53,10 +55,6 @@ def importers_of(modules: Iterable[str]) -> dict[str, str]:
                 if isinstance(source, str) and source in wanted and source != name:
                     found.setdefault(source, name)
     return found
-
-
-def _is_of(name: str, packages: Sequence[str]) -> bool:
-    return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
 def _modules() -> Iterator[tuple[str, str]]:

@@ -21,7 +21,7 @@ _TIME = re.compile(r"(?P<pattern>\S.*?)\s*<=\s*\+?(?P<percent>[0-9]*\.?[0-9]+)\s
 _COUNTS = re.compile(r"(?P<pattern>\S+)\s+counts\s+(?!<=)(?P<reason>\S.*)")
 _FORMS = f"'{TRAILER}: test_name* <= +10% the reason', or for counts alone '{TRAILER}: test_name* counts the reason'"
 _MENTION = re.compile(rf"^{TRAILER}\s*:.*\S", re.MULTILINE | re.IGNORECASE)
-_LIMIT_S = 60.0
+_LOG_LIMIT_S = 60.0
 
 
 def read_allowances(root: Path, base: str) -> tuple[list[Allowance], list[str]]:
@@ -32,7 +32,7 @@ def read_allowances(root: Path, base: str) -> tuple[list[Allowance], list[str]]:
     form = f"--format=%H%x00%(trailers:key={TRAILER},valueonly,unfold)%x00%B"
     settings = ("-c", "log.showSignature=false", "-c", "i18n.logOutputEncoding=UTF-8")
     try:
-        done = run(["git", "-C", root, *settings, "log", "-z", form, f"{base}..HEAD"], limit_s=_LIMIT_S)
+        done = run(["git", "-C", root, *settings, "log", "-z", form, f"{base}..HEAD"], limit_s=_LOG_LIMIT_S)
     except SideError:
         return [], []
     allowances: list[Allowance] = []
