@@ -41,7 +41,7 @@ from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.run.hooks import names_tests
 from pytest_rlperf.run.outcomes import Ledger
 from pytest_rlperf.run.saving import save
-from pytest_rlperf.sides.trailers import parse_allowance, read_allowances
+from pytest_rlperf.sides.git import parse_allowance, read_allowances
 
 SLOWER = Verdict(
     status=Status.SLOWER,

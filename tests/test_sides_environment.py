@@ -20,14 +20,12 @@ import pytest
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, Project, Side, Sides
-from pytest_rlperf.sides import build, environment, foreign
+from pytest_rlperf.sides import build, dependencies, environment
 from pytest_rlperf.sides.cache import Cache
 from pytest_rlperf.sides.environment import make_environment, mapped_search_path, site_packages, start_path
 from pytest_rlperf.sides.git import find_repository
-from pytest_rlperf.sides.installs import How
-from pytest_rlperf.sides.loaded import importers_of, loaded_files
-from pytest_rlperf.sides.packages import Package, packages_under_test, why_build
-from pytest_rlperf.sides.verify import check_loaded
+from pytest_rlperf.sides.packages import How, Package, packages_under_test, why_build
+from pytest_rlperf.sides.verify import check_loaded, importers_of, loaded_files
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
 
@@ -754,7 +752,7 @@ def pip_sides(tree: Path, cache: Path, *requirements: str) -> tuple[Sides, list[
     """Return the sides for requirements, and the steps it took."""
     steps: list[str] = []
     cache.mkdir(exist_ok=True)
-    return foreign.pip_sides(requirements, make_project(tree), tree, Cache(cache), steps.append), steps
+    return dependencies.pip_sides(requirements, make_project(tree), tree, Cache(cache), steps.append), steps
 
 
 @needs_pip
@@ -854,7 +852,7 @@ def test_source_that_is_changed_is_built_anew(
 
 def python_sides(tree: Path, python: str | Path) -> Sides:
     """Return the sides for another interpreter."""
-    return foreign.python_sides(str(python), make_project(tree), tree, lambda _: None)
+    return dependencies.python_sides(str(python), make_project(tree), tree, lambda _: None)
 
 
 def test_another_interpreter_runs_todays_tree(tree: Path, thin: str) -> None:

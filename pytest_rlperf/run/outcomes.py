@@ -38,7 +38,7 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.report.rows import origin_text
 from pytest_rlperf.report.summary import Saved, Uncompared
 from pytest_rlperf.run.stored_counts import Memory, live_counts, tree_top
-from pytest_rlperf.sides.trailers import read_allowances
+from pytest_rlperf.sides.git import read_allowances
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.baseline.provenance import changed_versions, providing
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.model import Baseline, Counting, Machine, PhaseCounts, Result
-from pytest_rlperf.sides.installs import installs_from, normalized
+from pytest_rlperf.sides.packages import installs_from, normalized
 
 # What runs the tests and no code that they measure; of another version it counts the same. pytest-rlperf itself is not
 # among it: what it counts, and how, may change.

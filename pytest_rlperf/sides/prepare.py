@@ -10,16 +10,31 @@ from pathlib import Path, PurePosixPath
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
-from pytest_rlperf.sides.arguments import side_args, side_variables
 from pytest_rlperf.sides.build import build_into, needs_isolation
 from pytest_rlperf.sides.cache import Cache, open_cache
-from pytest_rlperf.sides.environment import make_environment, mapped, parent_state, site_packages, start_path
-from pytest_rlperf.sides.foreign import pip_sides, python_sides
+from pytest_rlperf.sides.dependencies import pip_sides, python_sides
+from pytest_rlperf.sides.environment import (
+    make_environment,
+    mapped,
+    parent_state,
+    side_args,
+    side_variables,
+    site_packages,
+    start_path,
+)
 from pytest_rlperf.sides.git import Commit, Repository, find_repository, is_working_tree, short
 from pytest_rlperf.sides.packages import Package, packages_under_test, why_build
-from pytest_rlperf.sides.sources import CommitSource, PlainSource, Source, Today, WorkingSource
+from pytest_rlperf.sides.sources import (
+    CommitSource,
+    Overlay,
+    PlainSource,
+    Source,
+    Today,
+    WorkingSource,
+    make_overlay,
+    make_tree,
+)
 from pytest_rlperf.sides.spec import DirSpec, GitSpec, PipSpec, PythonSpec, parse_spec
-from pytest_rlperf.sides.tree import Overlay, make_overlay, make_tree
 
 Progress = Callable[[str], None]
 

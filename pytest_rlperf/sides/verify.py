@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import base64
 import csv
+import gc
 import hashlib
-from collections.abc import Iterable, Mapping
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from types import FunctionType, ModuleType
 from typing import TypeAlias
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.sides.command import run
 from pytest_rlperf.sides.git import is_ours
-from pytest_rlperf.sides.installs import in_tree
+from pytest_rlperf.sides.packages import in_tree
 
 Loaded: TypeAlias = Mapping[str, str]  # files by the names of the modules they were loaded as
 
@@ -159,3 +164,56 @@ def _under_test(side: Side, loaded: Loaded, packages: Iterable[str]) -> list[Pat
 
 def _is_of(name: str, packages: Iterable[str]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def loaded_files(watched: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
+    """Return the file of every module that was loaded from under ``watched`` or is of one of ``packages``, by name.
+
+    Files are named with no links in them.
+    """
+    homes = [os.path.realpath(home) for home in watched]
+    directories: dict[str, str] = {}
+    loaded = {}
+    for name, file in _modules():
+        directory, base = os.path.split(file)
+        if directory not in directories:
+            directories[directory] = os.path.realpath(directory)
+        path = os.path.join(directories[directory], base)  # noqa: PTH118 - thousands of modules
+        if os.path.islink(path):  # noqa: PTH114 - likewise
+            path = os.path.realpath(path)
+        if _is_of(name, packages) or any(path == home or path.startswith(home + os.sep) for home in homes):
+            loaded[name] = path
+    return loaded
+
+
+def executed_files(watched: Sequence[str]) -> dict[str, str]:
+    """Return the files under ``watched`` that live functions came from, each by its own path.
+
+    What ``runpy`` and ``exec`` run has no module to be found by.
+    """
+    homes = tuple(os.path.realpath(home) + os.sep for home in watched)
+    named = {value.__code__.co_filename for value in gc.get_objects() if type(value) is FunctionType}
+    paths = {os.path.realpath(name) for name in named if not name.startswith("<")}
+    return {path: path for path in paths if path.startswith(homes)}
+
+
+def importers_of(modules: Iterable[str]) -> dict[str, str]:
+    """Return a module that holds each of ``modules`` or a name of it, by its name, where there is one."""
+    wanted = set(modules)
+    found: dict[str, str] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that are deprecated, which this only looks at
+        for name, _ in _modules():
+            for value in list(vars(sys.modules[name]).values()):
+                source = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+                if isinstance(source, str) and source in wanted and source != name:
+                    found.setdefault(source, name)
+    return found
+
+
+def _modules() -> Iterator[tuple[str, str]]:
+    """Yield the modules that have a file; what lazy modules would load by being asked stays unloaded."""
+    for name, module in list(sys.modules.items()):
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        if isinstance(file, str) and name != "__main__":
+            yield name, file

@@ -24,7 +24,7 @@ from pytest_rlperf.measure.placement import children_seen, place, usable_cpus
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Result, Shape, SliceKind, Workload
 from pytest_rlperf.model.sides import PROTOCOL
-from pytest_rlperf.sides.loaded import executed_files, importers_of, loaded_files
+from pytest_rlperf.sides.verify import executed_files, importers_of, loaded_files
 from pytest_rlperf.workers import messages as m
 
 # Dropped after they have configured themselves: a time limit of the user's is meant for a test, not for measuring it.

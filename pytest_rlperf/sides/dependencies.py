@@ -18,7 +18,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, Project, Side, Sides
-from pytest_rlperf.sides.arguments import side_variables
 from pytest_rlperf.sides.build import is_satisfied, last_lines, run_pip
 from pytest_rlperf.sides.cache import Cache
 from pytest_rlperf.sides.command import run
@@ -27,12 +26,12 @@ from pytest_rlperf.sides.environment import (
     interpreter_path,
     make_environment,
     parent_state,
+    side_variables,
     site_packages,
     start_entries,
     start_path,
 )
-from pytest_rlperf.sides.installs import import_names, is_named, normalized
-from pytest_rlperf.sides.packages import packages_under_test
+from pytest_rlperf.sides.packages import import_names, is_named, normalized, packages_under_test
 from pytest_rlperf.sides.sources import digest, listing
 
 Progress = Callable[[str], None]
