@@ -1,8 +1,8 @@
 """Where the two workers of a live pair should sit, measured on equal sides beside a neighbour that comes and goes.
 
 Both workers of a pair run the same code, so whatever their times differ by is error. Each pair is two fresh processes,
-which take up one workload after another and measure each in every mode, as a duet does. A spinning neighbour is on for
-about 4 s and off for about 6 s all the while. Prints Markdown tables and judges nothing::
+which take up one workload after another and measure each in every mode, as a live comparison does. A spinning neighbour
+is on for about 4 s and off for about 6 s all the while. Prints Markdown tables and judges nothing::
 
     python benchmarks/placement.py                    # about twelve minutes
     python benchmarks/placement.py --only gae,loop    # some of the workloads
@@ -157,7 +157,7 @@ def ready(workers: tuple[Worker, Worker], name: str, shapes: dict[str, Shape]) -
         ask_both(workers, *order)
     if name not in shapes:
         shapes[name] = head.warm_up(None, WARM_UP_S).shape
-    # Both at once, where a duet has one after the other: it takes half the time.
+    # Both at once, where a live comparison has one after the other: it takes half the time.
     return Pair(base, head, 0.0, 0.0), ask_both(workers, "warm_up", shapes[name], WARM_UP_S)
 
 

@@ -25,7 +25,7 @@ from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.measure.placement import place, usable_cpus
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Tally, Warm, Workload
 from pytest_rlperf.workers.process import Conversation
 
 CPUS = usable_cpus()
@@ -158,7 +158,10 @@ def work(connection: Conversation, seed: int) -> None:
 
 
 class Worker:
-    """A fresh process with a stage, its own hash seed and its own memory layout: LiveTurns for the duet's blocks."""
+    """A fresh process with a stage, its own hash seed and its own memory layout: a worker for blocks of pairs."""
+
+    checked_s: float | None = None
+    tally: Tally | None = None
 
     def __init__(self, number: int, seed: int) -> None:
         self.number = number
@@ -189,6 +192,14 @@ class Worker:
     def wait_checked(self) -> tuple[float, float]:
         """Wait for that."""
         return self.answer(), 0.0
+
+    def start_count(self, repetitions: int, limit_s: float) -> None:
+        """Nothing is counted here."""
+        raise NotImplementedError
+
+    def wait_counted(self) -> Tally:
+        """Nothing is counted here."""
+        raise NotImplementedError
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
         """Warm up."""

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_worker import FakeWorker
 from virtual_gpu import VirtualGPU
 
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.counters import NAMES
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.counters import combine, compare, told, uncounted
-from pytest_rlperf.measure.counting_pass import Census, count, counted_by, learn
+from pytest_rlperf.measure.counting_pass import CountingPass, count, counted_by, learn
 from pytest_rlperf.model import (
     Baseline,
     Count,
@@ -136,12 +137,11 @@ def test_nobody_asked_nothing_learnt() -> None:
 # --------------------------------------------------------------------------- who counts
 
 
-class Clerk:
+class Clerk(FakeWorker):
     """Counts as told by a test."""
 
     def __init__(self, answer: Tally, checked_s: float = 0.001) -> None:
-        self.checked_s: float | None = checked_s
-        self.tally: Tally | None = None
+        self.checked_s = checked_s
         self.limits_s: list[float] = []
         self._answer = answer
 
@@ -160,10 +160,10 @@ COUNTED = tally({WHOLE: {"ops": 7}}, {WHOLE: {"ops": 7}})
 def test_every_worker_counts_once_within_its_share_of_the_time() -> None:
     """All workers together get about 15 % of the time; one that has counted is not asked again."""
     clerks = [Clerk(COUNTED) for _ in range(5)]
-    census = Census(60.0, 5, is_wanted=True, gates=False)
-    census.take(clerks[:1])
-    census.take(clerks)
-    census.take(clerks)
+    counting_pass = CountingPass(60.0, 5, is_wanted=True, gates=False)
+    counting_pass.run(clerks[:1])
+    counting_pass.run(clerks)
+    counting_pass.run(clerks)
     assert clerks[0].limits_s == [pytest.approx(1.8)]
     assert [len(clerk.limits_s) for clerk in clerks] == [1] * 5
     # What one had the time for, all have: a stall in one worker must not make its counts miss.
@@ -177,14 +177,14 @@ def test_every_worker_counts_once_within_its_share_of_the_time() -> None:
 def test_a_gate_has_more_time() -> None:
     """Where counts decide, half of the time may go into them: left out, they would let everything pass."""
     clerk = Clerk(COUNTED)
-    Census(60.0, 5, is_wanted=True, gates=True).take([clerk])
+    CountingPass(60.0, 5, is_wanted=True, gates=True).run([clerk])
     assert clerk.limits_s == [pytest.approx(6.0)]
 
 
 def test_nothing_is_counted_unless_asked_for() -> None:
     """Off costs nothing: no worker is told to count."""
     clerk = Clerk(COUNTED)
-    Census(60.0, 1, is_wanted=False, gates=False).take([clerk])
+    CountingPass(60.0, 1, is_wanted=False, gates=False).run([clerk])
     assert clerk.limits_s == []
     assert counted_by([clerk]) is None
 
@@ -192,7 +192,7 @@ def test_nothing_is_counted_unless_asked_for() -> None:
 def test_the_first_worker_declines_for_all() -> None:
     """Where calls turn out to be too long, one worker has spent one call on it, and the reason is known."""
     clerks = [Clerk(Tally((), ("not counted: a call takes 1.00 s",))) for _ in range(5)]
-    Census(60.0, 5, is_wanted=True, gates=False).take(clerks)
+    CountingPass(60.0, 5, is_wanted=True, gates=False).run(clerks)
     assert [len(clerk.limits_s) for clerk in clerks] == [1, 0, 0, 0, 0]
     assert counted_by(clerks) == Counting((), 0, 0, ("not counted: a call takes 1.00 s",))
 
@@ -200,7 +200,7 @@ def test_the_first_worker_declines_for_all() -> None:
 def test_a_first_call_that_took_all_the_time_is_not_repeated() -> None:
     """Nobody is asked where even one more call might be too much, and the note says what would help."""
     clerks = [Clerk(COUNTED, checked_s=7.0) for _ in range(2)]
-    Census(60.0, 2, is_wanted=True, gates=False).take(clerks)
+    CountingPass(60.0, 2, is_wanted=True, gates=False).run(clerks)
     assert [clerk.limits_s for clerk in clerks] == [[], []]
     learnt = counted_by(clerks)
     assert learnt is not None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fake_worker import FakeWorker
 from virtual_gpu import VirtualGPU
 
 from pytest_rlperf import ComponentError
@@ -17,8 +18,8 @@ from pytest_rlperf.judge.devices import other_device
 from pytest_rlperf.judge.verdict import broken_rule, judge_stored, stored_policy
 from pytest_rlperf.measure.conditions import ConditionReader
 from pytest_rlperf.measure.figures import device_notes
-from pytest_rlperf.measure.one_side import measure_solo
-from pytest_rlperf.measure.pairs import Duet, Duettist, Pair
+from pytest_rlperf.measure.one_side import measure_one_side
+from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import (
@@ -300,10 +301,8 @@ class GpuLibrary:
         return self
 
 
-class Worker:
+class VirtualWorker(FakeWorker):
     """A meter of this process that takes its turns on a virtual GPU."""
-
-    number = seed = 0
 
     def __init__(self, gpu: VirtualGPU, kernel_s: float) -> None:
         weights = gpu.allocate(4096)
@@ -346,13 +345,13 @@ class Worker:
 def measured(gpu: VirtualGPU, kernel_s: float = 10e-3) -> Result:
     """Measure one kernel a call, by two workers."""
     with driving(gpu):
-        workers = [Worker(gpu, kernel_s) for _ in range(2)]
+        workers = [VirtualWorker(gpu, kernel_s) for _ in range(2)]
         try:
-            solo = measure_solo(workers, 3.0, lambda step, left_s: None, lambda: gpu.clock.now_ns / 1e9)
+            measured = measure_one_side(workers, 3.0, lambda step, left_s: None, lambda: gpu.clock.now_ns / 1e9)
         finally:
             for worker in workers:
                 worker.meter.thaw()
-    return make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), solo)
+    return make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), measured)
 
 
 def test_a_test_on_a_gpu_from_the_call_to_the_report() -> None:
@@ -404,9 +403,10 @@ def test_a_gpu_that_is_always_at_its_power_cap_is_measured() -> None:
     assert broken_rule(found) is None
     assert found.notes == ("virtual:0 is under its power cap all the time, at a steady clock: that disturbs nothing",)
     assert "throttled: power cap" in lines(found)[1]
-    duet = compared(gpu)
+    pairs = compared(gpu)
     base, head = (
-        make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), side) for side in (duet.base, duet.head)
+        make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), side)
+        for side in (pairs.base, pairs.head)
     )
     assert [broken_rule(base), broken_rule(head)] == [None, None]
     assert other_device(base, head) is None
@@ -447,14 +447,14 @@ def test_sides_of_which_one_is_at_its_power_cap_are_incomparable(
     assert other_device(result(then), result(now)) == says
 
 
-def compared(gpu: VirtualGPU) -> Duet:
+def compared(gpu: VirtualGPU) -> PairsMeasured:
     """Compare a kernel of 11 ms with one of 10 ms, live, by one pair."""
     with driving(gpu):
-        base, head = Worker(gpu, 10e-3), Worker(gpu, 11e-3)
+        base, head = VirtualWorker(gpu, 10e-3), VirtualWorker(gpu, 11e-3)
         try:
             for worker in (base, head):
                 worker.start_check()
-            return Duettist(
+            return PairedMeasurement(
                 lambda index: Pair(base, head, 0.01, 0.0),
                 lambda records, final: True,
                 lambda step, left_s: None,
@@ -470,8 +470,8 @@ def compared(gpu: VirtualGPU) -> Duet:
 
 def test_live_pairs_are_compared_at_the_gated_pace() -> None:
     """Each side's calls are waited for; what the other pace is, nobody asked."""
-    duet = compared(VirtualGPU())
-    (pair,) = duet.pairs
+    pairs = compared(VirtualGPU())
+    (pair,) = pairs.pairs
     assert math.exp(pair.wall_log_ratio) == pytest.approx(11.005 / 10.005)
     assert not pair.alone
     assert pair.head.device is not None
@@ -483,8 +483,8 @@ def test_a_throttled_gpu_makes_live_pairs_invalid() -> None:
     """What disturbed either side's slices is in what is judged."""
     gpu = VirtualGPU()
     gpu.throttle("power brake")
-    duet = compared(gpu)
-    for side in (duet.base, duet.head):
+    pairs = compared(gpu)
+    for side in (pairs.base, pairs.head):
         broken = broken_rule(make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), side))
         assert broken is not None
         assert broken[0] == "device"

@@ -9,6 +9,7 @@ from multiprocessing import Pipe
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from fake_worker import FakeWorker
 from virtual_gpu import VirtualGPU
 
 from pytest_rlperf.devices import devices_of, driving
@@ -17,7 +18,7 @@ from pytest_rlperf.measure import rounds
 from pytest_rlperf.measure.conditions import NVML_MISSING, ConditionReader, NothingTold
 from pytest_rlperf.measure.device import RETAKES
 from pytest_rlperf.measure.figures import device_figures, merged_times, worker_record
-from pytest_rlperf.measure.one_side import Turn
+from pytest_rlperf.measure.one_side import WorkerSlices
 from pytest_rlperf.measure.rounds import Clocks, steady_shape
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import (
@@ -212,7 +213,7 @@ def test_without_slices_at_the_other_pace_it_is_not_known(bench: Bench) -> None:
 def test_a_worker_takes_a_few_slices_at_the_other_pace(steady: Bench) -> None:
     """By itself a test has both figures; the judged one is that of its plain slices."""
     warm = steady.warm()
-    turn = Turn(_Worker(steady.meter), warm, 10.0, lambda: steady.gpu.clock.now_ns / 1e9, lambda left_s: None)
+    turn = WorkerSlices(_Worker(steady.meter), warm, 10.0, lambda: steady.gpu.clock.now_ns / 1e9, lambda left_s: None)
     record = turn.record(0.0)
     assert record.device is not None
     assert record.device.latency_s == pytest.approx(35e-6, abs=2e-9)
@@ -221,25 +222,15 @@ def test_a_worker_takes_a_few_slices_at_the_other_pace(steady: Bench) -> None:
     assert not record.alone, "a process that polls for its device is busy, and no less waiting"
 
 
-class _Worker:
+class _Worker(FakeWorker):
     """A meter taking turns."""
 
-    number = seed = 0
-
     def __init__(self, meter: Meter) -> None:
-        self.take = meter.take
-        self.warm_up = meter.warm_up
+        self._meter = meter
 
-    def start_check(self) -> None:
-        """Do nothing: it was checked."""
-
-    def wait_checked(self) -> tuple[float, float]:
-        """Return nothing of interest."""
-        return 0.0, 1.0
-
-    def cpu_s(self) -> float:
-        """Return no time."""
-        return 0.0
+    def take(self, kind: SliceKind) -> SliceRecord:
+        """Take a slice."""
+        return self._meter.take(kind)
 
 
 def test_calls_with_a_setup_cannot_follow_each_other() -> None:

@@ -8,11 +8,12 @@ import random
 from collections.abc import Callable, Collection, Sequence
 
 import pytest
+from fake_worker import FakeWorker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_rlperf.measure.figures import by_cpu, by_wall, trimmed_mean
-from pytest_rlperf.measure.pairs import Block, Duet, Duettist, Pair, one_cpu_per_pair, typical_shares
+from pytest_rlperf.measure.pairs import Block, Pair, PairedMeasurement, PairsMeasured, one_cpu_per_pair, typical_shares
 from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.slices import WARM_UP_MOST_S, slice_shape
 from pytest_rlperf.model import DeviceSlice, Pace, Phase, Shape, SliceKind, SliceRecord, Warm, log_ratios
@@ -37,7 +38,7 @@ def on_device(note: str) -> DeviceSlice:
     )
 
 
-class Simulated:
+class Simulated(FakeWorker):
     """A worker whose calls take ``call_s``; what it is told to do is noted in ``steps``, which a world shares."""
 
     def __init__(self, name: str, clock: FakeClock, steps: Steps, call_s: float) -> None:
@@ -139,9 +140,9 @@ class World:
         self.bases = [Simulated("B", self.clock, self.steps, base_s) for _ in range(60)]
         self.heads = [Simulated("H", self.clock, self.steps, head_s) for _ in range(60)]
 
-    def measure(self, *, least: int = 3, least_unplaced: int = 0, max_time_s: float = 60.0) -> Duet:
+    def measure(self, *, least: int = 3, least_unplaced: int = 0, max_time_s: float = 60.0) -> PairsMeasured:
         """Measure pairs until the rule is content."""
-        return Duettist(
+        return PairedMeasurement(
             self.next_pair,
             self.is_content,
             lambda step, left_s: self.told.append((step, left_s)),
@@ -255,15 +256,15 @@ def test_a_slow_first_call_does_not_tell_the_pace() -> None:
     """A function that compiles for seconds at its first call and is fast from then on has slices of its later size."""
     world = World()
     world.check_s = 5.0
-    duet = world.measure(max_time_s=60)
+    measured = world.measure(max_time_s=60)
     assert world.heads[0].limits_s == world.bases[0].limits_s == [WARM_UP_MOST_S]
-    assert all(record.blocks > 10 for record in duet.pairs)
+    assert all(record.blocks > 10 for record in measured.pairs)
 
 
 def test_traced_blocks_are_interleaved() -> None:
     """A traced block of both sides, as long as a plain one, follows the first block and every fourth one after it."""
     world = World()
-    duet = world.measure()
+    measured = world.measure()
     for turns in world.turns():
         seen, traced_after = 0, []
         for block in blocks(turns, 4):
@@ -274,8 +275,8 @@ def test_traced_blocks_are_interleaved() -> None:
                 assert block.isupper()
                 seen += 1
         assert traced_after == list(range(1, seen + 1, 4))
-    assert len(duet.traced) == sum(turns.count("h") for turns in world.turns()) / 2
-    assert all(len(block.base) == len(block.head) == 2 for block in duet.traced)
+    assert len(measured.traced) == sum(turns.count("h") for turns in world.turns()) / 2
+    assert all(len(block.base) == len(block.head) == 2 for block in measured.traced)
 
 
 # --------------------------------------------------------------------------- a pair's figure
@@ -284,8 +285,8 @@ def test_traced_blocks_are_interleaved() -> None:
 def test_either_side_begins_traced_blocks() -> None:
     """Where a traced block is one slice a side, too, who begins changes."""
     world = World(1.1, 1.1)
-    duet = world.measure(max_time_s=90)
-    assert len(duet.traced) == 3
+    measured = world.measure(max_time_s=90)
+    assert len(measured.traced) == 3
     world = World()
     world.measure()
     for turns in world.turns():
@@ -298,13 +299,13 @@ def test_traced_slices_are_not_counted() -> None:
     world = World()
     for worker in world.heads:
         worker.traced_cost = 10.0
-    duet = world.measure()
-    for index, record in enumerate(duet.pairs):
+    measured = world.measure()
+    for index, record in enumerate(measured.pairs):
         assert record.wall_log_ratio == pytest.approx(0.0, abs=1e-12)
         assert record.head.wall.call_s == pytest.approx(2e-3)
         assert record.head.slices == record.base.slices == 2 * record.blocks == world.turns()[index].count("H")
         assert record.head.collections == record.head.slices
-    for side in (duet.base, duet.head):
+    for side in (measured.base, measured.head):
         assert side.traced_call_s == 1.0
         assert {phase.path: phase.total_s for phase in side.phases} == pytest.approx({"work": 1.0})
 
@@ -330,9 +331,9 @@ def test_a_stalled_slice_moves_no_phase() -> None:
 @given(base_s=st.floats(1e-6, 3.0), ratio=st.floats(0.25, 4.0))
 def test_a_constant_factor_is_found_exactly(base_s: float, ratio: float) -> None:
     """Where nothing disturbs, a pair's figure is the logarithm of the factor, for calls of any length."""
-    duet = World(base_s, ratio * base_s).measure(max_time_s=90)
-    assert len(duet.pairs) == 3
-    for record in duet.pairs:
+    measured = World(base_s, ratio * base_s).measure(max_time_s=90)
+    assert len(measured.pairs) == 3
+    for record in measured.pairs:
         assert record.wall_log_ratio == pytest.approx(math.log(ratio), abs=1e-9)
         assert record.cpu_log_ratio == pytest.approx(math.log(ratio), abs=1e-9)
         assert record.base.wall.call_s == pytest.approx(base_s)
@@ -388,10 +389,10 @@ def test_one_stalled_slice_does_not_move_a_figure(stalled: int) -> None:
     """A slice a hundred times as long as the others is one block's, which is cut off: nothing is left of it."""
     world = World()
     world.heads[1].pace = lambda slice_: 100.0 if slice_ == stalled else 1.0
-    duet = world.measure()
-    assert duet.pairs[1].blocks >= 3
-    assert [record.wall_log_ratio for record in duet.pairs] == [pytest.approx(0.0, abs=1e-12)] * 3
-    assert duet.pairs[1].head.wall.call_s == pytest.approx(2e-3)
+    measured = world.measure()
+    assert measured.pairs[1].blocks >= 3
+    assert [record.wall_log_ratio for record in measured.pairs] == [pytest.approx(0.0, abs=1e-12)] * 3
+    assert measured.pairs[1].head.wall.call_s == pytest.approx(2e-3)
 
 
 @given(
@@ -476,16 +477,16 @@ def test_short_calls_have_wall_time_tell() -> None:
 def test_the_rule_is_asked_after_every_pair(wanted: int) -> None:
     """The pair that makes it content is the last one, and nothing is asked for the last time before that."""
     world = World(wanted=wanted)
-    duet = world.measure()
+    measured = world.measure()
     assert world.asked == [(count, False) for count in range(1, wanted + 1)]
-    assert len(duet.pairs) == len(duet.base.workers) == len(duet.head.workers) == wanted
+    assert len(measured.pairs) == len(measured.base.workers) == len(measured.head.workers) == wanted
 
 
 def test_a_rule_never_content_is_asked_for_the_last_time_when_time_is_up() -> None:
     """With no time left the rule is told so, once, about the pairs there are."""
     world = World(wanted=math.inf)
-    duet = world.measure(max_time_s=6.0)
-    count = len(duet.pairs)
+    measured = world.measure(max_time_s=6.0)
+    count = len(measured.pairs)
     assert count >= 3
     assert world.asked == [*((number, False) for number in range(1, count + 1)), (count, True)]
 
@@ -493,23 +494,23 @@ def test_a_rule_never_content_is_asked_for_the_last_time_when_time_is_up() -> No
 def test_there_is_always_a_pair() -> None:
     """A time limit far too short leaves one pair of one block, and one last question."""
     world = World(wanted=math.inf)
-    duet = world.measure(max_time_s=1e-3)
-    assert [record.blocks for record in duet.pairs] == [1]
+    measured = world.measure(max_time_s=1e-3)
+    assert [record.blocks for record in measured.pairs] == [1]
     assert world.asked == [(1, False), (1, True)]
 
 
 def test_short_calls_take_as_long_as_planned() -> None:
     """A pair of short calls measures for about a second and a half, however much time there would be."""
     world = World(50e-6, 50e-6)
-    duet = world.measure(max_time_s=600.0)
-    assert all(1.2 < record.seconds < 2.5 for record in duet.pairs)
+    measured = world.measure(max_time_s=600.0)
+    assert all(1.2 < record.seconds < 2.5 for record in measured.pairs)
 
 
 def test_time_is_shared_out_among_the_least_pairs() -> None:
     """Calls too long for what the rule wants leave each of the least pairs its part, the first one too."""
     world = World(2.0, 2.0)
-    duet = world.measure(max_time_s=60.0)
-    first, second, third = (record.seconds for record in duet.pairs)
+    measured = world.measure(max_time_s=60.0)
+    first, second, third = (record.seconds for record in measured.pairs)
     assert 10.0 < first <= 20.0
     assert second <= (60.0 - first) / 2
     assert third <= 60.0 - first - second
@@ -545,11 +546,11 @@ def test_setting_up_is_not_counted() -> None:
 def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s: float) -> None:
     """No test takes more than its time and what one block, begun in time, takes."""
     world = World(call_s, call_s, wanted=math.inf)
-    duet = world.measure(max_time_s=max_time_s)
+    measured = world.measure(max_time_s=max_time_s)
     per_block_s = (2 if call_s >= 1 else 4) * max(call_s, 0.02)
     assert world.clock.now_ns / 1e9 <= max_time_s + per_block_s + 0.6
-    assert world.asked[-1] == (len(duet.pairs), True)
-    assert all(record.blocks >= 1 for record in duet.pairs)
+    assert world.asked[-1] == (len(measured.pairs), True)
+    assert all(record.blocks >= 1 for record in measured.pairs)
 
 
 def test_progress_says_which_pair() -> None:
@@ -603,13 +604,13 @@ def test_a_pair_that_is_single_shares_one_cpu() -> None:
     """Both sides are kept on the CPU chosen for the pair, once they are warm; slices tell where they were."""
     world = World()
     world.placer = lambda index: 10 + index
-    duet = world.measure()
+    measured = world.measure()
     assert [(base.placed, head.placed) for base, head in zip(world.bases[:3], world.heads[:3], strict=True)] == [
         ([10], [10]),
         ([11], [11]),
         ([12], [12]),
     ]
-    assert [(record.placed, record.cpus) for record in duet.pairs] == [(10, (10,)), (11, (11,)), (12, (12,))]
+    assert [(record.placed, record.cpus) for record in measured.pairs] == [(10, (10,)), (11, (11,)), (12, (12,))]
     assert [step for _, step in world.steps[1:6]] == ["warm up", "warm up", "place", "place", "before turns"]
 
 
@@ -620,18 +621,18 @@ def test_a_pair_of_which_one_side_is_not_single_is_placed_nowhere(side: str) -> 
     world.placer = lambda index: 10 + index
     getattr(world, side)[1].single = False
     world.bases[1].cpu, world.heads[1].cpu = 5, 4
-    duet = world.measure()
+    measured = world.measure()
     assert world.bases[1].placed == world.heads[1].placed == []
-    assert [record.placed for record in duet.pairs] == [10, None, 12]
-    assert duet.pairs[1].cpus == (4, 5)
+    assert [record.placed for record in measured.pairs] == [10, None, 12]
+    assert measured.pairs[1].cpus == (4, 5)
 
 
 def test_a_system_without_placement_is_left_alone() -> None:
     """Where no CPU can be chosen nobody is placed."""
     world = World()
-    duet = world.measure()
+    measured = world.measure()
     assert not any(step == "place" for _, step in world.steps)
-    assert [record.placed for record in duet.pairs] == [None] * 3
+    assert [record.placed for record in measured.pairs] == [None] * 3
 
 
 def test_pairs_go_round_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -653,14 +654,14 @@ def test_what_comes_before_turns_comes_once_a_pair() -> None:
         world.clock.advance(0.5)
 
     world.before_turns = before_turns
-    duet = world.measure()
+    measured = world.measure()
     expected = zip(world.bases[:3], world.heads[:3], strict=True)
     assert [(pair.base, pair.head) for pair in given_pairs] == list(expected)
     for number, (_, step) in enumerate(world.steps):
         if step == "before turns":
             assert world.steps[number - 1][1] == "warm up"
             assert world.steps[number + 1][1] == "plain"
-    assert all(record.seconds > 0.5 + 1.2 for record in duet.pairs)
+    assert all(record.seconds > 0.5 + 1.2 for record in measured.pairs)
 
 
 def test_records_say_what_was_measured() -> None:
@@ -668,11 +669,11 @@ def test_records_say_what_was_measured() -> None:
     world = World()
     for number, worker in enumerate((*world.bases, *world.heads)):
         worker.seed = number
-    duet = world.measure()
-    assert [record.base.seed for record in duet.pairs] == [0, 1, 2]
-    assert [record.head.seed for record in duet.pairs] == [60, 61, 62]
-    assert sum(record.seconds for record in duet.pairs) == pytest.approx(world.clock.now_ns / 1e9)
-    for record in duet.pairs:
+    measured = world.measure()
+    assert [record.base.seed for record in measured.pairs] == [0, 1, 2]
+    assert [record.head.seed for record in measured.pairs] == [60, 61, 62]
+    assert sum(record.seconds for record in measured.pairs) == pytest.approx(world.clock.now_ns / 1e9)
+    for record in measured.pairs:
         assert record.blocks >= 3
         assert record.cpus == (3,)
         assert record.head.items_per_call == 2.0

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable
 
 import pytest
+from fake_worker import FakeWorker
 
 from pytest_rlperf.measure.figures import trimmed_mean
-from pytest_rlperf.measure.one_side import Solo, measure_solo
+from pytest_rlperf.measure.one_side import SideMeasurement, measure_one_side
 from pytest_rlperf.measure.slices import slice_shape
 from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.testing import FakeClock
@@ -16,7 +17,7 @@ from pytest_rlperf.testing import FakeClock
 KERNELS_S = {SliceKind.INTERPRETER: 50e-6, SliceKind.MEMORY: 80e-6}
 
 
-class Simulated:
+class Simulated(FakeWorker):
     """A worker whose calls take ``call_s`` times what ``pace`` says of the time they begin at."""
 
     def __init__(
@@ -84,32 +85,32 @@ class Simulated:
         return self._idle * self._clock.now_ns / 1e9
 
 
-def measure(workers: list[Simulated], clock: FakeClock, max_time_s: float = 60.0) -> Solo:
+def measure(workers: list[Simulated], clock: FakeClock, max_time_s: float = 60.0) -> SideMeasurement:
     """Measure simulated workers on their own clock."""
-    return measure_solo(workers, max_time_s, lambda step, left: None, lambda: clock.now_ns / 1e9)
+    return measure_one_side(workers, max_time_s, lambda step, left: None, lambda: clock.now_ns / 1e9)
 
 
 def test_a_constant_pace_gives_exact_figures() -> None:
     """Seconds per call, the ratio to the kernel, items and phases are what was simulated."""
     clock = FakeClock()
-    solo = measure([Simulated(clock, 2e-3) for _ in range(5)], clock)
-    assert len(solo.workers) == 5
-    for worker in solo.workers:
+    measured = measure([Simulated(clock, 2e-3) for _ in range(5)], clock)
+    assert len(measured.workers) == 5
+    for worker in measured.workers:
         assert worker.wall.call_s == pytest.approx(2e-3)
         assert worker.wall.relative == pytest.approx(2e-3 / 50e-6)
         assert worker.wall.relative_memory == pytest.approx(2e-3 / 80e-6)
         assert worker.items_per_call == 2.0
-    assert solo.phases[0].total_s == pytest.approx(solo.traced_call_s)
-    assert solo.notes == ()
+    assert measured.phases[0].total_s == pytest.approx(measured.traced_call_s)
+    assert measured.notes == ()
 
 
 def test_a_pace_that_drifts_cancels_in_the_ratio() -> None:
     """A machine that gets slower by half a minute long moves the times, and not the ratios to the kernel."""
     clock = FakeClock()
-    solo = measure([Simulated(clock, 2e-3, pace=lambda now: 1 + 0.05 * now) for _ in range(5)], clock)
-    times = [worker.wall.call_s for worker in solo.workers]
+    measured = measure([Simulated(clock, 2e-3, pace=lambda now: 1 + 0.05 * now) for _ in range(5)], clock)
+    times = [worker.wall.call_s for worker in measured.workers]
     assert max(times) > 1.2 * min(times)
-    for worker in solo.workers:
+    for worker in measured.workers:
         assert worker.wall.relative == pytest.approx(2e-3 / 50e-6, rel=0.002)
 
 
@@ -137,12 +138,12 @@ def test_long_calls_that_are_held_up_are_told_by_cpu_time() -> None:
     clock = FakeClock()
     workers = [Simulated(clock, 20e-3), Simulated(clock, 20e-3)]
     workers[1].held_up = 2.0
-    solo = measure(workers, clock)
-    assert [worker.alone for worker in solo.workers] == [True, True]
-    assert solo.workers[1].wall.call_s == pytest.approx(20e-3)
-    assert solo.workers[1].cpu.call_s == pytest.approx(10e-3)
-    assert solo.workers[1].cpu.relative == pytest.approx(10e-3 / 50e-6)
-    assert solo.workers[1].cpu_share == pytest.approx(0.5)
+    measured = measure(workers, clock)
+    assert [worker.alone for worker in measured.workers] == [True, True]
+    assert measured.workers[1].wall.call_s == pytest.approx(20e-3)
+    assert measured.workers[1].cpu.call_s == pytest.approx(10e-3)
+    assert measured.workers[1].cpu.relative == pytest.approx(10e-3 / 50e-6)
+    assert measured.workers[1].cpu_share == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("call_s", "waits", "held_up"), [(20e-3, 1, 2.0), (1e-3, 0, 2.0), (20e-3, 0, 0.5)])
@@ -151,9 +152,9 @@ def test_wall_time_decides_otherwise(call_s: float, waits: int, held_up: float) 
     clock = FakeClock()
     workers = [Simulated(clock, call_s), Simulated(clock, call_s)]
     workers[1].waits, workers[1].held_up = waits, held_up
-    solo = measure(workers, clock)
-    assert not solo.workers[1].alone
-    assert solo.workers[1].wall.call_s == pytest.approx(call_s)
+    measured = measure(workers, clock)
+    assert not measured.workers[1].alone
+    assert measured.workers[1].wall.call_s == pytest.approx(call_s)
 
 
 def test_short_calls_take_about_as_long_as_planned() -> None:
@@ -168,12 +169,12 @@ def test_short_calls_take_about_as_long_as_planned() -> None:
 def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s: float) -> None:
     """No test takes more than its time and what one call, begun in time, takes; and there is always a figure."""
     clock = FakeClock()
-    solo = measure([Simulated(clock, call_s) for _ in range(5)], clock, max_time_s)
+    measured = measure([Simulated(clock, call_s) for _ in range(5)], clock, max_time_s)
     assert clock.now_ns / 1e9 <= max_time_s + 2 * call_s + 0.1
-    assert len(solo.workers) == 5 or call_s > 0.015
-    assert solo.workers[0].wall.call_s == pytest.approx(call_s)
-    if len(solo.workers) < 5:
-        assert "--rlperf-max-time" in solo.notes[0]
+    assert len(measured.workers) == 5 or call_s > 0.015
+    assert measured.workers[0].wall.call_s == pytest.approx(call_s)
+    if len(measured.workers) < 5:
+        assert "--rlperf-max-time" in measured.notes[0]
 
 
 def test_a_slow_first_call_does_not_tell_the_pace() -> None:
@@ -182,10 +183,10 @@ def test_a_slow_first_call_does_not_tell_the_pace() -> None:
     workers = [Simulated(clock, 1e-3) for _ in range(5)]
     for worker in workers:
         worker.compiles_s = 3.0
-    solo = measure(workers, clock)
-    assert len(solo.workers) == 5
-    assert solo.notes == ()
-    assert min(worker.slices for worker in solo.workers) > 20
+    measured = measure(workers, clock)
+    assert len(measured.workers) == 5
+    assert measured.notes == ()
+    assert min(worker.slices for worker in measured.workers) > 20
 
 
 def test_short_calls_are_measured_by_every_worker() -> None:
@@ -199,18 +200,18 @@ def test_short_calls_are_measured_by_every_worker() -> None:
 def test_a_call_that_uses_up_all_the_time_is_the_figure() -> None:
     """A workload of a minute a call is measured by the call that checked it, and the notes say so."""
     clock = FakeClock()
-    solo = measure([Simulated(clock, 61.0) for _ in range(5)], clock)
-    assert [worker.wall.call_s for worker in solo.workers] == [61.0]
+    measured = measure([Simulated(clock, 61.0) for _ in range(5)], clock)
+    assert [worker.wall.call_s for worker in measured.workers] == [61.0]
     expected = "the first call took 61.0 s, all of a test's 60 s: it is the only figure"
-    assert solo.notes == (f"{expected} (--rlperf-max-time, --rlperf-budget)",)
+    assert measured.notes == (f"{expected} (--rlperf-max-time, --rlperf-budget)",)
 
 
 def test_workers_that_there_is_no_time_for_are_told_with_what_all_would_take() -> None:
     """The note has its seconds, and a limit as long as it says has them all measured."""
     clock = FakeClock()
-    solo = measure([Simulated(clock, 5.0) for _ in range(5)], clock, max_time_s=20.0)
+    measured = measure([Simulated(clock, 5.0) for _ in range(5)], clock, max_time_s=20.0)
     said = "a call takes 5.00 s: --rlperf-max-time leaves time for 1 of 5 workers, all of them take about 60 s"
-    assert solo.notes == (said,)
+    assert measured.notes == (said,)
     enough = measure([Simulated(clock, 5.0) for _ in range(5)], clock, max_time_s=60.0)
     assert (len(enough.workers), enough.notes) == (5, ())
 
@@ -218,8 +219,8 @@ def test_workers_that_there_is_no_time_for_are_told_with_what_all_would_take() -
 def test_work_done_out_of_turn_is_told() -> None:
     """A worker that burns CPU time while another is measured is found, and only that one."""
     clock = FakeClock()
-    solo = measure([Simulated(clock, 1e-3), Simulated(clock, 1e-3, idle=0.4), Simulated(clock, 1e-3)], clock)
-    assert [round(worker.idle_cpu_share, 3) for worker in solo.workers] == [0.0, 0.4, 0.0]
+    measured = measure([Simulated(clock, 1e-3), Simulated(clock, 1e-3, idle=0.4), Simulated(clock, 1e-3)], clock)
+    assert [round(worker.idle_cpu_share, 3) for worker in measured.workers] == [0.0, 0.4, 0.0]
 
 
 def test_the_trimmed_mean_drops_a_fifth_at_each_end() -> None:

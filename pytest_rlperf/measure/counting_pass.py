@@ -9,15 +9,14 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Protocol
 
 from pytest_rlperf import units
 from pytest_rlperf.counters import tally
 from pytest_rlperf.devices import Device, HostClock, clock_for, devices_of
+from pytest_rlperf.measure.worker import Worker, wait_all
 from pytest_rlperf.model import Count, Counting, Harvest, PhaseCounts, Tally, Workload
 from pytest_rlperf.probes import attached, quieten_torchrl, standing_probes
 from pytest_rlperf.timers import Tree, recording_into
-from pytest_rlperf.workers.pool import wait_all
 
 REPETITIONS = 2
 _COST_CALLS = 20  # what counting one call once takes, in plain calls: every instrument's passes, and their slowness
@@ -123,23 +122,7 @@ _FIRST_CALL_SHARE = 0.1  # likewise: a first call that took longer leaves no tim
 _LENIENCE = 4.0  # times the first worker's limit for the others, whose calls are as long but for a cold start
 
 
-class Counter(Protocol):
-    """Who counts when told: a worker process, or a meter in this one."""
-
-    tally: Tally | None
-
-    @property
-    def checked_s(self) -> float | None:
-        """The seconds that the first call took, check included."""
-
-    def start_count(self, repetitions: int, limit_s: float) -> None:
-        """Begin to count what a call does."""
-
-    def wait_counted(self) -> Tally:
-        """Wait for that, and return it."""
-
-
-class Census:
+class CountingPass:
     """Has workers of one test count, in about 15 % of ``max_time_s`` for ``workers`` of them.
 
     It takes up to half of that time where what they count ``gates``. The first one tells for all: where it finds that
@@ -153,7 +136,7 @@ class Census:
         self._declined: Tally | None = None
         self._has_counted = False
 
-    def take(self, workers: Sequence[Counter]) -> None:
+    def run(self, workers: Sequence[Worker]) -> None:
         """Have those of ``workers`` count that have not yet done it; all have checked their component."""
         __tracebackhide__ = True
         fresh = [worker for worker in workers if worker.tally is None]
@@ -166,7 +149,7 @@ class Census:
         for group in (fresh[:1], fresh[1:]):
             self._ask(group)
 
-    def _ask(self, workers: Sequence[Counter]) -> None:
+    def _ask(self, workers: Sequence[Worker]) -> None:
         __tracebackhide__ = True
         if self._declined is not None:
             for worker in workers:
@@ -182,6 +165,6 @@ class Census:
                 self._declined = counted
 
 
-def counted_by(workers: Sequence[Counter]) -> Counting | None:
+def counted_by(workers: Sequence[Worker]) -> Counting | None:
     """Return what is learnt from those of ``workers`` that were asked to count."""
     return learn([worker.tally for worker in workers if worker.tally is not None])

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
 
 from pytest_rlperf import units
 from pytest_rlperf.measure.figures import (
@@ -31,35 +30,14 @@ from pytest_rlperf.measure.figures import (
 )
 from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.slices import SLICE_S, WARM_UP_MOST_S, WARM_UP_S
-from pytest_rlperf.model import DeviceTimes, Figures, Phase, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.measure.worker import AnyWorker, Worker
+from pytest_rlperf.model import DeviceTimes, Figures, Phase, SliceKind, SliceRecord, Warm, WorkerRecord
 
 WORKER_S = 1.5  # measuring time of one worker, after warming up
 KERNELS = (SliceKind.INTERPRETER, SliceKind.MEMORY)
 BLOCKS_LEAST = 3
 TRACED_EVERY = 4  # blocks
 SINGLE_CALL_S = 1.0  # from here on a block has one call of the workload, not two
-
-
-class Turns(Protocol):
-    """Who takes slices when told: a worker process, or a meter in this one."""
-
-    number: int
-    seed: int
-
-    def start_check(self) -> None:
-        """Begin to run the component once."""
-
-    def wait_checked(self) -> tuple[float, float]:
-        """Wait for that; return the seconds it took and the items it processed."""
-
-    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
-        """Warm up."""
-
-    def take(self, kind: SliceKind) -> SliceRecord:
-        """Take one slice."""
-
-    def cpu_s(self) -> float:
-        """Return the CPU seconds used so far, children included."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +53,11 @@ class _Block:
         return mean_log(self.plain, clock) - mean_log((self.before[kernel], self.after[kernel]), by_wall)
 
 
-class Turn:
+class WorkerSlices:
     """One worker's slices: blocks, and now and then a traced one, and on a device one at the pace that is not gated."""
 
     def __init__(
-        self, worker: Turns, warm: Warm, share_s: float, clock: Callable[[], float], tick: Callable[[float], None]
+        self, worker: Worker, warm: Warm, share_s: float, clock: Callable[[], float], tick: Callable[[float], None]
     ) -> None:
         __tracebackhide__ = True
         self.worker = worker
@@ -140,11 +118,9 @@ WORKERS = 5  # the sample of a stored comparison
 _RESTLESS = 1.5  # slowest worker over fastest from which on a note is due
 _TIMES = "(--rlperf-max-time, --rlperf-budget)"  # what gives a test its time
 
-Worker = TypeVar("Worker", bound=Turns)
-
 
 @dataclass(frozen=True)
-class Solo:
+class SideMeasurement:
     """What the workers of one test found."""
 
     workers: tuple[WorkerRecord, ...]
@@ -153,14 +129,14 @@ class Solo:
     notes: tuple[str, ...]
 
 
-def measure_solo(
-    workers: Sequence[Worker],
+def measure_one_side(
+    workers: Sequence[AnyWorker],
     max_time_s: float,
     progress: Callable[[str, float], None],
     clock: Callable[[], float] = time.monotonic,
     long: bool | None = None,
-    count: Callable[[Sequence[Worker]], None] = lambda workers: None,
-) -> Solo:
+    count: Callable[[Sequence[AnyWorker]], None] = lambda workers: None,
+) -> SideMeasurement:
     """Measure a test that every one of ``workers`` has ready, in about ``max_time_s`` at most.
 
     ``long`` says which figure the stored result has, if there is one. ``progress`` is told what goes on and how many
@@ -187,7 +163,7 @@ def measure_solo(
     for worker in chosen[1:]:
         worker.wait_checked()
     started_s += _spent_s(clock, partial(count, chosen[1:]))
-    turns: list[Turn] = []
+    turns: list[WorkerSlices] = []
     idle = IdleWatch(clock)
     for index, worker in enumerate(chosen):
         left_s = max_time_s - (clock() - started_s)
@@ -203,11 +179,11 @@ def measure_solo(
             share_s -= warm.warm_up_s
         with idle.while_measuring([worker], chosen):
             tick = partial(_tick, progress, step, expected_s(len(chosen) - index - 1))
-            turns.append(Turn(worker, warm, share_s, clock, tick))
+            turns.append(WorkerSlices(worker, warm, share_s, clock, tick))
     traced = [record for turn in turns for record in turn.traced]
     records = tuple(turn.record(idle.share(turn.worker)) for turn in turns)
     notes += _restless(records)
-    return Solo(records, merge_phases(traced), traced_call_s(traced), tuple(notes))
+    return SideMeasurement(records, merge_phases(traced), traced_call_s(traced), tuple(notes))
 
 
 def expected_s(workers: int) -> float:
@@ -239,8 +215,8 @@ def _restless(records: Sequence[WorkerRecord]) -> list[str]:
 
 
 def _affordable(
-    workers: Sequence[Worker], check_s: float, call_s: float, left_s: float
-) -> tuple[list[Worker], list[str]]:
+    workers: Sequence[AnyWorker], check_s: float, call_s: float, left_s: float
+) -> tuple[list[AnyWorker], list[str]]:
     """Return the workers there is time for: the first, which is warm, and for each other a check and a call."""
     each_s = check_s + call_s
     fit = 1 + max(0, int((left_s - call_s) / each_s))
@@ -253,7 +229,7 @@ def _affordable(
     return list(workers[:fit]), [note]
 
 
-def _first_call_only(first: Turns, call_s: float, items: float, max_time_s: float) -> Solo:
+def _first_call_only(first: Worker, call_s: float, items: float, max_time_s: float) -> SideMeasurement:
     """Make do with the call that checked the component: it used up all the time."""
     figures = Figures(call_s, relative=0.0, relative_memory=0.0)
     record = WorkerRecord(
@@ -273,7 +249,7 @@ def _first_call_only(first: Turns, call_s: float, items: float, max_time_s: floa
     note = (
         f"the first call took {units.seconds(call_s)}, all of a test's {max_time_s:g} s: it is the only figure {_TIMES}"
     )
-    return Solo((record,), (), 0.0, (note,))
+    return SideMeasurement((record,), (), 0.0, (note,))
 
 
 def merge_phases(traced: Sequence[SliceRecord]) -> tuple[Phase, ...]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pytest_rlperf.measure.figures import (
     Clock,
@@ -26,38 +26,31 @@ from pytest_rlperf.measure.one_side import (
     BLOCKS_LEAST,
     SINGLE_CALL_S,
     TRACED_EVERY,
-    Solo,
-    Turns,
+    SideMeasurement,
     merge_phases,
     traced_call_s,
 )
 from pytest_rlperf.measure.placement import IdleWatch, usable_cpus
 from pytest_rlperf.measure.slices import WARM_UP_MOST_S
+from pytest_rlperf.measure.worker import Worker
 from pytest_rlperf.model import Figures, PairRecord, Phase, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs tell more
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 
 
-class LiveTurns(Turns, Protocol):
-    """Who takes slices when told, on the CPUs it is told to."""
-
-    def place(self, cpus: Collection[int]) -> None:
-        """Stay on ``cpus`` until the test is left."""
-
-
 class Pair(NamedTuple):
     """A worker of each side that has the test ready and its component checked, in seconds of ``check_s`` a call."""
 
-    base: LiveTurns
-    head: LiveTurns
+    base: Worker
+    head: Worker
     check_s: float
     setup_s: float
 
 
 @dataclass(frozen=True)
 class Block:
-    """Turns in the order ABBA or BAAB, too short for the machine to change much in between."""
+    """Slices in the order ABBA or BAAB, too short for the machine to change much in between."""
 
     base: tuple[SliceRecord, ...]
     head: tuple[SliceRecord, ...]
@@ -103,12 +96,12 @@ def _own_s(phase: Phase) -> float:
 
 
 @dataclass(frozen=True)
-class Duet:
+class PairsMeasured:
     """What the pairs found: by pair, by side with phases as shares of a call, and in traced turns."""
 
     pairs: tuple[PairRecord, ...]
-    base: Solo
-    head: Solo
+    base: SideMeasurement
+    head: SideMeasurement
     traced: tuple[Block, ...]
 
 
@@ -134,7 +127,7 @@ def one_cpu_per_pair(index: int) -> int | None:
     return cpus[index % len(cpus)] if cpus else None
 
 
-class _PairTurn:
+class _PairSlices:
     """One pair's blocks, and now and then a traced one."""
 
     def __init__(
@@ -171,7 +164,7 @@ class _PairTurn:
         return base, head
 
     def _worker(self, side: str, warm: Warm, idle: IdleWatch) -> WorkerRecord:
-        worker: LiveTurns = getattr(self.pair, side)
+        worker: Worker = getattr(self.pair, side)
         plain, traced = slices_of(self.blocks, side), slices_of(self.traced, side)
         wall, cpu = (Figures(typical_call_s(plain, clock), 0.0, 0.0) for clock in (by_wall, by_cpu))
         return worker_record(plain, wall, cpu, warm, seed=worker.seed, idle_cpu_share=idle.share(worker), traced=traced)
@@ -183,7 +176,7 @@ class _PairTurn:
         return tuple(sorted({record.cpu for record in slices}))
 
 
-class Duettist:
+class PairedMeasurement:
     """Measures one test by live pairs, in about ``max_time_s`` beside what starting workers and setting up take.
 
     ``next_pair`` makes the pair with an index ready. ``is_content`` is told all pairs so far, and whether there can be
@@ -215,13 +208,13 @@ class Duettist:
         self._placer = placer
         self._clock = clock
         self._idle = IdleWatch(clock)
-        self._turns: list[_PairTurn] = []
+        self._turns: list[_PairSlices] = []
         self._costs: list[tuple[float, float]] = []
         self._placed: list[int | None] = []
         self._shape: Shape | None = None
         self._call_s = 0.0
 
-    def measure(self) -> Duet:
+    def measure(self) -> PairsMeasured:
         """Take pairs until the rule is content or the time is up."""
         __tracebackhide__ = True
         while True:
@@ -234,7 +227,7 @@ class Duettist:
         records = self.records()
         traced = tuple(block for turn in self._turns for block in turn.traced)
         base, head = (
-            Solo(
+            SideMeasurement(
                 tuple(getattr(record, side) for record in records),
                 typical_shares(slices),
                 1.0 if slices else 0.0,
@@ -242,7 +235,7 @@ class Duettist:
             )
             for side, slices in ((side, slices_of(traced, side)) for side in ("base", "head"))
         )
-        return Duet(tuple(records), base, head, traced)
+        return PairsMeasured(tuple(records), base, head, traced)
 
     def _take_pair(self) -> None:
         __tracebackhide__ = True
@@ -264,7 +257,7 @@ class Duettist:
         waiting = [worker for turn in self._turns for worker in (turn.pair.base, turn.pair.head)]
         with self._idle.while_measuring([], waiting):
             left_s = share_s - (self._clock() - started_s)
-            self._turns.append(_PairTurn(pair, warm, left_s, self._clock, swapped=index % 2 == 1))
+            self._turns.append(_PairSlices(pair, warm, left_s, self._clock, swapped=index % 2 == 1))
         self._placed.append(cpu)
         self._costs.append((pair.setup_s, self._clock() - started_s))
         self._left_s -= self._clock() - started_s
@@ -289,7 +282,7 @@ class Duettist:
             for turn, placed, cost in zip(self._turns, self._placed, self._costs, strict=True)
         ]
 
-    def _record(self, turn: _PairTurn, placed: int | None, cost: tuple[float, float]) -> PairRecord:
+    def _record(self, turn: _PairSlices, placed: int | None, cost: tuple[float, float]) -> PairRecord:
         base, head = turn.workers(self._idle)
         return PairRecord(
             wall_log_ratio=turn.log_ratio(by_wall),

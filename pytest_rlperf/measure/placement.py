@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import psutil
+
+from pytest_rlperf.measure.worker import Worker
 
 _BUSY_SHARE = 0.05  # of the time watched, from which on a thread counts as working
 _BUSY_LEAST_S = 0.02  # two ticks of the clock that threads' times are told in
@@ -84,13 +86,6 @@ class ActivityWatch:
         return {thread.id: thread.user_time + thread.system_time for thread in self._process.threads()}
 
 
-class Watched(Protocol):
-    """Whose CPU time can be read from outside."""
-
-    def cpu_s(self) -> float:
-        """Return the CPU seconds used so far, children included."""
-
-
 class IdleWatch:
     """Adds up what workers use while others measure."""
 
@@ -100,7 +95,7 @@ class IdleWatch:
         self._watched_s: dict[int, float] = {}
 
     @contextmanager
-    def while_measuring(self, measuring: Sequence[Watched], waiting: Sequence[Watched]) -> Iterator[None]:
+    def while_measuring(self, measuring: Sequence[Worker], waiting: Sequence[Worker]) -> Iterator[None]:
         """Watch those of ``waiting`` that are not ``measuring`` during the body."""
         idle = [worker for worker in waiting if all(worker is not busy for busy in measuring)]
         started_s = self._clock()
@@ -112,7 +107,7 @@ class IdleWatch:
             self._used_s[key] = self._used_s.get(key, 0.0) + worker.cpu_s() - used_s
             self._watched_s[key] = self._watched_s.get(key, 0.0) + watched_s
 
-    def share(self, worker: Watched) -> float:
+    def share(self, worker: Worker) -> float:
         """Return the CPU time ``worker`` used while watched, over the time it was watched."""
         watched_s = self._watched_s.get(id(worker), 0.0)
         return self._used_s[id(worker)] / watched_s if watched_s else 0.0

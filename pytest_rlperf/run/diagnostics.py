@@ -8,15 +8,15 @@ from dataclasses import replace
 from pytest_rlperf.model import Outcome
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.run.outcomes import Ledger
-from pytest_rlperf.workers.pool import Crew, Opponents
+from pytest_rlperf.workers.pool import BaseSides, WorkerGroup
 
 Show = Callable[[str, float], None]
 
 
-def explain(crew: Crew, opponents: Opponents, outcome: Outcome, ledger: Ledger, show: Show) -> Outcome:
+def explain(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, ledger: Ledger, show: Show) -> Outcome:
     """Return the outcome with where a call's time goes, as one worker of head's sees it."""
-    for worker in crew.workers:
-        if worker.called is not None and worker.checked_s is not None and not opponents.is_base(worker):
+    for worker in group.workers:
+        if worker.called is not None and worker.checked_s is not None and not base_sides.is_base(worker):
             show("looking where the time goes", 0.0)
             found = worker.explain()
             notes = (*outcome.result.notes, *found.notes)
@@ -25,17 +25,17 @@ def explain(crew: Crew, opponents: Opponents, outcome: Outcome, ledger: Ledger, 
     return outcome
 
 
-def trace(crew: Crew, opponents: Opponents, outcome: Outcome, ledger: Ledger, show: Show) -> None:
+def trace(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, ledger: Ledger, show: Show) -> None:
     """Record one call of each side that is at it."""
     live = outcome.live
     labels = {"head": "working tree", "base": ""}
     if live is not None:
         labels = {"head": live.head_label, "base": live.base_label}
     traced: set[str] = set()
-    for worker in crew.workers:
-        side = "base" if opponents.is_base(worker) else "head"
+    for worker in group.workers:
+        side = "base" if base_sides.is_base(worker) else "head"
         if worker.called is not None and worker.checked_s is not None and side not in traced:
             show(f"tracing {side}", 0.0)
             found = worker.trace()
-            ledger.traces.append(Trace(crew.key, side, labels[side], found.spans, found.notes))
+            ledger.traces.append(Trace(group.key, side, labels[side], found.spans, found.notes))
             traced.add(side)

@@ -30,7 +30,7 @@ class PlainRepr(TerminalRepr):
         self.reprcrash.toterminal(tw)
 
 
-class Relay:
+class ReportForwarder:
     """Forwards the reports of one test at a time, and makes up the ones a dead worker owes."""
 
     def __init__(self, config: pytest.Config, before_writing: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ from pytest_rlperf.report.github import check_github
 from pytest_rlperf.report.terminal import LiveLine, NoLine
 from pytest_rlperf.run.end import Epilogue
 from pytest_rlperf.run.inline import InlineEngine
-from pytest_rlperf.run.loop import Coordinator, share_s
+from pytest_rlperf.run.loop import TestLoop, share_s
 from pytest_rlperf.run.outcomes import Ledger
 from pytest_rlperf.run.outputs import check_outputs
 from pytest_rlperf.run.saving import save
@@ -119,7 +119,7 @@ class MeasuredRun:
             session.config.stash[ENGINE] = InlineEngine(self._ledger, line, share_s(self._settings, len(session.items)))
             return None
         if session.items:
-            Coordinator(session.config, self._ledger, self._path, line, self._notes).run(session)
+            TestLoop(session.config, self._ledger, self._path, line, self._notes).run(session)
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -11,9 +11,9 @@ import pytest
 
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
 from pytest_rlperf.fixtures import result_key
-from pytest_rlperf.measure.counting_pass import Census, count, counted_by
+from pytest_rlperf.measure.counting_pass import CountingPass, count, counted_by
 from pytest_rlperf.measure.kernels import make_kernels
-from pytest_rlperf.measure.one_side import measure_solo
+from pytest_rlperf.measure.one_side import measure_one_side
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Result, Shape, SliceKind, SliceRecord, Tally, Warm, Workload
 from pytest_rlperf.model.spans import Trace
@@ -40,24 +40,24 @@ class InlineEngine:
         __tracebackhide__ = True
         key, settings = result_key(item), self.ledger.settings.for_test(item)
         started_s = time.monotonic()
-        turns = _InlineTurns(Meter(workload, self.kernels, sync_edges=settings.device_edges == "sync"))
+        worker = _InlineWorker(Meter(workload, self.kernels, sync_edges=settings.device_edges == "sync"))
         max_time_s = min(settings.max_time_s, self.limit_s)
-        census = Census(max_time_s, 1, is_wanted=settings.counters.are_counted, gates=False)
+        counting_pass = CountingPass(max_time_s, 1, is_wanted=settings.counters.are_counted, gates=False)
         try:
-            solo = measure_solo(
-                [turns],
+            measured = measure_one_side(
+                [worker],
                 max_time_s,
                 lambda step, left_s: self.progress.show(item.name, step, left_s),
                 long=self.ledger.told_by_mean(key),
-                count=census.take,
+                count=counting_pass.run,
             )
             if settings.trace is not None:
-                self.ledger.traces.append(Trace(key, "head", "working tree", *turns.meter.trace()))
+                self.ledger.traces.append(Trace(key, "head", "working tree", *worker.meter.trace()))
         finally:
-            turns.meter.thaw()
+            worker.meter.thaw()
             self.progress.clear()
-        result = make_result(key, m.Called(workload.component, workload.unit, workload.items), solo)
-        result = replace(result, counting=counted_by([turns]))
+        result = make_result(key, m.Called(workload.component, workload.unit, workload.items), measured)
+        result = replace(result, counting=counted_by([worker]))
         verdict = self.ledger.judge(key, result, self.ledger.stored_policy(settings, settleable=False))
         outcome = self.ledger.enter(key, result, None, verdict, time.monotonic() - started_s)
         failure = failure_of(outcome, self.ledger)
@@ -66,8 +66,8 @@ class InlineEngine:
         return result
 
 
-class _InlineTurns:
-    """A meter of this process, taking turns by itself."""
+class _InlineWorker:
+    """A meter of this process, that measures by itself."""
 
     number = 0
     seed = 0
@@ -103,6 +103,9 @@ class _InlineTurns:
     def take(self, kind: SliceKind) -> SliceRecord:
         __tracebackhide__ = True
         return self.meter.take(kind)
+
+    def place(self, cpus: Collection[int]) -> None:
+        raise NotImplementedError("a worker in this process is not moved")
 
     def cpu_s(self) -> float:
         return 0.0  # nobody else has a turn to disturb

@@ -11,14 +11,15 @@ from pytest_rlperf.judge.blame import contributions, told
 from pytest_rlperf.judge.devices import other_device
 from pytest_rlperf.judge.live import PairLimits, judge_pairs
 from pytest_rlperf.judge.verdict import broken_rule
-from pytest_rlperf.measure.counting_pass import Census, counted_by
+from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.figures import device_notes
-from pytest_rlperf.measure.one_side import Solo
-from pytest_rlperf.measure.pairs import Duet, Duettist, Pair
+from pytest_rlperf.measure.one_side import SideMeasurement
+from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured
+from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import Contribution, Live, PairRecord, Policy, Reason, Result, Status, Verdict, log_ratios
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.pool import Crew, Opponent, check
-from pytest_rlperf.workers.process import Worker
+from pytest_rlperf.workers.pool import BaseSide, WorkerGroup
+from pytest_rlperf.workers.process import WorkerProcess
 
 UNPLACED_LEAST = 5
 COUNTED_PAIRS = 3
@@ -42,29 +43,29 @@ class Found:
     verdict: Verdict
 
 
-class Contest:
-    """Compares one test's head with ``opponent``, by time and by what ``census`` finds in the first pairs.
+class LiveComparison:
+    """Compares one test's head with ``base_side``, by time and by what ``counting_pass`` finds in the first pairs.
 
     ``show`` is told the step and about how many seconds are left.
     """
 
     def __init__(
         self,
-        crew: Crew,
-        opponent: Opponent,
+        group: WorkerGroup,
+        base_side: BaseSide,
         policy: Policy,
         limits: PairLimits,
-        census: Census,
+        counting_pass: CountingPass,
         show: Callable[[str, float], None],
     ) -> None:
-        self._crew = crew
-        self._opponent = opponent
+        self._group = group
+        self._opponent = base_side
         self._policy = policy
         self._limits = limits
-        self._census = census
+        self._counting_pass = counting_pass
         self._show = show
         self._verdict: Verdict | None = None
-        self._pairs: list[tuple[Worker, Worker]] = []
+        self._pairs: list[tuple[WorkerProcess, WorkerProcess]] = []
 
     def run(self, max_time_s: float) -> Found:
         """Measure and judge.
@@ -74,7 +75,7 @@ class Contest:
         """
         # Time is kept for a pair that confirms.
         least = self._limits.least + 1
-        duettist = Duettist(
+        measurement = PairedMeasurement(
             self._next_pair,
             self._is_content,
             self._show,
@@ -82,18 +83,18 @@ class Contest:
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=max_time_s,
         )
-        duet = duettist.measure()
+        measured = measurement.measure()
         assert self._verdict is not None
         sides = self._opponent.sides
         result, base = (
-            replace(_at_pace(make_result(self._crew.key, self._crew.called, side)), counting=counted_by(workers))
+            replace(_at_pace(make_result(self._group.key, self._group.called, side)), counting=counted_by(workers))
             for side, workers in (
-                (duet.head, [head for _, head in self._pairs]),
-                (duet.base, [base for base, _ in self._pairs]),
+                (measured.head, [head for _, head in self._pairs]),
+                (measured.base, [base for base, _ in self._pairs]),
             )
         )
-        parts, blame = _blame(duet, base, self._verdict)
-        live = Live(sides.base.label, sides.head.label, base, duet.pairs, parts, blame)
+        parts, blame = _blame(measured, base, self._verdict)
+        live = Live(sides.base.label, sides.head.label, base, measured.pairs, parts, blame)
         broken = broken_rule(result) or broken_rule(base)
         verdict = self._verdict
         elsewhere = other_device(base, result)
@@ -109,20 +110,20 @@ class Contest:
         started_s = time.monotonic()
         count = max(index + 1, self._limits.least)
         self._show("starting a pair" if index else "starting pairs", 0.0)
-        # Head's first: the first worker of a crew is the one that reports.
-        heads, bases = self._crew.engage((self._opponent.head, count), (self._opponent.base, count))
+        # Head's first: the first worker of a group is the one that reports.
+        heads, bases = self._group.engage((self._opponent.head, count), (self._opponent.base, count))
         base, head = bases[index], heads[index]
         check_s = check((base, head))
         self._refuse_other_work(base.called, head.called)
         may_differ = self._opponent.may_differ(base, head)
         if index < COUNTED_PAIRS:
-            self._census.take((head, base))
+            self._counting_pass.run((head, base))
         self._pairs.append((base, head))
         if not may_differ and not self._many_calls_may_differ(base, head):
             raise SameCode
         return Pair(base, head, check_s, time.monotonic() - started_s)
 
-    def _many_calls_may_differ(self, base: Worker, head: Worker) -> bool:
+    def _many_calls_may_differ(self, base: WorkerProcess, head: WorkerProcess) -> bool:
         """Whether what a pair runs may differ by what many calls have loaded, where the first has nothing that does."""
         for worker in (base, head):
             worker.warm_up(None, _MANY_CALLS_S, kernels=False)
@@ -156,17 +157,17 @@ def judge_records(records: Sequence[PairRecord], policy: Policy, limits: PairLim
     return judge_pairs(log_ratios(list(records)), policy, limits, base_call_s, final=final)
 
 
-def make_result(key: str, called: m.Called, solo: Solo) -> Result:
+def make_result(key: str, called: m.Called, measured: SideMeasurement) -> Result:
     """Return the result of a test from what its workers found."""
     return Result(
         nodeid=key,
         component=called.component,
         unit=called.unit,
-        items=statistics.fmean(worker.items_per_call for worker in solo.workers),
-        workers=solo.workers,
-        phases=solo.phases,
-        traced_call_s=solo.traced_call_s,
-        notes=(*solo.notes, *device_notes(solo.workers)),
+        items=statistics.fmean(worker.items_per_call for worker in measured.workers),
+        workers=measured.workers,
+        phases=measured.phases,
+        traced_call_s=measured.traced_call_s,
+        notes=(*measured.notes, *device_notes(measured.workers)),
     )
 
 
@@ -186,7 +187,7 @@ def _at_pace(result: Result) -> Result:
     return replace(result, phases=phases, traced_call_s=result.call_s)
 
 
-def _blame(duet: Duet, base: Result, verdict: Verdict) -> tuple[tuple[Contribution, ...], str]:
+def _blame(measured: PairsMeasured, base: Result, verdict: Verdict) -> tuple[tuple[Contribution, ...], str]:
     """Return what every phase adds to a change, and in words which carry it, where there is one."""
     if verdict.status not in (Status.SLOWER, Status.FASTER) or verdict.estimate is None:
         return (), ""
@@ -194,7 +195,7 @@ def _blame(duet: Duet, base: Result, verdict: Verdict) -> tuple[tuple[Contributi
     # The estimate says how long the calls are, traced turns what share of them a phase has.
     blocks = [
         (base_shares, {path: ratio * share for path, share in head_shares.items()})
-        for base_shares, head_shares in (block.shares() for block in duet.traced)
+        for base_shares, head_shares in (block.shares() for block in measured.traced)
     ]
     change_s = base.call_s * (ratio - 1)
     parts = contributions(blocks, base.call_s, change_s)

@@ -18,25 +18,25 @@ from pytest_rlperf.model import Project, Side, Sides
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.terminal import Progress
 from pytest_rlperf.run import diagnostics
-from pytest_rlperf.run.forwarding import Relay
+from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.one_test import Examination, failure_of, properties_of
 from pytest_rlperf.run.outcomes import Ledger
-from pytest_rlperf.run.selfcheck import SelfExamination
+from pytest_rlperf.run.selfcheck import SelfcheckOfTest
 from pytest_rlperf.run.stored_counts import tree_top
 from pytest_rlperf.sides.prepare import prepare_sides
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.pool import Crew, Opponent, Opponents, Pool
-from pytest_rlperf.workers.process import Launch, LeftEarlyError, Worker, WorkerLostError
+from pytest_rlperf.workers.pool import BaseSide, BaseSides, WorkerGroup, WorkerPool
+from pytest_rlperf.workers.process import Launch, LeftEarlyError, WorkerLostError, WorkerProcess
 
 _PATIENCE_LEAST_S = 10.0
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
 
 
-Examine = Callable[[Crew, Config, Callable[[str, float], None]], m.Conclude]
-"""Measures a crew's test under its settings, showing the step and the seconds left, and says how its call ends."""
+Examine = Callable[[WorkerGroup, Config, Callable[[str, float], None]], m.Conclude]
+"""Measures a group's test under its settings, showing the step and the seconds left, and says how its call ends."""
 
 
-class Coordinator:
+class TestLoop:
     """Runs measured tests in workers and reports them as if they had run here.
 
     ``path`` is sys.path as this process started; ``progress`` is told the test, the step and the seconds left.
@@ -54,7 +54,7 @@ class Coordinator:
         # It takes a second, and is shown in these places only.
         settings = ledger.settings
         self._explains = config.get_verbosity() > 0 or settings.json is not None or settings.html is not None
-        self.relay = Relay(config, progress.clear)
+        self.relay = ReportForwarder(config, progress.clear)
 
     def run(self, session: pytest.Session) -> None:
         """Run the session's tests, all of which are measured."""
@@ -62,7 +62,7 @@ class Coordinator:
         own = project.side("working tree", sys.executable, project.path, ())
         sides = self._sides_asked_for(project)
         heads = self._pool(self._launch("worker", own if sides is None else sides.head, sides, project))
-        opponents = Opponents(
+        base_sides = BaseSides(
             project,
             heads,
             own if sides is None else sides.head,
@@ -71,15 +71,15 @@ class Coordinator:
         )
         try:
             if self._ledger.settings.selfcheck:
-                twins = opponents.pool(self._launch("twin worker", own, None, project))
+                twins = base_sides.pool(self._launch("twin worker", own, None, project))
                 self._run_items(session, partial(self._check_self, heads, twins))
             else:
-                against = None if sides is None else self._meet(opponents, sides, session)
-                self._run_items(session, partial(self._compare, heads, opponents, against))
+                against = None if sides is None else self._meet(base_sides, sides, session)
+                self._run_items(session, partial(self._compare, heads, base_sides, against))
         finally:
             self._progress.clear()
             heads.close()
-            opponents.close()
+            base_sides.close()
 
     def _sides_asked_for(self, project: Project) -> Sides | None:
         """Prepare what --rlperf-against names; what cannot be had is a UsageError."""
@@ -95,19 +95,19 @@ class Coordinator:
         self._notes += sides.notes
         return sides
 
-    def _meet(self, opponents: Opponents, sides: Sides, session: pytest.Session) -> Opponent:
+    def _meet(self, base_sides: BaseSides, sides: Sides, session: pytest.Session) -> BaseSide:
         """Start what was asked to be compared with; where none of the tests runs there, that is a UsageError."""
-        opponent = opponents.meet(sides)
-        if not opponent.is_same_code:
+        base_side = base_sides.meet(sides)
+        if not base_side.is_same_code:
             self._progress.show(sides.base.label, "starting workers", 0.0)
-            opponent.head.start(1)
+            base_side.head.start(1)
             try:
-                opponent.check_collected([result_key(item) for item in session.items])
+                base_side.check_collected([result_key(item) for item in session.items])
             except (SideError, WorkerLostError) as error:
                 raise pytest.UsageError(f"--rlperf-against={self._ledger.settings.against}: {error}") from None
             finally:
                 self._progress.clear()
-        return opponent
+        return base_side
 
     def _run_items(self, session: pytest.Session, examine: Examine) -> None:
         limit_s = share_s(self._ledger.settings, len(session.items))
@@ -115,14 +115,14 @@ class Coordinator:
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
             self.relay.begin(item)
             settings = self._ledger.settings.for_test(item)
-            crew = Crew(
+            group = WorkerGroup(
                 result_key(item),
                 None if following is None else result_key(following),
                 max(_PATIENCE_LEAST_S, _PATIENCE * settings.max_time_s),
             )
             settings = replace(settings, max_time_s=min(settings.max_time_s, limit_s))
-            self._examine(crew, partial(examine, crew, settings, partial(self._progress.show, item.name)))
-            self.relay.finish(properties_of(self._ledger.outcomes.get(crew.key)))
+            self._examine(group, partial(examine, group, settings, partial(self._progress.show, item.name)))
+            self.relay.finish(properties_of(self._ledger.outcomes.get(group.key)))
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
@@ -131,52 +131,57 @@ class Coordinator:
 
     def _compare(
         self,
-        heads: Pool,
-        opponents: Opponents,
-        against: Opponent | None,
-        crew: Crew,
+        heads: WorkerPool,
+        base_sides: BaseSides,
+        against: BaseSide | None,
+        group: WorkerGroup,
         settings: Config,
         show: Callable[[str, float], None],
     ) -> m.Conclude:
         """Measure a test and compare it with what there is to compare with."""
-        outcome = Examination(crew, heads, opponents, against, self._ledger, settings, show).run()
+        outcome = Examination(group, heads, base_sides, against, self._ledger, settings, show).run()
         if outcome.result.measured and self._explains:
-            outcome = diagnostics.explain(crew, opponents, outcome, self._ledger, show)
+            outcome = diagnostics.explain(group, base_sides, outcome, self._ledger, show)
         if settings.trace is not None:
-            diagnostics.trace(crew, opponents, outcome, self._ledger, show)
+            diagnostics.trace(group, base_sides, outcome, self._ledger, show)
         return m.Conclude(outcome.result, failure_of(outcome, self._ledger))
 
     def _check_self(
-        self, heads: Pool, twins: Pool, crew: Crew, settings: Config, show: Callable[[str, float], None]
+        self,
+        heads: WorkerPool,
+        twins: WorkerPool,
+        group: WorkerGroup,
+        settings: Config,
+        show: Callable[[str, float], None],
     ) -> m.Conclude:
         """Compare a test with itself."""
         policy, limits = self._ledger.live_policy(settings), PairLimits(*settings.pairs)
-        found = SelfExamination(crew, heads, twins, policy, limits, show).run(settings.max_time_s, settings.slowdowns)
-        self._ledger.selfchecks[crew.key] = found
+        found = SelfcheckOfTest(group, heads, twins, policy, limits, show).run(settings.max_time_s, settings.slowdowns)
+        self._ledger.selfchecks[group.key] = found
         return m.Conclude(found.result, None)
 
-    def _examine(self, crew: Crew, examine: Callable[[], m.Conclude]) -> None:
+    def _examine(self, group: WorkerGroup, examine: Callable[[], m.Conclude]) -> None:
         """Run one test in every worker it needs, the first of which reports it."""
         try:
-            done = crew.conclude(examine())
+            done = group.conclude(examine())
             self._ledger.modules.update(done.modules)
         except LeftEarlyError as early:
             text = _departure(early)
-            missing = early.worker is crew.reporter and early.done.outcome == "missing"
+            missing = early.worker is group.reporter and early.done.outcome == "missing"
             if missing:
                 text = f"collected here, but not in the process that measures it: {early.done.text}"
-            self._give_up(crew, early.worker, text, missing=missing)
+            self._give_up(group, early.worker, text, missing=missing)
         except WorkerLostError as lost:
-            self._give_up(crew, lost.worker, str(lost))
+            self._give_up(group, lost.worker, str(lost))
         except MeasurementError as error:  # a worker could not even be started
-            self._give_up(crew, None, str(error))
+            self._give_up(group, None, str(error))
         except SideError as error:  # whatever else would be measured would be as wrong
             raise pytest.UsageError(f"--rlperf-against={self._ledger.settings.against}: {error}") from None
 
-    def _give_up(self, crew: Crew, culprit: Worker | None, text: str, *, missing: bool = False) -> None:
+    def _give_up(self, group: WorkerGroup, culprit: WorkerProcess | None, text: str, *, missing: bool = False) -> None:
         """End a test that ``culprit`` made impossible to measure, as an error of that test."""
-        crew.release()
-        reporter = crew.reporter or culprit
+        group.release()
+        reporter = group.reporter or culprit
         if reporter is None or not reporter.alive:
             self.relay.fabricate(text)
         elif reporter.running:
@@ -188,8 +193,8 @@ class Coordinator:
             self.relay.fabricate(text)
         # Otherwise the reporter has left by itself, and reported why.
 
-    def _pool(self, launch: Launch) -> Pool:
-        return Pool(launch, self.relay.forward)
+    def _pool(self, launch: Launch) -> WorkerPool:
+        return WorkerPool(launch, self.relay.forward)
 
     def _launch(self, name: str, side: Side, sides: Sides | None, project: Project) -> Launch:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")

@@ -8,38 +8,38 @@ from dataclasses import replace
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import PairLimits
-from pytest_rlperf.measure.counting_pass import Census, counted_by
-from pytest_rlperf.measure.one_side import WORKERS, expected_s, measure_solo
+from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
+from pytest_rlperf.measure.one_side import WORKERS, expected_s, measure_one_side
 from pytest_rlperf.model import Outcome, Reason, Result, Status, Verdict
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.rows import failure_text
-from pytest_rlperf.run.live_comparison import COUNTED_PAIRS, Contest, OtherWorkError, SameCode, make_result
+from pytest_rlperf.run.live_comparison import COUNTED_PAIRS, LiveComparison, OtherWorkError, SameCode, make_result
 from pytest_rlperf.run.outcomes import Ledger
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.pool import Crew, Opponent, Opponents, Pool
+from pytest_rlperf.workers.pool import BaseSide, BaseSides, WorkerGroup, WorkerPool
 from pytest_rlperf.workers.process import LeftEarlyError, WorkerLostError
 
 
 class Examination:
     """Measures and judges one test; ``show`` is told the step and about how many seconds are left.
 
-    ``against`` is the opponent that the user named, if any; otherwise what the baseline remembers may become one.
+    ``against`` is the base side that the user named, if any; otherwise what the baseline remembers may become one.
     """
 
     def __init__(
         self,
-        crew: Crew,
-        heads: Pool,
-        opponents: Opponents,
-        against: Opponent | None,
+        group: WorkerGroup,
+        heads: WorkerPool,
+        base_sides: BaseSides,
+        against: BaseSide | None,
         ledger: Ledger,
         settings: Config,
         show: Callable[[str, float], None],
     ) -> None:
-        self._crew = crew
+        self._group = group
         self._heads = heads
-        self._opponents = opponents
+        self._base_sides = base_sides
         self._against = against
         self._ledger = ledger
         self._settings = settings
@@ -50,61 +50,62 @@ class Examination:
         """Measure the test as it has to be, and enter its outcome."""
         if self._against is not None:
             return self._compare(self._against)
-        plan = self._ledger.plan(self._crew.key, self._settings)
-        opponent, obstacle = None, None
+        plan = self._ledger.plan(self._group.key, self._settings)
+        base_side, obstacle = None, None
         if plan.commit is not None and plan.at_once:
-            opponent, obstacle = self._find(plan.commit)
-            if opponent is not None and not opponent.is_same_code:
-                return self._settle(opponent, None)
-        result = self._solo()
+            base_side, obstacle = self._find(plan.commit)
+            if base_side is not None and not base_side.is_same_code:
+                return self._settle(base_side, None)
+        result = self._measure_one_side()
         settleable = plan.commit is not None and obstacle is None
         verdict = self._judge(result, settleable=settleable)
         settled = verdict.status is Status.SAME and not self._ledger.gates_outdated(result, self._settings)
         if settled or plan.commit is None:
             return self._enter_compared(result, verdict)
-        if opponent is None and obstacle is None:
-            opponent, obstacle = self._find(plan.commit)
-        if opponent is not None:
-            return self._settle(opponent, result)
+        if base_side is None and obstacle is None:
+            base_side, obstacle = self._find(plan.commit)
+        if base_side is not None:
+            return self._settle(base_side, result)
         return self._enter_unsettled(result, str(obstacle))
 
-    def _compare(self, opponent: Opponent) -> Outcome:
+    def _compare(self, base_side: BaseSide) -> Outcome:
         """Compare with what the user asked for."""
-        saved = self._solo() if self._settings.save else None
+        saved = self._measure_one_side() if self._settings.save else None
         try:
-            return self._contest(opponent, saved)
+            return self._compare_live(base_side, saved)
         except LeftEarlyError as early:
-            if not opponent.owns(early.worker):
+            if not base_side.owns(early.worker):
                 raise
-            self._crew.release()
-            result = saved or self._solo()
-            return self._enter(result, self._not_on_base(opponent, early))
+            self._group.release()
+            result = saved or self._measure_one_side()
+            return self._enter(result, self._not_on_base(base_side, early))
 
-    def _settle(self, opponent: Opponent, result: Result | None) -> Outcome:
+    def _settle(self, base_side: BaseSide, result: Result | None) -> Outcome:
         """Have live pairs decide what stored numbers cannot; where base will not run, the numbers are all there is."""
-        saved = self._solo() if result is None and self._settings.save else result
+        saved = self._measure_one_side() if result is None and self._settings.save else result
         try:
-            return self._contest(opponent, saved)
+            return self._compare_live(base_side, saved)
         except SideError as error:
-            self._opponents.give_up(opponent, error)
+            self._base_sides.give_up(base_side, error)
             obstacle = str(error)
         except (LeftEarlyError, WorkerLostError) as stopped:
-            if not opponent.owns(stopped.worker):
+            if not base_side.owns(stopped.worker):
                 raise
-            obstacle = f"on {opponent.sides.base.label}: {essence(str(stopped))}"
-        self._crew.release()
-        return self._enter_unsettled(saved or self._solo(), obstacle)
+            obstacle = f"on {base_side.sides.base.label}: {essence(str(stopped))}"
+        self._group.release()
+        return self._enter_unsettled(saved or self._measure_one_side(), obstacle)
 
-    def _contest(self, opponent: Opponent, saved: Result | None) -> Outcome:
+    def _compare_live(self, base_side: BaseSide, saved: Result | None) -> Outcome:
         """Compare live, unless it is the same code; ``saved`` are the figures to store, where there are such."""
-        base = opponent.sides.base.label
-        if opponent.is_same_code:
+        base = base_side.sides.base.label
+        if base_side.is_same_code:
             return self._same_code(f"same code as {base}", saved)
         policy = self._ledger.live_policy(self._settings)
         limits = PairLimits(*self._settings.pairs)
         try:
-            contest = Contest(self._crew, opponent, policy, limits, self._census(2 * COUNTED_PAIRS), self._show)
-            found = contest.run(self._settings.max_time_s)
+            counting = self._counting_pass(2 * COUNTED_PAIRS)
+            comparison = LiveComparison(self._group, base_side, policy, limits, counting, self._show)
+            found = comparison.run(self._settings.max_time_s)
         except OtherWorkError as other:
             return self._enter(
                 saved or self._unmeasured(), self._unjudged(Status.INCOMPARABLE, Reason("work", str(other)))
@@ -112,15 +113,15 @@ class Examination:
         except SameCode:
             return self._same_code(f"nothing that this test loads differs from {base}", saved)
         finally:
-            opponent.trim()
+            base_side.trim()
         keep = saved is not None and self._settings.save
         result = saved if keep and saved is not None else found.result
         verdict, cause = found.verdict, self._cause(saved)
         if verdict.status is Status.SAME and cause is not None:
             verdict = replace(verdict, reason=Reason("environment", f"the code is as fast as it was; {cause}"))
         verdict = self._ledger.with_counts(result, found.live.base, verdict, self._settings)
-        verdict = self._ledger.allow(self._crew.key, verdict, opponent.sides.commit)
-        return self._ledger.enter(self._crew.key, result, found.live, verdict, self._seconds())
+        verdict = self._ledger.allow(self._group.key, verdict, base_side.sides.commit)
+        return self._ledger.enter(self._group.key, result, found.live, verdict, self._seconds())
 
     def _cause(self, measured: Result | None) -> str | None:
         """Return what may have made stored numbers see a change where the code has none, if they do see one."""
@@ -128,7 +129,7 @@ class Examination:
             return None
         suspicion = self._judge(measured, settleable=True)
         suspicious = suspicion.suspect or suspicion.status is Status.FASTER
-        return self._ledger.environment(self._crew.key, suspicion) if suspicious else None
+        return self._ledger.environment(self._group.key, suspicion) if suspicious else None
 
     def _same_code(self, text: str, saved: Result | None) -> Outcome:
         """Enter a test whose sides do not differ."""
@@ -147,18 +148,18 @@ class Examination:
 
     def _unmeasured(self) -> Result:
         """Return a result without figures."""
-        (worker,) = self._crew.engage((self._heads, 1))[0]
+        (worker,) = self._group.engage((self._heads, 1))[0]
         called = worker.called
         assert called is not None
-        return Result(self._crew.key, called.component, called.unit, called.items, (), (), 0.0, ())
+        return Result(self._group.key, called.component, called.unit, called.items, (), (), 0.0, ())
 
-    def _not_on_base(self, opponent: Opponent, early: LeftEarlyError) -> Verdict:
+    def _not_on_base(self, base_side: BaseSide, early: LeftEarlyError) -> Verdict:
         """Say that base cannot run the test: NEW where a name is missing there, else INCOMPARABLE."""
         status = Status.NEW if early.done.name_missing else Status.INCOMPARABLE
         how = {"missing": "cannot be collected", "passed": "never calls its fixture"}
         did = how.get(early.done.outcome, early.done.outcome)
         said = f": {essence(early.done.text)}" if early.done.text.strip() else ""
-        return self._unjudged(status, Reason("base", f"on {opponent.sides.base.label} the test {did}{said}"))
+        return self._unjudged(status, Reason("base", f"on {base_side.sides.base.label} the test {did}{said}"))
 
     def _unjudged(self, status: Status, reason: Reason) -> Verdict:
         """Say why there is nothing to compare with."""
@@ -172,38 +173,38 @@ class Examination:
             accepted=self._settings.accept is not None,
         )
 
-    def _find(self, commit: str) -> tuple[Opponent | None, str | None]:
-        """Return the code of a commit as an opponent, or why it cannot be had."""
+    def _find(self, commit: str) -> tuple[BaseSide | None, str | None]:
+        """Return the code of a commit as a base side, or why it cannot be had."""
         try:
-            opponent = self._opponents.of_commit(commit, lambda step: self._show(step, 0.0))
-            if not opponent.is_same_code:
-                opponent.check_collected([self._crew.key])
+            base_side = self._base_sides.of_commit(commit, lambda step: self._show(step, 0.0))
+            if not base_side.is_same_code:
+                base_side.check_collected([self._group.key])
         except SideError as error:
             return None, str(error)
         except WorkerLostError as lost:
             return None, str(lost)
-        return opponent, None
+        return base_side, None
 
-    def _solo(self) -> Result:
+    def _measure_one_side(self) -> Result:
         """Measure the test by itself."""
         self._show("starting workers", expected_s(WORKERS))
-        (workers,) = self._crew.engage((self._heads, WORKERS))
-        solo = measure_solo(
+        (workers,) = self._group.engage((self._heads, WORKERS))
+        measured = measure_one_side(
             workers,
             self._settings.max_time_s,
             self._show,
-            long=self._ledger.told_by_mean(self._crew.key),
-            count=self._census(WORKERS).take,
+            long=self._ledger.told_by_mean(self._group.key),
+            count=self._counting_pass(WORKERS).run,
         )
-        return replace(make_result(self._crew.key, self._crew.called, solo), counting=counted_by(workers))
+        return replace(make_result(self._group.key, self._group.called, measured), counting=counted_by(workers))
 
-    def _census(self, workers: int) -> Census:
+    def _counting_pass(self, workers: int) -> CountingPass:
         asked = self._settings.counters
-        return Census(self._settings.max_time_s, workers, is_wanted=asked.are_counted, gates=bool(asked.gates))
+        return CountingPass(self._settings.max_time_s, workers, is_wanted=asked.are_counted, gates=bool(asked.gates))
 
     def _judge(self, result: Result, *, settleable: bool) -> Verdict:
         policy = self._ledger.stored_policy(self._settings, settleable=settleable)
-        return self._ledger.judge(self._crew.key, result, policy)
+        return self._ledger.judge(self._group.key, result, policy)
 
     def _enter_unsettled(self, result: Result, obstacle: str) -> Outcome:
         """Enter a test that live pairs should have decided, by its stored numbers."""
@@ -214,10 +215,12 @@ class Examination:
     def _enter_compared(self, result: Result, verdict: Verdict) -> Outcome:
         """Enter a test that was compared with stored numbers, by its counts too."""
         verdict = self._ledger.with_counts(result, None, verdict, self._settings)
-        return self._enter(result, self._ledger.allow(self._crew.key, verdict, self._ledger.commit_of(self._crew.key)))
+        return self._enter(
+            result, self._ledger.allow(self._group.key, verdict, self._ledger.commit_of(self._group.key))
+        )
 
     def _enter(self, result: Result, verdict: Verdict) -> Outcome:
-        return self._ledger.enter(self._crew.key, result, None, verdict, self._seconds())
+        return self._ledger.enter(self._group.key, result, None, verdict, self._seconds())
 
     def _seconds(self) -> float:
         return time.monotonic() - self._started_s

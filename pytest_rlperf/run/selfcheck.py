@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from pytest_rlperf.judge.live import PairLimits
-from pytest_rlperf.measure.pairs import Duettist, LiveTurns, Pair
+from pytest_rlperf.measure.pairs import Pair, PairedMeasurement
+from pytest_rlperf.measure.worker import Worker, check
 from pytest_rlperf.model import PairRecord, Policy, Result, Selfcheck, Trial, Verdict
 from pytest_rlperf.run.live_comparison import UNPLACED_LEAST, judge_records, make_result
-from pytest_rlperf.workers.pool import Crew, Pool, check
-from pytest_rlperf.workers.process import Worker
+from pytest_rlperf.workers.pool import WorkerGroup, WorkerPool
+from pytest_rlperf.workers.process import WorkerProcess
 
 
-class SelfExamination:
+class SelfcheckOfTest:
     """Compares one test with itself, unchanged and with known slowdowns; ``show`` is told the step and seconds left.
 
     Both sides run the same code in workers of their own. The trials of a test share their pairs: what two processes
@@ -22,14 +23,14 @@ class SelfExamination:
 
     def __init__(
         self,
-        crew: Crew,
-        heads: Pool,
-        twins: Pool,
+        group: WorkerGroup,
+        heads: WorkerPool,
+        twins: WorkerPool,
         policy: Policy,
         limits: PairLimits,
         show: Callable[[str, float], None],
     ) -> None:
-        self._crew = crew
+        self._group = group
         self._heads = heads
         self._twins = twins
         self._policy = policy
@@ -62,7 +63,7 @@ class SelfExamination:
             steps = _as_worker(pair.head).slow_down(slowdown, steps)
 
         name = f"{100 * slowdown:g} % slower" if slowdown else "unchanged"
-        duet = Duettist(
+        measured = PairedMeasurement(
             self._next_pair,
             is_content,
             lambda step, left_s: self._show(f"{name}, {step}", left_s),
@@ -72,19 +73,19 @@ class SelfExamination:
             before_turns=slow_down,
         ).measure()
         if self._result is None:
-            self._result = make_result(self._crew.key, self._crew.called, duet.head)
-        return Trial(slowdown, verdicts[-1], duet.pairs, time.monotonic() - started_s)
+            self._result = make_result(self._group.key, self._group.called, measured.head)
+        return Trial(slowdown, verdicts[-1], measured.pairs, time.monotonic() - started_s)
 
     def _next_pair(self, index: int) -> Pair:
         """Make the pair with ``index`` ready."""
         started_s = time.monotonic()
         count = max(index + 1, self._limits.least)
         self._show("starting workers", 0.0)
-        heads, twins = self._crew.engage((self._heads, count), (self._twins, count))
+        heads, twins = self._group.engage((self._heads, count), (self._twins, count))
         check_s = check((heads[index], twins[index]))
         return Pair(twins[index], heads[index], check_s, time.monotonic() - started_s)
 
 
-def _as_worker(turns: LiveTurns) -> Worker:
-    assert isinstance(turns, Worker)
+def _as_worker(turns: Worker) -> WorkerProcess:
+    assert isinstance(turns, WorkerProcess)
     return turns

@@ -6,22 +6,21 @@ import itertools
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TypeVar
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import Project, Side, Sides
 from pytest_rlperf.sides.prepare import commit_sides
 from pytest_rlperf.sides.verify import check_loaded
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.process import Launch, LeftEarlyError, Worker, WorkerLostError
+from pytest_rlperf.workers.process import Launch, WorkerLostError, WorkerProcess
 
 QUIT_LIMIT_S = 10.0
 WAITING_MOST = 5  # kept from test to test; more are ended with the test that needed them, as each takes its memory
 
 
-class Pool:
+class WorkerPool:
     """The workers of a session, kept alive from test to test; a lost one is replaced when it is next needed."""
 
     def __init__(self, launch: Launch, relay: Callable[[m.Reported | m.Warned], None]) -> None:
@@ -29,16 +28,16 @@ class Pool:
         self._relay = relay
         self._scratch = Path(tempfile.mkdtemp(prefix="rlperf-"))
         self._births = itertools.count()
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, WorkerProcess] = {}
 
     def start(self, count: int) -> None:
         """Start what is missing of ``count`` workers, all at once, and do not wait for them."""
         for number in range(count):
             if not self._is_usable(number):
                 scratch = self._scratch / f"worker{number}-{next(self._births)}"
-                self._workers[number] = Worker(number, self._launch, scratch, self._relay)
+                self._workers[number] = WorkerProcess(number, self._launch, scratch, self._relay)
 
-    def ensure(self, count: int) -> list[Worker]:
+    def ensure(self, count: int) -> list[WorkerProcess]:
         """Return ``count`` workers that have collected, starting those that are missing."""
         self.start(count)
         for number in range(count):
@@ -46,7 +45,7 @@ class Pool:
                 self._workers[number].wait_ready()
         return [self._workers[number] for number in range(count)]
 
-    def __contains__(self, worker: Worker) -> bool:
+    def __contains__(self, worker: WorkerProcess) -> bool:
         return any(worker is member for member in self._workers.values())
 
     def _is_usable(self, number: int) -> bool:
@@ -68,7 +67,7 @@ class Pool:
         self._workers.clear()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _end(self, workers: list[Worker]) -> None:
+    def _end(self, workers: list[WorkerProcess]) -> None:
         deadline = time.monotonic() + QUIT_LIMIT_S
         for worker in workers:
             if worker.alive:
@@ -77,11 +76,7 @@ class Pool:
             worker.end(max(0.0, deadline - time.monotonic()))
 
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
-
-
-class Crew:
+class WorkerGroup:
     """The workers engaged with one test, of whichever side; the first one engaged reports it.
 
     Each worker may take ``patience_s`` for any answer once its test has called an rlperf fixture.
@@ -89,12 +84,12 @@ class Crew:
 
     def __init__(self, key: str, next_key: str | None, patience_s: float) -> None:
         self.key = key
-        self.workers: list[Worker] = []
+        self.workers: list[WorkerProcess] = []
         self._next_key = next_key
         self._patience_s = patience_s
 
     @property
-    def reporter(self) -> Worker | None:
+    def reporter(self) -> WorkerProcess | None:
         """The worker whose test the user sees."""
         return self.workers[0] if self.workers else None
 
@@ -105,7 +100,7 @@ class Crew:
         assert self.reporter.called is not None
         return self.reporter.called
 
-    def engage(self, *wanted: tuple[Pool, int]) -> list[list[Worker]]:
+    def engage(self, *wanted: tuple[WorkerPool, int]) -> list[list[WorkerProcess]]:
         """Return the first so many workers of each pool, with the test at its call; what is missing starts at once."""
         for pool, count in wanted:
             pool.start(count)
@@ -138,38 +133,14 @@ class Crew:
                 continue  # one reason is enough; the pool replaces it
 
 
-def check(workers: Sequence[Worker]) -> float:
-    """Have those of ``workers`` that have not yet done it run their component once, and return the longest seconds."""
-    fresh = [worker for worker in workers if worker.checked_s is None]
-    for worker in fresh:
-        worker.start_check()
-    wait_all(fresh, Worker.wait_checked)
-    return max(worker.checked_s or 0.0 for worker in workers)
-
-
-def wait_all(workers: Sequence[Asked], wait: Callable[[Asked], Answer]) -> list[Answer]:
-    """Wait for the answer of every one of ``workers``; the first that has none is what is raised, in the end."""
-    __tracebackhide__ = True
-    failure: LeftEarlyError | WorkerLostError | None = None
-    answers = []
-    for worker in workers:  # all of them: an answer left unread would be taken for the next one's
-        try:
-            answers.append(wait(worker))
-        except (LeftEarlyError, WorkerLostError) as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    return answers
-
-
-MakePool = Callable[[Launch], Pool]
+MakePool = Callable[[Launch], WorkerPool]
 MakeLaunch = Callable[[str, Side, Sides | None], Launch]
 
 
-class Opponent:
+class BaseSide:
     """A base side, and the pools that a pair's workers come from."""
 
-    def __init__(self, sides: Sides, base: Pool, head: Pool) -> None:
+    def __init__(self, sides: Sides, base: WorkerPool, head: WorkerPool) -> None:
         self.sides = sides
         self.base = base
         self.head = head
@@ -179,7 +150,7 @@ class Opponent:
         """Whether both trees are equal."""
         return self.sides.changed is not None and not self.sides.changed
 
-    def owns(self, worker: Worker) -> bool:
+    def owns(self, worker: WorkerProcess) -> bool:
         """Whether ``worker`` is one of base's."""
         return worker in self.base
 
@@ -192,7 +163,7 @@ class Opponent:
                 f"nothing to compare with:\n{first.errors or 'no test of the same name is there'}"
             )
 
-    def may_differ(self, base: Worker, head: Worker) -> bool:
+    def may_differ(self, base: WorkerProcess, head: WorkerProcess) -> bool:
         """Verify what a pair has loaded so far; return whether it may differ.
 
         SideError where a side has loaded the other's.
@@ -206,29 +177,29 @@ class Opponent:
         self.head.trim()
 
 
-class Opponents:
-    """The opponents of a run, by the commit that a baseline names."""
+class BaseSides:
+    """The base sides of a run, by the commit that a baseline names."""
 
-    def __init__(self, project: Project, heads: Pool, own: Side, launch: MakeLaunch, make_pool: MakePool) -> None:
+    def __init__(self, project: Project, heads: WorkerPool, own: Side, launch: MakeLaunch, make_pool: MakePool) -> None:
         self._project = project
         self._heads = heads
         self._own = own
         self._launch = launch
         self._make_pool = make_pool
-        self._known: dict[str, Opponent | SideError] = {}
-        self._pools: list[Pool] = []
-        self._bases: list[Pool] = []
+        self._known: dict[str, BaseSide | SideError] = {}
+        self._pools: list[WorkerPool] = []
+        self._bases: list[WorkerPool] = []
 
-    def meet(self, sides: Sides) -> Opponent:
-        """Return the opponent that ``sides`` describe."""
+    def meet(self, sides: Sides) -> BaseSide:
+        """Return the base side that ``sides`` describe."""
         base = self.pool(self._launch("base worker", sides.base, sides))
         self._bases.append(base)
         alike = _starts(sides.head) == _starts(self._own)
         head = self._heads if alike else self.pool(self._launch("head worker", sides.head, sides))
-        return Opponent(sides, base, head)
+        return BaseSide(sides, base, head)
 
-    def of_commit(self, sha: str, progress: Callable[[str], None]) -> Opponent:
-        """Return the opponent that is the code of ``sha``; SideError where it cannot be had, every time."""
+    def of_commit(self, sha: str, progress: Callable[[str], None]) -> BaseSide:
+        """Return the base side that is the code of ``sha``; SideError where it cannot be had, every time."""
         if sha not in self._known:
             try:
                 self._known[sha] = self.meet(commit_sides(sha, self._project, progress))
@@ -239,14 +210,14 @@ class Opponents:
             raise found
         return found
 
-    def is_base(self, worker: Worker) -> bool:
+    def is_base(self, worker: WorkerProcess) -> bool:
         """Whether ``worker`` is one of a base side's."""
         return any(worker in base for base in self._bases)
 
-    def give_up(self, opponent: Opponent, error: SideError) -> None:
-        """Remember that ``opponent`` cannot be compared with after all."""
+    def give_up(self, base_side: BaseSide, error: SideError) -> None:
+        """Remember that ``base_side`` cannot be compared with after all."""
         for sha, known in self._known.items():
-            if known is opponent:
+            if known is base_side:
                 self._known[sha] = error
 
     def close(self) -> None:
@@ -254,7 +225,7 @@ class Opponents:
         for pool in self._pools:
             pool.close()
 
-    def pool(self, launch: Launch) -> Pool:
+    def pool(self, launch: Launch) -> WorkerPool:
         """Return a pool of workers that ends with the run."""
         pool = self._make_pool(launch)
         self._pools.append(pool)

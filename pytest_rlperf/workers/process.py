@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import psutil
 
 from pytest_rlperf.errors import MeasurementError
+from pytest_rlperf.measure.worker import WorkerStoppedError
 from pytest_rlperf.model import Shape, Side, SliceKind, SliceRecord, Tally, Warm
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.timers.process import VARIABLE
@@ -176,7 +177,7 @@ class Child:
         try:
             m.send(self._connection, message)
         except OSError:
-            raise ChildLostError(self._epitaph()) from None
+            raise ChildLostError(self._how_it_ended()) from None
 
     def receive(self, limit_s: float) -> m.FromWorker:
         """Return the next message that is an answer; relay what comes before it."""
@@ -190,13 +191,13 @@ class Child:
                     self._relay(message)
                     continue
             except (EOFError, OSError):
-                raise ChildLostError(self._epitaph()) from None
+                raise ChildLostError(self._how_it_ended()) from None
             except m.UnreadableError as error:
                 self.end(0)
                 raise ChildLostError(f"{self._name} sent what cannot be read: {error}") from None
             # A process the worker forked may hold the connection open after the worker's death.
             if self._process.poll() is not None and not self._connection.poll(0):
-                raise ChildLostError(self._epitaph())
+                raise ChildLostError(self._how_it_ended())
             if time.monotonic() > deadline:
                 raise ChildLostError(self._abort(limit_s))
 
@@ -221,7 +222,7 @@ class Child:
         self.end(0)
         return f"{self._name} did not answer within {limit_s:.0f} s and was ended{_HINT}.\n{stack or captured}"
 
-    def _epitaph(self) -> str:
+    def _how_it_ended(self) -> str:
         """Say how a dead worker ended, with its last output."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
@@ -273,24 +274,24 @@ Reply = TypeVar(
 )
 
 
-class WorkerLostError(Exception):
+class WorkerLostError(WorkerStoppedError):
     """A worker died, or did not answer in time and was ended; the text says how, with its last output."""
 
-    def __init__(self, worker: Worker, text: str) -> None:
+    def __init__(self, worker: WorkerProcess, text: str) -> None:
         super().__init__(text)
         self.worker = worker
 
 
-class LeftEarlyError(Exception):
+class LeftEarlyError(WorkerStoppedError):
     """A test ended in a worker before its measurement did: it was skipped, failed, or called nothing."""
 
-    def __init__(self, worker: Worker, done: m.Done) -> None:
+    def __init__(self, worker: WorkerProcess, done: m.Done) -> None:
         super().__init__(done.text)
         self.worker = worker
         self.done = done
 
 
-class Worker:
+class WorkerProcess:
     """One worker process, and the conversation with it about one test at a time.
 
     ``relay`` gets the reports and warnings that come between answers.

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Tally, Warm
+
+
+class FakeWorker:
+    """A worker of which a test overrides what it needs; the rest fails when it is used."""
+
+    number = 0
+    seed = 0
+    checked_s: float | None = None
+    tally: Tally | None = None
+
+    def start_check(self) -> None:
+        """Fail."""
+        raise AssertionError("this worker has nothing to check")
+
+    def wait_checked(self) -> tuple[float, float]:
+        """Fail."""
+        raise AssertionError("this worker has nothing to check")
+
+    def start_count(self, repetitions: int, limit_s: float) -> None:
+        """Fail."""
+        raise AssertionError("this worker counts nothing")
+
+    def wait_counted(self) -> Tally:
+        """Fail."""
+        raise AssertionError("this worker counts nothing")
+
+    def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
+        """Fail."""
+        raise AssertionError("this worker has nothing to warm up")
+
+    def place(self, cpus: Collection[int]) -> None:
+        """Fail."""
+        raise AssertionError("this worker stays where it is")
+
+    def take(self, kind: SliceKind) -> SliceRecord:
+        """Fail."""
+        raise AssertionError("this worker takes no slices")
+
+    def cpu_s(self) -> float:
+        """Return no time."""
+        return 0.0
