@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import builders
 import pytest
+from builders import git
 
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.judge.allowance import allow, unmatched_notes
@@ -21,17 +22,12 @@ from pytest_rlperf.model import (
     Allowance,
     Counting,
     Estimate,
-    Figures,
-    Machine,
     Outcome,
     PhaseCounts,
-    Provenance,
-    Reason,
     Result,
     Status,
     StoredResult,
     Verdict,
-    WorkerRecord,
 )
 from pytest_rlperf.model.judged import TRAILER
 from pytest_rlperf.options import read_config
@@ -43,14 +39,8 @@ from pytest_rlperf.run.outcomes import Ledger
 from pytest_rlperf.run.saving import save
 from pytest_rlperf.sides.git import parse_allowance, read_allowances
 
-SLOWER = Verdict(
-    status=Status.SLOWER,
-    reason=Reason("live", "4 live pairs"),
-    estimate=Estimate(1.08, 1.06, 1.10, 0.99, 1.06, 1.10),
-    smallest_seen=0.03,
-    suspect=True,
-    gated=True,
-    accepted=False,
+SLOWER = builders.verdict(
+    Status.SLOWER, 1.08, margin=0.02, code="live", message="4 live pairs", smallest_seen=0.03, suspect=True
 )
 KEY = "tests/test_perf.py::test_gae[128-8]"
 
@@ -61,14 +51,6 @@ def repository(tmp_path: Path) -> Path:
     git(tmp_path, "init", "-q")
     commit(tmp_path, "First\n\nRlperf-Accept: * <= +50% long ago")
     return tmp_path
-
-
-def git(directory: Path, *arguments: str) -> str:
-    """Run git in a directory, and return what it printed."""
-    who = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
-    return subprocess.run(
-        ["git", *who, *arguments], cwd=directory, check=True, capture_output=True, text=True
-    ).stdout.strip()
 
 
 def commit(directory: Path, message: str) -> str:
@@ -332,8 +314,8 @@ def test_a_trailer_that_fits_a_test_is_not(pattern: str) -> None:
 def stored_in(store: Store, session: str, relative: float, **changes: Any) -> StoredResult:
     """Store figures of one test, and return what the baseline then has of it."""
     result = replace(measured(relative), **changes)
-    provenance = Provenance(session * 40, None, False, f"2026-0{session}-01", {})
-    store.write(session, provenance, {KEY: StoredResult(result, session, None)})
+    provenance = builders.provenance(commit=session * 40, created=f"2026-0{session}-01")
+    store.write(session, provenance, {KEY: builders.stored(result, session)})
     baseline = store.read()
     assert baseline is not None
     return baseline.results[KEY]
@@ -341,15 +323,13 @@ def stored_in(store: Store, session: str, relative: float, **changes: Any) -> St
 
 def measured(relative: float, **changes: Any) -> Result:
     """Return figures of five workers, as multiples of the kernel."""
-    figures = Figures(1e-3, relative, relative)
-    worker = WorkerRecord(figures, figures, False, False, 8.0, 40, 400, 1.0, 0.0, 0, 1, 0)
-    return replace(Result(KEY, "gae", "transition", 8.0, (worker,) * 5, (), 0.0, ()), **changes)
+    return builders.result(KEY, workers=(builders.worker(1e-3, relative),) * 5, **changes)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """Return a store of baselines that has none yet."""
-    return Store(tmp_path, "default", Machine("Linux", "x86_64", "Made Up 9000", 4, "CPython 3.11", 1))
+    return Store(tmp_path, "default", builders.MACHINE)
 
 
 def test_small_steps_add_up(store: Store) -> None:
