@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import builders
 import pytest
 
 from pytest_rlperf.baseline.machine import this_machine
@@ -21,8 +22,6 @@ from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import Exit
 from pytest_rlperf.model import (
     Counting,
-    Estimate,
-    Figures,
     Fitness,
     Machine,
     Outcome,
@@ -33,16 +32,13 @@ from pytest_rlperf.model import (
     Result,
     Selfcheck,
     Status,
-    StoredResult,
-    Verdict,
-    WorkerRecord,
 )
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.units import round_significant
 
-HERE = Machine("Linux", "x86_64", "Made Up 9000", 4, "CPython 3.11", 1)
+HERE = builders.MACHINE
 THEN = Provenance("a" * 40, "b" * 40, dirty=False, created="2026-01-02T03:04:05+00:00", packages={"numpy": "2.1"})
 NOW = Provenance("c" * 40, "d" * 40, dirty=False, created="2026-02-03T04:05:06+00:00", packages={"numpy": "2.2"})
 UPDATE, SAMPLE = "tests/test_sac.py::test_update[256]", "tests/test_replay.py::test_sample"
@@ -54,22 +50,25 @@ def result(key: str, call_s: float, spread: float = 0.02, workers: int = 5, **ch
     """Return a result with a median of ``call_s``, workers as far apart as ``spread``, and two phases."""
     figures = [round_significant(call_s * (1 + spread * (index / (workers - 1) - 0.5))) for index in range(workers)]
     records = tuple(
-        WorkerRecord(one, one, False, False, 256.0, 40, 400, 1.0, 0.0, 0, 1, 0)
-        for one in (Figures(worker_s, round_significant(worker_s / 1e-3), 1.0) for worker_s in figures)
+        builders.worker(worker_s, round_significant(worker_s / 1e-3), 1.0, items_per_call=256.0) for worker_s in figures
     )
     own_s = min(0.4e-3, round_significant(call_s / 2))
     critic_s = round_significant(call_s - own_s)
     phases = (Phase("update", 1.0, call_s, own_s, "host"), Phase("update/critic", 2.0, critic_s, critic_s, "host"))
-    found = Result(key, "sac_update", "transition", 256.0, records, phases, call_s, ())
-    return replace(found, **changes)
+    fields: dict[str, Any] = {
+        "component": "sac_update",
+        "items": 256.0,
+        "workers": records,
+        "phases": phases,
+        "traced_call_s": call_s,
+    }
+    return builders.result(key, **(fields | changes))
 
 
 def outcome(found: Result, status: Status = Status.SAME, ratio: float | None = None, **changes: Any) -> Outcome:
     """Return a result's outcome, its verdict's fields in ``changes``."""
-    estimate = None if ratio is None else Estimate(ratio, ratio - 0.02, ratio + 0.02, 0.99, ratio - 0.01, ratio + 0.01)
-    stored = None if ratio is None else StoredResult(result(found.nodeid, found.call_s / ratio), "then", None)
-    verdict = Verdict(status, Reason("code", "because"), estimate, 0.2, suspect=False, gated=True, accepted=False)
-    return Outcome(found, stored, None, replace(verdict, **changes), 8.25)
+    before = None if ratio is None else result(found.nodeid, found.call_s / ratio)
+    return builders.outcome(found, builders.verdict(status, ratio, message="because", **changes), before)
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ def save(tmp_path: Path) -> Save:
 def stored(directory: Path, *results: Result, machine: Machine = HERE) -> Store:
     """Return a store that holds results of THEN."""
     store = Store(directory, "default", machine)
-    store.write("then", THEN, {one.nodeid: StoredResult(one, "then", None) for one in results})
+    store.write("then", THEN, {one.nodeid: builders.stored(one) for one in results})
     return store
 
 
@@ -369,7 +368,7 @@ def test_packages_of_a_baseline_are_those_of_all_its_sessions(
     """A later session that stored one test had loaded what that test needs, and the others their own."""
     store = stored(tmp_path / "b", result(UPDATE, 1e-3))
     later = replace(NOW, packages={"torch": "2.13.0"})
-    store.write("now", later, {SAMPLE: StoredResult(result(SAMPLE, 12e-6), "now", None)})
+    store.write("now", later, {SAMPLE: builders.stored(result(SAMPLE, 12e-6), "now")})
     run = save("run.json", outcome(result(UPDATE, 1e-3)), provenance=replace(NOW, packages={"numpy": "2.1"}))
     assert main(["diff", str(store.path), run]) == Exit.NOTHING_SLOWER
     out = capsys.readouterr().out
