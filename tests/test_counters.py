@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import builders
 import pytest
 from fake_worker import FakeWorker
 from virtual_gpu import VirtualGPU
@@ -20,19 +21,14 @@ from pytest_rlperf.model import (
     Count,
     CounterChange,
     Counting,
-    Estimate,
-    Figures,
     Machine,
     Outcome,
     PhaseCounts,
-    Provenance,
     Reason,
     Result,
     Status,
-    StoredResult,
     Tally,
     Verdict,
-    WorkerRecord,
     Workload,
 )
 from pytest_rlperf.options import Counters, parse_counters
@@ -472,8 +468,7 @@ def test_changes_are_said_by_phase() -> None:
 
 def verdict(status: Status, message: str = "why") -> Verdict:
     """Return what the time alone says."""
-    estimate = Estimate(1.01, 0.99, 1.03, 0.99, 0.99, 1.03)
-    return Verdict(status, Reason("code", message), estimate, 0.2, suspect=False, gated=True, accepted=False)
+    return builders.verdict(status, 1.01, margin=0.02, message=message)
 
 
 THEN = counting({WHOLE: {"ops": 9, "ops:aten::mm": 9, "syncs": 4}})
@@ -541,16 +536,15 @@ def test_what_does_not_gate_is_only_kept() -> None:
 
 # --------------------------------------------------------------------------- which stored counts
 
-HERE = Machine(system="Linux", arch="x86_64", cpu="Made Up 9000", cores=4, python="CPython 3.11", kernel=1)
+HERE = builders.MACHINE
 THERE = replace(HERE, cpu="Made Up 8000", cores=2)
-WORKER = WorkerRecord(Figures(1e-3, 1.0, 1.0), Figures(1e-3, 1.0, 1.0), False, False, 8.0, 4, 40, 1.0, 0.0, 0, 1, 0)
-RESULT = Result("t.py::test_a", "gae", "transition", 8.0, (WORKER,) * 5, (), 0.0, (), counting=THEN)
+RESULT = builders.result("t.py::test_a", counting=THEN)
 
 
 def baseline(machine: Machine, result: Result = RESULT, **packages: str) -> Baseline:
     """Return a baseline of one test."""
-    origin = Provenance(None, None, dirty=False, created="2026-01-02T03:04:05+00:00", packages=packages)
-    return Baseline(1, machine, {"s": origin}, {result.nodeid: StoredResult(result, "s", None)})
+    origin = builders.provenance(packages=packages)
+    return Baseline(1, machine, {"s": origin}, {result.nodeid: builders.stored(result, "s")})
 
 
 def recall(tmp_path: Path, own: Baseline | None, *others: Baseline, result: Result = RESULT) -> Remembered:
@@ -748,7 +742,7 @@ COUNTS = counting(
 
 def outcome(found: Verdict, counts: Counting | None = COUNTS) -> Outcome:
     """Return a measured test's outcome."""
-    return Outcome(replace(RESULT, counting=counts), StoredResult(RESULT, "s", None), None, found, 8.25)
+    return builders.outcome(replace(RESULT, counting=counts), found, RESULT)
 
 
 def test_changes_are_shown_below_a_test_that_is_the_same() -> None:
