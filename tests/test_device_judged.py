@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
+import builders
 import pytest
 from fake_worker import FakeWorker
 from virtual_gpu import VirtualGPU
@@ -29,20 +30,15 @@ from pytest_rlperf.model import (
     DeviceFigures,
     DeviceTimes,
     Disturbance,
-    Figures,
-    Outcome,
     Pace,
     Phase,
-    Reason,
     Result,
     Shape,
     SliceKind,
     SliceRecord,
     Status,
-    StoredResult,
     Verdict,
     Warm,
-    WorkerRecord,
 )
 from pytest_rlperf.report.device import comparable, device_lines
 from pytest_rlperf.run.live_comparison import make_result
@@ -78,31 +74,16 @@ TIMES = DeviceTimes(
 def result(device: DeviceFigures | None = FIGURES, times: DeviceTimes | None = TIMES) -> Result:
     """Return five workers' result, on a device or on the host."""
     workers = tuple(
-        WorkerRecord(
-            wall=Figures(1e-3 * value, value, value),
-            cpu=Figures(1e-3 * value, value, value),
-            long=False,
-            alone=False,
-            items_per_call=1.0,
-            slices=40,
-            calls=1000,
-            cpu_share=1.0,
-            idle_cpu_share=0.0,
-            collections=0,
-            threads=1,
-            seed=0,
-            device=device,
-        )
-        for value in (1.0, 1.01, 0.99, 1.02, 0.98)
+        builders.worker(1e-3 * value, value, calls=1000, device=device) for value in (1.0, 1.01, 0.99, 1.02, 0.98)
     )
     phases = (Phase("update", 1.0, 0.9e-3, 0.9e-3, "cuda:0", times),)
-    return Result("test_it.py::test_it", "sac_update", "update", 1.0, workers, phases, 1e-3, ())
+    return builders.result(component="sac_update", unit="update", workers=workers, phases=phases, traced_call_s=1e-3)
 
 
 def judge(base: Result, head: Result) -> Verdict:
     """Judge ``head`` against a stored ``base``."""
     policy = stored_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
-    return judge_stored(head, StoredResult(base, "then", None), [], policy)
+    return judge_stored(head, builders.stored(base), [], policy)
 
 
 def changed(**changes: object) -> Result:
@@ -182,8 +163,7 @@ def test_phases_recorded_by_waiting_are_compared_with_such_alone() -> None:
 
 def lines(of: Result) -> list[str]:
     """Return what is said of a result under -v."""
-    verdict = Verdict(Status.NEW, Reason("new", ""), None, None, suspect=False, gated=True, accepted=False)
-    return device_lines(Outcome(of, None, None, verdict, 1.0))
+    return device_lines(builders.outcome(of, builders.verdict(Status.NEW)))
 
 
 def test_the_report_says_both_paces_conditions_and_phases() -> None:
