@@ -19,22 +19,16 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import builders
 import pytest
 
 from pytest_rlperf.model import (
     Contribution,
-    Estimate,
-    Figures,
     Live,
     Machine,
     Outcome,
-    PairRecord,
     Phase,
-    Reason,
-    Result,
     Status,
-    Verdict,
-    WorkerRecord,
 )
 from pytest_rlperf.report import github_post
 from pytest_rlperf.report.github import (
@@ -71,22 +65,20 @@ def outcome(
     """Return an outcome of live pairs: 100 µs a call times ``ratio``, all that changed in one phase."""
     base_s = 100e-6
     call_s = base_s * (ratio or 1.0)
-    figures = Figures(call_s, 0.0, 0.0)
-    worker = WorkerRecord(figures, figures, False, False, 1.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+    worker = builders.worker(call_s, 0.0)
     phases = (Phase("gae", 1.0, call_s, 0.0, "host"), Phase("gae/scan", 1.0, call_s, call_s, "host"))
-    result = Result(f"tests/test_perf.py::{name}", "gae", "transition", 1.0, (worker,) * 4, phases, call_s, ())
-    verdict = Verdict(status, Reason(code, message), None, None, suspect=False, gated=gated, accepted=accepted)
+    result = builders.result(f"tests/test_perf.py::{name}", workers=(worker,) * 4, phases=phases, traced_call_s=call_s)
+    verdict = builders.verdict(status, code=code, message=message, smallest_seen=None, gated=gated, accepted=accepted)
     if ratio is None:
-        return Outcome(result, None, None, verdict, 1.0)
-    before = Figures(base_s, 0.0, 0.0)
-    pair = PairRecord(math.log(ratio), math.log(ratio), False, 10, worker, worker, 0, (0,), 1.0, 2.0)
-    base = replace(result, workers=(replace(worker, wall=before, cpu=before),) * 4)
+        return builders.outcome(result, verdict, seconds=1.0)
+    pair = builders.pair(math.log(ratio), worker, worker)
+    base = replace(result, workers=(builders.worker(base_s, 0.0),) * 4)
     change_s = call_s - base_s
     contributions = (Contribution("gae/scan", change_s),) if change_s else ()
     blame = "gae/scan +10 of +10 µs" if change_s > 0 else ""
     live = Live("main", "HEAD", base, (pair,) * 4, contributions, blame)
-    estimate = Estimate(ratio, ratio - 0.01, ratio + 0.014, 0.99, ratio, ratio)
-    return Outcome(result, None, live, replace(verdict, estimate=estimate), 1.0)
+    estimate = builders.estimate(ratio, high=ratio + 0.014, floor=ratio, ceiling=ratio)
+    return builders.outcome(result, replace(verdict, estimate=estimate), live=live, seconds=1.0)
 
 
 SLOWER = outcome("test_gae[128-8]", Status.SLOWER, 1.1)
