@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
 
 from pytest_rlperf.model import (
@@ -21,20 +22,15 @@ from pytest_rlperf.model import (
     Counting,
     DeviceFigures,
     DeviceTimes,
-    Estimate,
-    Figures,
     Live,
     Outcome,
     Pace,
-    PairRecord,
     Phase,
     PhaseCounts,
     Reason,
     Result,
     Share,
     Status,
-    StoredResult,
-    Verdict,
     WorkerRecord,
 )
 from pytest_rlperf.report.files import OutputError
@@ -94,8 +90,19 @@ class Page(HTMLParser):
 
 def worker(call_s: float, device: DeviceFigures | None = None) -> WorkerRecord:
     """Return a worker's figures by both clocks."""
-    figures = Figures(call_s, 0.0, 0.0)
-    return WorkerRecord(figures, figures, True, True, 256.0, 40, 400, 0.99, 0.01, 3, 2, 1000, device)
+    return builders.worker(
+        call_s,
+        0.0,
+        long=True,
+        alone=True,
+        items_per_call=256.0,
+        cpu_share=0.99,
+        idle_cpu_share=0.01,
+        collections=3,
+        threads=2,
+        seed=1000,
+        device=device,
+    )
 
 
 def phases(call_s: float, forward_s: float) -> tuple[Phase, ...]:
@@ -110,21 +117,35 @@ def phases(call_s: float, forward_s: float) -> tuple[Phase, ...]:
 def result(nodeid: str, call_s: float, pairs: int = 3, forward_s: float = 2e-3) -> Result:
     """Return what one side measured."""
     workers = tuple(worker(call_s * (1 + number / 1000)) for number in range(pairs))
-    return Result(nodeid, "sac_update", "update", 1.0, workers, phases(call_s, forward_s), call_s, ())
+    return builders.result(
+        nodeid,
+        component="sac_update",
+        unit="update",
+        workers=workers,
+        phases=phases(call_s, forward_s),
+        traced_call_s=call_s,
+    )
 
 
 def outcome(nodeid: str, status: Status = Status.SLOWER, *, gated: bool = True) -> Outcome:
     """Return the outcome of three live pairs, of which head is 10 % slower."""
     base, head = result(nodeid, 10e-3), result(nodeid, 11e-3, forward_s=3e-3)
     pairs = tuple(
-        PairRecord(math.log(1.1), math.log(1.1), True, 8, then, now, 0, (0, 1), 0.5, 2.0)
+        builders.pair(math.log(1.1), then, now, alone=True, blocks=8, cpus=(0, 1), setup_s=0.5)
         for then, now in zip(base.workers, head.workers, strict=True)
     )
     added = (Contribution("update/critic/forward", 0.9e-3), Contribution("", 0.1e-3))
     live = Live("main (0123456)", "HEAD", base, pairs, added, "update/critic/forward +0.9 of +1.0 ms")
-    estimate = Estimate(1.1, 1.08, 1.12, 0.99, 1.07, 1.13)
-    reason = Reason("live", "3 live pairs: over 3 %")
-    return Outcome(head, None, live, Verdict(status, reason, estimate, 0.04, True, gated, False), 8.25)
+    verdict = builders.verdict(
+        status,
+        code="live",
+        message="3 live pairs: over 3 %",
+        estimate=builders.estimate(1.1, 0.02, floor=1.07, ceiling=1.13),
+        smallest_seen=0.04,
+        suspect=True,
+        gated=gated,
+    )
+    return builders.outcome(head, verdict, live=live)
 
 
 def render(*outcomes: Outcome, summary: Summary = SUMMARY) -> str:
@@ -306,7 +327,7 @@ def test_stored_figures_are_told_without_pairs() -> None:
     """A comparison with a baseline has its interval, the processes of either session, and no colours of changes."""
     live = outcome("t.py::test_a")
     assert live.live is not None
-    page = parsed(replace(live, live=None, baseline=StoredResult(live.live.base, "then", None)))
+    page = parsed(replace(live, live=None, baseline=builders.stored(live.live.base)))
     assert page.data[0]["change"]["pairs"] == []
     assert [side["name"] for side in page.data[0]["times"]["sides"]] == ["baseline", "now"]
     assert page.data[0]["phases"]["colours"] == "No colours: phases are compared in live pairs only."
