@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import builders
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from scipy import stats
 
 from pytest_rlperf.judge.stats import welch
 from pytest_rlperf.judge.verdict import judge_stored, stored_policy
-from pytest_rlperf.model import Figures, Phase, Policy, Result, Status, StoredResult, Verdict, WorkerRecord
+from pytest_rlperf.model import Figures, Phase, Policy, Result, Status, Verdict
 
 figures = st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=8)
 
@@ -36,29 +37,20 @@ def result(
 ) -> Result:
     """Return a result of workers with these figures relative to kernels of 1 ms, the memory's ``memory`` ms."""
     workers = tuple(
-        WorkerRecord(
-            wall=Figures(value * 1e-3, value, value / memory),
-            cpu=Figures(value * 1e-3, value, value / memory),
-            long=False,
-            alone=False,
-            items_per_call=items,
-            slices=40,
-            calls=1000,
-            cpu_share=1.0,
-            idle_cpu_share=idle,
-            collections=0,
-            threads=1,
-            seed=index,
+        builders.worker(
+            value * 1e-3, value, value / memory, items_per_call=items, calls=1000, idle_cpu_share=idle, seed=index
         )
         for index, value in enumerate(relative)
     )
     phases = (Phase("work", 1.0, 0.9e-3, 0.9e-3, "host"),)
-    return Result("test_it.py::test_it", "vecenv_step", unit, items, workers, phases, 1e-3, ())
+    return builders.result(
+        component="vecenv_step", unit=unit, items=items, workers=workers, phases=phases, traced_call_s=1e-3
+    )
 
 
 def judge(base: Result, head: Result, rules: Policy | None = None) -> Verdict:
     """Judge ``head`` against a stored ``base``."""
-    return judge_stored(head, StoredResult(base, "then", None), [], rules or policy())
+    return judge_stored(head, builders.stored(base), [], rules or policy())
 
 
 BASE = result(1.00, 1.01, 0.99, 1.02, 0.98)
