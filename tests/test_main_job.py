@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
+from builders import git
 
 LONG_ENOUGH = "--rlperf-max-time=2.5"  # for five workers to tell a doubled GAE from noise
 FAILED, OK, USAGE = pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.OK, pytest.ExitCode.USAGE_ERROR
@@ -390,15 +391,6 @@ def test_figures_of_another_machine(pytester: pytest.Pytester, measured: Path) -
 
 
 # --------------------------------------------------------------------------- what is stored
-
-
-def git(directory: Path, *arguments: str) -> str:
-    """Run git in ``directory`` as somebody."""
-    identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(
-        ["git", *identity, "-C", str(directory), *arguments], capture_output=True, text=True, timeout=60, check=True
-    )
-    return done.stdout.strip()
 
 
 def test_a_subset_stores_only_what_it_measured(
