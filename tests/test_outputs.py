@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import builders
 import jsonschema  # type: ignore[import-untyped]
 import msgspec
 import pytest
@@ -24,21 +25,15 @@ from pytest_rlperf.devices import EventClock, Tape
 from pytest_rlperf.devices.tracing import HostTape, trace_call
 from pytest_rlperf.model import (
     CounterChange,
-    Estimate,
-    Figures,
     Fitness,
-    Machine,
     Mode,
     Outcome,
     Phase,
     Provenance,
-    Reason,
     Result,
     Selfcheck,
     Status,
-    StoredResult,
     Trial,
-    Verdict,
     WorkerRecord,
 )
 from pytest_rlperf.model.spans import Span, Trace
@@ -56,7 +51,7 @@ from pytest_rlperf.timers.scope import PROCESS
 SCHEMA_FILE = Path(__file__).parents[1] / "docs" / "schema" / "rlperf-run.schema.json"
 HOSTILE = "tests/a b.py::Test<b>::test_x[</script>|`@x`::set%0A\x1b[2J\u202e\ud800\n日本]"
 MS = 1e-3
-HERE = Machine("Linux", "x86_64", "Made Up 9000", 4, "CPython 3.11", 1, ("Made Up GPU",))
+HERE = replace(builders.MACHINE, accelerators=("Made Up GPU",))
 ORIGIN = Provenance("c" * 40, "t" * 40, dirty=False, created="2026-01-02T03:04:05+00:00", packages={"numpy": "2.1"})
 
 
@@ -64,17 +59,22 @@ def outcome(key: str = "tests/test_sac.py::test_update[256]", status: Status = S
     """Return a SAC update's outcome: five workers of 1.0 to 1.4 ms, 1.2 times what is stored."""
 
     def worker(call_s: float) -> WorkerRecord:
-        figures = Figures(call_s, call_s / MS, call_s / MS)
-        return WorkerRecord(figures, figures, False, False, 256.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+        return builders.worker(call_s, items_per_call=256.0)
 
     workers = tuple(worker(call_s) for call_s in (1.0 * MS, 1.1 * MS, 1.2 * MS, 1.3 * MS, 1.4 * MS))
     phases = (Phase("update", 1.0, 1.1 * MS, 0.5 * MS, "host"), Phase("update/critic", 2.0, 0.6 * MS, 0.6 * MS, "host"))
-    result = Result(key, "sac_update", "transition", 256.0, workers, phases, 1.2 * MS, ())
-    stored = replace(result, workers=(worker(1.0 * MS),) * 5)
-    estimate = Estimate(1.2, 1.1, 1.3, 0.99, 1.12, 1.28)
-    changes = (CounterChange("update/critic", "aten::mm", 12, 18),)
-    verdict = Verdict(status, Reason("stored", f"why\n{key}"), estimate, 0.2, True, True, False, changes)
-    return Outcome(result, StoredResult(stored, "then", None), None, verdict, 8.25)
+    result = builders.result(
+        key, component="sac_update", items=256.0, workers=workers, phases=phases, traced_call_s=1.2 * MS
+    )
+    verdict = builders.verdict(
+        status,
+        code="stored",
+        message=f"why\n{key}",
+        estimate=builders.estimate(1.2, 0.1, low=1.1, high=1.3, floor=1.12, ceiling=1.28),
+        suspect=True,
+        counters=(CounterChange("update/critic", "aten::mm", 12, 18),),
+    )
+    return builders.outcome(result, verdict, replace(result, workers=(worker(1.0 * MS),) * 5))
 
 
 def outcomes(*keys: str) -> dict[str, Outcome]:
