@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
+import builders
 import pytest
 
 from pytest_rlperf.baseline.store import Store
@@ -26,12 +27,9 @@ from pytest_rlperf.model import (
     DeviceFigures,
     DeviceTimes,
     Estimate,
-    Figures,
     Live,
-    Machine,
     Outcome,
     Pace,
-    PairRecord,
     Phase,
     PhaseCounts,
     Provenance,
@@ -39,9 +37,7 @@ from pytest_rlperf.model import (
     Result,
     Share,
     Status,
-    StoredResult,
     Verdict,
-    WorkerRecord,
 )
 from pytest_rlperf.model.spans import Span, Trace
 from pytest_rlperf.report.benchmark_json import benchmark_document
@@ -65,37 +61,39 @@ HOSTILE = (
     "\n::error::boo\r\x1b[2J\x07\x7f\u202e\u2028\ud800日本<!---->]]>"
 )
 KEY = "tests/test_sac.py::test_update[256]"
-HERE = Machine("Linux", "x86_64", "Made Up 9000", 4, "CPython 3.11", 1)
+HERE = builders.MACHINE
 ORIGIN = Provenance("c" * 40, "t" * 40, dirty=False, created="2026-01-02T03:04:05+00:00", packages={})
 MORE = CounterChange("update/critic", "ops:aten::mm", 12, 18)
 
 
 def measured(key: str = KEY, relative: float = 10.0) -> Result:
     """Return figures of five workers, which take so many milliseconds a call, as multiples of the kernel too."""
-    figures = Figures(relative * 1e-3, relative, relative)
-    worker = WorkerRecord(figures, figures, False, False, 1.0, 40, 400, 1.0, 0.0, 0, 1, 0)
-    phases = (Phase("update", 1.0, figures.call_s, figures.call_s, "host"),)
-    return Result(key, "sac_update", "update", 1.0, (worker,) * 5, phases, figures.call_s, ())
+    call_s = relative * 1e-3
+    return builders.result(
+        key,
+        component="sac_update",
+        unit="update",
+        workers=(builders.worker(call_s, relative),) * 5,
+        phases=(Phase("update", 1.0, call_s, call_s, "host"),),
+        traced_call_s=call_s,
+    )
 
 
 def verdict(status: Status, ratio: float, code: str = "stored") -> Verdict:
     """Return a gated verdict on a change of time."""
-    estimate = Estimate(ratio, ratio - 0.01, ratio + 0.01, 0.99, ratio - 0.01, ratio + 0.01)
-    return Verdict(status, Reason(code, "so it is"), estimate, 0.03, ratio > 1.03, gated=True, accepted=False)
+    return builders.verdict(status, ratio, code=code, message="so it is", smallest_seen=0.03, suspect=ratio > 1.03)
 
 
 def outcome(status: Status, ratio: float, key: str = KEY) -> Outcome:
     """Return an outcome of a comparison with a baseline."""
-    return Outcome(
-        measured(key, 10 * ratio), StoredResult(measured(key), "then", None), None, verdict(status, ratio), 3.0
-    )
+    return builders.outcome(measured(key, 10 * ratio), verdict(status, ratio), measured(key), seconds=3.0)
 
 
 def live(found: Outcome) -> Outcome:
     """Return the outcome as live pairs give it, without a baseline."""
     assert found.baseline is not None
     base = found.baseline.result
-    pair = PairRecord(0.1, 0.1, False, 10, base.workers[0], found.result.workers[0], 0, (0,), 1.0, 2.0)
+    pair = builders.pair(0.1, base.workers[0], found.result.workers[0])
     sides = Live("main", "HEAD", base, (pair,) * 3, (Contribution("update", 1e-3),), "update +1.0 of +1.0 ms")
     return replace(found, baseline=None, live=sides)
 
@@ -197,7 +195,7 @@ def printed(outcomes: Sequence[Outcome], directory: Path, *arguments: str) -> st
 
 def shown_baseline(outcomes: Sequence[Outcome], directory: Path) -> str:
     """Return what `rlperf show` says of a baseline made of the outcomes."""
-    results = {one.result.nodeid: StoredResult(one.result, "now", None) for one in outcomes}
+    results = {one.result.nodeid: builders.stored(one.result, "now") for one in outcomes}
     Store(directory, "default", HERE).write("now", ORIGIN, results)
     return printed(outcomes, directory, "show", str(directory / "default"), "-v")
 
@@ -356,7 +354,7 @@ def test_small_steps_are_told_since_the_first(report: Report, tmp_path: Path) ->
     store = Store(tmp_path / "baselines", "default", HERE)
     for number, relative in enumerate((10.0, 10.2, 10.4), 1):
         session = replace(ORIGIN, commit=f"{number}" * 40, created=f"2026-0{number}-01T00:00:00+00:00")
-        store.write(f"{number}", session, {KEY: StoredResult(measured(KEY, relative), f"{number}", None)})
+        store.write(f"{number}", session, {KEY: builders.stored(measured(KEY, relative), f"{number}")})
     baseline = store.read()
     assert baseline is not None
     now, stored = measured(KEY, 10.6), baseline.results[KEY]
