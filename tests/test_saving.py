@@ -6,26 +6,19 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 
+import builders
 import pytest
 
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.judge.saying import without_advice
-from pytest_rlperf.model import Allowance, Estimate, Figures, Outcome, Reason, Result, Status, Verdict, WorkerRecord
+from pytest_rlperf.model import Allowance, Outcome, Reason, Status, Verdict
 from pytest_rlperf.options import read_config
 from pytest_rlperf.run.outcomes import Ledger
 from pytest_rlperf.run.saving import save
 
 NewLedger = Callable[..., Ledger]
 
-SAME = Verdict(
-    status=Status.SAME,
-    reason=Reason("stored", "stored numbers certify less than ±3 %"),
-    estimate=Estimate(1.0, 0.99, 1.01, 0.99, 0.99, 1.01),
-    smallest_seen=0.2,
-    suspect=False,
-    gated=True,
-    accepted=False,
-)
+SAME = builders.verdict(Status.SAME, 1.0, code="stored", message="stored numbers certify less than ±3 %")
 NEW = replace(SAME, status=Status.NEW, reason=Reason("new", "no baseline yet: nothing to compare with"), estimate=None)
 SLOWER = replace(SAME, status=Status.SLOWER, suspect=True)
 SUSPECT = replace(SAME, status=Status.UNDECIDED, suspect=True)
@@ -45,24 +38,9 @@ def enter(
     ledger: Ledger, name: str, verdict: Verdict, call_s: float = 1e-3, workers: int = 5, idle: float = 0.0
 ) -> Outcome:
     """Enter a test with figures that tell it from other runs' of it."""
-    figures = Figures(call_s, 100 * call_s, 50 * call_s)
-    worker = WorkerRecord(
-        wall=figures,
-        cpu=figures,
-        long=False,
-        alone=False,
-        items_per_call=8.0,
-        slices=12,
-        calls=100,
-        cpu_share=1.0,
-        idle_cpu_share=idle,
-        collections=0,
-        threads=1,
-        seed=1000,
-    )
+    worker = builders.worker(call_s, 100 * call_s, 50 * call_s, idle_cpu_share=idle)
     key = f"test_it.py::{name}"
-    result = Result(key, "gae", "transition", 8.0, (worker,) * workers, (), 0.0, ())
-    return ledger.enter(key, result, None, verdict, 1.0)
+    return ledger.enter(key, builders.result(key, workers=(worker,) * workers), None, verdict, 1.0)
 
 
 def stored_ms(ledger: Ledger) -> dict[str, float]:
