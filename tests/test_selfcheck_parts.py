@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import builders
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -22,23 +23,18 @@ from pytest_rlperf.measure.slices import Clocks, Meter
 from pytest_rlperf.measure.slowdown import slowed, steps_for
 from pytest_rlperf.model import (
     Contribution,
-    Estimate,
-    Figures,
     Fitness,
     Live,
     Machine,
     Outcome,
     PairRecord,
     Phase,
-    Reason,
     Result,
     Selfcheck,
     SliceKind,
     Status,
-    StoredResult,
     Trial,
     Verdict,
-    WorkerRecord,
     Workload,
 )
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
@@ -388,26 +384,42 @@ def test_sizing_a_slowdown_leaves_no_items_to_the_next_slice(monkeypatch: pytest
 # --------------------------------------------------------------------------- what is concluded
 
 
-FIGURES = Figures(1e-3, 0.0, 0.0)
-WORKER = WorkerRecord(FIGURES, FIGURES, False, False, 4.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+WORKER = builders.worker(relative=0.0, items_per_call=4.0)
 PHASES = (Phase("work", 1.0, 0.9e-3, 0.9e-3, "host"),)
 
 
 def result(name: str = "test_step", call_s: float = 1e-3) -> Result:
     """Return a result of a few workers."""
-    worker = replace(WORKER, wall=replace(FIGURES, call_s=call_s))
-    return Result(f"tests/test_env.py::{name}", "callable", "thing", 4.0, (worker,) * 3, PHASES, call_s, ())
+    worker = replace(WORKER, wall=replace(WORKER.wall, call_s=call_s))
+    return builders.result(
+        f"tests/test_env.py::{name}",
+        component="callable",
+        unit="thing",
+        items=4.0,
+        workers=(worker,) * 3,
+        phases=PHASES,
+        traced_call_s=call_s,
+    )
 
 
 def verdict(status: Status, ratio: float | None = None) -> Verdict:
     """Return a verdict with an estimate, or without one."""
-    estimate = None if ratio is None else Estimate(ratio, ratio - 0.01, ratio + 0.01, 0.99, ratio - 0.01, ratio + 0.01)
-    return Verdict(status, Reason("live", "why"), estimate, 0.03, suspect=False, gated=True, accepted=False)
+    return builders.verdict(status, ratio, code="live", smallest_seen=0.03)
 
 
 def pair(log_ratio: float, setup_s: float = 1.0, seconds: float = 1.5) -> PairRecord:
     """Return a pair that found so much."""
-    return PairRecord(log_ratio, log_ratio / 2, False, 20, WORKER, WORKER, 1, (1,), setup_s, seconds)
+    return builders.pair(
+        log_ratio,
+        WORKER,
+        WORKER,
+        cpu_log_ratio=log_ratio / 2,
+        blocks=20,
+        placed=1,
+        cpus=(1,),
+        setup_s=setup_s,
+        seconds=seconds,
+    )
 
 
 def trial(share: float, status: Status, ratio: float | None = None) -> Trial:
@@ -674,7 +686,7 @@ def test_a_live_run_reads_back() -> None:
 
 def test_stored_and_unmeasured_outcomes_read_back() -> None:
     """A stored comparison has its baseline's figure and no pairs; what was not measured has no figure at all."""
-    stored = Outcome(result(), StoredResult(result(call_s=0.9e-3), "then", None), None, verdict(SAME, 1.1), 8.0)
+    stored = builders.outcome(result(), verdict(SAME, 1.1), result(call_s=0.9e-3), seconds=8.0)
     unmeasured = Outcome(replace(result(), workers=()), None, None, verdict(SAME), 0.1)
     found = read(run_document(MACHINE, {"a": stored, "b": unmeasured}, [], []))["tests"]
     assert (found["a"]["live"], found["a"]["base_call_s"]) == (None, 0.9e-3)
