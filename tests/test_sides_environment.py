@@ -17,6 +17,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
+from builders import git
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, Project, Side, Sides
@@ -252,11 +253,6 @@ def test_unknown_package_is_an_error(tree: Path) -> None:
 
 
 # --------------------------------------------------------------------------- why to build
-
-
-def git(tree: Path, *arguments: str) -> None:
-    """Run git in a tree."""
-    subprocess.run(["git", "-C", str(tree), *arguments], check=True, capture_output=True, timeout=60)
 
 
 @pytest.mark.parametrize(
