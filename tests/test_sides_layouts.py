@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import git
 
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides.build import is_satisfied, run_pip
@@ -218,12 +219,6 @@ LAYOUTS = {
         place="libs/one",
     ),
 }
-
-
-def git(top: Path, *arguments: str) -> None:
-    """Run git in a tree."""
-    identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
-    subprocess.run(["git", *identity, *arguments], cwd=top, check=True, capture_output=True, timeout=60)
 
 
 def write(top: Path, layout: Layout, side: str) -> None:
