@@ -13,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import builders
 import pytest
+from builders import git
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +29,6 @@ from pytest_rlperf.model import (
     Counting,
     DeviceTimes,
     Figures,
-    Machine,
     Phase,
     PhaseCounts,
     Provenance,
@@ -37,9 +38,9 @@ from pytest_rlperf.model import (
     WorkerRecord,
 )
 
-HERE = Machine(system="Linux", arch="x86_64", cpu="Made Up 9000", cores=4, python="CPython 3.11", kernel=1)
+HERE = builders.MACHINE
 ELSEWHERE = replace(HERE, cpu="Made Up 8000", cores=2)
-ORIGIN = Provenance(commit=None, tree=None, dirty=False, created="2026-01-02T03:04:05+00:00", packages={"numpy": "2"})
+ORIGIN = builders.provenance(packages={"numpy": "2"})
 
 
 def provenance(root: Path, baseline_dir: Path, modules: list[str]) -> Provenance:
@@ -50,37 +51,19 @@ def provenance(root: Path, baseline_dir: Path, modules: list[str]) -> Provenance
 
 def worker(call_s: float, **changes: Any) -> WorkerRecord:
     """Return a worker's figures, those in ``changes`` set."""
-    figures = Figures(call_s, relative=20.5, relative_memory=0.25)
-    record = WorkerRecord(
-        wall=figures,
-        cpu=figures,
-        long=False,
-        alone=False,
-        items_per_call=8.0,
-        slices=12,
-        calls=100,
-        cpu_share=1.0,
-        idle_cpu_share=0.0,
-        collections=1,
-        threads=1,
-        seed=1000,
-    )
-    return replace(record, **changes)
+    fields: dict[str, Any] = {"items_per_call": 8.0, "slices": 12, "calls": 100, "collections": 1, "seed": 1000}
+    return builders.worker(call_s, 20.5, 0.25, **(fields | changes))
 
 
 def stored(key: str, session: str = "s", accepted: Acceptance | None = None, **changes: Any) -> StoredResult:
     """Return an entry for ``key`` with five workers and one phase, ``changes`` set in its result."""
-    result = Result(
-        nodeid=key,
-        component="gae",
-        unit="transition",
-        items=8.0,
-        workers=tuple(worker(call_s) for call_s in (0.001, 0.00101, 0.00102, 0.00103, 0.00104)),
-        phases=(Phase("gae", 1.0, 0.001, 0.001, "host"),),
-        traced_call_s=0.0011,
-        notes=(),
-    )
-    return StoredResult(replace(result, **changes), session, accepted)
+    fields: dict[str, Any] = {
+        "items": 8.0,
+        "workers": tuple(worker(call_s) for call_s in (0.001, 0.00101, 0.00102, 0.00103, 0.00104)),
+        "phases": (Phase("gae", 1.0, 0.001, 0.001, "host"),),
+        "traced_call_s": 0.0011,
+    }
+    return builders.stored(builders.result(key, **(fields | changes)), session, accepted=accepted)
 
 
 @pytest.fixture
@@ -375,7 +358,7 @@ def test_any_result_survives_the_file(entries: dict[str, Result]) -> None:
     """Whatever was measured reads back, to five significant digits, and once read it is stored exactly."""
     with tempfile.TemporaryDirectory() as directory:
         store = Store(Path(directory), "default", HERE)
-        store.write("s", ORIGIN, {key: StoredResult(result, "s", None) for key, result in entries.items()})
+        store.write("s", ORIGIN, {key: builders.stored(result, "s") for key, result in entries.items()})
         baseline = store.read()
         assert baseline is not None
         assert set(baseline.results) == set(entries)
@@ -573,15 +556,6 @@ def test_machines_in_words() -> None:
 
 
 # --------------------------------------------------------------------------- provenance
-
-
-def git(directory: Path, *arguments: str) -> str:
-    """Run git in ``directory`` as somebody."""
-    identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(
-        ["git", *identity, "-C", str(directory), *arguments], capture_output=True, text=True, timeout=60, check=True
-    )
-    return done.stdout.strip()
 
 
 @pytest.fixture
