@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import builders
 import pytest
 
 from pytest_rlperf.cli import main
-from pytest_rlperf.model import Figures, Outcome, Reason, Result, Status, Verdict, WorkerRecord
+from pytest_rlperf.model import Outcome, Status
 from pytest_rlperf.report.matrix import render_matrix
 from pytest_rlperf.suite.libraries import BASIS, LIBRARIES, Library, libraries_with
 
@@ -23,11 +24,7 @@ NOT_THERE = "skipped: skrl is not installed: pip install 'skrl[torch]'"
 
 def outcome(key: str, items_per_s: float, status: Status = Status.NEW) -> Outcome:
     """Return an outcome of so much throughput."""
-    figures = Figures(1 / items_per_s, 1.0, 1.0)
-    worker = WorkerRecord(figures, figures, False, False, 1.0, 40, 400, 1.0, 0.0, 0, 1, 0)
-    result = Result(key, "gae", "transition", 1.0, (worker,) * 5, (), 0.0, ())
-    verdict = Verdict(status, Reason("code", "why"), None, None, suspect=False, gated=True, accepted=False)
-    return Outcome(result, None, None, verdict, 5.0)
+    return builders.outcome(builders.result(key, 1 / items_per_s), builders.verdict(status), seconds=5.0)
 
 
 # --------------------------------------------------------------------------- the table
