@@ -7,21 +7,16 @@ import itertools
 import re
 from dataclasses import replace
 
+import builders
 import pytest
 
 from pytest_rlperf.model import (
     Creep,
     Estimate,
-    Figures,
     Outcome,
     Phase,
     Provenance,
-    Reason,
-    Result,
     Status,
-    StoredResult,
-    Verdict,
-    WorkerRecord,
 )
 from pytest_rlperf.report.rows import failure_text, origin_text, phase_rows, phases_note
 from pytest_rlperf.report.summary import Summary, next_commands
@@ -30,26 +25,27 @@ from pytest_rlperf.report.terminal import LiveLine, render_summary
 
 def outcome(name: str, status: Status, call_s: float, ratio: float | None = None, message: str = "why") -> Outcome:
     """Return an outcome of a SAC update with a small tree."""
-    figures = Figures(call_s, call_s / 1e-3, call_s / 1e-3)
-    worker = WorkerRecord(figures, figures, False, False, 256.0, 40, 400, 1.0, 0.0, 0, 1, 0)
+    worker = builders.worker(call_s, items_per_call=256.0)
     phases = (
         Phase("sac_update", 1.0, 0.98 * call_s, 0.08 * call_s, "host"),
         Phase("sac_update/critic", 1.0, 0.5 * call_s, 0.2 * call_s, "host"),
         Phase("sac_update/critic/backward", 2.0, 0.3 * call_s, 0.3 * call_s, "host"),
         Phase("sac_update/actor", 1.0, 0.4 * call_s, 0.4 * call_s, "host"),
     )
-    result = Result(
-        f"tests/perf/test_sac.py::{name}", "sac_update", "transition", 256.0, (worker,) * 5, phases, call_s, ()
+    result = builders.result(
+        f"tests/perf/test_sac.py::{name}",
+        component="sac_update",
+        items=256.0,
+        workers=(worker,) * 5,
+        phases=phases,
+        traced_call_s=call_s,
     )
-    stored, estimate = None, None
+    before, estimate = None, None
     if ratio is not None:
-        before = replace(
-            result, workers=(replace(worker, wall=replace(figures, call_s=call_s / ratio)),) * 5, phases=()
-        )
-        stored = StoredResult(before, "then", None)
+        then = replace(worker, wall=replace(worker.wall, call_s=call_s / ratio))
+        before = replace(result, workers=(then,) * 5, phases=())
         estimate = Estimate(ratio, ratio * 0.96, ratio * 1.04, 0.99, ratio * 0.97, ratio * 1.03)
-    verdict = Verdict(status, Reason("code", message), estimate, 0.2, suspect=False, gated=True, accepted=False)
-    return Outcome(result, stored, None, verdict, 8.25)
+    return builders.outcome(result, builders.verdict(status, message=message, estimate=estimate), before)
 
 
 SUMMARY = Summary(
