@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import git
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
@@ -175,13 +176,6 @@ def script(path: Path, command: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{command}\n", encoding="utf-8")
     path.chmod(0o755)
-
-
-def git(directory: Path, *arguments: str) -> str:
-    """Run git and return what it says."""
-    options = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main")
-    done = subprocess.run(["git", *options, *arguments], cwd=directory, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def scratch(directory: Path, change: Mapping[str, str], message: str = "change", max_time: float = 2) -> Path:
