@@ -262,7 +262,7 @@ OPTIONS = (
            "how phases on an accelerator are told: by events, or by sync, which waits for the device at every edge and "
            "destroys the overlap (default: events)"),
     Option("trace", "--rlperf-trace", False, False, parse_path, None, "DIR",
-           "write one call of each test and side for Perfetto and speedscope"),
+           "write one call of each test and side as a Chrome trace, for Perfetto and speedscope"),
     Option("min_change_s", None, False, True, parse_duration, 0.0, None,
            "an absolute time per call: a smaller change never fails"),
     Option("gate", None, False, True, parse_flag, True, None,

@@ -533,12 +533,12 @@ def changed(document: dict[str, Any], *path: str | int, to: Any) -> dict[str, An
         # not a file of timers at all
         (b"", "cannot be read: it is empty; it was cut off"),
         (b" \n ", "it is empty"),
-        (b"hello\nworld\n", "this text is in no format of timers that is read here; read are pytest-rlperf's JSON"),
-        (b'{"a": 1}', "this JSON is in no format of timers that is read here; read are .*Sample Factory's text"),
-        (b"[]", "this JSON is in no format"),
-        (b"[[1]]", "this JSON is in no format"),
-        (b"[2024-01-01 10:00:00,123][00123] started\n", "this text is in no format"),
-        (b'"text"', "this text is in no format"),
+        (b"hello\nworld\n", "this text is in none of the formats that can be read; those are pytest-rlperf's JSON"),
+        (b'{"a": 1}', "this JSON is in none of the formats that can be read; those are .*Sample Factory's text"),
+        (b"[]", "this JSON is in none of the formats"),
+        (b"[[1]]", "this JSON is in none of the formats"),
+        (b"[2024-01-01 10:00:00,123][00123] started\n", "this text is in none of the formats"),
+        (b'"text"', "this text is in none of the formats"),
         (b"{}\n\xff\xfe", r"line 2: byte 3 is not UTF-8: invalid start byte"),
         (b"\x80\x04\x95", "line 1: byte 0 is not UTF-8"),
         (b"\x1f\x8bnot really", "the gzip data are damaged"),
@@ -717,5 +717,5 @@ def test_one_tree_is_asked_of_our_json() -> None:
     """What two processes exchange is our own JSON of one tree, nothing else."""
     with pytest.raises(TimerFileError, match="the text holds 2 trees, expected one"):
         traces.tree_from_json(traces.write([chain(1), chain(1)], "json"))
-    with pytest.raises(TimerFileError, match="worker 3 cannot be read: this JSON is in no format"):
+    with pytest.raises(TimerFileError, match="worker 3 cannot be read: this JSON is in none of the formats"):
         traces.tree_from_json(traces.write([chain(1)], "mlagents"), "worker 3")

@@ -42,11 +42,12 @@ from pytest_rlperf.report.files import OutputError, check_directory, check_file,
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.reading import ReadingError, RunFile, SelfcheckFile, parse
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
-from pytest_rlperf.report.trace import perfetto_document, speedscope_document, write_traces
+from pytest_rlperf.report.trace import write_traces
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import recording_into
 from pytest_rlperf.timers.scope import PROCESS
+from pytest_rlperf.traces.chrome import write_spans
 
 SCHEMA_FILE = Path(__file__).parents[1] / "docs" / "schema" / "rlperf-run.schema.json"
 HOSTILE = "tests/a b.py::Test<b>::test_x[</script>|`@x`::set%0A\x1b[2J\u202e\ud800\n日本]"
@@ -240,8 +241,7 @@ TRACE = Trace(
 
 def test_perfetto_gets_a_thread_for_each_track() -> None:
     """Times are microseconds; the device is below the host; what would not nest is on a further track."""
-    document = perfetto_document(TRACE)
-    events = document["traceEvents"]
+    events = json.loads(write_spans(TRACE))["traceEvents"]
     threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert threads == {1: "host", 2: "cuda:0, stream 7", 3: "cuda:0, stream 7 (2)"}
     bars = [(e["tid"], e["name"], e["ts"], e["dur"], e["args"]["path"]) for e in events if e["ph"] == "X"]
@@ -255,55 +255,24 @@ def test_perfetto_gets_a_thread_for_each_track() -> None:
     ]
 
 
-def test_speedscope_gets_a_profile_for_each_track() -> None:
-    """Openings and closings pair up in the order of time, in nanoseconds."""
-    document = speedscope_document(TRACE)
-    frames = [frame["name"] for frame in document["shared"]["frames"]]
-    told = {
-        profile["name"]: [(event["type"], event["at"], frames[event["frame"]]) for event in profile["events"]]
-        for profile in document["profiles"]
-    }
-    assert told == {
-        "host": [
-            ("O", 0, "call"),
-            ("O", 1_000_000, "update"),
-            ("O", 2_000_000, "critic"),
-            ("C", 3_000_000, "critic"),
-            ("C", 5_000_000, "update"),
-            ("C", 6_000_000, "call"),
-        ],
-        "cuda:0, stream 7": [
-            ("O", 2_000_000, "update"),
-            ("O", 2_500_000, "critic"),
-            ("C", 4_000_000, "critic"),
-            ("C", 6_000_000, "update"),
-        ],
-        "cuda:0, stream 7 (2)": [("O", 3_000_000, "copy"), ("C", 5_000_000, "copy")],
-    }
-
-
 def test_traces_read_back_as_trees(tmp_path: Path) -> None:
-    """Both files are what `rlperf tree` reads; their names are plain whatever the test's id is."""
+    """The files are what `rlperf tree` reads; their names are plain whatever the test's id is."""
     paths = write_traces(tmp_path / "new" / "traces", [TRACE, replace(TRACE, side="base")])
     stem = file_stem(HOSTILE)
-    assert [path.name for path in paths] == [
-        f"{stem}.{side}.{tool}.json" for side in ("head", "base") for tool in ("perfetto", "speedscope")
-    ]
+    assert [path.name for path in paths] == [f"{stem}.{side}.perfetto.json" for side in ("head", "base")]
     assert all(part.isascii() and part.isprintable() and part == Path(part).name for part in (p.name for p in paths))
-    for path in paths[:2]:
-        host, device, further = traces.read(path)
-        assert host.at("call", "update", "critic").total_ns == 1_000_000
-        assert device.at("update", "critic").total_ns == 1_500_000
-        assert further.at("copy").total_ns == 2_000_000
+    host, device, further = traces.read(paths[0])
+    assert host.at("call", "update", "critic").total_ns == 1_000_000
+    assert device.at("update", "critic").total_ns == 1_500_000
+    assert further.at("copy").total_ns == 2_000_000
     assert "\\\\x1b[2J" in paths[0].read_text(encoding="utf-8")
     assert "\\\\ud800" in paths[0].read_text(encoding="utf-8")
 
 
 def test_trace_of_nothing_is_a_file_all_the_same() -> None:
     """A test without phases has an empty trace, not a broken one."""
-    empty = replace(TRACE, spans=())
-    assert [event["name"] for event in perfetto_document(empty)["traceEvents"]] == ["process_name"]
-    assert speedscope_document(empty)["profiles"] == []
+    events = json.loads(write_spans(replace(TRACE, spans=())))["traceEvents"]
+    assert [event["name"] for event in events] == ["process_name"]
 
 
 def test_file_names_tell_tests_apart() -> None:

@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any
 
+from pytest_rlperf.traces.mlagents import gauge_document, node_document, root_document
+
 TIMER_FORMAT_VERSION = "0.1.0"
 
 
@@ -78,7 +80,7 @@ class GaugeNode:
 
     def as_dict(self) -> dict[str, float]:
         """Return what JSON has of it."""
-        return {"value": self.value, "min": self.min_value, "max": self.max_value, "count": self.count}
+        return gauge_document(self.value, self.min_value, self.max_value, self.count)
 
     def copy(self) -> GaugeNode:
         """Return another one that has seen the same."""
@@ -138,13 +140,9 @@ class TimerStack:
         if node is not None:
             return _document(node)
         root = self.get_root()
-        head: dict[str, Any] = {"name": "root"}
-        if self.gauges:
-            head["gauges"] = self._get_gauges()
         if self.metadata:
             self.metadata["end_time_seconds"] = str(int(time.time()))
-            head["metadata"] = dict(self.metadata)
-        return head | _document(root)
+        return root_document("root", self._get_gauges(), self.metadata, _document(root))
 
     def set_gauge(self, name: str, value: float) -> None:
         """Set a gauge, unless the value is not a number."""
@@ -171,18 +169,8 @@ class TimerStack:
 
 
 def _document(node: TimerNode) -> dict[str, Any]:
-    total = node.total
-    found: dict[str, Any] = {"total": total, "count": node.count}
-    if node.is_parallel:
-        found["is_parallel"] = True
-    if not node.children:
-        found["self"] = total if total > 0.0 else 0.0
-        return found
-    children = {}
+    children = {name: _document(child) for name, child in node.children.copy().items()}  # a thread may be adding some
     below = 0.0
-    for name, child in node.children.copy().items():  # which may be growing in a thread of its own
-        children[name] = seen = _document(child)
-        below += seen["total"]
-    found["self"] = total - below if total > below else 0.0
-    found["children"] = children
-    return found
+    for child in children.values():
+        below += child["total"]  # not sum(), which rounds otherwise from Python 3.12 on
+    return node_document(node.total, node.count, node.total - below, children, is_parallel=node.is_parallel)

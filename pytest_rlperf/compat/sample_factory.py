@@ -19,12 +19,13 @@ import copyreg
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from time import perf_counter as _clock
 from typing import Any, cast
 
 from pytest_rlperf import model
 from pytest_rlperf.model import Mode, TimerTree
+from pytest_rlperf.traces.sample_factory import tree_text
 
 _SUM, _LAST, _MEAN = Mode  # looked up once: members of an enum are slow to find
 LEAST_S = 1e-8  # what any entry comes to at least, so that values can be divided by
@@ -206,7 +207,7 @@ class Timing(dict[Any, Any]):
     def tree_str(self) -> str:
         """Return the tree, one line for the leaves of a level and then one for each of its other paths."""
         with self._lock:
-            return "\n".join([f"{self.get('_name')} tree view:", *_lines(self._root.children.values(), "")])
+            return tree_text(self.get("_name"), self._root, _below, _entry)
 
     __str__ = tree_str
 
@@ -248,15 +249,12 @@ def _text(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def _lines(nodes: Iterable[_Node], indent: str) -> Iterator[str]:
-    nodes = tuple(nodes)
-    leaves = [f"{node.key}: {_text(node.value)}" for node in nodes if not node.children]
-    if leaves:
-        yield indent + ", ".join(leaves)
-    for node in nodes:
-        if node.children:
-            yield f"{indent}{node.key}: {_text(node.value)}"
-            yield from _lines(node.children.values(), indent + "  ")
+def _below(node: _Node) -> tuple[_Node, ...]:
+    return tuple(node.children.values())
+
+
+def _entry(node: _Node) -> str:
+    return f"{node.key}: {_text(node.value)}"
 
 
 def _frozen(node: _Node, open_s: dict[_Node, float]) -> model.Timing:

@@ -13,7 +13,7 @@ from pytest_rlperf.model import Mode, TimerTree, Timing
 from pytest_rlperf.report.fitting import fitting
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.traces.building import levels
-from pytest_rlperf.traces.layout import laid_out
+from pytest_rlperf.traces.timeline import laid_out
 
 _NARROWEST_NAME = 16
 _NAME_TO_KEEP = 24  # columns of figures go before a longer name is cut to less

@@ -16,7 +16,7 @@ __all__ = ["FORMATS", "Format", "parse", "read", "tree_from_json", "tree_to_json
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file: what it is called, and what knows, reads and writes it."""
+    """A kind of file: its title in messages, and the functions that recognise, read and write it."""
 
     title: str
     recognises: Callable[[Document], bool]
@@ -24,7 +24,7 @@ class Format:
     write: Callable[[Sequence[TimerTree]], str]
 
 
-# In the order in which they are tried: the ones that name themselves first.
+# In the order in which they are tried: formats that name themselves come first.
 FORMATS = {
     "json": Format("pytest-rlperf's JSON of timers", own.recognises, own.read, own.write),
     "speedscope": Format("speedscope's JSON", speedscope.recognises, speedscope.read, speedscope.write),
@@ -37,7 +37,7 @@ FORMATS = {
 
 
 def read(path: str | Path) -> list[TimerTree]:
-    """Return the trees of a file, whose format its content tells; TimerFileError where it cannot be read."""
+    """Return the trees of a file, in the format that its content shows; TimerFileError where it cannot be read."""
     try:
         data = Path(path).read_bytes()
     except (OSError, ValueError) as error:
@@ -47,7 +47,7 @@ def read(path: str | Path) -> list[TimerTree]:
 
 
 def parse(data: bytes, source: str) -> list[TimerTree]:
-    """Return the trees in ``data``; TimerFileError, which calls it ``source``, where there are none to be read."""
+    """Return the trees in ``data``; TimerFileError, with the name ``source``, where there are none."""
     return _read(data, source, FORMATS.values())
 
 
@@ -60,7 +60,7 @@ def _read(data: bytes, source: str, forms: Collection[Format]) -> list[TimerTree
             what = "text" if document.item is None else "JSON"
             *others, last = (form.title for form in forms)
             known = f"{', '.join(others)} and {last}" if others else last
-            raise Malformed(f"this {what} is in no format of timers that is read here", f"read are {known}")
+            raise Malformed(f"this {what} is in none of the formats that can be read", f"those are {known}")
         title = f" as {form.title}"
         return form.read(document)
     except Malformed as malformed:
@@ -80,12 +80,12 @@ def write(trees: Sequence[TimerTree], name: str) -> str:
 
 
 def tree_to_json(tree: TimerTree) -> str:
-    """Return one tree as our own JSON, with all there is in it."""
+    """Return one tree as our own JSON, which keeps everything in it."""
     return write([tree], "json")
 
 
 def tree_from_json(text: str | bytes, source: str = "the text") -> TimerTree:
-    """Return the one tree that :func:`tree_to_json` wrote; TimerFileError, which calls it ``source``, for all else."""
+    """Return the one tree that :func:`tree_to_json` wrote; TimerFileError, with the name ``source``, otherwise."""
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     trees = _read(data, source, [FORMATS["json"]])
     if len(trees) != 1:

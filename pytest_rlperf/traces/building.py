@@ -1,4 +1,4 @@
-"""Trees in the making, and ways through finished ones that no depth can exhaust."""
+"""Trees under construction, and walks through finished trees that no depth can exhaust."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pytest_rlperf.model import Mode, Timing
 from pytest_rlperf.traces.reading import Malformed
 
-# Python's stack holds about a thousand calls; whoever is given a tree may walk it in the plain, recursive way.
+# Python's stack holds about a thousand calls; callers may walk a tree recursively.
 DEEPEST = 500
 
 
@@ -45,7 +45,7 @@ class Draft:
         self.last_ns = took_ns
 
     def frozen(self) -> Timing:
-        """Return this and everything below as it is now."""
+        """Return this timing and everything below it, as of now."""
         order = [self]
         for draft in order:
             order.extend(draft.children)
@@ -67,7 +67,7 @@ class Draft:
 
 
 def check_depth(depth: int, place: str) -> None:
-    """Raise Malformed where ``depth`` is more than a tree may have."""
+    """Raise Malformed where ``depth`` is more than DEEPEST."""
     if depth > DEEPEST:
         raise Malformed(f"{place}: the tree is nested more than {DEEPEST} deep", "keep fewer levels")
 

@@ -1,12 +1,13 @@
-"""Chrome's trace events, which Perfetto shows and torch's profiler writes.
+"""Chrome's trace events, which Perfetto and speedscope show and torch's profiler writes.
 
-Complete events (``X``) and pairs of ``B`` and ``E`` make one tree for each thread, nested by time; other events are
-passed over. Times are microseconds, read to the nanosecond.
+Reading: complete events (``X``) and pairs of ``B`` and ``E`` make one tree for each thread, nested by time; other
+events are skipped. Times are microseconds, read to the nanosecond.
 
-A tree that is written is one process, its children one after the other within their parent and parallel ones on
-threads of their own. The bars show sums, not when something happened; a bar is as long as its children where they
-took longer in all. The exact figures are in ``args``, gauges, metadata and workers in ``otherData``, so that what we
-wrote reads back as it was.
+Writing: :func:`write` makes each tree a process, with its children one after the other within their parent and
+parallel ones on threads of their own. Such bars show sums, not when something happened; a bar is as long as its
+children where they took longer together. ``args`` hold the exact figures, ``otherData`` the gauges, metadata and
+workers, so that our own files read back without loss. :func:`write_spans` writes one call's spans, whose bars show
+when each one ran.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_rlperf.model import TimerTree
+from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.traces.building import Draft, planted
-from pytest_rlperf.traces.layout import laid_out
 from pytest_rlperf.traces.own import (
     NAME,
     VERSION,
@@ -29,7 +30,7 @@ from pytest_rlperf.traces.own import (
     read_metadata,
 )
 from pytest_rlperf.traces.reading import Document, Item, Malformed
-from pytest_rlperf.traces.spans import Interval, nested
+from pytest_rlperf.traces.timeline import Interval, by_track, laid_out, nested
 
 _US = 1000
 _Thread = tuple[str, str]
@@ -95,7 +96,7 @@ def _label(item: Item | None) -> str:
 
 
 def _note_name(event: Item, names: dict[tuple[str, ...], str]) -> None:
-    """Remember what a process or a thread is called."""
+    """Remember the name of a process or a thread."""
     kind, args = event.get("name"), event.get("args")
     if kind is None or args is None or kind.value not in ("process_name", "thread_name"):
         return
@@ -117,7 +118,7 @@ def _complete(index: int, event: Item) -> Interval:
 
 
 def _paired(halves: list[tuple[int, int, Item]]) -> Iterator[Interval]:
-    """Yield what each B and its E make of one thread, in the order of time."""
+    """Yield one thread's pairs of B and E as intervals, in the order of time."""
     open_: list[tuple[int, int, Item]] = []
     for half in sorted(halves, key=lambda half: half[:2]):
         end_ns, closed, event = half
@@ -173,40 +174,57 @@ def _rows(events: Item) -> dict[int, list[tuple[int, Draft, str]]]:
 
 
 def write(trees: Sequence[TimerTree]) -> str:
-    """Return trees as a Chrome trace; nothing is lost to our own reader, others see sums laid end to end."""
+    """Return trees as a Chrome trace; our own reader loses nothing, other readers see sums laid end to end."""
     events: list[dict[str, Any]] = []
     heads: list[dict[str, Any]] = []
     for tree in trees:
         _add(tree, None, events, heads)
-    document = {
-        "traceEvents": events,
-        "displayTimeUnit": "ms",
-        "otherData": {NAME: {"version": VERSION, "trees": heads}},
-    }
-    return json.dumps(document, allow_nan=False) + "\n"
+    return _document(events, "ms", {NAME: {"version": VERSION, "trees": heads}})
 
 
 def _add(tree: TimerTree, above: int | None, events: list[dict[str, Any]], heads: list[dict[str, Any]]) -> None:
     """Add a tree as a process, and its workers as processes after it."""
     pid = len(heads) + 1
     heads.append({"pid": pid, **({} if above is None else {"worker_of": above}), **extras(tree)})
-    events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": tree.name}})
+    events.append(_meta("process_name", pid, 0, name=tree.name))
     tracks: set[int] = set()
-    for span in laid_out(tree.root):
-        if span.track not in tracks:
-            tracks.add(span.track)
-            label = {"name": span.timing.name}
-            events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": span.track, "args": label})
-        events.append(
-            {
-                "ph": "X",
-                "name": span.timing.name,
-                "pid": pid,
-                "tid": span.track,
-                "ts": span.start_ns / _US,
-                "dur": span.length_ns / _US,
-                "args": {"depth": span.depth, **figures(span.timing)},
-            }
-        )
+    for bar in laid_out(tree.root):
+        if bar.track not in tracks:
+            tracks.add(bar.track)
+            events.append(_meta("thread_name", pid, bar.track, name=bar.timing.name))
+        exact = {"depth": bar.depth, **figures(bar.timing)}
+        events.append(_event(bar.timing.name, pid, bar.track, (bar.start_ns, bar.length_ns), exact))
     for worker in tree.workers:
         _add(worker, pid, events, heads)
+
+
+def write_spans(trace: Trace) -> str:
+    """Return one call's spans as a Chrome trace: one process, and a thread for each track in the order of the spans."""
+    process = f"{trace.nodeid} ({trace.side}: {trace.label})"
+    events = [_meta("process_name", 1, 0, name=process)]
+    for tid, (track, spans) in enumerate(by_track(trace.spans).items(), 1):
+        # Viewers sort threads by name by default; here the host comes first and its devices below it.
+        events += [_meta("thread_name", 1, tid, name=track), _meta("thread_sort_index", 1, tid, sort_index=tid)]
+        events += [
+            {**_event(one.name, 1, tid, (one.start_ns, one.end_ns - one.start_ns), {"path": one.path}), "cat": "phase"}
+            for one in spans
+        ]
+    facts = {"test": trace.nodeid, "side": trace.side, "label": trace.label, "notes": list(trace.notes)}
+    return _document(events, "ns", facts)
+
+
+def _meta(kind: str, pid: int, tid: int, **args: str | int) -> dict[str, Any]:
+    """Return an event that describes a process or a thread."""
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}
+
+
+def _event(name: str, pid: int, tid: int, extent_ns: tuple[int, int], args: dict[str, Any]) -> dict[str, Any]:
+    """Return a complete event of that start and length."""
+    start_ns, length_ns = extent_ns
+    times = {"ts": start_ns / _US, "dur": length_ns / _US}
+    return {"ph": "X", "name": name, "pid": pid, "tid": tid, **times, "args": args}
+
+
+def _document(events: list[dict[str, Any]], unit: str, other: dict[str, Any]) -> str:
+    document = {"traceEvents": events, "displayTimeUnit": unit, "otherData": other}
+    return json.dumps(document, allow_nan=False) + "\n"

@@ -1,14 +1,14 @@
-"""ML-Agents' JSON, as its ``get_timer_tree`` and the ``timers.json`` of its trainers have it.
+"""ML-Agents' JSON: the format of its ``get_timer_tree`` and of the ``timers.json`` that its trainers write.
 
 Times are seconds as doubles, exact to the nanosecond up to 97 days. ML-Agents counts parallel children as part of
-their parent's time; ``self``, which follows from the rest, is written that way and not read.
+their parent's time; ``self`` is written by that rule and ignored on reading, as it follows from the rest.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_rlperf.errors import TimerFileError
@@ -21,7 +21,7 @@ _S = 1_000_000_000
 
 
 def recognises(document: Document) -> bool:
-    """Whether this looks like a tree of ML-Agents."""
+    """Whether this looks like a tree of ML-Agents: an object with a total and a count."""
     return {"total", "count"} <= document.top.keys()
 
 
@@ -59,8 +59,8 @@ def _gauge(item: Item) -> Gauge:
 def write(trees: Sequence[TimerTree]) -> str:
     """Return one tree as ML-Agents' JSON; TimerFileError where there are several, which it cannot hold.
 
-    Lost are extremes, last and recent entries, modes, gauges that are no number and workers by themselves. Children
-    of one parent that share a name become one.
+    Extremes, last and recent entries, modes, gauges that are no number and workers are lost. Children of one parent
+    that share a name are merged.
     """
     if len(trees) != 1:
         raise TimerFileError(
@@ -71,18 +71,13 @@ def write(trees: Sequence[TimerTree]) -> str:
 
 
 def document(tree: TimerTree) -> dict[str, Any]:
-    """Return a tree as the dictionary that ML-Agents' ``get_timer_tree`` returns; what is lost is as with ``write``."""
-    head: dict[str, Any] = {"name": tree.name}
+    """Return a tree as the dictionary that ML-Agents' ``get_timer_tree`` returns; :func:`write` lists what is lost."""
     gauges = {
-        name: {"value": gauge.value, "min": gauge.low, "max": gauge.high, "count": gauge.count}
+        name: gauge_document(gauge.value, gauge.low, gauge.high, gauge.count)
         for name, gauge in tree.gauges.items()
         if not math.isnan(gauge.value + gauge.low + gauge.high)
     }
-    if gauges:
-        head["gauges"] = gauges
-    if tree.metadata:
-        head["metadata"] = dict(tree.metadata)
-    return head | _node([tree.root])
+    return root_document(tree.name, gauges, tree.metadata, _node([tree.root]))
 
 
 def _node(same: Sequence[Timing]) -> dict[str, Any]:
@@ -91,12 +86,45 @@ def _node(same: Sequence[Timing]) -> dict[str, Any]:
     for child in (child for timing in same for child in timing.children):
         below.setdefault(child.name, []).append(child)
     total_ns = sum(timing.total_ns for timing in same)
-    node: dict[str, Any] = {"total": total_ns / _S, "count": sum(timing.count for timing in same)}
-    if any(timing.is_parallel for timing in same):
+    # In nanoseconds: a difference of seconds would show the rounding of doubles.
+    self_ns = total_ns - sum(child.total_ns for timings in below.values() for child in timings)
+    return node_document(
+        total_ns / _S,
+        sum(timing.count for timing in same),
+        self_ns / _S,
+        {name: _node(timings) for name, timings in below.items()},
+        is_parallel=any(timing.is_parallel for timing in same),
+    )
+
+
+# --------------------------------------------------------------------------- the layout, shared with `compat.mlagents`
+
+
+def root_document(
+    name: str, gauges: Mapping[str, Any], metadata: Mapping[str, str], node: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the root's node with the tree's name, and its gauges and metadata where it has some."""
+    head: dict[str, Any] = {"name": name}
+    if gauges:
+        head["gauges"] = gauges
+    if metadata:
+        head["metadata"] = dict(metadata)
+    return head | node
+
+
+def node_document(
+    total: float, count: int, self_s: float, children: dict[str, Any], *, is_parallel: bool
+) -> dict[str, Any]:
+    """Return one node; ``total`` and ``self_s`` are seconds, and a negative ``self_s`` is written as 0."""
+    node: dict[str, Any] = {"total": total, "count": count}
+    if is_parallel:
         node["is_parallel"] = True
-    children = {name: _node(timings) for name, timings in below.items()}
-    # Of nanoseconds: a difference of seconds would show the rounding of doubles.
-    node["self"] = max(0, total_ns - sum(child.total_ns for children_ in below.values() for child in children_)) / _S
+    node["self"] = max(0.0, self_s)
     if children:
         node["children"] = children
     return node
+
+
+def gauge_document(value: float, low: float, high: float, count: int) -> dict[str, float]:
+    """Return one gauge."""
+    return {"value": value, "min": low, "max": high, "count": count}

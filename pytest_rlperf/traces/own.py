@@ -1,8 +1,8 @@
-"""Our own JSON, which keeps all there is in a tree.
+"""Our own JSON, which keeps everything in a tree.
 
 ``{"format": "rlperf-timers", "version": 1, "trees": [{"timings": [...], "gauges": {...}, "metadata": {...},
 "workers": [...]}]}``: the timings are listed parents first with their depth, so that no depth is too deep for JSON.
-What a timing does not have is left out. Gauges may be infinite or no number, which JSON lacks: those are texts.
+Figures that a timing lacks are left out. Infinite gauges and those that are no number, which JSON lacks, are texts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
 def recognises(document: Document) -> bool:
-    """Whether this is our own."""
+    """Whether this is our own JSON."""
     return document.top.get("format") == NAME
 
 
@@ -35,7 +35,7 @@ def read(document: Document) -> list[TimerTree]:
 
 
 def check_version(version: Item) -> None:
-    """Raise Malformed where this is a version we do not know."""
+    """Raise Malformed for a version that this module does not know."""
     number = version.whole()
     if number > VERSION:
         raise Malformed(f"{version.place} is {number}, this reads up to {VERSION}", "upgrade pytest-rlperf")
@@ -58,7 +58,7 @@ def _written(tree: TimerTree) -> dict[str, Any]:
 
 
 def figures(timing: Timing) -> dict[str, Any]:
-    """Return what is known of a path besides its name and its children."""
+    """Return a path's figures: all but its name and its children."""
     known: dict[str, Any] = {"count": timing.count, "total_ns": timing.total_ns}
     known |= {key: value for key in ("min_ns", "max_ns", "last_ns") if (value := getattr(timing, key)) is not None}
     if timing.mode is not Mode.SUM:
@@ -112,7 +112,7 @@ def _rows(timings: Item) -> Iterator[tuple[int, Draft, str]]:
 
 
 def read_figures(item: Item, name: str) -> Draft:
-    """Return the path ``name`` with what :func:`figures` wrote."""
+    """Return the path ``name`` with the figures that :func:`figures` wrote."""
     mode, recent, parallel = item.get("mode"), item.get("recent_ns"), item.get("is_parallel")
     low, high, last = (item.get(key) for key in ("min_ns", "max_ns", "last_ns"))
     if mode is not None and mode.value not in [known.value for known in Mode]:

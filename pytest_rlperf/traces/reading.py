@@ -1,4 +1,4 @@
-"""From bytes nobody vouches for to checked values, each of which knows its place in the document."""
+"""Untrusted bytes read as checked values, each of which knows its place in the document."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_$][\w$-]*", re.ASCII)
 
 
 class Malformed(Exception):  # noqa: N818 - a finding about a document, turned into TimerFileError where its file is known
-    """What is wrong with a document and where in it; ``way_out`` says what to do."""
+    """A fault in a document, with its place; ``way_out`` is the text of what to do."""
 
     def __init__(self, finding: str, way_out: str = _SAVE_AGAIN) -> None:
         super().__init__(finding)
@@ -32,13 +32,13 @@ class Malformed(Exception):  # noqa: N818 - a finding about a document, turned i
 
 
 class _Repeating(dict[str, Any]):
-    """An object in which a key came twice; only who looks into it needs to know."""
+    """An object with a repeated key, an error only where the object is read."""
 
     repeated = ""
 
 
 class Item:
-    """One value of a JSON document; what it is asked to be it is, or Malformed says where it is not."""
+    """One value of a JSON document; each method returns it as one type, or raises Malformed with its place."""
 
     __slots__ = ("_above", "_key", "value")
 
@@ -151,7 +151,7 @@ class Document:
 
 
 def opened(data: bytes) -> Document:
-    """Return what ``data`` holds, unpacked, decoded and parsed where it is JSON; Malformed where it cannot be."""
+    """Return the content of ``data``, unpacked, decoded, and parsed where it is JSON; Malformed where that fails."""
     text = _decoded(_unpacked(data))
     if not text.strip():
         raise Malformed("it is empty", _CUT_OFF)
@@ -190,7 +190,7 @@ def _parsed(text: str) -> Any:
             object_pairs_hook=_object,
             parse_float=_decimal,
             parse_int=_integer,
-            parse_constant=Decimal,  # NaN and Infinity matter only where a number is asked for
+            parse_constant=Decimal,  # NaN and Infinity matter only where a number is read
         )
     except json.JSONDecodeError as error:
         rest = text[error.pos :].strip()

@@ -1,30 +1,33 @@
-"""Sample Factory's text: the trees its components log when they end, read back from a log file.
+"""Sample Factory's text: the trees that its components log when they end, read back from a log file.
 
 A tree is a line ``NAME tree view:``, then the leaves of each level on one line and each parent on a line of its own,
-with its children two blanks deeper: ``name: seconds``, four decimals. Neither counts nor what the seconds are (a sum,
-the last entry or the mean of some) are in the text, so the count reads as 0, which stands for "not known".
+with its children two blanks deeper: ``name: seconds``, four decimals. The text lacks counts, and whether the seconds
+are a sum, the last entry or the mean of some. So the count reads as 0, which stands for "not known".
 
-Its flat lines (``_name: NAME, key: seconds, …``) add up what a tree has in several places; they are read where the
-log has no tree of that name.
+A flat line (``_name: NAME, key: seconds, …``) adds up the places in which a tree has a key; it is read where the log
+has no tree of that name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pytest_rlperf.model import TimerTree, Timing
 from pytest_rlperf.traces.building import Draft, check_depth
 from pytest_rlperf.traces.reading import LARGEST, Document, Malformed
+
+N = TypeVar("N")
 
 _PREFIX = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d+)?\](?:\[\d+\])? ")
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _HEADING = " tree view:"
 _FLAT = "_name: "
 _ENTRY = re.compile(r"(?P<name>.*?): (?P<seconds>\d+\.\d{4})(?:, |$)")
-# What stands at the left margin below a tree may be something else that was printed.
-_MEANT_AS_ENTRY = re.compile(r"[^,{}\[\]]*?: (?:-?\d[\d.]*|nan|-?inf)(?:, .*)?")
+# A line at the left margin below a tree may be something else that was printed.
+_LIKE_AN_ENTRY = re.compile(r"[^,{}\[\]]*?: (?:-?\d[\d.]*|nan|-?inf)(?:, .*)?")
 _CUT_ENTRY = re.compile(r"[\w.:-]+ ?")
 _TICK_NS = 100_000  # the last decimal
 _CUT_OFF = "it was cut off, or is still being written: save it again"
@@ -61,12 +64,12 @@ def read(document: Document) -> list[TimerTree]:
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of a log, less what the logger put before it."""
+    """A line of a log, without the logger's prefix."""
 
     number: int
     text: str
-    is_record: bool  # the first line of what was logged at once
-    is_last: bool  # and not ended, as every line is that was written to its end
+    is_record: bool  # the first line of a log record
+    is_last: bool  # it lacks the line feed of a line that was written to its end
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -85,12 +88,12 @@ class _Block:
         self._open: list[Draft | None] = [self._root]  # by depth; None below a line of several leaves
 
     def takes(self, line: _Line) -> bool:
-        """Add what a line holds, unless it is no line of a tree."""
-        said = line.text.lstrip(" ")
-        indent = len(line.text) - len(said)
-        entries, rest = _scanned(line, said)
-        if not said or (not indent and rest and not _MEANT_AS_ENTRY.fullmatch(said)):
-            if line.is_last and _CUT_ENTRY.fullmatch(said):
+        """Add a line's entries, and return whether it is a line of a tree."""
+        text = line.text.lstrip(" ")
+        indent = len(line.text) - len(text)
+        entries, rest = _scanned(line, text)
+        if not text or (not indent and rest and not _LIKE_AN_ENTRY.fullmatch(text)):
+            if line.is_last and _CUT_ENTRY.fullmatch(text):
                 raise Malformed(f"line {line.number}: the log ends within a tree", _CUT_OFF)
             return False
         _check_rest(line, rest)
@@ -112,24 +115,24 @@ class _Block:
 
 
 def _flat_tree(line: _Line) -> TimerTree:
-    name, _, said = line.text.removeprefix(_FLAT).partition(", ")
-    entries, rest = _scanned(line, said)
+    name, _, text = line.text.removeprefix(_FLAT).partition(", ")
+    entries, rest = _scanned(line, text)
     _check_rest(line, rest)
     root = Draft(name, total_ns=sum(entry.total_ns for entry in entries), children=entries)
     return TimerTree(root.frozen())
 
 
-def _scanned(line: _Line, said: str) -> tuple[list[Draft], str]:
-    """Return the entries that ``said`` begins with, left to right, and what is left."""
+def _scanned(line: _Line, text: str) -> tuple[list[Draft], str]:
+    """Return the entries that ``text`` begins with, left to right, and the rest."""
     entries: list[Draft] = []
     end = 0
-    while entry := _ENTRY.match(said, end):
+    while entry := _ENTRY.match(text, end):
         whole, _, decimals = entry["seconds"].partition(".")
         if len(whole) > 10 or int(whole + decimals) * _TICK_NS > LARGEST:
             raise Malformed(f"line {line.number}: {entry['name']!a} took longer than a lifetime")
         entries.append(Draft(entry["name"], 0, int(whole + decimals) * _TICK_NS))
         end = entry.end()
-    return entries, said[end:]
+    return entries, text[end:]
 
 
 def _check_rest(line: _Line, rest: str) -> None:
@@ -139,27 +142,16 @@ def _check_rest(line: _Line, rest: str) -> None:
 
 
 def write(trees: Sequence[TimerTree]) -> str:
-    """Return trees as Sample Factory's text, each path with what its entries come to.
+    """Return trees as Sample Factory's text, each path with its sum, last or mean entry.
 
-    Lost are counts, modes, extremes, gauges, metadata, workers, what is parallel, what is below 50 µs, and the order:
-    leaves go first. White space within names becomes one blank.
+    Counts, modes, extremes, gauges, metadata, workers, parallelism, times below 50 µs and the order are lost: leaves
+    go first. White space within names becomes one blank.
     """
-    return "".join(f"{tree_text(tree)}\n" for tree in trees)
+    return "".join(f"{tree_text(_clean(tree.name), tree.root, _below, _entry)}\n" for tree in trees)
 
 
-def tree_text(tree: TimerTree) -> str:
-    """Return one tree as ``str(Timing)`` has it in Sample Factory; what is lost is as with ``write``."""
-    lines = [f"{_clean(tree.name)} tree view:"]
-    waiting: list[tuple[int, Timing]] = [(-1, tree.root)]
-    while waiting:
-        depth, timing = waiting.pop()
-        if depth >= 0:
-            lines.append("  " * depth + _entry(timing))
-        leaves = [child for child in timing.children if not child.children]
-        if leaves:
-            lines.append("  " * (depth + 1) + ", ".join(map(_entry, leaves)))
-        waiting.extend((depth + 1, child) for child in reversed(timing.children) if child.children)
-    return "\n".join(lines)
+def _below(timing: Timing) -> Sequence[Timing]:
+    return timing.children
 
 
 def _entry(timing: Timing) -> str:
@@ -169,3 +161,24 @@ def _entry(timing: Timing) -> str:
 def _clean(name: str) -> str:
     """Return a name that keeps to its place in a line, and can be encoded."""
     return " ".join(name.split()).encode("utf-8", "backslashreplace").decode()
+
+
+# --------------------------------------------------------------------------- the layout, shared with `compat`
+
+
+def tree_text(name: object, root: N, below: Callable[[N], Sequence[N]], entry: Callable[[N], str]) -> str:
+    """Return a tree as ``str(Timing)`` lays it out: a line for the leaves of a level, then one for each parent.
+
+    ``below`` returns a node's children, ``entry`` its text. The root has no line of its own.
+    """
+    lines = [f"{name}{_HEADING}"]
+    waiting: list[tuple[int, N]] = [(-1, root)]
+    while waiting:
+        depth, node = waiting.pop()
+        if depth >= 0:
+            lines.append("  " * depth + entry(node))
+        leaves = [child for child in below(node) if not below(child)]
+        if leaves:
+            lines.append("  " * (depth + 1) + ", ".join(map(entry, leaves)))
+        waiting.extend((depth + 1, child) for child in reversed(below(node)) if below(child))
+    return "\n".join(lines)

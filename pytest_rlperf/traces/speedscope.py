@@ -1,7 +1,7 @@
-"""speedscope's JSON: profiles of what opened and closed when (``evented``), or of stacks seen (``sampled``).
+"""speedscope's JSON: profiles of openings and closings (``evented``), or of sampled stacks (``sampled``).
 
-The format is that of speedscope's ``file-format-spec.ts``. An evented profile's frames are counted and timed one by
-one; a sampled one has times alone, so its counts read as 0, which stands for "not known".
+The format is that of speedscope's ``file-format-spec.ts``. An evented profile counts and times each frame. A sampled
+profile has times alone, so its counts read as 0, which stands for "not known".
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from pytest_rlperf.model import TimerTree
 from pytest_rlperf.traces.building import Draft, check_depth
-from pytest_rlperf.traces.layout import Span, laid_out
 from pytest_rlperf.traces.reading import Document, Item, Malformed
+from pytest_rlperf.traces.timeline import Bar, laid_out
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNITS_NS = {"nanoseconds": 1, "microseconds": 1000, "milliseconds": 1_000_000, "seconds": 1_000_000_000}
@@ -46,7 +46,7 @@ def _profile(profile: Item, frames: Sequence[str]) -> TimerTree:
 
 
 def _evented(profile: Item, frames: Sequence[str], unit_ns: int, root: Draft) -> None:
-    """Fill ``root`` from what opened and closed when."""
+    """Fill ``root`` from openings and closings."""
     start_ns = now_ns = profile.need("startValue").ns(unit_ns, signed=True)
     end = profile.need("endValue")
     open_: list[tuple[Draft, int]] = [(root, start_ns)]
@@ -75,7 +75,7 @@ def _evented(profile: Item, frames: Sequence[str], unit_ns: int, root: Draft) ->
 
 
 def _sampled(profile: Item, frames: Sequence[str], unit_ns: int, root: Draft) -> None:
-    """Fill ``root`` from stacks, outermost frame first, each with the time it stood for."""
+    """Fill ``root`` from stacks, outermost frame first, each with its weight as time."""
     samples, weights = list(profile.need("samples").each()), list(profile.need("weights").each())
     if len(samples) != len(weights):
         raise Malformed(f"{profile.place} has {len(samples)} samples, but {len(weights)} weights")
@@ -99,27 +99,27 @@ def _frame(item: Item, frames: Sequence[str]) -> str:
 def write(trees: Sequence[TimerTree]) -> str:
     """Return trees as evented profiles, in nanoseconds.
 
-    Each path opens once, for as long as it took in all or its children did. So lost are counts, extremes, modes and
-    times shorter than those of their children; gauges, metadata and workers are not written. Parallel paths have
-    profiles of their own, which read back as trees of their own.
+    Each path opens once, for its total or its children's, whichever is longer. So counts, extremes, modes and totals
+    below those of the children are lost; gauges, metadata and workers are not written. Parallel paths have profiles of
+    their own, which read back as trees of their own.
     """
     frames: dict[str, int] = {}
     profiles = []
     for tree in trees:
-        tracks: dict[int, list[Span]] = {}
-        for span in laid_out(tree.root):
-            tracks.setdefault(span.track, []).append(span)
-        for track, spans in tracks.items():
-            inner = spans if track else spans[1:]  # the root is the profile itself
-            name = tree.name if not track else f"{tree.name}: {spans[0].timing.name}"
-            start_ns = spans[0].start_ns
+        tracks: dict[int, list[Bar]] = {}
+        for bar in laid_out(tree.root):
+            tracks.setdefault(bar.track, []).append(bar)
+        for track, bars in tracks.items():
+            inner = bars if track else bars[1:]  # the root is the profile itself
+            name = tree.name if not track else f"{tree.name}: {bars[0].timing.name}"
+            start_ns = bars[0].start_ns
             profiles.append(
                 {
                     "type": "evented",
                     "name": name,
                     "unit": "nanoseconds",
                     "startValue": start_ns,
-                    "endValue": start_ns + spans[0].length_ns,
+                    "endValue": start_ns + bars[0].length_ns,
                     "events": _events(inner, frames),
                 }
             )
@@ -132,22 +132,20 @@ def write(trees: Sequence[TimerTree]) -> str:
     return json.dumps(document, allow_nan=False) + "\n"
 
 
-def _events(spans: Iterable[Span], frames: dict[str, int]) -> list[dict[str, Any]]:
+def _events(bars: Iterable[Bar], frames: dict[str, int]) -> list[dict[str, Any]]:
     """Return the openings and closings of one track's bars."""
     events: list[dict[str, Any]] = []
-    open_: list[Span] = []
+    open_: list[Bar] = []
 
     def close_down_to(depth: int) -> None:
         while open_ and open_[-1].depth >= depth:
-            span = open_.pop()
-            events.append(
-                {"type": "C", "at": span.start_ns + span.length_ns, "frame": frames[span.timing.name]},
-            )
+            bar = open_.pop()
+            events.append({"type": "C", "at": bar.start_ns + bar.length_ns, "frame": frames[bar.timing.name]})
 
-    for span in spans:
-        close_down_to(span.depth)
-        frame = frames.setdefault(span.timing.name, len(frames))
-        events.append({"type": "O", "at": span.start_ns, "frame": frame})
-        open_.append(span)
+    for bar in bars:
+        close_down_to(bar.depth)
+        frame = frames.setdefault(bar.timing.name, len(frames))
+        events.append({"type": "O", "at": bar.start_ns, "frame": frame})
+        open_.append(bar)
     close_down_to(0)
     return events
