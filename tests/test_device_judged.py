@@ -40,7 +40,8 @@ from pytest_rlperf.model import (
     Verdict,
     Warm,
 )
-from pytest_rlperf.report.device import comparable, device_lines
+from pytest_rlperf.report.device import device_lines
+from pytest_rlperf.report.rows import comparable
 from pytest_rlperf.run.live_comparison import make_result
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.workers import messages as m

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_rlperf.cli.command import Command, Exit, add_choice, chosen, has_color, print_text, table_width
 from pytest_rlperf.cli.files import DIRECTORY, exit_code, outcomes_of, provenances_of, read, results_of
-from pytest_rlperf.model import Outcome, Result, Status
+from pytest_rlperf.model import Result, Status
 
 if TYPE_CHECKING:
     from pytest_rlperf.report.difference import Difference
@@ -43,7 +43,7 @@ def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 
 def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
     from pytest_rlperf.baseline.machine import describe
-    from pytest_rlperf.model import Baseline, Status
+    from pytest_rlperf.model import Baseline
     from pytest_rlperf.report.accepting import SAVING, improved
     from pytest_rlperf.report.reading import RunFile
     from pytest_rlperf.report.recorded import render_baseline
@@ -53,7 +53,7 @@ def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
 
     width, color, machine = table_width(), has_color(), describe(recorded.machine)
     if isinstance(recorded, Baseline):
-        table = render_baseline(recorded, keys, width=width, color=color, verbose=verbose)
+        table = render_baseline(recorded, keys, width=width, verbose=verbose)
         return f"{table}\nmachine   {machine}\n"
     if isinstance(recorded, RunFile):
         outcomes = [recorded.tests[key] for key in keys]
@@ -86,7 +86,7 @@ def _run_diff(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     keys = chosen({**results_of(a), **results_of(b)}, arguments.patterns)
     found = _differences(a, b, keys)
     legend = [f"A  {shown(path_a)}{_origin(a)}", f"B  {shown(path_b)}{_origin(b)}"]
-    table = render_differences(found, width=table_width(), color=has_color(), verbose=arguments.verbose)
+    table = render_differences(found, width=table_width(), verbose=arguments.verbose)
     print_text("\n".join([*legend, "", table, *_surroundings(a, b), CAVEAT, ""]))
     if not any(one.is_comparable for one in found):
         return Exit.NOTHING_MEASURED
@@ -96,6 +96,7 @@ def _run_diff(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 
 def _differences(a: Recorded, b: Recorded, keys: list[str]) -> list[Difference]:
     from pytest_rlperf.report.difference import Difference
+    from pytest_rlperf.report.rows import verdict_label
 
     ones, others, verdicts = results_of(a), results_of(b), outcomes_of(b)
     return [
@@ -103,16 +104,11 @@ def _differences(a: Recorded, b: Recorded, keys: list[str]) -> list[Difference]:
             key,
             ones.get(key),
             others.get(key),
-            _verdict(verdicts[key]) if key in verdicts else "",
+            verdict_label(verdicts[key]) if key in verdicts else "",
             _counters(ones.get(key), others.get(key)),
         )
         for key in keys
     ]
-
-
-def _verdict(outcome: Outcome) -> str:
-    accepted = outcome.verdict.status is Status.SLOWER and outcome.verdict.accepted
-    return f"{outcome.verdict.status.value}{' (accepted)' if accepted else ''}{'' if outcome.verdict.gated else ' *'}"
 
 
 def _counters(one: Result | None, other: Result | None) -> str:
@@ -191,7 +187,7 @@ def _run_machine(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
     if len(machines) < 2:
         machines["this machine"] = this_machine()
     legend = [f"{name}  {shown(path)}\n" for name, (path, _) in files.items()]
-    text = render_machines(machines, width=table_width(), color=has_color())
+    text = render_machines(machines, width=table_width())
     classes = [f"class of {name}: {slug(machine)}\n" for name, machine in machines.items()]
     comparison = ""
     if len(machines) == 2:

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Conditions, DeviceFigures, Outcome, Pace, Phase, Result
+from pytest_rlperf.report.rows import is_synced
+from pytest_rlperf.report.table import Cell, Column, make_table
+from pytest_rlperf.report.text import table_text
 
 _UNKNOWN = "–"
 
@@ -18,19 +21,6 @@ def device_lines(outcome: Outcome) -> list[str]:
     if not figures:
         return []
     return [_paces(figures), _state(figures), *_settings(figures[-1]), *_phases(result)]
-
-
-def comparable(before: Sequence[Phase], now: Sequence[Phase]) -> tuple[Phase, ...]:
-    """Return the phases of before whose times compare with those of now.
-
-    Where a device is waited for at every edge nothing overlaps, so such times are compared with such alone.
-    """
-    synced = {phase.path: _is_synced(phase) for phase in now}
-    return tuple(phase for phase in before if synced.get(phase.path, _is_synced(phase)) == _is_synced(phase))
-
-
-def _is_synced(phase: Phase) -> bool:
-    return phase.on_device is not None and phase.on_device.is_synced
 
 
 def _paces(figures: Sequence[DeviceFigures]) -> str:
@@ -93,22 +83,23 @@ def _phases(result: Result) -> list[str]:
     timed = [phase for phase in result.phases if phase.on_device is not None]
     if not timed:
         return []
-    synced = ", waiting at every edge" if any(_is_synced(phase) for phase in timed) else ""
-    rows = [
-        [f"phase on {timed[0].device}{synced}", "span", "self", "lag in", "lag out", "bound by"],
-        *(_phase(phase) for phase in timed),
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(f"{cell:{'>' if column else '<'}{widths[column]}}" for column, cell in enumerate(row)) for row in rows
-    ]
+    synced = ", waiting at every edge" if any(is_synced(phase) for phase in timed) else ""
+    columns = (
+        Column("phase", f"phase on {timed[0].device}{synced}", "left"),
+        Column("span", "span"),
+        Column("self", "self"),
+        Column("lag_in", "lag in"),
+        Column("lag_out", "lag out"),
+        Column("bound", "bound by"),
+    )
+    return table_text(make_table(columns, [_phase(phase) for phase in timed]), None, ruled=False)
 
 
-def _phase(phase: Phase) -> list[str]:
+def _phase(phase: Phase) -> list[Cell | str]:
     times = phase.on_device
     assert times is not None
     return [
-        f"{'  ' * phase.depth}{phase.name}",
+        Cell(phase.name, depth=phase.depth),
         *(
             _UNKNOWN if value is None else units.seconds(value)
             for value in (times.span_s, times.self_s, times.lag_in_s, times.lag_out_s)

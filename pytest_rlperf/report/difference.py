@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Figures, Result, WorkerRecord
-from pytest_rlperf.report.recorded import aligned, short_name
+from pytest_rlperf.report.printable import short_name
+from pytest_rlperf.report.table import Column, make_table
+from pytest_rlperf.report.text import table_text
 
 _PHASES_SHOWN = 5
 CAVEAT = (
@@ -65,33 +67,44 @@ def _figures(worker: WorkerRecord, clock: str) -> Figures:
     return worker.cpu if clock == "cpu" else worker.wall
 
 
-def render_differences(differences: Sequence[Difference], *, width: int, color: bool, verbose: bool) -> str:
+def render_differences(differences: Sequence[Difference], *, width: int, verbose: bool) -> str:
     """Return the table of all tests and, of those whose workers are apart, the phases and counters that changed.
 
     A side's spread is how far its slowest worker is from its fastest, as a share of the median. ``verbose`` shows every
     test's phases.
     """
-    columns = [
-        ("test", "left", [short_name(one.key) for one in differences]),
-        ("A", "right", [_median(one, one.one) for one in differences]),
-        ("B", "right", [_median(one, one.other) for one in differences]),
-        ("change", "right", [_change(one) for one in differences]),
-        ("vs kernel", "right", _against_kernel(differences)),
-        ("spread A", "right", [_spread(one, one.one) for one in differences]),
-        ("spread B", "right", [_spread(one, one.other) for one in differences]),
-        ("workers", "left", ["apart" if one.is_apart else "" for one in differences]),
-        ("B's verdict", "left", [one.verdict for one in differences]),
+    columns = (
+        Column("test", "test", "left", overflow="fold"),
+        Column("a", "A"),
+        Column("b", "B"),
+        Column("change", "change"),
+        Column("kernel", "vs kernel"),
+        Column("spread_a", "spread A"),
+        Column("spread_b", "spread B"),
+        Column("workers", "workers", "left"),
+        Column("verdict", "B's verdict", "left"),
+    )
+    kernels = _against_kernel(differences)
+    rows = [
+        (
+            short_name(one.key),
+            _median(one, one.one),
+            _median(one, one.other),
+            _change(one),
+            kernel,
+            _spread(one, one.one),
+            _spread(one, one.other),
+            "apart" if one.is_apart else "",
+            one.verdict,
+        )
+        for one, kernel in zip(differences, kernels, strict=True)
     ]
-    shown = [column for column in columns if any(column[2])]
-    headers = [(title, justify) for title, justify, _ in shown]
-    rows = zip(*(cells for *_, cells in shown), strict=True)
-    parts = [aligned(headers, [list(row) for row in rows], width=width, color=color)]
+    lines = table_text(make_table(columns, rows).without_empty(), width)
     for one in differences:
-        lines = _details(one, verbose=verbose)
-        if lines:
-            title = f"{short_name(one.key)}  (own time of phases, a call)"
-            parts.append("".join(f"{line}\n" for line in ["", title, *(f"  {line}" for line in lines)]))
-    return "".join(parts)
+        details = _details(one, verbose=verbose)
+        if details:
+            lines += ["", f"{short_name(one.key)}  (self time of phases, a call)", *(f"  {line}" for line in details)]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _median(one: Difference, side: Result | None) -> str:
@@ -110,7 +123,7 @@ def _change(one: Difference) -> str:
 def _against_kernel(differences: Sequence[Difference]) -> list[str]:
     """Return the changes relative to the reference kernel, if any is known; of the others that no kernel ran."""
     if all(one.against_kernel is None for one in differences):
-        return []
+        return [""] * len(differences)
     return [_kernel_change(one) if one.is_comparable else "" for one in differences]
 
 
@@ -137,8 +150,9 @@ def _phase_lines(one: Difference, most: int | None) -> list[str]:
     moved_s = {path: abs(now_s.get(path, 0.0) - then_s.get(path, 0.0)) for path in {**then_s, **now_s}}
     paths = sorted((path for path in moved_s if most is None or moved_s[path]), key=lambda path: -moved_s[path])
     kept = paths[:most]
-    longest = max(map(len, kept), default=0)
-    lines = [f"{path:<{longest}}  {_phase_change(then_s.get(path), now_s.get(path))}" for path in kept]
+    columns = (Column("phase", "phase", "left"), Column("change", "change", usual=9), Column("times", "times", "left"))
+    rows = [(path, *_phase_change(then_s.get(path), now_s.get(path))) for path in kept]
+    lines = table_text(make_table(columns, rows), None, titled=False)
     return [*lines, *([f"and {len(paths) - len(kept)} more: -v"] if len(paths) > len(kept) else [])]
 
 
@@ -149,7 +163,7 @@ def _own_s(result: Result) -> dict[str, float]:
     return {**own_s, "(unaccounted)": round(rest_s, 12)}  # what adding up leaves is no time
 
 
-def _phase_change(then_s: float | None, now_s: float | None) -> str:
+def _phase_change(then_s: float | None, now_s: float | None) -> tuple[str, str]:
     then = "–" if then_s is None else units.seconds(then_s)
     now = "–" if now_s is None else units.seconds(now_s)
-    return f"{units.signed_seconds((now_s or 0.0) - (then_s or 0.0)):>9}  {then} → {now}"
+    return units.signed_seconds((now_s or 0.0) - (then_s or 0.0)), f"{then} → {now}"

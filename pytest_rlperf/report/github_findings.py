@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pytest_rlperf import units
 from pytest_rlperf.model import CounterChange, Outcome, Status
 from pytest_rlperf.report.accepting import SAVING, improved, trailer
-from pytest_rlperf.report.device import device_lines
+from pytest_rlperf.report.printable import short_name
 from pytest_rlperf.report.rows import (
-    GRAVEST_FIRST,
     PhaseRow,
     blame_text,
     by_counts,
@@ -20,6 +19,7 @@ from pytest_rlperf.report.rows import (
     phases_note,
 )
 from pytest_rlperf.report.shares import shares_lines
+from pytest_rlperf.report.statuses import GRAVEST_FIRST
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Finding:
     @property
     def name(self) -> str:
         """The test's name without its file."""
-        return self.key.partition("::")[2] or self.key
+        return short_name(self.key)
 
     @property
     def is_accepted(self) -> bool:
@@ -80,6 +80,8 @@ class Finding:
 
 def finding(outcome: Outcome, *, strict: bool) -> Finding:
     """Return what GitHub is told of an outcome."""
+    from pytest_rlperf.report.device import device_lines
+
     verdict, result, before = outcome.verdict, outcome.result, outcome.before
     estimate = verdict.estimate
     return Finding(

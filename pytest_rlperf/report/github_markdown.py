@@ -19,20 +19,12 @@ from pytest_rlperf.report.github_findings import (
     untold,
 )
 from pytest_rlperf.report.rows import count_text
+from pytest_rlperf.report.statuses import LOOKS
 
 _LONGEST = 300  # characters of one name or message
 _LONGEST_COMMAND = 2000
 _MOST_LINES = 20  # lines to accept slowdowns, environment differences, notes
 _SAFE = frozenset(" ,.;/+-=%")
-_SIGNS = {
-    Status.SAME: "✅",
-    Status.FASTER: "✅",
-    Status.SLOWER: "❌",
-    Status.INVALID: "⚠️",
-    Status.UNDECIDED: "⚠️",
-    Status.INCOMPARABLE: "⚠️",
-    Status.NEW: "🆕",
-}
 
 
 @dataclass(frozen=True)
@@ -181,7 +173,7 @@ def _verdict(found: Finding) -> str:
         return "☑️ accepted"
     if found.status is Status.SLOWER and not found.fails:
         return f"⚠️ {found.status.value}"
-    return f"{_SIGNS[found.status]} {found.status.value}"
+    return f"{LOOKS[found.status].emoji} {found.status.value}"
 
 
 def _change(found: Finding) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
+from pytest_rlperf.report.table import Column, make_table
+from pytest_rlperf.report.text import blocks, table_text
 
 _REFERENCE = "reference"
 # A test of the suite: one of libraries has the library's name for its first parameter, any other is the reference's.
@@ -27,7 +29,6 @@ _ROWS = {
     "ppo_collect": ("ppo_collect", "CartPole 128×8"),
 }
 _LEGEND = "Below each figure its share of the row's best. Items are env steps, transitions, and updates of SAC."
-_GAP = "  "
 _NOTHING = "–"
 
 
@@ -48,7 +49,7 @@ class Row:
     def label(self) -> tuple[str, str]:
         """Its component, and which work that is."""
         title, work = _ROWS.get(self.name, (self.name, "×".join("{}" for _ in self.sizes)))
-        return title, f"{_GAP}{work.format(*self.sizes)}"
+        return title, f"  {work.format(*self.sizes)}"
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,18 @@ def render_matrix(outcomes: Sequence[Outcome], unmeasured: Mapping[str, str], *,
         return ""
     libraries = [*(name for name in _COLUMNS if name in shown), *sorted(shown.difference(_COLUMNS))]
     rows = sorted(dict.fromkeys(row for row, library in cells if library in shown), key=lambda row: row.place)
-    labels = ["items/s", *(line for row in rows for line in row.label)]
-    columns = [[library, *(line for row in rows for line in _texts(row, library, cells))] for library in libraries]
-    blocks = ["\n".join(_lines(labels, block)) for block in _blocks(labels, columns, width)]
+    table = make_table(
+        [Column("work", "items/s", "left"), *(Column(f"library {library}", library) for library in libraries)],
+        [
+            line
+            for row in rows
+            for line in zip(row.label, *(_texts(row, library, cells) for library in libraries), strict=True)
+        ],
+    )
+    tables = ["\n".join(table_text(block, None)) for block in blocks(table, width)]
     skipped = (text for key, text in unmeasured.items() if text.startswith("skipped") and _place(key)[1] is not None)
     notes = [textwrap.fill(text, width) for text in (_LEGEND, *dict.fromkeys(skipped))]
-    return "\n\n".join([*blocks, "\n".join(notes)]) + "\n"
+    return "\n\n".join([*tables, "\n".join(notes)]) + "\n"
 
 
 def _place(key: str) -> tuple[Row | None, str | None]:
@@ -111,33 +118,3 @@ def _texts(row: Row, library: str, cells: Mapping[tuple[Row, str], Cell]) -> tup
     if share == 1.0:
         return cell.word, "best"
     return cell.word, f"{100 * share:.{0 if share >= 0.1 else 1}f} %"
-
-
-def _blocks(labels: Sequence[str], columns: Sequence[list[str]], width: int) -> Iterator[list[list[str]]]:
-    """Yield as many columns at a time as fit beside the labels, one at least."""
-    block: list[list[str]] = []
-    left = room = width - _widest(labels)
-    for column in columns:
-        needed = len(_GAP) + _widest(column)
-        if block and needed > left:
-            yield block
-            block, left = [], room
-        block.append(column)
-        left -= needed
-    if block:
-        yield block
-
-
-def _lines(labels: Sequence[str], columns: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield a table's lines, the first of them its heading."""
-    widths = [_widest(column) for column in columns]
-    total = _widest(labels) + sum(len(_GAP) + width for width in widths)
-    for number, (label, *texts) in enumerate(zip(labels, *columns, strict=True)):
-        aligned = (f"{text:>{width}}" for text, width in zip(texts, widths, strict=True))
-        yield _GAP.join([f"{label:<{_widest(labels)}}", *aligned]).rstrip()
-        if number == 0:
-            yield "─" * total
-
-
-def _widest(texts: Sequence[str]) -> int:
-    return max(map(len, texts))

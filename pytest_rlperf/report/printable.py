@@ -1,4 +1,4 @@
-"""Text from anywhere, such as a test's id, made fit for a terminal; standard library only."""
+"""Makes text from anywhere, such as a test's id, fit for a terminal. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,3 +11,9 @@ def shown(name: str) -> str:
 def shown_lines(text: str) -> str:
     """Return a text that can do a terminal no harm: its line feeds stay, what else is not printable is escaped."""
     return "\n".join(shown(line) if line else "" for line in text.split("\n"))
+
+
+def short_name(nodeid: str) -> str:
+    """Return a test's name without its file; the file where the id has no name."""
+    path, separator, name = nodeid.partition("::")
+    return name if separator else path

@@ -1,22 +1,20 @@
-"""Baselines and machines as tables: what is shown of files beside the summary of a run."""
+"""Baselines and machines as text: the tables that ``rlperf`` shows beside the summary of a run."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from itertools import zip_longest
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Baseline, Machine, Result, StoredResult, TimerTree, Timing
+from pytest_rlperf.report.printable import short_name
 from pytest_rlperf.report.rows import phases_note
+from pytest_rlperf.report.table import Column, make_table
+from pytest_rlperf.report.text import table_text
 from pytest_rlperf.report.tree import render_tree
 
-_WHAT = {
+_FIELDS = {
     "system": "operating system",
     "arch": "architecture",
     "cpu": "processor",
@@ -27,42 +25,34 @@ _WHAT = {
 }
 
 
-def aligned(headers: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], *, width: int, color: bool) -> str:
-    """Return a table as text; ``headers`` are titles with the way their cells are set, the first may be folded."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for index, (title, justify) in enumerate(headers):
-        table.add_column(title, justify="right" if justify == "right" else "left", overflow="fold", no_wrap=index > 0)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
-    )
-    console.print(table)
-    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
-
-
-def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int, color: bool, verbose: bool) -> str:
-    """Return a baseline's figures: a line a test, where it comes from, and why it was accepted; phases on request."""
+def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int, verbose: bool) -> str:
+    """Return a baseline's figures, a line a test; its origin, why it was accepted and, if ``verbose``, its phases."""
     stored = {key: baseline.results[key] for key in keys}
-    headers = [("test", "left"), ("median", "right"), ("items/s", "right"), ("workers", "right"), ("stored", "left")]
+    columns = (
+        Column("test", "test", "left", overflow="fold"),
+        Column("median", "median"),
+        Column("items", "items/s"),
+        Column("workers", "workers"),
+        Column("stored", "stored", "left"),
+    )
     rows = [
-        [
+        (
             short_name(key),
             units.seconds(entry.result.call_s) if entry.result.measured else "",
             units.quantity(entry.result.items_per_s) if entry.result.measured else "",
             str(len(entry.result.workers)),
             _origin(baseline, entry),
-        ]
+        )
         for key, entry in stored.items()
     ]
-    parts = [aligned(headers, rows, width=width, color=color)]
-    accepted = [f"{short_name(key)}: {_acceptance(entry)}\n" for key, entry in stored.items() if entry.accepted]
+    lines = table_text(make_table(columns, rows), width)
+    accepted = [f"  {short_name(key)}: {_acceptance(entry)}" for key, entry in stored.items() if entry.accepted]
     if accepted:
-        parts.append("".join(["\naccepted although slower:\n", *(f"  {line}" for line in accepted)]))
+        lines += ["", "accepted although slower:", *accepted]
+    text = "".join(f"{line}\n" for line in lines)
     if verbose:
-        parts += [f"\n{phases_table(entry.result, width=width)}" for entry in stored.values() if entry.result.phases]
-    return "".join(parts)
+        text += "".join(f"\n{phases_table(one.result, width=width)}" for one in stored.values() if one.result.phases)
+    return text
 
 
 def _origin(baseline: Baseline, entry: StoredResult) -> str:
@@ -103,22 +93,21 @@ def phases_table(result: Result, *, width: int | None) -> str:
     return render_tree(TimerTree(whole), width=width) + (f"{note}\n" if note else "")
 
 
-def short_name(key: str) -> str:
-    """Return a test's name without its file's directories."""
-    path, separator, name = key.partition("::")
-    return name if separator else path
-
-
-def render_machines(machines: Mapping[str, Machine], *, width: int, color: bool) -> str:
-    """Return what identifies one machine or several, a column each, with a mark where they differ."""
-    fields = {name: list(asdict(machine).items()) for name, machine in machines.items()}
+def render_machines(machines: Mapping[str, Machine], *, width: int) -> str:
+    """Return the fields that identify one machine or several, a column each, with a mark where they differ."""
+    fields = {name: asdict(machine) for name, machine in machines.items()}
+    columns = [Column("field", "machine", "left", overflow="fold")]
+    columns += [Column(f"machine {name}", name, "left") for name in machines]
+    columns += [Column("differs", "", "left")]
     rows = []
-    for index, (field, _) in enumerate(next(iter(fields.values()))):
-        cells = [_machine_text(found[index][1]) for found in fields.values()]
-        rows.append([_WHAT.get(field, field), *cells, *(["≠" if len(set(cells)) > 1 else ""] * (len(cells) > 1))])
-    headers = [("machine", "left"), *((name, "left") for name in machines), *([("", "left")] * (len(machines) > 1))]
-    return aligned(headers, rows, width=width, color=color)
+    for field in next(iter(fields.values())):
+        cells = [_machine_lines(found[field]) for found in fields.values()]
+        # A field of several lines, as of several accelerators, takes as many rows.
+        for number, texts in enumerate(zip_longest(*cells, fillvalue="")):
+            differs = "≠" if not number and len(set(map(tuple, cells))) > 1 else ""
+            rows.append(["" if number else _FIELDS.get(field, field), *texts, differs])
+    return "".join(f"{line}\n" for line in table_text(make_table(columns, rows).without_empty(), width))
 
 
-def _machine_text(value: object) -> str:
-    return ("\n".join(map(str, value)) or "none") if isinstance(value, (tuple, list)) else str(value)
+def _machine_lines(value: object) -> list[str]:
+    return [str(part) for part in value] or ["none"] if isinstance(value, (tuple, list)) else [str(value)]

@@ -1,97 +1,68 @@
-"""The columns of the summary, defined once, and the sentences about one test."""
+"""The table of verdicts, the lines of a phase tree, and the sentences about one test."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_rlperf import units
-from pytest_rlperf.model import CounterChange, Outcome, Provenance, Result, Status
+from pytest_rlperf.model import CounterChange, Estimate, Outcome, Phase, Provenance, Result, Status
 from pytest_rlperf.report.accepting import trailer
-from pytest_rlperf.report.device import comparable
-from pytest_rlperf.report.printable import shown, shown_lines
+from pytest_rlperf.report.printable import short_name, shown, shown_lines
+from pytest_rlperf.report.statuses import GRAVEST_FIRST
+from pytest_rlperf.report.table import Cell, Column, Table, make_table
 
-# The order in which verdicts are listed: what wants a reader's eye stands first.
-GRAVEST_FIRST = (
-    Status.SLOWER,
-    Status.INVALID,
-    Status.UNDECIDED,
-    Status.INCOMPARABLE,
-    Status.NEW,
-    Status.FASTER,
-    Status.SAME,
-)
 COUNTERS = "counters"  # the code of a reason that rests on exact counts
+SINCE_FIRST = "since first"  # the change since the oldest figures that are stored
 ENVIRONMENT = "environment"  # that of code that is as fast as it was, where stored numbers differ
-SINCE_FIRST = "since first"  # the title of the change since the oldest figures stored
 _TRACED_APART = 0.25  # of the median: by more than that, phases are seen not to add up to it
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column: its title, how it reads an outcome, how it is aligned, and when it goes where there is no room.
-
-    The highest ``rank`` goes first, 0 never does.
-    """
-
-    title: str
-    text: Callable[[Outcome], str]
-    justify: str
-    rank: int
-
-
-def _median(outcome: Outcome) -> str:
-    return units.seconds(outcome.result.call_s) if outcome.result.measured else ""
+def verdict_table(outcomes: Sequence[Outcome]) -> Table:
+    """Return the table of verdicts, a row a test, without the columns in which no test has anything."""
+    columns = (
+        Column("test", "test", "left", overflow="fold"),
+        Column("median", "median", priority=1),
+        Column("items", "items/s", priority=3),
+        Column("baseline", "baseline", priority=2),
+        Column("change", "change      99 % CI"),
+        Column("since_first", SINCE_FIRST, priority=4),
+        Column("verdict", "verdict", "left", overflow="words"),
+    )
+    return make_table(columns, [_verdict_row(outcome) for outcome in outcomes], "Verdicts").without_empty()
 
 
-def _throughput(outcome: Outcome) -> str:
-    return units.quantity(outcome.result.items_per_s) if outcome.result.measured else ""
-
-
-def _baseline(outcome: Outcome) -> str:
-    return "" if outcome.before is None else units.seconds(outcome.before.call_s)
-
-
-def _change(outcome: Outcome) -> str:
+def _verdict_row(outcome: Outcome) -> list[Cell]:
+    result, before, creep, status = outcome.result, outcome.before, outcome.creep, outcome.verdict.status
     estimate = outcome.verdict.estimate
-    if estimate is None:
-        return ""
+    return [
+        Cell(test_name(outcome)),
+        Cell(units.seconds(result.call_s), order=result.call_s) if result.measured else Cell(""),
+        Cell(units.quantity(result.items_per_s), order=result.items_per_s) if result.measured else Cell(""),
+        Cell(units.seconds(before.call_s), order=before.call_s) if before is not None and before.measured else Cell(""),
+        Cell("") if estimate is None else Cell(_change(estimate), order=estimate.ratio),
+        Cell("") if creep is None else Cell(units.change(creep.ratio), order=creep.ratio),
+        Cell(verdict_label(outcome), kind=status.value, order=GRAVEST_FIRST.index(status)),
+    ]
+
+
+def _change(estimate: Estimate) -> str:
     low, high = 100 * (estimate.low - 1), 100 * (estimate.high - 1)
     digits = 0 if max(abs(low), abs(high)) >= 10 else 1
     interval = f"[{low:+.{digits}f}, {high:+.{digits}f}]"
     return f"{units.change(estimate.ratio)} {interval:>12}"
 
 
-def _creep(outcome: Outcome) -> str:
-    return "" if outcome.creep is None else units.change(outcome.creep.ratio)
-
-
-def _status(outcome: Outcome) -> str:
+def verdict_label(outcome: Outcome) -> str:
+    """Return a verdict's status, with marks where it is accepted or gates nothing."""
     accepted = outcome.verdict.accepted and outcome.verdict.status is Status.SLOWER
     return f"{outcome.verdict.status.value}{' (accepted)' if accepted else ''}{'' if outcome.verdict.gated else ' *'}"
 
 
-def columns(outcomes: Sequence[Outcome]) -> list[Column]:
-    """Return the columns that say something about at least one outcome."""
-    return [column for column in COLUMNS if any(column.text(outcome) for outcome in outcomes)]
-
-
 def test_name(outcome: Outcome) -> str:
-    """Return a test's name without its file's directories."""
-    path, separator, name = outcome.result.nodeid.partition("::")
-    return name if separator else path
-
-
-COLUMNS = (
-    Column("test", test_name, "left", 0),
-    Column("median", _median, "right", 1),
-    Column("items/s", _throughput, "right", 3),
-    Column("baseline", _baseline, "right", 2),
-    Column("change      99 % CI", _change, "right", 0),
-    Column(SINCE_FIRST, _creep, "right", 4),
-    Column("verdict", _status, "left", 0),
-)
+    """Return a test's name without its file."""
+    return short_name(outcome.result.nodeid)
 
 
 @dataclass(frozen=True)
@@ -149,6 +120,20 @@ def phase_rows(outcome: Outcome) -> list[PhaseRow]:
 
     add("", whole_s, 0)
     return rows
+
+
+def comparable(before: Sequence[Phase], now: Sequence[Phase]) -> tuple[Phase, ...]:
+    """Return the phases of before whose times compare with those of now.
+
+    Where a device is waited for at every edge nothing overlaps, so such times are compared with such alone.
+    """
+    synced = {phase.path: is_synced(phase) for phase in now}
+    return tuple(phase for phase in before if synced.get(phase.path, is_synced(phase)) == is_synced(phase))
+
+
+def is_synced(phase: Phase) -> bool:
+    """Whether a device was waited for at every edge of a phase."""
+    return phase.on_device is not None and phase.on_device.is_synced
 
 
 def phases_note(result: Result) -> str:

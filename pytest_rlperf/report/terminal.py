@@ -1,8 +1,7 @@
-"""What the person at the terminal sees: one live line while measuring, then the summary."""
+"""Writes to the terminal: one live line while tests are measured, then the summary."""
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -10,7 +9,6 @@ from typing import Protocol, TextIO
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from pytest_rlperf import units
@@ -21,22 +19,23 @@ from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.rows import (
     ENVIRONMENT,
     SINCE_FIRST,
-    PhaseRow,
     blame_lines,
     cost_text,
     creep_text,
     phase_rows,
     phases_note,
     test_name,
+    verdict_table,
 )
 from pytest_rlperf.report.shares import shares_lines
+from pytest_rlperf.report.statuses import STYLES
 from pytest_rlperf.report.summary import Summary
-from pytest_rlperf.report.summary_table import STATUS_STYLES, print_table
+from pytest_rlperf.report.table import Cell, Column, Table, make_table
+from pytest_rlperf.report.text import kept_columns, print_facts, print_table, rendered
 
 _REFRESH_S = 0.1
-_WAS_COLUMNS = len("  was 12.3 ms")
 _DEEPEST = 3  # levels of phases shown without -v
-_NARROWEST_NAME = 16
+_MOST_GROWN = 3  # tests named below the table
 
 
 class Screen(Protocol):
@@ -52,7 +51,7 @@ class Screen(Protocol):
 
 
 class Progress(Protocol):
-    """Shows what goes on while a test is measured."""
+    """Shows the progress of a test that is measured."""
 
     def show(self, test: str, step: str, seconds_left: float) -> None:
         """Show a test's current step, and about how long it will take; 0 where that is not known."""
@@ -81,7 +80,7 @@ class LiveLine:
         self._last_s = 0.0
 
     def show(self, test: str, step: str, seconds_left: float) -> None:
-        """Say on the line what goes on, at most ten times a second."""
+        """Write the step on the line, at most ten times a second."""
         now_s = time.monotonic()
         if self._shown and now_s - self._last_s < _REFRESH_S:
             return
@@ -106,40 +105,58 @@ class LiveLine:
 
 def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int, color: bool, verbose: bool) -> str:
     """Return the whole summary as text for a terminal ``width`` columns wide."""
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
-    )
-    if outcomes:
-        print_table(console, outcomes, verbose=verbose)
-        if not all(outcome.verdict.gated for outcome in outcomes):
-            console.print("* shown, not gated")
-        console.print()
-        for outcome in outcomes:
-            _print_details(console, outcome, verbose=verbose)
-    lines = Table.grid(padding=(0, 2, 0, 0))
-    lines.add_column(no_wrap=True, min_width=8)
-    lines.add_column(overflow="fold")
-    lines.add_row("machine", _line(summary.machine))
-    for origin in summary.origins:
-        lines.add_row("compared", _line(origin))
-    for note in summary.notes:
-        lines.add_row("note", _text(note))
-    console.print(lines)
-    for text in summary.commands:
-        for title, line in zip_longest(("next",), text.split("\n"), fillvalue=""):
-            console.print(_text(f"{title:<10}{line}"), soft_wrap=True)  # a command is copied whole, or not at all
-    # Rich fills lines up with blanks; a terminal needs none, and a log file is better off without.
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+    def write(console: Console) -> None:
+        if outcomes:
+            _print_verdicts(console, outcomes, verbose=verbose)
+            for outcome in outcomes:
+                _print_details(console, outcome, verbose=verbose)
+        print_facts(console, _facts(summary))
+        for text in summary.commands:
+            for title, line in zip_longest(("next",), text.split("\n"), fillvalue=""):
+                console.print(_text(f"{title:<10}{line}"), soft_wrap=True)  # a command is copied whole
+
+    return rendered(write, width=width, color=color)
+
+
+def _facts(summary: Summary) -> list[tuple[str, str]]:
+    return [
+        ("machine", shown(summary.machine)),
+        *(("compared", shown(origin)) for origin in summary.origins),
+        *(("note", note) for note in summary.notes),
+    ]
+
+
+def _print_verdicts(console: Console, outcomes: Sequence[Outcome], *, verbose: bool) -> None:
+    """Print a line a test; columns that have no room are left out.
+
+    The changes since the first figures are listed below where their column is left out; ``verbose`` details have them.
+    """
+    table = verdict_table(outcomes)
+    print_table(console, table)
+    left_out = {column.key for column in table.columns} - {column.key for column in kept_columns(table, console.width)}
+    if not verbose and "since_first" in left_out:
+        console.print(Text(_since_first(outcomes)))
+    if not all(outcome.verdict.gated for outcome in outcomes):
+        console.print("* shown, not gated")
+    console.print()
+
+
+def _since_first(outcomes: Sequence[Outcome]) -> str:
+    """Return how tests have changed since their first figures, those that have grown the most."""
+    known = [(outcome.creep.ratio, shown(test_name(outcome))) for outcome in outcomes if outcome.creep is not None]
+    grown = [f"{name} {units.change(ratio)}" for ratio, name in sorted(known, key=lambda change: -change[0])]
+    more = [f"{len(grown) - _MOST_GROWN} more with -v"] if len(grown) > _MOST_GROWN else []
+    return f"{SINCE_FIRST}: {', '.join([*grown[:_MOST_GROWN], *more])}"
 
 
 def _text(text: str) -> Text:
-    """Return text from anywhere as text and nothing else: neither markup nor what a terminal takes for a command."""
+    """Return text from anywhere as text and nothing else: neither markup nor a terminal's commands."""
     return Text(shown_lines(text))
 
 
 def _line(text: str) -> Text:
-    """Return what holds a name, which may hold the end of a line, as one line of text."""
+    """Return a name, which may hold the end of a line, as one line of text."""
     return Text(shown(text) if text else "")
 
 
@@ -152,44 +169,60 @@ def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None
     if same and outcome.result.measured and is_plain:
         return
     title = _line(f"{test_name(outcome)}  ")
-    title.append(verdict.status.value, STATUS_STYLES[verdict.status])
+    title.append(verdict.status.value, STYLES[verdict.status.value])
     console.print(title)
     sentences = [*blame_lines(outcome), *(f"note: {note}" for note in outcome.result.notes)]
     for text in (_text(verdict.reason.message), *map(_line, sentences)):
-        console.print(Padding(text, (0, 0, 0, 2)))
+        console.print(_indented(text))
     if not same:
         _print_phases(console, outcome, verbose=verbose)
     for line in counter_lines(outcome, verbose=verbose):
-        console.print(Padding(_line(line), (0, 0, 0, 2)))
+        console.print(_indented(_line(line)))
     if verbose:
         shares = shares_lines(outcome.result.shares)
         where = ["where the time goes", *(f"  {line}" for line in shares)] if shares else []
         creep = creep_text(outcome)
         since = [f"{SINCE_FIRST}: {creep}"] if creep else []
         for line in (*where, *device_lines(outcome), *since, cost_text(outcome)):
-            console.print(Padding(_line(line), (0, 0, 0, 2)))
+            console.print(_indented(_line(line)))
     console.print()
 
 
+def _indented(text: Text) -> Padding:
+    return Padding(text, (0, 0, 0, 2))
+
+
 def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
-    rows = [row for row in phase_rows(outcome) if row.depth < _DEEPEST or verbose]
-    if not rows:
+    table = _phase_table(outcome, verbose=verbose)
+    if not table.rows:
         return
-    figures = [_phase_figures(row) for row in rows]
-    usual = 34 if all(row.change_s is None for row in rows) else 28  # what a change adds must fit 80 columns, too
-    width = max(_NARROWEST_NAME, min(usual, console.width - max(map(len, figures))))
-    for row, text in zip(rows, figures, strict=True):
-        name = f"{'  ' * (row.depth + 1)}{row.name}"
-        console.print(Text(f"{shown(name):<{width}}{text}"))
+    print_table(console, table, titled=False)
     note = phases_note(outcome.result)
     if note:
-        console.print(Padding(_line(note), (0, 0, 0, 2)))
+        console.print(_indented(_line(note)))
 
 
-def _phase_figures(row: PhaseRow) -> str:
-    count = "" if row.count is None else f"×{row.count:.3g}"
-    was = "" if row.was_s is None else f"  was {units.seconds(row.was_s)}"
-    change = "" if row.change_s is None else f"  {units.signed_seconds(row.change_s)}"
-    # What is added stands in one column, whether there was a figure before or not.
-    added = f"{was:<{_WAS_COLUMNS}}{change}" if change else was
-    return f"{units.seconds(row.total_s):>10}{units.percent(row.share, signed=False):>9}{count:>9}{added}"
+def _phase_table(outcome: Outcome, *, verbose: bool) -> Table:
+    rows = [row for row in phase_rows(outcome) if row.depth < _DEEPEST or verbose]
+    changed = any(row.change_s is not None for row in rows)
+    columns = (
+        # With the changes beside it a line has to fit 80 columns, too.
+        Column("phase", "phase", "left", overflow="fold", usual=28 if changed else 34),
+        Column("total", "time", usual=8),
+        Column("share", "share", usual=7),
+        Column("count", "entries", usual=7),
+        Column("was", "was", "left"),
+        Column("change", "adds to the change", "left"),
+    )
+    cells = [
+        (
+            Cell(row.name, depth=row.depth + 1),
+            units.seconds(row.total_s),
+            units.percent(row.share, signed=False),
+            "" if row.count is None else f"×{row.count:.3g}",
+            "" if row.was_s is None else f"was {units.seconds(row.was_s)}",
+            "" if row.change_s is None else units.signed_seconds(row.change_s),
+        )
+        for row in rows
+    ]
+    return make_table(columns, cells).without_empty()

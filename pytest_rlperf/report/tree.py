@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
-
-from rich.cells import cell_len, set_cell_size
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias, TypeVar
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Mode, TimerTree, Timing
-from pytest_rlperf.report.fitting import fitting
 from pytest_rlperf.report.printable import shown
+from pytest_rlperf.report.table import Cell, Column, make_table
+from pytest_rlperf.report.text import table_text
 from pytest_rlperf.traces.building import levels
 from pytest_rlperf.traces.timeline import laid_out
 
-_NARROWEST_NAME = 16
-_NAME_TO_KEEP = 24  # columns of figures go before a longer name is cut to less
-_GAP = 2
+_NAME = Column("name", "name", "left", overflow="cut", room=24)
 _UNKNOWN = "–"
 _PARALLEL = "∥"
 _NOTE_PARALLEL = f"{_PARALLEL} ran beside the path above it, and is no part of its time"
@@ -25,74 +22,56 @@ _NOTE_WHOLE = "as some totals are less than their parts: they are no sums"
 _NOTE_TOTALS = "change: of the mean of an entry; of the total where entries are not counted"
 _LONGEST_COUNT = 999_999
 
-
-@dataclass(frozen=True)
-class _Column:
-    """A column of figures; those of the highest ``rank`` are the first to go where there is no room."""
-
-    title: str
-    cells: list[str]
-    rank: int = 0
-
-    @property
-    def width(self) -> int:
-        return max(cell_len(text) for text in (self.title, *self.cells)) + _GAP
-
-
-@dataclass(frozen=True)
-class _Label:
-    """What stands before the figures."""
-
-    depth: int
-    text: str
-
-    def fitted(self, width: int | None) -> str:
-        """Return the text, indented by its depth, in at most ``width`` columns."""
-        indent = 2 * self.depth
-        if width is None:
-            return " " * indent + self.text
-        # A depth that would take the name's room is said in figures.
-        text = f"{self.depth}› {self.text}" if indent > width // 2 else " " * indent + self.text
-        return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}…"
+_Figures: TypeAlias = list[tuple[Column, list[str]]]  # columns with their cells
 
 
 def render_tree(tree: TimerTree, *, width: int | None) -> str:
     """Return a tree as a table of at most ``width`` columns, with all its figures where that is None."""
     paths = list(levels(tree.root))
     timings = [timing for _, timing in paths]
-    lines = _table("name", [_Label(depth, _title(timing)) for depth, timing in paths], _figures(timings), width)
+    lines = _lines([Cell(_title(timing), depth=depth) for depth, timing in paths], _figures(timings), width)
     if _whole_ns(tree.root) > tree.root.total_ns:
         lines.append(f"share: of {_time(_whole_ns(tree.root))}, {_NOTE_WHOLE}")
     if any(timing.is_parallel for timing in timings):
         lines.append(_NOTE_PARALLEL)
     if tree.gauges:
-        gauges = list(tree.gauges.values())
-        columns = [
-            _Column("value", [f"{gauge.value:.6g}" for gauge in gauges]),
-            _Column("min", [f"{gauge.low:.6g}" for gauge in gauges], 1),
-            _Column("max", [f"{gauge.high:.6g}" for gauge in gauges], 1),
-            _Column("set", [f"×{gauge.count}" for gauge in gauges], 2),
+        columns = (
+            replace(_NAME, title="gauge"),
+            Column("value", "value"),
+            Column("min", "min", priority=1),
+            Column("max", "max", priority=1),
+            Column("set", "set", priority=2),
+        )
+        rows = [
+            (name, f"{gauge.value:.6g}", f"{gauge.low:.6g}", f"{gauge.high:.6g}", f"×{gauge.count}")
+            for name, gauge in tree.gauges.items()
         ]
-        lines += ["", *_table("gauge", [_Label(0, shown(name)) for name in tree.gauges], columns, width)]
+        lines += ["", *table_text(make_table(columns, rows), width, ruled=False)]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _figures(timings: Sequence[Timing]) -> list[_Column]:
-    columns = [
-        _Column("total", [_time(timing.total_ns) for timing in timings]),
-        _Column("self", [_time(timing.self_ns) for timing in timings], 2),
+def _figures(timings: Sequence[Timing]) -> _Figures:
+    columns: _Figures = [
+        (Column("total", "total"), [_time(timing.total_ns) for timing in timings]),
+        (Column("self", "self", priority=2), [_time(timing.self_ns) for timing in timings]),
     ]
     if any(timing.count for timing in timings):
-        columns.insert(0, _Column("count", [_count(timing) for timing in timings], 1))
-        columns.append(_Column("mean", [_time(_mean_ns(timing)) for timing in timings], 3))
+        columns.insert(0, (Column("count", "count", priority=1), [_count(timing) for timing in timings]))
+        columns.append((Column("mean", "mean", priority=3), [_time(_mean_ns(timing)) for timing in timings]))
     if any(timing.min_ns is not None or timing.max_ns is not None for timing in timings):
-        columns.append(_Column("min", [_time(timing.min_ns) for timing in timings], 4))
-        columns.append(_Column("max", [_time(timing.max_ns) for timing in timings], 4))
+        columns.append((Column("min", "min", priority=4), [_time(timing.min_ns) for timing in timings]))
+        columns.append((Column("max", "max", priority=4), [_time(timing.max_ns) for timing in timings]))
     if any(timing.mode is not Mode.SUM for timing in timings):
-        columns.append(_Column("value", [_value(timing) for timing in timings], 2))
+        columns.append((Column("value", "value", priority=2), [_value(timing) for timing in timings]))
     whole_ns = _whole_ns(timings[0])
-    columns.append(_Column("share", [_share(timing, whole_ns) for timing in timings]))
+    columns.append((Column("share", "share"), [_share(timing, whole_ns) for timing in timings]))
     return columns
+
+
+def _lines(names: Sequence[Cell], figures: _Figures, width: int | None) -> list[str]:
+    """Return names and their figures in aligned lines."""
+    rows = zip(names, *(cells for _, cells in figures), strict=True)
+    return table_text(make_table([_NAME, *(column for column, _ in figures)], list(rows)), width, ruled=False)
 
 
 # --------------------------------------------------------------------------- two trees
@@ -107,17 +86,18 @@ class _Pair:
     other: Timing | None
 
     @property
-    def label(self) -> _Label:
+    def name(self) -> Cell:
         one, other = self.one, self.other
         if one is None or other is None:
             only = one or other
             assert only is not None
-            return _Label(self.depth, f"{'-' if other is None else '+'} {_title(only)}")
-        return _Label(self.depth, _title(one) if one.name == other.name else f"{_title(one)} → {_title(other)}")
+            return Cell(f"{'-' if other is None else '+'} {_title(only)}", depth=self.depth)
+        name = _title(one) if one.name == other.name else f"{_title(one)} → {_title(other)}"
+        return Cell(name, depth=self.depth)
 
     @property
     def change(self) -> str:
-        """What the second has become, as a multiple of the first: its mean where both know it, or else its total."""
+        """The second as a multiple of the first: of its mean where both have one, else of its total."""
         if self.one is None or self.other is None:
             return "added" if self.one is None else "removed"
         before, after = _mean_ns(self.one), _mean_ns(self.other)
@@ -140,21 +120,26 @@ def _diff(one: Timing | None, other: Timing | None, width: int | None) -> str:
     pairs = list(_pairs(one, other))
     sides = {"A": [pair.one for pair in pairs], "B": [pair.other for pair in pairs]}
     counted = any(timing is not None and timing.count for side in sides.values() for timing in side)
-    columns = []
-    if counted:
-        columns += [_Column(f"count {name}", [_count(timing) for timing in side], 3) for name, side in sides.items()]
-    for name, side in sides.items():
-        total = [_time(None if timing is None else timing.total_ns) for timing in side]
-        columns.append(_Column(f"total {name}", total, 2 if counted else 0))
+    columns: _Figures = []
     if counted:
         columns += [
-            _Column(f"mean {name}", [_time(_mean_ns(timing)) for timing in side]) for name, side in sides.items()
+            (Column(f"count {name}", f"count {name}", priority=3), [_count(timing) for timing in side])
+            for name, side in sides.items()
         ]
-    columns.append(_Column("change", [pair.change for pair in pairs]))
+    for name, side in sides.items():
+        total = [_time(None if timing is None else timing.total_ns) for timing in side]
+        columns.append((Column(f"total {name}", f"total {name}", priority=2 if counted else 0), total))
+    if counted:
+        columns += [
+            (Column(f"mean {name}", f"mean {name}"), [_time(_mean_ns(timing)) for timing in side])
+            for name, side in sides.items()
+        ]
+    columns.append((Column("change", "change"), [pair.change for pair in pairs]))
     for name, side in sides.items():
         whole_ns = _whole_ns(side[0])
-        columns.append(_Column(f"share {name}", [_share(timing, whole_ns) for timing in side], 1))
-    lines = _table("name", [pair.label for pair in pairs], columns, width)
+        shares = [_share(timing, whole_ns) for timing in side]
+        columns.append((Column(f"share {name}", f"share {name}", priority=1), shares))
+    lines = _lines([pair.name for pair in pairs], columns, width)
     timings = [timing for side in sides.values() for timing in side if timing is not None]
     if counted and not all(timing.count for timing in timings):
         lines.append(_NOTE_TOTALS)
@@ -240,20 +225,3 @@ def _share(timing: Timing | None, whole_ns: int) -> str:
 
 def _value(timing: Timing) -> str:
     return "" if timing.mode is Mode.SUM else f"{timing.mode.value} {_time(timing.value_ns)}"
-
-
-def _table(title: str, labels: Sequence[_Label], columns: Sequence[_Column], width: int | None) -> list[str]:
-    """Return aligned lines, with as many of the columns as ``width`` has room for."""
-    wanted = min(_NAME_TO_KEEP, max(cell_len(label.fitted(None)) for label in labels))
-    kept = list(columns) if width is None else fitting(columns, width - wanted)
-    room = None if width is None else max(_NARROWEST_NAME, width - sum(column.width for column in kept))
-    names = [title, *(label.fitted(room) for label in labels)]
-    widest = max(cell_len(name) for name in names)
-    rows = zip(names, *([column.title, *column.cells] for column in kept), strict=True)
-    lines = []
-    for name, *cells in rows:
-        line = name + " " * (widest - cell_len(name))
-        for column, cell in zip(kept, cells, strict=True):
-            line += " " * (column.width - cell_len(cell)) + cell
-        lines.append(line.rstrip())
-    return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from pytest_rlperf import units
@@ -12,20 +12,13 @@ from pytest_rlperf.report.html.charts import charts
 from pytest_rlperf.report.html.markup import Markup, embedded, facts, join, scrolling, tag, text
 from pytest_rlperf.report.html.output import plotly_source
 from pytest_rlperf.report.html.sections import Entry, badge, section
-from pytest_rlperf.report.rows import GRAVEST_FIRST, by_counts, columns, test_name
+from pytest_rlperf.report.rows import by_counts, test_name, verdict_table
+from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS
 from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.report.table import Cell
 
-_WORDS = {
-    Status.SLOWER: "slower",
-    Status.INVALID: "invalid",
-    Status.UNDECIDED: "undecided",
-    Status.INCOMPARABLE: "incomparable",
-    Status.NEW: "new",
-    Status.FASTER: "faster",
-    Status.SAME: "the same",
-}
 _NAMED_MOST = 3
-_FIRST = {"test": 0, "verdict": 1, "change": 2}
+_FIRST = ("test", "verdict", "change")
 # Nothing is ever loaded, from wherever: all there is stands in the file.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
@@ -100,7 +93,7 @@ def _named(outcome: Outcome) -> str:
 
 def _counts(outcomes: Sequence[Outcome]) -> Markup:
     counts = Counter(outcome.verdict.status for outcome in outcomes)
-    told = [f"{counts[status]} {_WORDS[status]}" for status in GRAVEST_FIRST if counts[status]]
+    told = [f"{counts[status]} {LOOKS[status].word}" for status in GRAVEST_FIRST if counts[status]]
     return tag("p", " · ".join(told), class_="counts")
 
 
@@ -113,17 +106,19 @@ def _run_facts(summary: Summary, created: str) -> Markup:
 
 def _verdicts(outcomes: Sequence[Outcome]) -> Markup:
     """Return the table of verdicts, with what sorts and filters it; that is shown only where it works."""
-    # On a narrow screen what is said of a test is seen before its figures.
-    shown = sorted(columns(outcomes), key=lambda column: _FIRST.get(column.title.partition(" ")[0], len(_FIRST)))
-    heads = join(tag("th", " ".join(column.title.split()), scope="col") for column in shown)
+    table = verdict_table(outcomes)
+    # On a narrow screen a test's verdict is seen before its figures.
+    keys = [column.key for column in table.columns]
+    found = table.only(sorted(keys, key=lambda key: (*_FIRST, *keys).index(key)))
+    heads = join(tag("th", " ".join(column.title.split()), scope="col") for column in found.columns)
     rows = [
         tag(
             "tr",
-            *(_cell(column.title, column.text(outcome), outcome, place) for column in shown),
+            *(_cell(c.key, cell, outcome, place) for c, cell in zip(found.columns, row, strict=True)),
             data_status=outcome.verdict.status.value,
             data_test=str(place),
         )
-        for place, outcome in enumerate(outcomes)
+        for place, (outcome, row) in enumerate(zip(outcomes, found.rows, strict=True))
     ]
     caption = tag("caption", "Verdicts, those that want attention first")
     whole = tag("table", caption, tag("thead", tag("tr", heads)), tag("tbody", *rows), id="verdict-table")
@@ -134,34 +129,17 @@ def _verdicts(outcomes: Sequence[Outcome]) -> Markup:
     )  # fmt: skip
 
 
-def _cell(title: str, written: str, outcome: Outcome, place: int) -> Markup:
+def _cell(key: str, cell: Cell, outcome: Outcome, place: int) -> Markup:
     """Return one cell, with what it is sorted by where that is not its text."""
-    if title == "test":
+    if key == "test":
         path = outcome.result.nodeid.partition("::")[0]
-        link = tag("a", test_name(outcome), href=f"#test-{place}")
+        link = tag("a", cell.text, href=f"#test-{place}")
         return tag("th", link, tag("small", path), scope="row")
-    if title == "verdict":
+    order = None if cell.order is None else f"{cell.order:.9g}"
+    if key == "verdict":
         status = outcome.verdict.status
-        return tag("td", badge(status), written.removeprefix(status.value), data_key=str(GRAVEST_FIRST.index(status)))
-    key = next((read(outcome) for name, read in _KEYS.items() if title.startswith(name)), None)
-    return tag("td", written, data_key=None if key is None else f"{key:.9g}")
-
-
-def _before_key(outcome: Outcome) -> float | None:
-    return None if outcome.before is None or not outcome.before.measured else outcome.before.call_s
-
-
-def _change_key(outcome: Outcome) -> float | None:
-    return None if outcome.verdict.estimate is None else outcome.verdict.estimate.ratio
-
-
-_KEYS: dict[str, Callable[[Outcome], float | None]] = {
-    "median": lambda outcome: outcome.result.call_s if outcome.result.measured else None,
-    "items/s": lambda outcome: outcome.result.items_per_s if outcome.result.measured else None,
-    "baseline": _before_key,
-    "change": _change_key,
-    "since first": lambda outcome: None if outcome.creep is None else outcome.creep.ratio,
-}
+        return tag("td", badge(status), cell.text.removeprefix(status.value), data_key=order)
+    return tag("td", cell.text, data_key=order)
 
 
 def _controls(outcomes: Sequence[Outcome]) -> Markup:

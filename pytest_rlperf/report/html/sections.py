@@ -12,16 +12,7 @@ from pytest_rlperf.report.html import tables
 from pytest_rlperf.report.html.charts import Chart
 from pytest_rlperf.report.html.markup import EMPTY, Markup, facts, join, tag, text
 from pytest_rlperf.report.rows import blame_lines, by_counts, cost_text, creep_text
-
-_SIGNS = {
-    Status.SAME: "=",
-    Status.SLOWER: "▲",
-    Status.FASTER: "▼",
-    Status.UNDECIDED: "?",
-    Status.NEW: "+",
-    Status.INCOMPARABLE: "≠",
-    Status.INVALID: "!",
-}
+from pytest_rlperf.report.statuses import LOOKS
 
 
 @dataclass(frozen=True)
@@ -36,7 +27,7 @@ class Entry:
 
 def badge(status: Status) -> Markup:
     """Return a status as a word with a sign and a colour."""
-    sign = tag("span", _SIGNS[status], aria_hidden="true")
+    sign = tag("span", LOOKS[status].sign, aria_hidden="true")
     return tag("span", sign, f" {status.value}", class_=f"badge {status.value.lower()}")
 
 

@@ -1,0 +1,76 @@
+"""One table: columns with keys and rows of cells. Writers lay it out: text, Markdown, HTML. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: the key that code knows it by, the title that people read, and its place where room is short.
+
+    Of columns that have no room, those of the highest ``priority`` number are left out first, those of 0 never.
+    Text that is wider than its column breaks between words, then is folded (``"fold"``) or cut with dots (``"cut"``);
+    ``"words"`` are broken between words alone, ``"whole"`` text is never touched. ``room`` is what a column that gives
+    way keeps before others are left out, ``usual`` the least width of a column where there is room.
+    """
+
+    key: str
+    title: str
+    align: Literal["left", "right"] = "right"
+    priority: int = 0
+    overflow: Literal["whole", "words", "fold", "cut"] = "whole"
+    room: int = 16
+    usual: int = 0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: its text, and how a writer may show it.
+
+    ``kind`` is a status's value or ``"strong"``, ``depth`` is how far a row's name is indented, ``order`` is the figure
+    that rows are sorted by, ``bar`` a share to draw beside the text.
+    """
+
+    text: str
+    kind: str = ""
+    depth: int = 0
+    order: float | None = None
+    bar: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of as many cells as there are columns; ``title`` stands above them where a writer shows one."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]] = field(default=())
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse rows that the columns do not fit, and keys that name several columns."""
+        assert all(len(row) == len(self.columns) for row in self.rows)
+        assert len({column.key for column in self.columns}) == len(self.columns)
+
+    def only(self, keys: Iterable[str]) -> Table:
+        """Return the table with the columns of ``keys`` alone, in that order."""
+        places = {column.key: place for place, column in enumerate(self.columns)}
+        kept = [places[key] for key in keys]
+        return replace(
+            self,
+            columns=[self.columns[place] for place in kept],
+            rows=[[row[place] for place in kept] for row in self.rows],
+        )
+
+    def without_empty(self) -> Table:
+        """Return the table without the columns that have no text in any row; the first column stays."""
+        filled = {place for row in self.rows for place, cell in enumerate(row) if cell.text}
+        return self.only(column.key for place, column in enumerate(self.columns) if not place or place in filled)
+
+
+def make_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell | str]], title: str = "") -> Table:
+    """Return a table of texts and cells."""
+    whole = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    return Table(columns, whole, title)
