@@ -7,11 +7,11 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import git, write
 
 OK, FAILED = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
 # Hardly any time, which tells nothing: what is said comes from counting.
@@ -95,14 +95,11 @@ class Project:
 
     def write(self, name: str, text: str) -> None:
         """Write a file."""
-        (self.root / name).write_text(textwrap.dedent(text), encoding="utf-8")
+        write(self.root, {name: text})
 
     def git(self, *args: str) -> None:
         """Run git here."""
-        identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
-        subprocess.run(
-            ["git", *identity, *args], cwd=self.root, env=self._environment, capture_output=True, text=True, check=True
-        )
+        git(self.root, *args, env=self._environment)
 
     def run(self, *args: str) -> Run:
         """Run pytest to its end."""
