@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 import psutil
 import pytest
+from builders import git, write
 
 OK, FAILED, USAGE = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.USAGE_ERROR
 QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=4")
@@ -78,9 +79,7 @@ class Repository:
 
     def write(self, path: str, text: str) -> None:
         """Write a file of the tree."""
-        place = self.root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(textwrap.dedent(text), encoding="utf-8")
+        write(self.root, {path: text})
 
     def library(self, side: str, times: int = 1, more: str = "") -> None:
         """Write the package under test."""
@@ -88,11 +87,7 @@ class Repository:
 
     def git(self, *args: str) -> str:
         """Run git here."""
-        identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
-        done = subprocess.run(
-            ["git", *identity, *args], cwd=self.root, env=self._environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
+        return git(self.root, *args, env=self._environment)
 
     def commit(self) -> str:
         """Commit everything, and return the commit."""
