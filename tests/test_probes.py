@@ -38,12 +38,6 @@ def figures(tree: Tree) -> Figures:
     return {phase.path: (phase.count, phase.total_s) for phase in tree.phases(1)}
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    """Return a clock that stands still."""
-    return FakeClock()
-
-
 def state(*holders: Any) -> list[list[tuple[str, int]]]:
     """Return what objects hold, each thing by its identity, in order."""
     return [[(name, id(value)) for name, value in vars(holder).items()] for holder in holders]
