@@ -39,12 +39,6 @@ def figures(tree: Tree) -> Figures:
     return {phase.path: (phase.count, phase.total_s) for phase in tree.phases(1)}
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    """Return a clock that stands still."""
-    return FakeClock()
-
-
 def state() -> list[object]:
     """Return what probes may touch of PyTorch."""
     holders = (
