@@ -17,7 +17,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
-from builders import git
+from builders import git, write
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, Project, Side, Sides
@@ -31,15 +31,6 @@ from pytest_rlperf.sides.verify import check_loaded, importers_of, loaded_files
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
 
 SO = EXTENSION_SUFFIXES[0]
-
-
-def write(root: Path, files: Mapping[str, str]) -> Path:
-    """Write files below a directory and return it."""
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return root
 
 
 def make_project(root: Path, **changes: object) -> Project:
