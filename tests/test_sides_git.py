@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import psutil
 import pytest
+from builders import git, write
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
@@ -46,12 +47,11 @@ class Tree:
 
     def git(self, *arguments: str) -> str:
         """Run git in it and return what it says."""
-        done = subprocess.run(["git", *arguments], cwd=self.top, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        return git(self.top, *arguments)
 
     def write(self, **files: str) -> None:
         """Write files by their paths."""
-        write(self.top, **files)
+        write(self.top, files)
 
     def commit(self, **files: str) -> str:
         """Write files and commit all there is; return the SHA."""
@@ -59,14 +59,6 @@ class Tree:
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message", "change")
         return self.git("rev-parse", "HEAD")
-
-
-def write(top: Path, **files: str) -> None:
-    """Write files by their paths below a directory."""
-    for name, text in files.items():
-        path = top / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
 
 
 def files_of(top: Path, *names: str) -> dict[str, str]:
@@ -403,7 +395,7 @@ def test_tree_with_a_dirty_submodule_is_dirty(superproject: Tree) -> None:
     superproject.git("config", "diff.ignoreSubmodules", "all")
     repository = find_repository(superproject.top)
     assert not repository.is_dirty(superproject.top / "baselines")
-    write(superproject.top / "vendor/library", code="3")
+    write(superproject.top / "vendor/library", {"code": "3"})
     assert repository.is_dirty(superproject.top / "baselines")
 
 
@@ -435,7 +427,7 @@ def superproject(tmp_path: Path) -> Tree:
     tree.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library.top), "vendor/library")
     tree.commit(**{"test_x.py": ""})
     submodule = tree.top / "vendor/library"
-    write(submodule, code="2")
+    write(submodule, {"code": "2"})
     subprocess.run(["git", "commit", "--quiet", "--all", "--message", "change"], cwd=submodule, check=True)
     tree.commit()
     return tree
@@ -472,7 +464,7 @@ def test_submodule_that_today_has_no_more_differs(superproject: Tree) -> None:
 
 def test_tests_within_a_submodule_are_todays(superproject: Tree) -> None:
     """Measured tests may lie in a submodule: they and the directory of tests they are in are laid on base's commit."""
-    write(superproject.top / "vendor/library", **{"tests/test_y.py": "2", "tests/helper.py": "2", "code.py": "2"})
+    write(superproject.top / "vendor/library", {"tests/test_y.py": "2", "tests/helper.py": "2", "code.py": "2"})
     sides = prepare("HEAD~1", make_project(superproject.top, "vendor/library/tests/test_y.py"))
     names = ("code", "code.py", "tests/test_y.py", "tests/helper.py")
     assert files_of(tree_of(sides.base) / "vendor/library", *names) == {
@@ -801,7 +793,7 @@ def test_directory_with_git_is_compared_with_as_it_is(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "tree")
     tree.commit(**{"mylib/__init__.py": "1", "mylib/gone.py": "", "tests/test_x.py": "today"})
     subprocess.run(["git", "clone", "--quiet", str(tree.top), str(tmp_path / "other")], check=True)
-    write(tmp_path / "other", **{"mylib/__init__.py": "other", "mylib/new.py": "other", "tests/test_x.py": "other"})
+    write(tmp_path / "other", {"mylib/__init__.py": "other", "mylib/new.py": "other", "tests/test_x.py": "other"})
     (tmp_path / "other/mylib/gone.py").unlink()
     before = snapshot(tmp_path / "other")
     sides = prepare("dir:../other", make_project(tree.top, "tests/test_x.py"))
@@ -823,7 +815,7 @@ def test_what_is_within_submodules_is_compared(superproject: Tree, tmp_path: Pat
     subprocess.run(argv, cwd=tmp_path / "other", check=True)
     project = make_project(superproject.top, "test_x.py")
     assert prepare("dir:../other", project).changed == ()
-    write(tmp_path / where / "vendor/library", code="3", new="3")
+    write(tmp_path / where / "vendor/library", {"code": "3", "new": "3"})
     sides = prepare("dir:../other", project)
     assert sides.changed == ("vendor/library/code", "vendor/library/new")
     inside = files_of(tree_of(sides.base) / "vendor/library", "code", "new")
@@ -844,8 +836,8 @@ def test_submodule_on_one_side_differs(superproject: Tree, tmp_path: Path, where
 def test_directories_without_git_are_compared(tmp_path: Path) -> None:
     """Neither tree needs git: all files count but caches and environments."""
     for name in ("tree", "other"):
-        write(tmp_path / name, **{"mylib/__init__.py": name, "mylib/same.py": "", "tests/test_x.py": name})
-    write(tmp_path / "other", **{"venv/pyvenv.cfg": "", "venv/lib/x.py": "", "mylib/__pycache__/x.pyc": ""})
+        write(tmp_path / name, {"mylib/__init__.py": name, "mylib/same.py": "", "tests/test_x.py": name})
+    write(tmp_path / "other", {"venv/pyvenv.cfg": "", "venv/lib/x.py": "", "mylib/__pycache__/x.pyc": ""})
     sides = prepare(f"dir:{tmp_path}/other", make_project(tmp_path / "tree", "tests/test_x.py"))
     base = tree_of(sides.base)
     assert files_of(base, "mylib/__init__.py", "tests/test_x.py") == {
@@ -887,7 +879,11 @@ def cache(tmp_path: Path) -> Iterator[Cache]:
 
 def filled_with(text: str) -> Callable[[Path], None]:
     """Return a build that writes one file."""
-    return lambda directory: write(directory, file=text)
+
+    def fill(directory: Path) -> None:
+        write(directory, {"file": text})
+
+    return fill
 
 
 def test_entry_is_built_once(cache: Cache) -> None:
@@ -915,7 +911,7 @@ def test_failed_build_leaves_nothing(cache: Cache) -> None:
     """A build that fails is not believed, and leaves no files."""
 
     def fail(directory: Path) -> None:
-        write(directory, file="half")
+        write(directory, {"file": "half"})
         raise SideError("no luck")
 
     with pytest.raises(SideError, match="no luck"):
