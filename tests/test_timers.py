@@ -40,12 +40,6 @@ def everything(tree: TimerTree) -> Figures:
     }
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    """Return a clock that stands still."""
-    return FakeClock()
-
-
 # ------------------------------------------------------------------ scopes and paths
 
 
