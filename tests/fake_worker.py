@@ -44,3 +44,20 @@ class FakeWorker:
     def cpu_s(self) -> float:
         """Return no time."""
         return 0.0
+
+
+class ShownSteps:
+    """Remembers the steps of a measurement, each with the seconds left."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[str, float]] = []
+
+    def begin(self, test: str) -> None:
+        """Do nothing: there is one test."""
+
+    def show(self, step: str, seconds_left: float = 0.0) -> None:
+        """Remember a step."""
+        self.shown.append((step, seconds_left))
+
+    def clear(self) -> None:
+        """Do nothing: there is no line."""

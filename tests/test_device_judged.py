@@ -9,7 +9,7 @@ from typing import Any
 
 import builders
 import pytest
-from fake_worker import FakeWorker
+from fake_worker import FakeWorker, ShownSteps
 from virtual_gpu import VirtualGPU
 
 from pytest_rlperf import ComponentError
@@ -328,7 +328,7 @@ def measured(gpu: VirtualGPU, kernel_s: float = 10e-3) -> Result:
     with driving(gpu):
         workers = [VirtualWorker(gpu, kernel_s) for _ in range(2)]
         try:
-            measured = measure_one_side(workers, 3.0, lambda step, left_s: None, lambda: gpu.clock.now_ns / 1e9)
+            measured = measure_one_side(workers, 3.0, ShownSteps(), lambda: gpu.clock.now_ns / 1e9)
         finally:
             for worker in workers:
                 worker.meter.thaw()
@@ -438,7 +438,7 @@ def compared(gpu: VirtualGPU) -> PairsMeasured:
             return PairedMeasurement(
                 lambda index: Pair(base, head, 0.01, 0.0),
                 lambda records, final: True,
-                lambda step, left_s: None,
+                ShownSteps(),
                 least=1,
                 max_time_s=3.0,
                 placer=lambda index: None,

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 
 import pytest
-from fake_worker import FakeWorker
+from fake_worker import FakeWorker, ShownSteps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,7 +134,7 @@ class World:
         self.check_s = min(base_s, head_s)
         self.setup_s = 0.0
         self.asked: list[tuple[int, bool]] = []
-        self.told: list[tuple[str, float]] = []
+        self.progress = ShownSteps()
         self.before_turns: Callable[[Pair], None] = lambda pair: self.steps.append(("", "before turns"))
         self.placer: Callable[[int], int | None] = lambda index: None
         self.bases = [Simulated("B", self.clock, self.steps, base_s) for _ in range(60)]
@@ -145,7 +145,7 @@ class World:
         return PairedMeasurement(
             self.next_pair,
             self.is_content,
-            lambda step, left_s: self.told.append((step, left_s)),
+            self.progress,
             least=least,
             least_unplaced=least_unplaced,
             max_time_s=max_time_s,
@@ -557,8 +557,8 @@ def test_progress_says_which_pair() -> None:
     """The user sees which pair is measured, and how long those that are surely needed will take."""
     world = World(wanted=4)
     world.measure()
-    assert [step for step, _ in world.told] == ["pair 1", "pair 2", "pair 3", "pair 4"]
-    assert [left_s for _, left_s in world.told] == pytest.approx([6.0, 4.0, 2.0, 2.0])
+    assert [step for step, _ in world.progress.shown] == ["pair 1", "pair 2", "pair 3", "pair 4"]
+    assert [left_s for _, left_s in world.progress.shown] == pytest.approx([6.0, 4.0, 2.0, 2.0])
 
 
 def test_a_worker_lost_within_a_pair_is_told() -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from fake_worker import FakeWorker
+from fake_worker import FakeWorker, ShownSteps
 
 from pytest_rlperf.measure.figures import trimmed_mean
 from pytest_rlperf.measure.one_side import SideMeasurement, measure_one_side
@@ -87,7 +87,7 @@ class Simulated(FakeWorker):
 
 def measure(workers: list[Simulated], clock: FakeClock, max_time_s: float = 60.0) -> SideMeasurement:
     """Measure simulated workers on their own clock."""
-    return measure_one_side(workers, max_time_s, lambda step, left: None, lambda: clock.now_ns / 1e9)
+    return measure_one_side(workers, max_time_s, ShownSteps(), lambda: clock.now_ns / 1e9)
 
 
 def test_a_constant_pace_gives_exact_figures() -> None:

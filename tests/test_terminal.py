@@ -342,9 +342,10 @@ def test_the_live_line_leaves_the_cursor_where_it_was() -> None:
     """It is written one line down and the cursor goes back up to the column after what pytest wrote."""
     file = io.StringIO()
     line = LiveLine(Screen(), file)
-    line.show("test_step", "worker 2 of 5", 6.4)
+    line.begin("test_step")
+    line.show("worker 2 of 5", 6.4)
     assert file.getvalue() == "\n\x1b[2K  rlperf: test_step · worker 2 of 5 · a\x1b[1A\x1b[12G"
-    line.show("test_step", "worker 3 of 5", 4.0)
+    line.show("worker 3 of 5", 4.0)
     assert file.getvalue().count("rlperf") == 1, "ten times a second at most"
     line.clear()
     line.clear()

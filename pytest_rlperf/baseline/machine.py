@@ -12,8 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pytest_rlperf.baseline.accelerators import accelerators
-from pytest_rlperf.measure.kernels import VERSION
-from pytest_rlperf.model import Machine
+from pytest_rlperf.model import KERNEL_VERSION, Machine
 
 
 def this_machine(find_accelerators: Callable[[], tuple[str, ...]] = accelerators) -> Machine:
@@ -24,7 +23,7 @@ def this_machine(find_accelerators: Callable[[], tuple[str, ...]] = accelerators
         cpu=_cpu(),
         cores=_cores(),
         python=f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}",
-        kernel=VERSION,
+        kernel=KERNEL_VERSION,
         accelerators=find_accelerators(),
     )
 

@@ -1,4 +1,4 @@
-"""The reference kernels: two fixed pieces of work that stored times are told relative to.
+"""The reference kernels: two fixed pieces of work, which stored times are relative to.
 
 What slows a machine down for a while slows a kernel down too, so the ratio of a workload's time to the kernel's,
 taken in turns within tens of milliseconds, holds still where the times do not. One kernel moves with the pace of
@@ -16,8 +16,6 @@ from itertools import cycle
 from operator import itemgetter
 
 from pytest_rlperf.model import SliceKind
-
-VERSION = 1  # raise it with any change to the work below: figures relative to another kernel are not comparable
 
 _STEPS = 400
 _MEMORY_BYTES = 16 << 20  # about as much as a replay buffer of 100k small transitions; larger than a core's own caches

@@ -31,7 +31,7 @@ from pytest_rlperf.measure.figures import (
 from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.slices import SLICE_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.measure.worker import AnyWorker, Worker
-from pytest_rlperf.model import DeviceTimes, Figures, Phase, SliceKind, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.model import DeviceTimes, Figures, Phase, Progress, SliceKind, SliceRecord, Warm, WorkerRecord
 
 WORKER_S = 1.5  # measuring time of one worker, after warming up
 KERNELS = (SliceKind.INTERPRETER, SliceKind.MEMORY)
@@ -132,23 +132,23 @@ class SideMeasurement:
 def measure_one_side(
     workers: Sequence[AnyWorker],
     max_time_s: float,
-    progress: Callable[[str, float], None],
+    progress: Progress,
     clock: Callable[[], float] = time.monotonic,
     long: bool | None = None,
     count: Callable[[Sequence[AnyWorker]], None] = lambda workers: None,
 ) -> SideMeasurement:
     """Measure a test that every one of ``workers`` has ready, in about ``max_time_s`` at most.
 
-    ``long`` says which figure the stored result has, if there is one. ``progress`` is told what goes on and how many
-    seconds are left; ``count`` is given workers as soon as they have checked, and what it takes is no part of that
-    time. Where calls are too long for the time, fewer workers measure, down to the one call that checked the component;
-    ``notes`` say so. Where they are short, every worker takes one block at least, a tenth of a second or two: a
-    comparison with too few workers is worth nothing.
+    ``long`` is whether the stored result used the mean of a slice's rounds, None where there is no stored result.
+    ``count`` receives workers as soon as they have checked; the time it takes is not part of ``max_time_s``. Where
+    calls are too long for the time, fewer workers measure, down to the one call that checked the component; ``notes``
+    of the result report that. Where calls are short, every worker takes at least one block, a tenth of a second or
+    two: a comparison with too few workers is worth nothing.
     """
     __tracebackhide__ = True
     started_s = clock()
     first = workers[0]
-    progress("checking", expected_s(len(workers)))
+    progress.show("checking", expected_s(len(workers)))
     first.start_check()
     check_s, items = first.wait_checked()
     started_s += _spent_s(clock, partial(count, [first]))
@@ -172,7 +172,7 @@ def measure_one_side(
             break
         share_s = left_s / (len(chosen) - index)
         step = f"worker {index + 1} of {len(chosen)}"
-        progress(step, expected_s(len(chosen) - index))
+        progress.show(step, expected_s(len(chosen) - index))
         if worker is not first:
             warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if warm.call_s < share_s / 4 else 0.0
             warm = worker.warm_up(warm.shape, warm_up_s)
@@ -199,8 +199,8 @@ def _spent_s(clock: Callable[[], float], work: Callable[[], None]) -> float:
     return clock() - started_s
 
 
-def _tick(progress: Callable[[str, float], None], step: str, later_s: float, left_s: float) -> None:
-    progress(step, later_s + left_s)
+def _tick(progress: Progress, step: str, later_s: float, left_s: float) -> None:
+    progress.show(step, later_s + left_s)
 
 
 def _restless(records: Sequence[WorkerRecord]) -> list[str]:

@@ -33,7 +33,7 @@ from pytest_rlperf.measure.one_side import (
 from pytest_rlperf.measure.placement import IdleWatch, usable_cpus
 from pytest_rlperf.measure.slices import WARM_UP_MOST_S
 from pytest_rlperf.measure.worker import Worker
-from pytest_rlperf.model import Figures, PairRecord, Phase, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.model import Figures, PairRecord, Phase, Progress, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs tell more
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
@@ -189,7 +189,7 @@ class PairedMeasurement:
         self,
         next_pair: Callable[[int], Pair],
         is_content: Callable[[Sequence[PairRecord], bool], bool],
-        progress: Callable[[str, float], None],
+        progress: Progress,
         *,
         least: int,
         least_unplaced: int = 0,
@@ -244,7 +244,7 @@ class PairedMeasurement:
         started_s = self._clock()
         missing = max(1, self._least - index)
         share_s = self._left_s / missing
-        self._progress(f"pair {index + 1}", missing * (PAIR_S + 0.8))
+        self._progress.show(f"pair {index + 1}", missing * (PAIR_S + 0.8))
         warm = self._warm_up(pair, share_s)
         cpu = self._placer(index) if all(side.single for side in warm) else None
         if cpu is None and self._least < self._least_unplaced:

@@ -33,11 +33,21 @@ from pytest_rlperf.model.measured import (
     WorkerRecord,
     Workload,
 )
+from pytest_rlperf.model.progress import Progress
 from pytest_rlperf.model.sides import Project, Side, Sides
-from pytest_rlperf.model.stored import Acceptance, Baseline, FirstFigures, Machine, Provenance, StoredResult
+from pytest_rlperf.model.stored import (
+    KERNEL_VERSION,
+    Acceptance,
+    Baseline,
+    FirstFigures,
+    Machine,
+    Provenance,
+    StoredResult,
+)
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 
 __all__ = [
+    "KERNEL_VERSION",
     "POWER_CAP",
     "POWER_CAP_VARIES",
     "Acceptance",
@@ -71,6 +81,7 @@ __all__ = [
     "PhaseCounts",
     "Policy",
     "Probe",
+    "Progress",
     "Project",
     "Provenance",
     "Reason",

@@ -50,20 +50,13 @@ class Screen(Protocol):
         """The terminal's columns."""
 
 
-class Progress(Protocol):
-    """Shows the progress of a test that is measured."""
-
-    def show(self, test: str, step: str, seconds_left: float) -> None:
-        """Show a test's current step, and about how long it will take; 0 where that is not known."""
-
-    def clear(self) -> None:
-        """Make room for what pytest writes."""
-
-
 class NoLine:
     """Shows nothing: there is no terminal."""
 
-    def show(self, test: str, step: str, seconds_left: float) -> None:
+    def begin(self, test: str) -> None:
+        """Show nothing."""
+
+    def show(self, step: str, seconds_left: float = 0.0) -> None:
         """Show nothing."""
 
     def clear(self) -> None:
@@ -76,18 +69,23 @@ class LiveLine:
     def __init__(self, screen: Screen, file: TextIO) -> None:
         self._screen = screen
         self._file = file
+        self._test = ""
         self._shown = False
         self._last_s = 0.0
 
-    def show(self, test: str, step: str, seconds_left: float) -> None:
-        """Write the step on the line, at most ten times a second."""
+    def begin(self, test: str) -> None:
+        """Name the test that the next steps belong to."""
+        self._test = test
+
+    def show(self, step: str, seconds_left: float = 0.0) -> None:
+        """Show the step on the line, at most ten times a second."""
         now_s = time.monotonic()
         if self._shown and now_s - self._last_s < _REFRESH_S:
             return
         self._last_s = now_s
         self._shown = True
         left = f" · about {seconds_left:.0f} s left" if seconds_left else ""
-        text = f"  rlperf: {shown(test)} · {step}{left}"
+        text = f"  rlperf: {shown(self._test)} · {step}{left}"
         self._write(text[: self._screen.fullwidth - 1])
 
     def clear(self) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_rlperf.model import Outcome
+from pytest_rlperf.model import Outcome, Progress
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.run.outcomes import Ledger
 from pytest_rlperf.workers.pool import BaseSides, WorkerGroup
 
-Show = Callable[[str, float], None]
 
-
-def explain(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, ledger: Ledger, show: Show) -> Outcome:
+def explain(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, ledger: Ledger, progress: Progress) -> Outcome:
     """Return the outcome with where a call's time goes, as one worker of head's sees it."""
     for worker in group.workers:
         if worker.called is not None and worker.checked_s is not None and not base_sides.is_base(worker):
-            show("looking where the time goes", 0.0)
+            progress.show("looking where the time goes")
             found = worker.explain()
             notes = (*outcome.result.notes, *found.notes)
             result = replace(outcome.result, shares=found.shares, notes=notes)
@@ -25,7 +22,7 @@ def explain(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, ledger:
     return outcome
 
 
-def trace(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, ledger: Ledger, show: Show) -> None:
+def trace(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, ledger: Ledger, progress: Progress) -> None:
     """Record one call of each side that is at it."""
     live = outcome.live
     labels = {"head": "working tree", "base": ""}
@@ -35,7 +32,7 @@ def trace(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, ledger: L
     for worker in group.workers:
         side = "base" if base_sides.is_base(worker) else "head"
         if worker.called is not None and worker.checked_s is not None and side not in traced:
-            show(f"tracing {side}", 0.0)
+            progress.show(f"tracing {side}")
             found = worker.trace()
             ledger.traces.append(Trace(group.key, side, labels[side], found.spans, found.notes))
             traced.add(side)

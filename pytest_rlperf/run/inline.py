@@ -15,9 +15,8 @@ from pytest_rlperf.measure.counting_pass import CountingPass, count, counted_by
 from pytest_rlperf.measure.kernels import make_kernels
 from pytest_rlperf.measure.one_side import measure_one_side
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model import Result, Shape, SliceKind, SliceRecord, Tally, Warm, Workload
+from pytest_rlperf.model import Progress, Result, Shape, SliceKind, SliceRecord, Tally, Warm, Workload
 from pytest_rlperf.model.spans import Trace
-from pytest_rlperf.report.terminal import Progress
 from pytest_rlperf.run.live_comparison import make_result
 from pytest_rlperf.run.one_test import failure_of
 from pytest_rlperf.run.outcomes import Ledger
@@ -41,13 +40,14 @@ class InlineEngine:
         key, settings = result_key(item), self.ledger.settings.for_test(item)
         started_s = time.monotonic()
         worker = _InlineWorker(Meter(workload, self.kernels, sync_edges=settings.device_edges == "sync"))
+        self.progress.begin(item.name)
         max_time_s = min(settings.max_time_s, self.limit_s)
         counting_pass = CountingPass(max_time_s, 1, is_wanted=settings.counters.are_counted, gates=False)
         try:
             measured = measure_one_side(
                 [worker],
                 max_time_s,
-                lambda step, left_s: self.progress.show(item.name, step, left_s),
+                self.progress,
                 long=self.ledger.told_by_mean(key),
                 count=counting_pass.run,
             )

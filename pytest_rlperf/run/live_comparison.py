@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_rlperf.judge.blame import contributions, told
@@ -16,7 +16,18 @@ from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.one_side import SideMeasurement
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured
 from pytest_rlperf.measure.worker import check
-from pytest_rlperf.model import Contribution, Live, PairRecord, Policy, Reason, Result, Status, Verdict, log_ratios
+from pytest_rlperf.model import (
+    Contribution,
+    Live,
+    PairRecord,
+    Policy,
+    Progress,
+    Reason,
+    Result,
+    Status,
+    Verdict,
+    log_ratios,
+)
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.pool import BaseSide, WorkerGroup
 from pytest_rlperf.workers.process import WorkerProcess
@@ -44,10 +55,7 @@ class Found:
 
 
 class LiveComparison:
-    """Compares one test's head with ``base_side``, by time and by what ``counting_pass`` finds in the first pairs.
-
-    ``show`` is told the step and about how many seconds are left.
-    """
+    """Compares one test's head with ``base_side``, by time and by what ``counting_pass`` finds in the first pairs."""
 
     def __init__(
         self,
@@ -56,14 +64,14 @@ class LiveComparison:
         policy: Policy,
         limits: PairLimits,
         counting_pass: CountingPass,
-        show: Callable[[str, float], None],
+        progress: Progress,
     ) -> None:
         self._group = group
         self._opponent = base_side
         self._policy = policy
         self._limits = limits
         self._counting_pass = counting_pass
-        self._show = show
+        self._progress = progress
         self._verdict: Verdict | None = None
         self._pairs: list[tuple[WorkerProcess, WorkerProcess]] = []
 
@@ -78,7 +86,7 @@ class LiveComparison:
         measurement = PairedMeasurement(
             self._next_pair,
             self._is_content,
-            self._show,
+            self._progress,
             least=least,
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=max_time_s,
@@ -109,7 +117,7 @@ class LiveComparison:
         """Make the pair with ``index`` ready: all that are surely needed at once, later ones as they are."""
         started_s = time.monotonic()
         count = max(index + 1, self._limits.least)
-        self._show("starting a pair" if index else "starting pairs", 0.0)
+        self._progress.show("starting a pair" if index else "starting pairs")
         # Head's first: the first worker of a group is the one that reports.
         heads, bases = self._group.engage((self._opponent.head, count), (self._opponent.base, count))
         base, head = bases[index], heads[index]

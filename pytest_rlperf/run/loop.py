@@ -14,9 +14,8 @@ import pytest
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.live import PairLimits
-from pytest_rlperf.model import Project, Side, Sides
+from pytest_rlperf.model import Progress, Project, Side, Sides
 from pytest_rlperf.options import Config
-from pytest_rlperf.report.terminal import Progress
 from pytest_rlperf.run import diagnostics
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.one_test import Examination, failure_of, properties_of
@@ -32,15 +31,14 @@ _PATIENCE_LEAST_S = 10.0
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
 
 
-Examine = Callable[[WorkerGroup, Config, Callable[[str, float], None]], m.Conclude]
-"""Measures a group's test under its settings, showing the step and the seconds left, and says how its call ends."""
+Examine = Callable[[WorkerGroup, Config], m.Conclude]
+"""Measures a group's test under its settings, and returns how its call ends."""
 
 
 class TestLoop:
     """Runs measured tests in workers and reports them as if they had run here.
 
-    ``path`` is sys.path as this process started; ``progress`` is told the test, the step and the seconds left.
-    ``notes`` gets what the reader of the summary should know.
+    ``path`` is sys.path as this process started; ``notes`` gets what the reader of the summary should know.
     """
 
     def __init__(
@@ -86,8 +84,9 @@ class TestLoop:
         spec = self._ledger.settings.against
         if spec is None:
             return None
+        self._progress.begin(spec)
         try:
-            sides = prepare_sides(spec, project, lambda step: self._progress.show(spec, step, 0.0))
+            sides = prepare_sides(spec, project, self._progress.show)
         except SideError as error:
             raise pytest.UsageError(f"--rlperf-against={spec}: {error}") from None
         finally:
@@ -99,7 +98,8 @@ class TestLoop:
         """Start what was asked to be compared with; where none of the tests runs there, that is a UsageError."""
         base_side = base_sides.meet(sides)
         if not base_side.is_same_code:
-            self._progress.show(sides.base.label, "starting workers", 0.0)
+            self._progress.begin(sides.base.label)
+            self._progress.show("starting workers")
             base_side.head.start(1)
             try:
                 base_side.check_collected([result_key(item) for item in session.items])
@@ -121,7 +121,8 @@ class TestLoop:
                 max(_PATIENCE_LEAST_S, _PATIENCE * settings.max_time_s),
             )
             settings = replace(settings, max_time_s=min(settings.max_time_s, limit_s))
-            self._examine(group, partial(examine, group, settings, partial(self._progress.show, item.name)))
+            self._progress.begin(item.name)
+            self._examine(group, partial(examine, group, settings))
             self.relay.finish(properties_of(self._ledger.outcomes.get(group.key)))
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
             if session.shouldfail:
@@ -136,14 +137,13 @@ class TestLoop:
         against: BaseSide | None,
         group: WorkerGroup,
         settings: Config,
-        show: Callable[[str, float], None],
     ) -> m.Conclude:
         """Measure a test and compare it with what there is to compare with."""
-        outcome = Examination(group, heads, base_sides, against, self._ledger, settings, show).run()
+        outcome = Examination(group, heads, base_sides, against, self._ledger, settings, self._progress).run()
         if outcome.result.measured and self._explains:
-            outcome = diagnostics.explain(group, base_sides, outcome, self._ledger, show)
+            outcome = diagnostics.explain(group, base_sides, outcome, self._ledger, self._progress)
         if settings.trace is not None:
-            diagnostics.trace(group, base_sides, outcome, self._ledger, show)
+            diagnostics.trace(group, base_sides, outcome, self._ledger, self._progress)
         return m.Conclude(outcome.result, failure_of(outcome, self._ledger))
 
     def _check_self(
@@ -152,11 +152,12 @@ class TestLoop:
         twins: WorkerPool,
         group: WorkerGroup,
         settings: Config,
-        show: Callable[[str, float], None],
     ) -> m.Conclude:
         """Compare a test with itself."""
         policy, limits = self._ledger.live_policy(settings), PairLimits(*settings.pairs)
-        found = SelfcheckOfTest(group, heads, twins, policy, limits, show).run(settings.max_time_s, settings.slowdowns)
+        found = SelfcheckOfTest(group, heads, twins, policy, limits, self._progress).run(
+            settings.max_time_s, settings.slowdowns
+        )
         self._ledger.selfchecks[group.key] = found
         return m.Conclude(found.result, None)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, expected_s, measure_one_side
-from pytest_rlperf.model import Outcome, Reason, Result, Status, Verdict
+from pytest_rlperf.model import Outcome, Progress, Reason, Result, Status, Verdict
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.rows import failure_text
@@ -22,7 +21,7 @@ from pytest_rlperf.workers.process import LeftEarlyError, WorkerLostError
 
 
 class Examination:
-    """Measures and judges one test; ``show`` is told the step and about how many seconds are left.
+    """Measures and judges one test.
 
     ``against`` is the base side that the user named, if any; otherwise what the baseline remembers may become one.
     """
@@ -35,7 +34,7 @@ class Examination:
         against: BaseSide | None,
         ledger: Ledger,
         settings: Config,
-        show: Callable[[str, float], None],
+        progress: Progress,
     ) -> None:
         self._group = group
         self._heads = heads
@@ -43,7 +42,7 @@ class Examination:
         self._against = against
         self._ledger = ledger
         self._settings = settings
-        self._show = show
+        self._progress = progress
         self._started_s = time.monotonic()
 
     def run(self) -> Outcome:
@@ -104,7 +103,7 @@ class Examination:
         limits = PairLimits(*self._settings.pairs)
         try:
             counting = self._counting_pass(2 * COUNTED_PAIRS)
-            comparison = LiveComparison(self._group, base_side, policy, limits, counting, self._show)
+            comparison = LiveComparison(self._group, base_side, policy, limits, counting, self._progress)
             found = comparison.run(self._settings.max_time_s)
         except OtherWorkError as other:
             return self._enter(
@@ -176,7 +175,7 @@ class Examination:
     def _find(self, commit: str) -> tuple[BaseSide | None, str | None]:
         """Return the code of a commit as a base side, or why it cannot be had."""
         try:
-            base_side = self._base_sides.of_commit(commit, lambda step: self._show(step, 0.0))
+            base_side = self._base_sides.of_commit(commit, self._progress.show)
             if not base_side.is_same_code:
                 base_side.check_collected([self._group.key])
         except SideError as error:
@@ -187,12 +186,12 @@ class Examination:
 
     def _measure_one_side(self) -> Result:
         """Measure the test by itself."""
-        self._show("starting workers", expected_s(WORKERS))
+        self._progress.show("starting workers", expected_s(WORKERS))
         (workers,) = self._group.engage((self._heads, WORKERS))
         measured = measure_one_side(
             workers,
             self._settings.max_time_s,
-            self._show,
+            self._progress,
             long=self._ledger.told_by_mean(self._group.key),
             count=self._counting_pass(WORKERS).run,
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement
 from pytest_rlperf.measure.worker import Worker, check
-from pytest_rlperf.model import PairRecord, Policy, Result, Selfcheck, Trial, Verdict
+from pytest_rlperf.model import PairRecord, Policy, Progress, Result, Selfcheck, Trial, Verdict
 from pytest_rlperf.run.live_comparison import UNPLACED_LEAST, judge_records, make_result
 from pytest_rlperf.workers.pool import WorkerGroup, WorkerPool
 from pytest_rlperf.workers.process import WorkerProcess
@@ -28,14 +28,14 @@ class SelfcheckOfTest:
         twins: WorkerPool,
         policy: Policy,
         limits: PairLimits,
-        show: Callable[[str, float], None],
+        progress: Progress,
     ) -> None:
         self._group = group
         self._heads = heads
         self._twins = twins
         self._policy = policy
         self._limits = limits
-        self._show = show
+        self._progress = progress
         self._result: Result | None = None
 
     def run(self, max_time_s: float, slowdowns: Sequence[float]) -> Selfcheck:
@@ -62,11 +62,12 @@ class SelfcheckOfTest:
             # Sized once for all pairs, or they would differ by the errors of that.
             steps = _as_worker(pair.head).slow_down(slowdown, steps)
 
-        name = f"{100 * slowdown:g} % slower" if slowdown else "unchanged"
+        change = f"{100 * slowdown:g} % slower" if slowdown else "unchanged"
+        self._progress.begin(f"{self._group.key.rpartition('::')[2]}, {change}")
         measured = PairedMeasurement(
             self._next_pair,
             is_content,
-            lambda step, left_s: self._show(f"{name}, {step}", left_s),
+            self._progress,
             least=self._limits.least + 1,  # one to confirm
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=max_time_s,
@@ -80,7 +81,7 @@ class SelfcheckOfTest:
         """Make the pair with ``index`` ready."""
         started_s = time.monotonic()
         count = max(index + 1, self._limits.least)
-        self._show("starting workers", 0.0)
+        self._progress.show("starting workers")
         heads, twins = self._group.engage((self._heads, count), (self._twins, count))
         check_s = check((heads[index], twins[index]))
         return Pair(twins[index], heads[index], check_s, time.monotonic() - started_s)

@@ -1,0 +1,18 @@
+"""The steps of a run as the user follows them while it lasts."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Shows the step that a run is at."""
+
+    def begin(self, test: str) -> None:
+        """Name the test, or what else is being prepared, that the next steps belong to."""
+
+    def show(self, step: str, seconds_left: float = 0.0) -> None:
+        """Show the current step, and about how many seconds are left; 0 where that is unknown."""
+
+    def clear(self) -> None:
+        """Make room for the output of pytest."""
