@@ -91,7 +91,7 @@ def test_a_line_that_git_takes_for_no_trailer_accepts_nothing_and_is_named(repos
     sha = commit(repository, "Slower\n\nRlperf-Accept: * <= +50% one thing\n\nAnd another.")
     found, (note,) = read_allowances(repository, base)
     assert not found
-    assert note.startswith(f"Rlperf-Accept of {sha[:12]} accepts nothing: it is not in the last paragraph")
+    assert note.startswith(f"Rlperf-Accept of {sha[:12]} accepts nothing: move it to the last paragraph")
 
 
 def test_settings_of_git_change_nothing(repository: Path) -> None:

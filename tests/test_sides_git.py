@@ -14,12 +14,14 @@ import psutil
 import pytest
 from builders import git, write
 
+import pytest_rlperf
+from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import cache as cache_module
 from pytest_rlperf.sides.cache import Cache, open_cache
 from pytest_rlperf.sides.command import run
-from pytest_rlperf.sides.git import find_repository
+from pytest_rlperf.sides.git import Commit, find_repository, read_allowances, untracked_files
 from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
 from pytest_rlperf.sides.spec import DirSpec, GitSpec, PipSpec, PythonSpec, Spec, parse_spec
 
@@ -175,10 +177,10 @@ def test_spec_that_means_nothing_is_refused(text: str, words: str) -> None:
 # --------------------------------------------------------------------------- commands
 
 
-def test_command_that_is_missing_is_told() -> None:
+def test_command_that_is_missing_is_told(tmp_path: Path) -> None:
     """A program that is not there is named."""
     with pytest.raises(SideError, match="there is no no-such-program to run"):
-        run(["no-such-program"], limit_s=1)
+        run(["no-such-program"], cwd=tmp_path, limit_s=1)
 
 
 def test_command_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> None:
@@ -189,7 +191,7 @@ def test_command_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> N
         " stdout=subprocess.PIPE); p.stdout.readline(); p.wait()"
     )
     with pytest.raises(SideError, match="did not end within 2 s"):
-        run([sys.executable, "-c", parent, child, tmp_path / "pid"], limit_s=2)
+        run([sys.executable, "-c", parent, child, tmp_path / "pid"], cwd=tmp_path, limit_s=2)
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int((tmp_path / "pid").read_text(encoding="utf-8"))).wait(10)
 
@@ -198,7 +200,7 @@ def test_command_ends_with_an_interrupt(tmp_path: Path) -> None:
     """Ctrl-C while a program runs ends it too."""
     code = "import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.pause()"
     with pytest.raises(KeyboardInterrupt):
-        run([sys.executable, "-c", code], limit_s=30)
+        run([sys.executable, "-c", code], cwd=tmp_path, limit_s=30)
 
 
 def test_git_does_not_see_the_repository_of_a_hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +210,41 @@ def test_git_does_not_see_the_repository_of_a_hook(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
     assert find_repository(tree.top).top == tree.top
+
+
+def test_git_is_started_in_one_place() -> None:
+    """All commands of git have the quiet settings, because one function starts them."""
+    package = Path(pytest_rlperf.__file__).parent
+    starting = [path for path in package.rglob("*.py") if '["git"' in path.read_text(encoding="utf-8")]
+    assert starting == [package / "sides/git.py"]
+
+
+def test_no_program_of_the_users_settings_runs(tmp_path: Path) -> None:
+    """Git's monitor of the file system is not started, whether refs, files or the state of the tree are read."""
+    tree = Tree(tmp_path / "tree")
+    sha = tree.commit(a="1")
+    monitor = tmp_path / "monitor"
+    monitor.write_text(f"#!/bin/sh\ntouch {tmp_path}/monitor-ran\n", encoding="utf-8")
+    monitor.chmod(0o755)
+    tree.git("config", "core.fsmonitor", str(monitor))
+    find_repository(tree.top).differing(sha)
+    read_tree(tree.top, tree.top / "baselines")
+    read_allowances(tree.top, sha)
+    untracked_files(tree.top, ["."])
+    assert not (tmp_path / "monitor-ran").exists()
+
+
+@pytest.mark.parametrize("name", ["--output=written", "HEAD", "0123456", "F" * 40])
+def test_only_a_full_sha_names_a_commit_of_a_file(tmp_path: Path, name: str) -> None:
+    """A baseline's commit is data: git never sees it as an option or as another kind of name."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(a="1")
+    tree.git("commit", "--quiet", "--allow-empty", "--message", "b\n\nRlperf-Accept: * <= +9% why")
+    assert not find_repository(tree.top).has_commit(name)
+    assert read_allowances(tree.top, name) == ([], [])
+    with pytest.raises(SideError, match="is not the full SHA of a commit"):
+        Commit(name, "a title")
+    assert not (tree.top / "written..HEAD").exists()
 
 
 # --------------------------------------------------------------------------- repositories and refs

@@ -11,10 +11,7 @@ from pathlib import Path
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import Provenance
-from pytest_rlperf.sides.command import run
-from pytest_rlperf.sides.git import code_paths
-
-_GIT_LIMIT_S = 60.0
+from pytest_rlperf.sides.git import repository_around
 
 
 @dataclass(frozen=True)
@@ -31,20 +28,14 @@ def read_tree(root: Path, baseline_dir: Path, outputs: Iterable[Path] = ()) -> T
 
     Baselines below ``baseline_dir`` do not count, nor does what the run itself writes to ``outputs``.
     """
-    commit = _git(root, "rev-parse", "--verify", "HEAD^{commit}")
-    top = _git(root, "rev-parse", "--show-toplevel")
-    if commit is None or top is None:
+    repository = repository_around(root)
+    if repository is None:
         return Tree(None, None, dirty=False)
-    found = [path.resolve() for path in outputs]
-    specs = [
-        f":(top,exclude,literal){path.relative_to(Path(top).resolve()).as_posix()}"
-        for path in found
-        if path.is_relative_to(Path(top).resolve())
-    ]
-    paths = [*code_paths(Path(top), baseline_dir), *specs]
-    status = _git(root, "status", "--porcelain", "--ignore-submodules=none", "--", *paths)
-    # A status that git does not give may hide anything.
-    return Tree(commit, _git(root, "rev-parse", "--verify", "HEAD^{tree}"), dirty=status != "")
+    try:
+        dirty = repository.is_dirty(baseline_dir, outputs)
+    except SideError:
+        dirty = True  # without git's answer any file may have changed
+    return Tree(repository.head, repository.tree(), dirty=dirty)
 
 
 def make_provenance(before: Tree, after: Tree, modules: Iterable[str]) -> Provenance:
@@ -60,21 +51,6 @@ def make_provenance(before: Tree, after: Tree, modules: Iterable[str]) -> Proven
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         packages=versions(providing(modules)),
     )
-
-
-def git_user(root: Path) -> str:
-    """Return the name and address that git has of whoever works at ``root``, empty where it knows neither."""
-    name, address = (_git(root, "config", "--get", f"user.{field}") or "" for field in ("name", "email"))
-    return f"{name} <{address}>".strip() if address else name
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    """Return what git says, or None where there is no git, or no repository of this user's."""
-    try:
-        done = run(["git", "-C", root, *arguments], limit_s=_GIT_LIMIT_S)
-    except SideError:
-        return None
-    return done.out.strip() if done.code == 0 else None
 
 
 def providing(modules: Iterable[str]) -> set[str]:

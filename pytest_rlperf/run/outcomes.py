@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import differences, this_machine
-from pytest_rlperf.baseline.provenance import Tree, changed_versions, git_user, make_provenance, read_tree
+from pytest_rlperf.baseline.provenance import Tree, changed_versions, make_provenance, read_tree
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.judge.allowance import allow, unmatched_notes
 from pytest_rlperf.judge.counters import combine, uncounted
@@ -38,7 +38,7 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.report.rows import origin_text
 from pytest_rlperf.report.summary import Saved, Uncompared
 from pytest_rlperf.run.stored_counts import Memory, live_counts, tree_top
-from pytest_rlperf.sides.git import read_allowances
+from pytest_rlperf.sides.git import git_user, read_allowances
 
 
 @dataclass(frozen=True)

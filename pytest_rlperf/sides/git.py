@@ -1,8 +1,12 @@
-"""The user's git repository: read, never written."""
+"""The user's git repository, which is read and never written, and the clones that are made of it.
+
+Every git command of the package is started by ``_git``: quietly, without hooks, and without fetching.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,31 +21,53 @@ _LIMIT_S = 120.0
 _CHECKOUT_LIMIT_S = 900.0
 _FULL_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHA_LIKE = re.compile(r"[0-9a-fA-F]{4,64}")
-_OURS = ".git/pytest-rlperf"  # what tells a clone of ours from one of the user's
+_MARK = ".git/pytest-rlperf"  # a file that only clones made here have
 _SUBMODULE = "160000"  # the mode of one in git's lists
 _AT_ONCE = 500  # file names on one command line
 _DEEPEN = "git fetch --unshallow brings the rest of the history; for actions/checkout it is fetch-depth: 0"
 
-# No hook of the user's runs, and nothing that outlives a command; nor is the index refreshed, which git diff does
-# whatever GIT_OPTIONAL_LOCKS says.
+# No hook or monitor of the user's runs, and no process outlives the command. git diff would refresh the index whatever
+# GIT_OPTIONAL_LOCKS is.
 _QUIET = (
-    *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=0"),
-    *("-c", "diff.autoRefreshIndex=false"),
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "gc.auto=0",
+    "maintenance.auto=0",
+    "diff.autoRefreshIndex=false",
 )
 
-# Whatever the user's settings say: a submodule counts with all that is in it, a renamed file as two.
+# Git sets these for the hooks it runs, one of which may have started this process; they would lead to another
+# repository. GIT_CONFIG_COUNT and its like stay: they may declare a directory safe.
+_REPOSITORY_VARIABLES = {
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_DIR",
+    "GIT_GRAFT_FILE",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_SHALLOW_FILE",
+    "GIT_WORK_TREE",
+}
+
+# A submodule counts with all its files and a renamed file as two, whatever the user's settings are.
 _WHOLE = ("--ignore-submodules=none", "--no-renames")
 
-# New files that git would take; bytecode is nobody's, also where git is not told to ignore it.
+# New files that git would add; bytecode is excluded also where no .gitignore names it.
 _NEW = ("--others", "--exclude-standard", "--exclude=__pycache__/")
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit, and what a report calls it."""
+    """A commit by its full SHA, and its name in reports."""
 
     sha: str
     title: str
+
+    def __post_init__(self) -> None:
+        if not _FULL_SHA.fullmatch(self.sha):  # anything else could be an option to git
+            raise SideError(f"{self.sha!r} is not the full SHA of a commit")
 
 
 @dataclass(frozen=True)
@@ -56,20 +82,20 @@ class _Change:
     status: str
 
     def is_doubtful(self) -> bool:
-        """Whether it may be none: git has looked at the file's times alone, which are not those in its index."""
+        """Whether the content may be unchanged: git compared the file's times alone with those in its index."""
         alike = self.status == "M" and self.mode_before == self.mode_after != _SUBMODULE
         return alike and not self.blob_after.strip("0")
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A working tree of git's, with the commit that is checked out in it."""
+    """A git working tree, and the full SHA of the commit that is checked out in it."""
 
     top: Path
     head: str
 
     def resolve(self, ref: str) -> Commit:
-        """Return the commit that a ref means: of a branch its merge base with HEAD, of anything else itself."""
+        """Return the commit to compare with: for a branch its merge base with HEAD, else the commit itself."""
         for name in (ref, f"origin/{ref}"):
             sha = self._commit(name)
             if sha is None:
@@ -89,14 +115,29 @@ class Repository:
         found = self._git("for-each-ref", "--count=1", "--format=%(refname)", f"--contains={sha}")
         return not found.code and bool(found.out.strip())
 
-    def is_dirty(self, baseline_dir: Path) -> bool:
-        """Whether the working tree differs from HEAD, baselines and bytecode left out."""
-        return bool(self._checked("status", "--porcelain", *_WHOLE, "--", *code_paths(self.top, baseline_dir)))
+    def is_dirty(self, baseline_dir: Path, outputs: Iterable[Path] = ()) -> bool:
+        """Whether the working tree differs from HEAD.
+
+        Bytecode, baselines below ``baseline_dir`` and the files of ``outputs`` are left out.
+        """
+        specs = [":(top)", ":(top,exclude,glob)**/__pycache__/**"]
+        top = self.top.resolve()
+        if (place := baseline_dir.resolve()).is_relative_to(top):
+            specs.append(f":(top,exclude,glob){(place.relative_to(top) / '*' / '*.json').as_posix()}")
+        for path in outputs:
+            if (place := path.resolve()).is_relative_to(top):
+                specs.append(f":(top,exclude,literal){place.relative_to(top).as_posix()}")
+        return bool(self._checked("status", "--porcelain", *_WHOLE, "--", *specs))
+
+    def tree(self) -> str | None:
+        """Return the full SHA of the tree that HEAD has."""
+        done = self._git("rev-parse", "--verify", "HEAD^{tree}")
+        return None if done.code else done.out.strip()
 
     def files(self) -> list[str]:
-        """Return the files of the working tree, relative to its top: tracked ones, and new ones that git would take.
+        """Return the files of the working tree, relative to its top: tracked ones, and new ones that git would add.
 
-        Those of submodules that are checked out are among them.
+        Files of checked-out submodules are among them.
         """
         listed = self._list("ls-files", "-z", "--cached", *_NEW)
         # A deleted file is still in the index, and a submodule is a directory.
@@ -127,7 +168,7 @@ class Repository:
     def check_out(self, sha: str, target: Path) -> None:
         """Put a clone with a commit checked out into an empty directory, with the submodules that are at hand.
 
-        The clone borrows its objects; nothing is written to this repository, and nothing is fetched.
+        The clone borrows its objects: nothing is written to this repository, and nothing is fetched.
         """
         clone = ["clone", "--quiet", "--shared", "--no-checkout", "--template=", str(self.top), str(target)]
         self._checked(*clone, limit_s=_CHECKOUT_LIMIT_S)
@@ -136,7 +177,7 @@ class Repository:
         alternates = target / ".git/objects/info/alternates"
         alternates.parent.mkdir(parents=True, exist_ok=True)
         alternates.write_bytes(bytes(objects.resolve()) + b"\n")
-        (target / _OURS).touch()
+        (target / _MARK).touch()
         done = _git(target, "checkout", "--quiet", "--detach", "--force", sha, limit_s=_CHECKOUT_LIMIT_S)
         if done.code:
             partial = self._git("config", "--get-regexp", r"^remote\..*\.promisor$").out.strip()
@@ -147,12 +188,12 @@ class Repository:
                 self._check_out_submodule(path, wanted, target / path, short(sha))
 
     def _submodules(self, sha: str) -> list[tuple[str, str]]:
-        """Return the path of each submodule of a commit, and the commit it takes of it."""
+        """Return the path of each submodule of a commit, and the submodule's own commit."""
         entries = [entry.partition("\t") for entry in self._list("ls-tree", "-r", "-z", "--full-tree", sha)]
         return [(path, about.split()[2]) for about, _, path in entries if about.startswith(f"{_SUBMODULE} ")]
 
     def _same(self, doubtful: Iterable[_Change]) -> Iterator[str]:
-        """Yield the files that hold what the commit has after all."""
+        """Yield the files whose content is the commit's after all."""
         files = []
         for change in doubtful:
             path = self.top / change.name
@@ -165,11 +206,11 @@ class Repository:
             blobs = self._checked("hash-object", "--", *(change.name for change in some)).split()
             yield from (change.name for change, blob in zip(some, blobs, strict=True) if blob == change.blob_before)
 
-    def _check_out_submodule(self, path: str, wanted: str, target: Path, whose: str) -> None:
+    def _check_out_submodule(self, path: str, wanted: str, target: Path, owner: str) -> None:
         submodule = find_repository(self.top / path)
         if submodule._git("cat-file", "-e", f"{wanted}^{{commit}}").code:
             raise SideError(
-                f"{whose} takes commit {short(wanted)} of submodule {path}, which is not here: "
+                f"{owner} uses commit {short(wanted)} of submodule {path}, which is not here: "
                 f"git -C {path} fetch origin {wanted} brings it"
             )
         submodule.check_out(wanted, target)
@@ -183,7 +224,7 @@ class Repository:
         return None if peeled.code else peeled.out.strip()
 
     def _is_branch(self, name: str) -> bool:
-        """Whether a name is that of a local or remote-tracking branch; HEAD is itself, whatever it points to."""
+        """Whether a name is that of a local or remote-tracking branch; HEAD never is, whatever it points to."""
         if name in {"HEAD", "@"}:
             return False
         full = self._git("rev-parse", "--symbolic-full-name", name).out.strip()
@@ -198,6 +239,7 @@ class Repository:
         raise SideError(f"{name} and HEAD have no commit in common, so there is no merge base to compare with")
 
     def _missing(self, ref: str) -> str:
+        """Return the message for a ref that leads to no commit."""
         found = self._git("cat-file", "-t", ref)
         if not found.code:
             return f"{ref!r} is a {found.out.strip()}, not a commit: name a branch, a tag, a SHA or HEAD~1"
@@ -205,25 +247,25 @@ class Repository:
             return f"there is no {ref!r} in {self.top}, a shallow clone (nor origin/{ref}): {_DEEPEN}"
         fetch = "git fetch" if _SHA_LIKE.fullmatch(ref) else f"git fetch origin {ref}:refs/remotes/origin/{ref}"
         return (
-            f"there is no {ref!r} in {self.top}, nor origin/{ref}: if it is elsewhere, {fetch} brings it. "
+            f"there is no {ref!r} in {self.top}, nor origin/{ref}: if a remote has it, {fetch} brings it. "
             "pip:REQUIREMENT, dir:PATH and python:PATH compare with something else than a commit"
         )
 
     def _is_shallow(self) -> bool:
         return self._git("rev-parse", "--is-shallow-repository").out.strip() == "true"
 
-    def _git(self, *arguments: str, limit_s: float = _LIMIT_S) -> Completed:
-        return _git(self.top, *arguments, limit_s=limit_s)
+    def _git(self, *arguments: str) -> Completed:
+        return _git(self.top, *arguments)
 
     def _checked(self, *arguments: str, limit_s: float = _LIMIT_S) -> str:
         return _checked(self.top, *arguments, limit_s=limit_s)
 
     def _list(self, *arguments: str) -> list[str]:
-        return _list(self.top, *arguments)
+        return _names(self._checked(*arguments))
 
 
 def find_repository(directory: Path) -> Repository:
-    """Return the repository that a directory lies in; SideError where there is none to be used."""
+    """Return the repository around a directory; SideError where there is none that can be used."""
     done = _git(directory, "rev-parse", "--show-toplevel")
     if done.code or not done.out.strip():
         if "dubious ownership" in done.err:
@@ -244,118 +286,151 @@ def find_repository(directory: Path) -> Repository:
     return Repository(top, head.out.strip())
 
 
-def is_working_tree(directory: Path) -> bool:
-    """Whether a directory lies in a git working tree that can be used."""
+def repository_around(directory: Path) -> Repository | None:
+    """Return the repository around a directory, None where there is none that can be used."""
     try:
-        find_repository(directory)
+        return find_repository(directory)
     except SideError:
-        return False
-    return True
+        return None
 
 
-def is_ours(top: Path) -> bool:
-    """Whether a working tree is a clone that was made here; users too have clones that borrow their objects."""
-    return (top / _OURS).is_file()
+def git_user(directory: Path) -> str:
+    """Return the name and address in the git settings that apply to a directory, empty without them."""
+    try:
+        name, address = (_git(directory, "config", "--get", f"user.{key}").out.strip() for key in ("name", "email"))
+    except SideError:
+        return ""
+    return f"{name} <{address}>".strip() if address else name
+
+
+def untracked_files(top: Path, places: Iterable[str], *, ignored: bool = False) -> list[Path] | None:
+    """Return the files in some places of a tree that git does not track, None where git cannot list them.
+
+    ``ignored`` keeps those that git ignores.
+    """
+    which = ("--ignored", "--exclude-standard") if ignored else ()
+    literal = [f":(literal){place}" for place in places]
+    try:
+        listed = _checked(top, "ls-files", "-z", "--others", *which, "--", *literal)
+    except SideError:
+        return None
+    return [top / name for name in _names(listed)]
 
 
 def record(clone: Path) -> None:
-    """Commit what a clone of ours holds now, so that what changes it later can be seen."""
+    """Commit all files of a clone made here, so that a later change to one can be detected."""
     _checked(clone, "add", "--all", "--force", limit_s=_CHECKOUT_LIMIT_S)
-    identity = (
-        "-c",
-        "user.name=pytest-rlperf",
-        "-c",
-        "user.email=pytest-rlperf@localhost",
-        "-c",
-        "commit.gpgSign=false",
-    )
-    _checked(clone, *identity, "commit", "--quiet", "--allow-empty", "--no-verify", "--message", "Today's tests")
+    identity = ("user.name=pytest-rlperf", "user.email=pytest-rlperf@localhost", "commit.gpgSign=false")
+    arguments = ("commit", "--quiet", "--allow-empty", "--no-verify", "--message", "Today's tests")
+    _checked(clone, *arguments, settings=identity)
 
 
-def code_paths(top: Path, baseline_dir: Path) -> tuple[str, ...]:
-    """Return the pathspecs of a tree's files, less bytecode and the baselines kept below ``baseline_dir``."""
-    specs = [":(top)", ":(top,exclude,glob)**/__pycache__/**"]
-    if baseline_dir.resolve().is_relative_to(top.resolve()):
-        files = baseline_dir.resolve().relative_to(top.resolve()) / "*" / "*.json"
-        specs.append(f":(top,exclude,glob){files.as_posix()}")
-    return tuple(specs)
+def changed_since_record(home: Path, files: Iterable[Path]) -> list[Path]:
+    """Return which files are not as :func:`record` committed them, where ``home`` lies in a clone made here.
+
+    Users' own clones may change at any time.
+    """
+    top = next((path for path in [home, *home.parents] if (path / ".git").exists()), None)
+    if top is None or not (top / _MARK).is_file():
+        return []
+    names = [f":(literal){path.relative_to(top).as_posix()}" for path in files]
+    if not names:  # git would compare all files
+        return []
+    return [top / name for name in _names(_checked(top, "diff", "--name-only", "-z", "HEAD", "--", *names))]
 
 
 def short(sha: str) -> str:
-    """Return as much of a SHA as a report shows."""
+    """Return as much of a SHA as reports show."""
     return sha[:12]
 
 
-def _git(directory: Path, *arguments: str, limit_s: float = _LIMIT_S) -> Completed:
-    # Changing into the directory, as -C would, but a missing one is told as such.
-    return run(["git", *_QUIET, *arguments], cwd=directory, limit_s=limit_s)
+def _git(directory: Path, *arguments: str, settings: Iterable[str] = (), limit_s: float = _LIMIT_S) -> Completed:
+    """Run git in a directory; ``settings`` are added to the user's."""
+    kept = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
+    quiet = {
+        "LC_ALL": "C",  # messages in English
+        "LANGUAGE": "",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",  # the user's index is not refreshed
+        "GIT_NO_LAZY_FETCH": "1",
+    }
+    options = [word for setting in (*_QUIET, *settings) for word in ("-c", setting)]
+    return run(["git", *options, *arguments], cwd=directory, env={**kept, **quiet}, limit_s=limit_s)
 
 
-def _checked(directory: Path, *arguments: str, limit_s: float = _LIMIT_S) -> str:
-    done = _git(directory, *arguments, limit_s=limit_s)
+def _checked(directory: Path, *arguments: str, settings: Iterable[str] = (), limit_s: float = _LIMIT_S) -> str:
+    done = _git(directory, *arguments, settings=settings, limit_s=limit_s)
     if done.code:
         raise SideError(f"git {arguments[0]} failed in {directory}: {_last_line(done)}")
     return done.out
 
 
-def _list(directory: Path, *arguments: str) -> list[str]:
-    return [name for name in _checked(directory, *arguments).split("\0") if name]
+def _names(text: str) -> list[str]:
+    """Return the names in a list that ``-z`` makes git write."""
+    return [name for name in text.split("\0") if name]
 
 
 def _last_line(done: Completed) -> str:
     return next(reversed([line for line in done.err.splitlines() if line.strip()]), f"exit code {done.code}")
 
 
+# ------------------------------------------------------------------ trailers
+
 _TIME = re.compile(r"(?P<pattern>\S.*?)\s*<=\s*\+?(?P<percent>[0-9]*\.?[0-9]+)\s*%\s*(?P<reason>\S.*)")
-# A pattern without blanks, so that no slip of the other form reads as this one.
+# The pattern has no blanks, so that no misspelt time reads as counts.
 _COUNTS = re.compile(r"(?P<pattern>\S+)\s+counts\s+(?!<=)(?P<reason>\S.*)")
 _FORMS = f"'{TRAILER}: test_name* <= +10% the reason', or for counts alone '{TRAILER}: test_name* counts the reason'"
 _MENTION = re.compile(rf"^{TRAILER}\s*:.*\S", re.MULTILINE | re.IGNORECASE)
-_LOG_LIMIT_S = 60.0
 
 
 def read_allowances(root: Path, base: str) -> tuple[list[Allowance], list[str]]:
-    """Return what commits after ``base`` allow, today's first, and notes on trailers that cannot be read.
+    """Return the slowdowns that commits after ``base`` accept, latest first, and notes on unreadable trailers.
 
-    ``base`` is a full SHA. Where git does not tell, nothing is allowed.
+    ``Rlperf-Accept: test_gae* <= +9% reason`` accepts up to 9 % more time, ``Rlperf-Accept: test_gae* counts reason``
+    higher counts and no more time. ``base`` is a full SHA. Where git cannot list the commits, nothing is accepted.
     """
-    form = f"--format=%H%x00%(trailers:key={TRAILER},valueonly,unfold)%x00%B"
-    settings = ("-c", "log.showSignature=false", "-c", "i18n.logOutputEncoding=UTF-8")
-    try:
-        done = run(["git", "-C", root, *settings, "log", "-z", form, f"{base}..HEAD"], limit_s=_LOG_LIMIT_S)
-    except SideError:
-        return [], []
+    text = _log(root, base)
     allowances: list[Allowance] = []
     notes: list[str] = []
-    # What is not UTF-8 whatever git is asked for: reasons are stored, and bytes that are no text cannot be.
-    text = done.out.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if done.code == 0 else ""
-    fields = text.split("\0")  # which no message can hold; other marks could forge one
+    fields = text.split("\0")  # no message can contain this separator, so none can forge a trailer
     for sha, values, message in zip(fields[::3], fields[1::3], fields[2::3], strict=False):
         found = [value for value in map(str.strip, values.split("\n")) if value]
         if len(_MENTION.findall(message)) > len(found):
             notes.append(
-                f"{TRAILER} of {short(sha)} accepts nothing: it is not in the last paragraph of the message, "
-                "where git has its trailers"
+                f"{TRAILER} of {short(sha)} accepts nothing: move it to the last paragraph of the message, "
+                "where git looks for trailers"
             )
         for value in found:
             allowance = parse_allowance(value, short(sha))
             if allowance is not None:
                 allowances.append(allowance)
             else:
-                notes.append(
-                    f"{TRAILER} of {short(sha)} is not understood and accepts nothing: {value!r}; expected {_FORMS}"
-                )
+                notes.append(f"{TRAILER} of {short(sha)} is unreadable and accepts nothing: {value!r}; write {_FORMS}")
     return allowances, notes
 
 
 def parse_allowance(value: str, commit: str) -> Allowance | None:
-    """Read a trailer's value, None where it is of neither form: ``<glob> <= +N% <reason>``, ``<glob> counts <reason>``.
+    """Read a trailer's value: ``<glob> <= +N% <reason>`` or ``<glob> counts <reason>``; None where it is neither.
 
-    What accepts counts alone accepts no more time: its ``most`` is 0.
+    The second form accepts no more time: its ``most`` is 0.
     """
     counts, time = _COUNTS.fullmatch(value), _TIME.fullmatch(value)
-    if counts is not None:  # whose reason may speak of a percentage, too
+    if counts is not None:  # its reason may contain a percentage too
         return Allowance(counts["pattern"], 0.0, counts["reason"], commit)
     if time is None or not math.isfinite(most := float(time["percent"]) / 100):
         return None
     return Allowance(time["pattern"], most, time["reason"], commit)
+
+
+def _log(root: Path, base: str) -> str:
+    """Return SHA, trailers and message of the commits after ``base``, each followed by a NUL; empty without git."""
+    if not _FULL_SHA.fullmatch(base):
+        return ""
+    form = f"--format=%H%x00%(trailers:key={TRAILER},valueonly,unfold)%x00%B"
+    settings = ("log.showSignature=false", "i18n.logOutputEncoding=UTF-8")
+    try:
+        done = _git(root, "log", "-z", form, f"{base}..HEAD", settings=settings)
+    except SideError:
+        return ""
+    # Some messages are not UTF-8 in spite of the setting. Reasons are stored, so bytes that are no text are replaced.
+    return "" if done.code else done.out.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

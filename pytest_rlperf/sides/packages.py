@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project
-from pytest_rlperf.sides.command import run
+from pytest_rlperf.sides.git import untracked_files
 
 How = Literal["path", "finder", "hook", "installed"]
 
@@ -258,7 +258,6 @@ def _names_in(hook: Path | None) -> Iterator[str]:
                         yield name
 
 
-_GIT_LIMIT_S = 60.0
 _CODE_SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 _GENERATED = "_version.py"
 
@@ -467,14 +466,15 @@ def _built_files(packages: list[Package], top: Path) -> Iterator[tuple[Package, 
     if not packages:
         return
     # With git, "others" are the files it does not track; those among them that it ignores are meant to be generated.
-    others = _git_files(top, packages, "--others")
+    places = [package.location.relative_to(top.resolve()).as_posix() for package in packages]
+    others = untracked_files(top.resolve(), places)
     if others is None:
         for package in packages:
             for path in sorted(package.location.rglob("*")) if package.location.is_dir() else [package.location]:
                 if path.name.endswith(tuple(EXTENSION_SUFFIXES)) and in_tree(path, top):
                     yield package, path
         return
-    ignored = set(_git_files(top, packages, "--others", "--ignored", "--exclude-standard") or ())
+    ignored = set(untracked_files(top.resolve(), places, ignored=True) or ())
     for path in others:
         generated = path.suffix == ".py" and (path in ignored or path.name == _GENERATED)
         if not (path.name.endswith(tuple(EXTENSION_SUFFIXES)) or generated) or not in_tree(path, top):
@@ -483,15 +483,3 @@ def _built_files(packages: list[Package], top: Path) -> Iterator[tuple[Package, 
             if path.is_relative_to(package.location):
                 yield package, path
                 break
-
-
-def _git_files(top: Path, packages: list[Package], *which: str) -> list[Path] | None:
-    """Return the files of the packages that git lists, None where git cannot."""
-    top = top.resolve()
-    places = [package.location.relative_to(top).as_posix() for package in packages]
-    argv = ["git", "-C", str(top), "--literal-pathspecs", "ls-files", "-z", *which, "--", *places]
-    try:
-        answer = run(argv, cwd=top, limit_s=_GIT_LIMIT_S)
-    except SideError:  # no git at all
-        return None
-    return None if answer.code else [top / name for name in answer.out.split("\0") if name]

@@ -22,7 +22,7 @@ from pytest_rlperf.sides.environment import (
     site_packages,
     start_path,
 )
-from pytest_rlperf.sides.git import Commit, Repository, find_repository, is_working_tree, short
+from pytest_rlperf.sides.git import Commit, Repository, find_repository, repository_around, short
 from pytest_rlperf.sides.packages import Package, packages_under_test, why_build
 from pytest_rlperf.sides.sources import (
     CommitSource,
@@ -74,10 +74,8 @@ def commit_sides(sha: str, project: Project, progress: Progress) -> Sides:
 
 def _today(project: Project) -> Today:
     """Return today's tree: the git working tree around the rootdir, or else the rootdir."""
-    if is_working_tree(project.rootdir):
-        repository = find_repository(project.rootdir)
-        return Today(repository.top.resolve(), repository)
-    return Today(project.rootdir.resolve(), None)
+    repository = repository_around(project.rootdir)
+    return Today((project.rootdir if repository is None else repository.top).resolve(), repository)
 
 
 def _directory_source(path: Path, today: Today, project: Project) -> Source:
@@ -88,7 +86,7 @@ def _directory_source(path: Path, today: Today, project: Project) -> Source:
     rootdir = project.rootdir.resolve()
     if place in (today.top, rootdir):
         raise SideError(f"dir:{path} is today's own tree; both sides would be the same")
-    repository = find_repository(place) if is_working_tree(place) else None
+    repository = repository_around(place)
     # A copy that is kept within today's tree is no working tree of its own.
     if repository is not None and repository.top.resolve() != today.top:
         return WorkingSource(repository)

@@ -16,13 +16,10 @@ from typing import TypeAlias
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Side, Sides
-from pytest_rlperf.sides.command import run
-from pytest_rlperf.sides.git import is_ours
+from pytest_rlperf.sides.git import changed_since_record
 from pytest_rlperf.sides.packages import in_tree
 
 Loaded: TypeAlias = Mapping[str, str]  # files by the names of the modules they were loaded as
-
-_GIT_LIMIT_S = 60.0
 
 
 def check_loaded(sides: Sides, base: Loaded, head: Loaded, importers: Loaded | None = None) -> bool:
@@ -74,7 +71,7 @@ def _check_bytes(side: Side, files: list[Path]) -> None:
             if path in recorded and recorded[path] != _digest(path):
                 raise SideError(f"{path} is not what was built for {side.label}; remove {home} and run again")
         own = [path for path in files if path.is_relative_to(home.resolve())]
-        for path in _changed_since_checkout(home.resolve(), own):
+        for path in changed_since_record(home.resolve(), own):
             raise SideError(f"{path} is not what was checked out for {side.label}; remove {home} and run again")
 
 
@@ -93,20 +90,6 @@ def _digest(path: Path) -> str:
     """Return the SHA-256 of a file as RECORD files write it."""
     digest = hashlib.sha256(path.read_bytes()).digest()
     return base64.urlsafe_b64encode(digest).decode("ascii").rstrip("=")
-
-
-def _changed_since_checkout(home: Path, files: list[Path]) -> list[Path]:
-    """Return which files are not as committed in a clone of ours, where all that was laid out is.
-
-    Somebody else's checkout may be as it likes.
-    """
-    top = next((path for path in [home, *home.parents] if (path / ".git").exists()), None)
-    if not files or top is None or not is_ours(top):
-        return []
-    names = [path.relative_to(top).as_posix() for path in files]
-    argv = ["git", "-C", str(top), "--literal-pathspecs", "diff", "--name-only", "-z", "HEAD", "--", *names]
-    answer = run(argv, cwd=top, limit_s=_GIT_LIMIT_S)
-    return [] if answer.code else [top / name for name in answer.out.split("\0") if name]
 
 
 def _differs(sides: Sides, files: Iterable[str]) -> bool:
