@@ -159,8 +159,8 @@ def test_children_and_gaps_are_the_parent_to_the_nanosecond(steps: list[Any], dr
         run(gpu, steps)
     tape.resolve()
     assert tape.dropped == 0
-    for number, span in enumerate(tape.spans):
-        below = children(tape.spans, number)
+    for number, span in enumerate(tape.entries):
+        below = children(tape.entries, number)
         assert span.device_ns is not None
         assert span.device_self_ns is not None
         assert span.device_ns == span.device_self_ns + sum(child.device_ns or 0 for child in below)

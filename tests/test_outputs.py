@@ -626,9 +626,9 @@ def test_an_update_that_is_cut_in_sections_has_their_bars() -> None:
             assert stack is not None
             root = stack.node
             for name in ("critic", "", "actor"):
-                stack.node = Node(name, Mode.SUM, root)
+                stack.enter(Node(name, Mode.SUM, root), tree_clock())
                 tree_clock.advance(1)
-            stack.node = root
+                stack.leave(tree_clock())
     assert [(span.path, span.start_s, span.end_s) for span in tape.spans()] == [
         ("update", 0.0, 3.0),
         ("update/critic", 0.0, 1.0),

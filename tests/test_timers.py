@@ -650,7 +650,7 @@ def test_trees_of_ended_tasks_are_used_again(clock: FakeClock) -> None:
 
     with recording(clock) as tree:
         asyncio.run(main())
-    assert len(tree._owner.root.lanes) <= 4
+    assert len(tree._owner.root.task_roots) <= 4
     assert tree.snapshot().at("step").count == 100
 
 

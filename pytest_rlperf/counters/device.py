@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
-from pytest_rlperf.counters.instrument import CannotCountError, Levels, TotalsInstrument, lineage, open_stack
+from pytest_rlperf.counters.instrument import CannotCountError, Levels, TotalsInstrument, lineage
 from pytest_rlperf.devices import Device
 from pytest_rlperf.model import Count
+from pytest_rlperf.timers.node import Node
 
 
 @runtime_checkable
@@ -50,11 +50,10 @@ class DeviceCounts(TotalsInstrument):
     """Counts what one device is asked to do, by looking at its totals at the edges of phases."""
 
     def __init__(self, driver: Device) -> None:
-        super().__init__()
+        super().__init__(on_edge=self._note_level)
         self._driver = driver
         self._counted = DriverCounts(driver)
         self._levels: Levels | None = None
-        self._thread = threading.get_ident()
         self._last: dict[str, int] = {}
 
     @contextmanager
@@ -92,14 +91,22 @@ class DeviceCounts(TotalsInstrument):
         peaks = [each for each in levels if each.name]
         return (*super()._counts(whole), *peaks)
 
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Count while the body runs, which is one call."""
+        self._note_level(None)
+        yield
+        self._note_level(None)
+
+    def _note_level(self, innermost: Node | None) -> None:
+        """Note the memory at a phase's edge, and begin a new peak."""
+        memory = None if self._levels is None else self._driver.memory()
+        if self._levels is not None and memory is not None:
+            self._levels.note(lineage(innermost), memory.allocated_bytes, memory.peak_bytes)
+            self._driver.reset_peak()
+
     def read(self) -> int:
-        """Return the totals so far, packed, and note the memory at this edge."""
-        if self._levels is not None and threading.get_ident() == self._thread:
-            memory, stack = self._driver.memory(), open_stack()
-            if memory is not None:
-                open_nodes = [] if stack is None else lineage(stack.node)
-                self._levels.note(open_nodes, memory.allocated_bytes, memory.peak_bytes)
-                self._driver.reset_peak()
+        """Return the totals so far, packed."""
         for name, value in self._all_counts().items():
             grown = value - self._last.get(name, value)
             self._last[name] = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from pytest_rlperf.model import Count
 from pytest_rlperf.probes.sections import settle, unsettled
+from pytest_rlperf.timers.edges import EdgeTree
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import ARMED, recording_into
 from pytest_rlperf.timers.scope import PROCESS
@@ -50,15 +52,22 @@ class Totals:
 WHOLE = ""  # the path of the whole call
 
 
-class Recorder:
-    """Records the phases of calls by a clock that counts; none where timers are not armed.
+def no_time() -> int:
+    """Return 0: the clock of a tree that is there for its edges, and sums up nothing."""
+    return 0
 
-    It is kept for all calls of a pass, so that what a first entry of a phase makes is there when it counts. ``probes``
-    are those in place: update sections among them tell what they have cut only once they are asked.
+
+class Recorder:
+    """Records the phases of calls; none where timers are not armed.
+
+    Its tree sums up what ``clock`` counts, phase by phase. ``on_edge`` is called at each edge in the thread that makes
+    the calls, with the innermost phase that was open until then. The recorder is kept for all calls of a pass, so that
+    what a first entry of a phase allocates is there when it counts. ``probes`` are those in place: update sections
+    among them put what they have cut into the tree only when :func:`settle` is called.
     """
 
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self._tree = Tree(clock=clock) if ARMED else None
+    def __init__(self, clock: Callable[[], int] = no_time, on_edge: Callable[[Node], None] | None = None) -> None:
+        self._tree = _tree(clock, on_edge) if ARMED else None
         self.stack: Stack | None = None
         self.probes: Sequence[object] = ()
 
@@ -69,7 +78,7 @@ class Recorder:
             yield
             return
         with recording_into(self._tree):
-            self.stack = open_stack()
+            self.stack = PROCESS.current()
             yield
 
     def paths(self) -> dict[Node, str]:
@@ -92,6 +101,23 @@ class Recorder:
             for path, timing in self._tree.reset().root.walk():
                 if not timing.is_parallel:
                     yield "/".join(path), timing.total_ns
+
+
+def _tree(clock: Callable[[], int], on_edge: Callable[[Node], None] | None) -> Tree:
+    if on_edge is None:
+        return Tree(clock=clock)
+    thread = threading.get_ident()
+
+    # Neither allocates: an observer may be counting memory.
+    def enter(_: Stack, node: Node) -> None:
+        if threading.get_ident() == thread:
+            on_edge(node.parent)
+
+    def leave(_: Stack, node: Node, __: Node) -> None:
+        if threading.get_ident() == thread:
+            on_edge(node)
+
+    return EdgeTree(enter, leave, clock)
 
 
 def paths_below(stack: Stack, sections: Iterable[Node] = ()) -> dict[Node, str]:
@@ -117,7 +143,7 @@ def _add_paths(top: Node, path: str, found: dict[Node, str]) -> None:
     while pending:
         node, path = pending.pop()
         below = [(child, _joined(path, child.name)) for child in node.children.values()]
-        below += [(lane, path) for lane in node.lanes]
+        below += [(root, path) for root in node.task_roots]
         found.update(below)
         pending += below
 
@@ -126,15 +152,10 @@ def _joined(path: str, name: str) -> str:
     return f"{path}/{name}" if path and name else path or name
 
 
-def open_stack() -> Stack | None:
-    """Return the stack of this thread or task, None where nothing records."""
-    return PROCESS.current()
-
-
-def lineage(node: Node) -> list[Node]:
+def lineage(node: Node | None) -> list[Node]:
     """Return a node and those around it, up to its stack's root, which is left out."""
-    found = []
-    while node.parent is not node:
+    found: list[Node] = []
+    while node is not None and node.parent is not node:
         found.append(node)
         node = node.parent
     return found
@@ -162,9 +183,9 @@ class TotalsInstrument:
 
     names: tuple[str, ...] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, on_edge: Callable[[Node], None] | None = None) -> None:
         self.totals = Totals()
-        self.recorder = Recorder(self.read)
+        self.recorder = Recorder(self.read, on_edge)
 
     def read(self) -> int:
         """Return the totals so far, packed."""

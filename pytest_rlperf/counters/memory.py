@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import threading
 import tracemalloc
 from array import array
 from collections import Counter
@@ -15,7 +14,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from pytest_rlperf.counters.instrument import WHOLE, CannotCountError, Levels, Recorder, lineage, open_stack
+from pytest_rlperf.counters.instrument import WHOLE, CannotCountError, Levels, Recorder, lineage
 from pytest_rlperf.counters.names import STEPS
 from pytest_rlperf.model import Count
 from pytest_rlperf.timers.node import Node
@@ -48,9 +47,7 @@ class HostMemory:
     names: tuple[str, ...] = ("host_peak_bytes", "host_net_bytes")
 
     def __init__(self) -> None:
-        self.recorder = Recorder(self._edge)
-        self._thread = threading.get_ident()
-        self._is_counting = False
+        self.recorder = Recorder(on_edge=self._edge)
         # Of each edge the innermost phase that was open, and the memory in use and at most since the last edge. There
         # is room for as many edges as the last call had: nothing is allocated to keep them.
         self._nodes: list[Node | None] = []
@@ -68,13 +65,9 @@ class HostMemory:
         self._edges = 0
         with self.recorder.recording():
             _clear_caches()  # it may hold what was before
-            self._is_counting = True
-            try:
-                self._edge()
-                call()
-                self._edge()
-            finally:
-                self._is_counting = False
+            self._edge(None)
+            call()
+            self._edge(None)
         paths = self.recorder.paths()
         self.recorder.clear()
         if self._edges > _EDGES_MOST:
@@ -82,31 +75,26 @@ class HostMemory:
         counts = self._levels().counts(paths, *self.names)
         return tuple(_rounded(count) for count in counts)
 
-    def _edge(self) -> int:
-        """Note the memory at a phase's edge, and read 0: a number to keep would be memory too."""
-        if self._is_counting and threading.get_ident() == self._thread:
-            number = self._edges
-            if number > _EDGES_MOST:
-                return 0
-            self._edges = number + 1
-            if number == len(self._nodes):
-                self._nodes.append(None)
-                self._bytes.extend((0, 0))
-            stack = open_stack()
-            self._nodes[number] = None if stack is None else stack.node
-            self._bytes[2 * number + 1] = _traced_bytes()[1]
-            _clear_caches()
-            self._bytes[2 * number] = _traced_bytes()[0]
-            tracemalloc.reset_peak()
-        return 0
+    def _edge(self, innermost: Node | None) -> None:
+        """Note the memory at a phase's edge."""
+        number = self._edges
+        if number > _EDGES_MOST:
+            return
+        self._edges = number + 1
+        if number == len(self._nodes):
+            self._nodes.append(None)
+            self._bytes.extend((0, 0))
+        self._nodes[number] = innermost
+        self._bytes[2 * number + 1] = _traced_bytes()[1]
+        _clear_caches()
+        self._bytes[2 * number] = _traced_bytes()[0]
+        tracemalloc.reset_peak()
 
     def _levels(self) -> Levels:
         """Return the stretches of the last call."""
         levels = Levels(self._bytes[0])
         for number in range(1, self._edges):
-            node = self._nodes[number]
-            open_nodes = [] if node is None else lineage(node)
-            levels.note(open_nodes, self._bytes[2 * number], self._bytes[2 * number + 1])
+            levels.note(lineage(self._nodes[number]), self._bytes[2 * number], self._bytes[2 * number + 1])
         return levels
 
 
@@ -148,8 +136,7 @@ class TensorMemory:
     names: tuple[str, ...] = ("tensor_peak_bytes", "tensor_net_bytes", "tensor_allocations")
 
     def __init__(self) -> None:
-        self.recorder = Recorder(self._edge)
-        self._thread = threading.get_ident()
+        self.recorder = Recorder(on_edge=self._edge)
         self._marker: Any = None
         self._open: list[list[Node]] = []
 
@@ -172,13 +159,13 @@ class TensorMemory:
             call()
             return ()
         with self.recorder.recording():
-            self._open = []  # now: to begin recording reads the clock
+            self._open = []
             with _no_stderr():
                 profiler._enable_profiler_legacy(_settings())
                 try:
-                    self._edge()
+                    self._edge(None)
                     call()
-                    self._edge()
+                    self._edge(None)
                 finally:
                     threads = profiler._disable_profiler_legacy()
         paths = self.recorder.paths()
@@ -186,14 +173,11 @@ class TensorMemory:
         stretches, elsewhere = _stretches(threads)
         return tuple(self._counts(stretches, elsewhere, paths))
 
-    def _edge(self) -> int:
-        """Put a mark among the profiler's events at a phase's edge, and remember which phases were open."""
-        if threading.get_ident() == self._thread and self._marker is not None:
-            stack = open_stack()
-            self._open.append([] if stack is None else stack.open_nodes())
-            with self._marker:
-                pass
-        return 0
+    def _edge(self, innermost: Node | None) -> None:
+        """Put a mark among the profiler's events at a phase's edge, and remember which phases were open until then."""
+        self._open.append(lineage(innermost))
+        with self._marker:
+            pass
 
     def _counts(self, stretches: list[_Sizes], elsewhere: _Sizes, paths: dict[Node, str]) -> Iterator[Count]:
         """Yield counts; what other threads ask for has no place among the edges, and is the whole call's alone."""

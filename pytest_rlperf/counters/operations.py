@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +17,6 @@ from pytest_rlperf.counters.instrument import (
     TotalsInstrument,
     is_own,
     lineage,
-    open_stack,
 )
 from pytest_rlperf.model import Count
 from pytest_rlperf.timers.node import Node
@@ -132,8 +130,7 @@ class Kernels:
     names: tuple[str, ...] = ("kernels",)
 
     def __init__(self) -> None:
-        self.recorder = Recorder(self._edge)
-        self._thread = threading.get_ident()
+        self.recorder = Recorder(on_edge=self._edge)
         self._nodes: list[Node | None] = []
         self._marker: Any = None
 
@@ -153,27 +150,24 @@ class Kernels:
 
         kinds = torch.profiler.ProfilerActivity
         with self.recorder.recording(), torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as profiler:
-            self._nodes = []  # now: to begin recording reads the clock
-            self._edge()
+            self._nodes = []
+            self._edge(None)
             call()
-            self._edge()
+            self._edge(None)
             torch.cuda.synchronize()
         whole, stretches = launches(profiler.events() or ())
         counted: Counter[str] = Counter({WHOLE: whole})
         paths = self.recorder.paths()
         self.recorder.clear()
         for node, number in zip(self._nodes[1:], stretches[1:], strict=False):
-            counted.update({paths[each]: number for each in (lineage(node) if node else ()) if each in paths})
+            counted.update({paths[each]: number for each in lineage(node) if each in paths})
         return tuple(Count(path, "kernels", number) for path, number in counted.items())
 
-    def _edge(self) -> int:
-        """Put a mark among the profiler's events at a phase's edge, and remember which phase was open."""
-        if threading.get_ident() == self._thread and self._marker is not None:
-            stack = open_stack()
-            self._nodes.append(None if stack is None else stack.node)
-            with self._marker:
-                pass
-        return 0
+    def _edge(self, innermost: Node | None) -> None:
+        """Put a mark among the profiler's events at a phase's edge, and remember which phase was open until then."""
+        self._nodes.append(innermost)
+        with self._marker:
+            pass
 
 
 def launches(events: Iterable[Any]) -> tuple[int, Sequence[int]]:

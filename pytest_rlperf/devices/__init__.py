@@ -17,7 +17,7 @@ from pytest_rlperf.devices.clocks import (
     Memory,
     SyncClock,
 )
-from pytest_rlperf.devices.spans import Entry
+from pytest_rlperf.devices.entries import Entry
 from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.devices.torch import AcceleratorDriver, CudaDriver, MpsDevice
 

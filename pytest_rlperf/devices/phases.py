@@ -1,12 +1,11 @@
-"""Phases on a device: the means of their spans over iterations."""
+"""Phases on a device: the means of their entries over iterations."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from pytest_rlperf.devices.edges import Look, Untimed
-from pytest_rlperf.devices.spans import Entry
+from pytest_rlperf.devices.entries import Entry, Look, Untimed
 from pytest_rlperf.model import Bound, DeviceTimes, Phase
 
 # A launch is some 5 µs on its way to the device, and events resolve half a microsecond: behind by a few launches is
@@ -15,16 +14,16 @@ NEAR_NS = 20_000
 NEAR_SHARE = 0.1
 
 
-def bound_of(span: Entry) -> Bound:
+def bound_of(entry: Entry) -> Bound:
     """Return what one entry's time hangs on, by how far the device was behind the host at its edges.
 
     Behind at the end: the device has work queued. Behind before but not at the end: the host waited, or did something
     else until the device had caught up, which looks the same. Never behind: the device waited for the host.
     """
-    near_ns = max(NEAR_NS, NEAR_SHARE * (span.device_ns or 0))
-    if span.lag_out_ns is not None and span.lag_out_ns > near_ns:
+    near_ns = max(NEAR_NS, NEAR_SHARE * (entry.device_ns or 0))
+    if entry.lag_out_ns is not None and entry.lag_out_ns > near_ns:
         return Bound.DEVICE
-    return Bound.SYNC if span.peak_lag_ns > near_ns else Bound.LAUNCH
+    return Bound.SYNC if entry.peak_lag_ns > near_ns else Bound.LAUNCH
 
 
 class _Total:
@@ -42,21 +41,21 @@ class _Total:
         self.allocations: int | None = None
         self.syncs = 0
 
-    def add(self, span: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         self.count += 1
-        self.host_ns += span.host_end_ns - span.host_start_ns
-        self.host_self_ns += span.host_self_ns
-        self.captured += span.untimed is Untimed.CAPTURED
-        if span.lag_in_ns is None or span.lag_out_ns is None:
+        self.host_ns += entry.host_end_ns - entry.host_start_ns
+        self.host_self_ns += entry.host_self_ns
+        self.captured += entry.untimed is Untimed.CAPTURED
+        if entry.lag_in_ns is None or entry.lag_out_ns is None:
             return
         self.marked += 1
-        self.span_ns = _sum(self.span_ns, span.device_ns)
-        self.self_ns = _sum(self.self_ns, span.device_self_ns)
-        self.lag_in_ns += span.lag_in_ns
-        self.lag_out_ns += span.lag_out_ns
-        self.streams |= dict.fromkeys(span.streams)
+        self.span_ns = _sum(self.span_ns, entry.device_ns)
+        self.self_ns = _sum(self.self_ns, entry.device_self_ns)
+        self.lag_in_ns += entry.lag_in_ns
+        self.lag_out_ns += entry.lag_out_ns
+        self.streams |= dict.fromkeys(entry.streams)
         # Of entries that differ, the longest say what the path's time hangs on.
-        self.bounds[bound_of(span)] += 1 + (span.device_ns or 0)
+        self.bounds[bound_of(entry)] += 1 + (entry.device_ns or 0)
 
     def look(self, looks: Sequence[Look]) -> None:
         """Take in the looks from an entry's beginning to its end."""
@@ -95,18 +94,18 @@ class PhaseTotals:
         self.looked = 0
         self._paths: dict[tuple[str, ...], _Total] = {}
 
-    def add(self, spans: Iterable[Entry]) -> None:
-        """Take in the spans of one iteration."""
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Take in the entries of one iteration."""
         self.iterations += 1
-        for span in spans:
-            self._at(span.path).add(span)
+        for entry in entries:
+            self._at(entry.path).add(entry)
 
-    def look(self, spans: Iterable[Entry], looks: Sequence[Look]) -> None:
+    def look(self, entries: Iterable[Entry], looks: Sequence[Look]) -> None:
         """Take in what was seen in an iteration that looked at the device's memory; its times do not count."""
         self.looked += 1
-        for span in spans:
-            first, last = span.looks
-            self._at(span.path).look(looks[first : last + 1])
+        for entry in entries:
+            first, last = entry.looks
+            self._at(entry.path).look(looks[first : last + 1])
 
     def phases(self, device: str, *, is_synced: bool) -> tuple[Phase, ...]:
         """Return the means per iteration, each path after the one above it."""

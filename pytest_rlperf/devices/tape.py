@@ -6,14 +6,14 @@ import statistics
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from pytest_rlperf.devices import DeviceClockError, EventClock, Mark, SyncClock
-from pytest_rlperf.devices.edges import Edge, Look, Moment, TapedStack, TapedTree, Track, Untimed, path_of
+from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, Mark, SyncClock
+from pytest_rlperf.devices.entries import EdgeLog, Entry, Look, Moment, Timeline, Untimed, entries_of, marks_of
 from pytest_rlperf.devices.phases import NEAR_NS, NEAR_SHARE, PhaseTotals
-from pytest_rlperf.devices.spans import Entry, Timeline, marks_of, spans_of
 from pytest_rlperf.devices.torch import is_within_compiled
 from pytest_rlperf.model import Phase
+from pytest_rlperf.timers.edges import EdgeStack, EdgeTree, path_of
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import keep_from_compiling
 from pytest_rlperf.timers.tree import Tree
@@ -25,15 +25,15 @@ class _Iteration:
 
     anchor: Mark | None
     looks: list[Look] | None
+    log: EdgeLog
     end: Mark | None = None
-    lanes: list[Track] = field(default_factory=list)
     edges: int = 0
     missed: int = 0  # edges for which there was no event
 
     def marks(self) -> Iterator[Mark]:
         """Yield every mark."""
         yield from (mark for mark in (self.anchor, self.end) if mark is not None)
-        yield from marks_of(self.lanes)
+        yield from marks_of(self.log.tracks)
 
 
 class Tape:
@@ -50,11 +50,11 @@ class Tape:
     def __init__(self, clock: EventClock | SyncClock, *, sync: bool = False) -> None:
         self.clock = clock
         self.is_synced = sync or clock.is_synced
-        self.tree: Tree = TapedTree(self._moved, clock.host_ns)
+        self.tree: Tree = EdgeTree(self._enter, self._leave, clock.host_ns)
         self.dropped = 0
         self._unseen_ns: list[int] = []
         self.peak_bytes: int | None = None
-        self.spans: tuple[Entry, ...] = ()
+        self.entries: tuple[Entry, ...] = ()  # of the last iteration that was resolved
         self._waits = sync and not clock.is_synced
         self._owner = threading.get_ident()
         self._running: _Iteration | None = None
@@ -84,10 +84,10 @@ class Tape:
             self._counting = self.clock.driver.counting_syncs()
             self._count_syncs = self._counting.__enter__()
             self.clock.driver.reset_peak()
-            self._running = _Iteration(anchor=None, looks=[])
+            self._running = _Iteration(None, [], EdgeLog(self._owner))
             return
         self.clock.reserve(self._needed)
-        self._running = _Iteration(anchor=self.clock.mark(), looks=None)
+        self._running = _Iteration(self.clock.mark(), None, EdgeLog(self._owner))
 
     def end_iteration(self) -> None:
         """End the recording of a call; the device may be far behind."""
@@ -179,32 +179,18 @@ class Tape:
 
     # ------------------------------------------------------------------ within
 
-    def _moved(self, stack: TapedStack, before: Node, after: Node) -> None:
-        """Note that another node is open on a stack: one that was entered, or one that others within were left for."""
+    def _enter(self, stack: EdgeStack, node: Node) -> None:
         iteration = self._running
         if iteration is None or self._broken is not None:
             return
-        is_enter = after.parent is before
-        moment = self._moment(iteration)
-        edges = self._lane(stack, iteration).edges
-        if is_enter:
-            edges.append(Edge(after, True, moment))
-            if iteration.looks is not None and is_within_compiled():
-                self._compiled.setdefault("/".join((*stack.host, *path_of(after))))
-            return
-        node = before
-        while node is not after and node.parent is not node:
-            edges.append(Edge(node, False, moment))
-            node = node.parent
+        iteration.log.enter(stack, node, self._moment(iteration))
+        if iteration.looks is not None and is_within_compiled():
+            self._compiled.setdefault("/".join((*stack.host, *path_of(node))))
 
-    def _lane(self, stack: TapedStack, iteration: _Iteration) -> Track:
-        known = stack.lane_of
-        if known is not None and known[0] is iteration:
-            return known[1]
-        lane = Track("" if threading.get_ident() == self._owner else stack.label, stack.host)
-        stack.lane_of = iteration, lane
-        iteration.lanes.append(lane)
-        return lane
+    def _leave(self, stack: EdgeStack, node: Node, outer: Node) -> None:
+        iteration = self._running
+        if iteration is not None and self._broken is None:
+            iteration.log.leave(stack, node, outer, self._moment(iteration))
 
     def _moment(self, iteration: _Iteration) -> Moment:
         """Mark this moment as far as the device allows."""
@@ -214,17 +200,17 @@ class Tape:
             return Moment(clock.host_ns(), None, Untimed.LOOKING, self._look(iteration.looks))
         try:
             if clock.driver.is_capturing():
-                return Moment(clock.host_ns(), None, Untimed.CAPTURED, -1)
+                return Moment(clock.host_ns(), None, Untimed.CAPTURED)
             if clock.left:
                 if self._waits:
                     clock.synchronize()
                 mark = clock.mark()
-                return Moment(mark.host_ns, mark, None, -1)
+                return Moment(mark.host_ns, mark)
             iteration.missed += 1
         except (DeviceClockError, RuntimeError) as error:
             # Raised by resolve(): the code that runs here did nothing wrong.
             self._broken = DeviceClockError(f"marking the edge of a phase on {clock.device} failed: {error}")
-        return Moment(clock.host_ns(), None, Untimed.SHORT, -1)
+        return Moment(clock.host_ns(), None, Untimed.SHORT)
 
     def _look(self, looks: list[Look]) -> int:
         driver = self.clock.driver
@@ -243,16 +229,17 @@ class Tape:
             self.dropped += 1
             return before
         timeline = Timeline(self.clock, anchor, self._lag_of(anchor, before))
-        for lane in iteration.lanes:
-            timeline.read(marks_of([lane]))
+        tracks = iteration.log.tracks
+        for track in tracks:
+            timeline.read(marks_of([track]))
         timeline.read([end])
-        found: dict[str, list[Entry]] = {lane.label: [] for lane in iteration.lanes}
-        for lane in iteration.lanes:
-            found[lane.label] += spans_of(lane, timeline, anchor.host_ns)
-        self.spans = tuple(span for spans in found.values() for span in spans)
+        found: dict[str, list[Entry]] = {track.label: [] for track in tracks}
+        for track in tracks:
+            found[track.label] += entries_of(track, timeline, anchor.host_ns)
+        self.entries = tuple(entry for entries in found.values() for entry in entries)
         self._main.add(found.pop("", []))
-        for label, spans in found.items():
-            self._beside.setdefault(label, PhaseTotals()).add(spans)
+        for label, entries in found.items():
+            self._beside.setdefault(label, PhaseTotals()).add(entries)
         return timeline
 
     def _lag_of(self, anchor: Mark, before: Timeline | None) -> int:
@@ -266,7 +253,8 @@ class Tape:
         peaks = [look.memory.peak_bytes for look in looks if look.memory is not None]
         if peaks:
             self.peak_bytes = max(self.peak_bytes or 0, *peaks)
-        self._main.look((span for lane in iteration.lanes if not lane.label for span in spans_of(lane, None, 0)), looks)
+        own = [track for track in iteration.log.tracks if not track.label]
+        self._main.look((entry for track in own for entry in entries_of(track, None, 0)), looks)
 
     def _note_unseen(self, timeline: Timeline, asked_ns: int, waited_ns: int) -> None:
         """Note how long the device still worked after it had reached the last mark, and the host waited for it."""

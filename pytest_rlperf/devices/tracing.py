@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from pytest_rlperf.devices import spans as marked
-from pytest_rlperf.devices.edges import Edge, Moment, TapedStack, TapedTree, Track
+from pytest_rlperf.devices.entries import EdgeLog, Entry, Moment, Track, entries_of
 from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.model import Probe
 from pytest_rlperf.model.spans import Span
 from pytest_rlperf.probes.attach import attached
+from pytest_rlperf.timers.edges import EdgeStack, EdgeTree
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import recording_into
 from pytest_rlperf.timers.stack import ClockNs
@@ -27,16 +27,16 @@ class HostTape:
         self.clock = clock
         self.most_entries = most_entries
         self.missed = 0
-        self.tree = TapedTree(self._moved, clock)
-        self._lanes: dict[TapedStack, Track] = {}
+        self.tree = EdgeTree(self._enter, self._leave, clock)
+        self._owner = threading.get_ident()
+        self._log = EdgeLog(self._owner)
         self._open: set[Node] = set()
         self._entries = 0
-        self._owner = threading.get_ident()
         self._start_ns = 0
 
     def begin(self) -> None:
         """Forget everything: times count from now."""
-        self._lanes, self._open = {}, set()
+        self._log, self._open = EdgeLog(self._owner), set()
         self._entries = self.missed = 0
         self._start_ns = self.clock()
 
@@ -46,48 +46,42 @@ class HostTape:
 
     def spans(self) -> tuple[Span, ...]:
         """Return every entry since :meth:`begin` that has ended, by its start; each thread and task is a track."""
-        tracks = self._tracks()
+        tracks = self._log.tracks
         found = [
-            _host_span(one, tracks[stack])
-            for stack, lane in self._lanes.items()
-            for one in marked.spans_of(lane, None, self._start_ns)
+            _host_span(entry, name)
+            for track, name in zip(tracks, _names(tracks), strict=True)
+            for entry in entries_of(track, None, self._start_ns)
         ]
         return tuple(sorted(found, key=_in_order))
 
-    def _moved(self, stack: TapedStack, before: Node, after: Node) -> None:
-        moment = Moment(self.clock(), None, None, -1)
-        if after.parent is before:
-            if self._entries < self.most_entries:
-                self._entries += 1
-                self._open.add(after)
-                self._lane(stack).edges.append(Edge(after, True, moment))
-            else:
-                self.missed += 1
+    def _enter(self, stack: EdgeStack, node: Node) -> None:
+        if self._entries == self.most_entries:
+            self.missed += 1
             return
-        node = before
-        while node is not after and node.parent is not node:
+        self._entries += 1
+        self._open.add(node)
+        self._log.enter(stack, node, Moment(self.clock()))
+
+    def _leave(self, stack: EdgeStack, node: Node, outer: Node) -> None:
+        moment = Moment(self.clock())
+        while node is not outer and node.parent is not node:
             if node in self._open:
                 self._open.remove(node)
-                self._lane(stack).edges.append(Edge(node, False, moment))
+                self._log.leave(stack, node, node.parent, moment)
             node = node.parent
 
-    def _lane(self, stack: TapedStack) -> Track:
-        lane = self._lanes.get(stack)
-        if lane is None:
-            label = HOST if threading.get_ident() == self._owner else stack.label
-            lane = self._lanes[stack] = Track(label, stack.host)
-        return lane
 
-    def _tracks(self) -> dict[TapedStack, str]:
-        """Return what to call each stack's track; a thread's tasks, and threads of one name, are numbered."""
-        names: dict[TapedStack, str] = {}
-        for stack, lane in self._lanes.items():
-            name, number = lane.label, 1
-            while name in names.values():
-                number += 1
-                name = f"{lane.label} ({number})"
-            names[stack] = name
-        return names
+def _names(tracks: Iterable[Track]) -> list[str]:
+    """Return the names of tracks; a thread's tasks, and threads of one name, are numbered."""
+    names: list[str] = []
+    for track in tracks:
+        label = track.label or HOST
+        name, number = label, 1
+        while name in names:
+            number += 1
+            name = f"{label} ({number})"
+        names.append(name)
+    return names
 
 
 def trace_call(
@@ -132,16 +126,16 @@ def _trace_on_device(
             tape.end_iteration()
         tape.resolve()
         if tape.dropped == dropped:
-            return (Span(WHOLE, 0.0, end_s, HOST), *spans_of_tape(tape.spans, tape.clock.device)), tape.notes
+            return (Span(WHOLE, 0.0, end_s, HOST), *spans_of_tape(tape.entries, tape.clock.device)), tape.notes
     return (Span(WHOLE, 0.0, end_s, HOST),), tape.notes
 
 
-def spans_of_tape(found: Iterable[marked.Entry], device: str) -> tuple[Span, ...]:
+def spans_of_tape(found: Iterable[Entry], device: str) -> tuple[Span, ...]:
     """Return what a tape has of one call as spans: of threads, by the host's clock, and of streams, by the device's."""
     return tuple(sorted(_spans_of_tape(found, device), key=_in_order))
 
 
-def _spans_of_tape(found: Iterable[marked.Entry], device: str) -> Iterator[Span]:
+def _spans_of_tape(found: Iterable[Entry], device: str) -> Iterator[Span]:
     for one in found:
         yield _host_span(one, one.label or HOST)
         if one.device_start_ns is not None and one.device_end_ns is not None:
@@ -149,7 +143,7 @@ def _spans_of_tape(found: Iterable[marked.Entry], device: str) -> Iterator[Span]
             yield Span("/".join(one.path), one.device_start_ns / 1e9, one.device_end_ns / 1e9, track)
 
 
-def _host_span(one: marked.Entry, track: str) -> Span:
+def _host_span(one: Entry, track: str) -> Span:
     return Span("/".join(one.path), one.host_start_ns / 1e9, one.host_end_ns / 1e9, track)
 
 

@@ -47,15 +47,15 @@ class Update:
         self.name, self.is_guess = None, False
         if self.used == len(self.nodes):
             self.nodes.append(Node("", Mode.SUM, self.root))
-        node = self.nodes[self.used]
-        node.name, node.parent, node.start_ns = "", self.root, now_ns
-        self.node = self.stack.node = node
+        self.node = node = self.nodes[self.used]
+        node.name, node.parent = "", self.root
+        self.stack.enter(node, now_ns)
         self.used += 1
 
     def close(self, now_ns: int) -> None:
         """End the section that is open."""
-        self.node.close(now_ns - self.node.start_ns)
-        self.node.name = self.name or ""  # for who records every entry
+        self.node.close(self.stack.leave(now_ns))
+        self.node.name = self.name or ""  # for a tape, which keeps every entry with its node
 
     def end(self) -> None:
         """End the last section, and with it the update; of one that has phases still open nothing is known."""
@@ -63,7 +63,7 @@ class Update:
             self.close(PROCESS.clock())
         else:
             self.used -= 1
-        self.stack.node = self.root
+            self.stack.leave_to(self.root)
 
     @property
     def has_phases(self) -> bool:
@@ -133,7 +133,7 @@ class UpdateSections:
                 return call()
             finally:
                 if stack.node is not update.node and update.node in stack.open_nodes():
-                    stack.node = update.node  # what an exception has left open
+                    stack.leave_to(update.node)  # what an exception has left open
                 self._end_polyak(update)
                 update.end()
                 self._done += 1
@@ -304,8 +304,8 @@ class UpdateSections:
             return
         now_ns = PROCESS.clock()
         update.close(now_ns)
-        update.targets = self._targets()
         update.open(now_ns)
+        update.targets = self._targets()
 
     def settle(self, *, keep: bool = False) -> None:
         """Put the sections of all updates into the tree; with ``keep`` the next ones take no memory of their own."""

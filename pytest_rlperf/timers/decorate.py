@@ -154,9 +154,9 @@ class _Part(AbstractContextManager[None]):
             return
         stack, node = self._at
         if stack.node is node:
-            stack.node = node.parent
-            node.total_ns += now_ns - node.start_ns
-            self._elapsed_ns = now_ns - node.start_ns + self._earlier_ns(node)
+            elapsed_ns = stack.leave(now_ns)
+            node.total_ns += elapsed_ns
+            self._elapsed_ns = elapsed_ns + self._earlier_ns(node)
             self._node, self._clearings = node, node.clearings
 
     def _earlier_ns(self, node: Node) -> int:

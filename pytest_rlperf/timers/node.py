@@ -36,7 +36,6 @@ class Node:
         "high_ns",
         "is_parallel",
         "key",
-        "lanes",
         "last_ns",
         "low_ns",
         "max_ns",
@@ -46,6 +45,7 @@ class Node:
         "parent",
         "recent",
         "start_ns",
+        "task_roots",
         "total_ns",
     )
 
@@ -55,7 +55,7 @@ class Node:
         self.key = key_of(name, mode)
         self.parent: Node = self if parent is None else parent  # a root is never left
         self.children: dict[str, Node] = {}
-        self.lanes: list[Node] = []  # roots of what tasks recorded while this was open in their thread
+        self.task_roots: list[Node] = []  # of tasks that began while this was open in their thread
         self.is_parallel = False
         self.recent: deque[int] | None = deque(maxlen=keep) if keep else None
         self.start_ns = 0
@@ -78,7 +78,7 @@ class Node:
         while pending:
             node = pending.pop()
             node.clear()
-            pending += [*node.children.values(), *node.lanes]
+            pending += [*node.children.values(), *node.task_roots]
 
     def first(self, name: str, mode: Mode, keep: int) -> Node:
         """Return a new child; TimerModeError where there is one of that name and another mode."""
@@ -165,12 +165,12 @@ class Node:
         """
         order = [self]
         for node in order:  # which grows: trees are as deep as the code that was timed recurses
-            order += [*node.children.values(), *node.lanes]
+            order += [*node.children.values(), *node.task_roots]
         below: dict[Node, tuple[Timing, ...]] = {}
         frozen: dict[Node, Timing | None] = {}
         for node in reversed(order):
             own = [part for child in node.children.values() if (part := frozen[child]) is not None]
-            aside = [parts for lane in node.lanes if (parts := below[lane])]
+            aside = [parts for root in node.task_roots if (parts := below[root])]
             # One task at a time takes its turn within this path; several overlap.
             below[node] = merge_timings([own, *aside], are_parallel=len(aside) > 1) if aside else tuple(own)
             frozen[node] = node._frozen(below[node], open_ns.get(node), forgotten=forgotten)

@@ -16,10 +16,10 @@ ClockNs = Callable[[], int]
 
 
 class Stack:
-    """One thread's or one task's tree: its ``root``, and the ``node`` that is open; at the root, none is.
+    """One thread's or one task's tree: its ``root``, and the innermost open ``node``, which is the root where none is.
 
-    Only its own thread changes it. What others want forgotten, all before ``pending_ns``, it forgets when it next joins
-    its tree. ``epoch`` is the tree's when it last did.
+    Only its own thread changes it. Where another thread resets the tree, ``pending_ns`` is when: the entries before are
+    forgotten once this thread joins the tree again. ``epoch`` is the tree's at the last time that it joined.
     """
 
     __slots__ = ("_idle", "_tasks", "epoch", "label", "node", "pending_ns", "root", "token")
@@ -29,11 +29,27 @@ class Stack:
         self.node = self.root = Node("", Mode.SUM, None)
         self.pending_ns: int | None = None
         self.epoch = 0
-        self.token: object = None  # told when the thread has ended
+        self.token: object = None  # a weak reference, whose callback runs once the thread has ended
         self._tasks: dict[int, tuple[Stack, object]] = {}
         self._idle: dict[Node, list[Stack]] = {}
 
-    def lane(self) -> Stack:
+    def enter(self, node: Node, now_ns: int) -> None:
+        """Open a node within the one that is open."""
+        # The start before the node: another thread that looks finds no open node without a start.
+        node.start_ns = now_ns
+        self.node = node
+
+    def leave(self, now_ns: int) -> int:
+        """Leave the open node, which is not counted by this, and return how long it was open."""
+        node = self.node
+        self.node = node.parent
+        return now_ns - node.start_ns
+
+    def leave_to(self, outer: Node) -> None:
+        """Leave every node within ``outer``; none of them is counted."""
+        self.node = outer
+
+    def of_task(self) -> Stack:
         """Return the stack of the task that runs in this thread now, or this one where none does."""
         task = running_tasks.get(_running_loop())
         if task is None:
@@ -41,36 +57,36 @@ class Stack:
         try:
             return self._tasks[id(task)][0]
         except KeyError:
-            return self._open_lane(task)
+            return self._open_task(task)
 
-    def _open_lane(self, task: object) -> Stack:
-        """Give a task a tree below the path that is open in its thread; the tree of one that has ended will do."""
+    def _open_task(self, task: object) -> Stack:
+        """Give a task a stack below the path that is open in its thread: a new one, or one that an ended task had."""
         idle = self._idle.setdefault(self.node, [])
         if idle:
-            lane = idle.pop()
+            stack = idle.pop()
         else:
-            lane = self.new_lane()
-            self.node.lanes.append(lane.root)
+            stack = self.new_task_stack()
+            self.node.task_roots.append(stack.root)
         host, key = self.node, id(task)
 
         def end(_: object) -> None:
             # Bound to no more than it needs: the reference that calls this lives as long as the task.
             self._tasks.pop(key, None)
-            lane.node = lane.root
-            self._idle.setdefault(host, []).append(lane)
+            stack.leave_to(stack.root)
+            self._idle.setdefault(host, []).append(stack)
 
-        self._tasks[key] = lane, weakref.ref(task, end)
-        return lane
+        self._tasks[key] = stack, weakref.ref(task, end)
+        return stack
 
-    def new_lane(self) -> Stack:
+    def new_task_stack(self) -> Stack:
         """Return the stack of a task that begins within the open node."""
         return Stack(self.label)
 
     def leave_all(self) -> None:
-        """Have nothing open, here and in tasks; what was open is not counted."""
-        self.node = self.root
-        for lane, _ in list(self._tasks.values()):
-            lane.leave_all()
+        """Leave everything, here and in tasks; what was open is not counted."""
+        self.leave_to(self.root)
+        for stack, _ in list(self._tasks.values()):
+            stack.leave_all()
 
     def open_nodes(self) -> list[Node]:
         """Return the open nodes, the innermost first."""
@@ -88,8 +104,8 @@ class Stack:
             node: max(0, now_ns - (node.start_ns if since_ns is None else max(since_ns, node.start_ns)))
             for node in self.open_nodes()
         }
-        for lane, _ in list(self._tasks.values()):
-            found |= lane.open_ns(now_ns)
+        for stack, _ in list(self._tasks.values()):
+            found |= stack.open_ns(now_ns)
         return found
 
     def forget(self, before_ns: int) -> None:
@@ -98,8 +114,8 @@ class Stack:
         self.root.clear_all()
         for node in self.open_nodes():
             node.start_ns = max(before_ns, node.start_ns)
-        for lane, _ in list(self._tasks.values()):
-            lane.forget(before_ns)
+        for stack, _ in list(self._tasks.values()):
+            stack.forget(before_ns)
 
 
 class Joinable(Protocol):
@@ -150,7 +166,7 @@ class Switch:
         if local is None:
             return None
         stack: Stack = getattr(local, "stack", None) or self.join()
-        return stack.lane() if running_tasks else stack
+        return stack.of_task() if running_tasks else stack
 
 
 def _running_loop() -> object:

@@ -194,7 +194,7 @@ class Tree:
         with self._lock:
             for stack in [stack for stack in self._stacks if id(stack) == key]:
                 self._stacks.remove(stack)
-                stack.node = stack.root
+                stack.leave_to(stack.root)
                 seen = stack.root.timings({}, forgotten=stack.pending_ns is not None)
                 self._ended[stack.label] = merge_timings([self._ended.get(stack.label, ()), seen])
 

@@ -1,14 +1,17 @@
-"""Spans of one iteration: the edges of its phases, paired, with the device's times of them."""
+"""Entries of phases: the edges that a tape records in one iteration, paired, with the device's times of them."""
 
 from __future__ import annotations
 
+import enum
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import threading
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
-from pytest_rlperf.devices import DeviceClockError, Mark
-from pytest_rlperf.devices.edges import Edge, Moment, Track, Untimed, path_of
+from pytest_rlperf.devices.clocks import DeviceClockError, Mark, Memory
+from pytest_rlperf.timers.edges import EdgeStack, path_of
+from pytest_rlperf.timers.node import Node
 
 MAIN_STREAM = "main"
 # Float32 milliseconds have half a microsecond up to 8.4 s; before that, times are told from a later mark.
@@ -19,8 +22,83 @@ _EARLY_NS = 1_000_000
 _EARLY_SHARE = 0.02
 
 
+class Untimed(str, enum.Enum):
+    """Why an edge has no mark."""
+
+    LOOKING = "looking"  # at memory, which takes the host too long for the times to be of use
+    CAPTURED = "captured"  # into a graph, where no event can be timed
+    SHORT = "short"  # of events
+
+
+class Look(NamedTuple):
+    """The device's memory at an edge, since the edge before, and the host's implicit waits so far; None if unknown."""
+
+    memory: Memory | None
+    syncs: int | None
+
+
+class Moment(NamedTuple):
+    """One moment on the host, with a mark for the device's clock, or why there is none.
+
+    ``look`` is the number of the look that was taken at it, counted over all threads of the iteration; -1 without one.
+    """
+
+    host_ns: int
+    mark: Mark | None = None
+    untimed: Untimed | None = None
+    look: int = -1
+
+
+class Edge(NamedTuple):
+    """A phase's beginning or end."""
+
+    node: Node
+    is_enter: bool
+    moment: Moment
+
+
+@dataclass
+class Track:
+    """The edges of one thread, or of one task in it, in their order. ``prefix`` are the phases that the task is in."""
+
+    label: str  # of the thread, empty for the one that made the tape
+    prefix: tuple[str, ...]
+    edges: list[Edge] = field(default_factory=list)
+
+
+class EdgeLog:
+    """All edges of one iteration, on a track for each thread and task."""
+
+    def __init__(self, owner: int) -> None:
+        self._owner = owner  # the identifier of the thread that measures
+        self._tracks: dict[EdgeStack, Track] = {}
+
+    @property
+    def tracks(self) -> list[Track]:
+        """The tracks, in the order of their first edges."""
+        return list(self._tracks.values())
+
+    def enter(self, stack: EdgeStack, node: Node, moment: Moment) -> None:
+        """Note that a node was entered."""
+        self._track(stack).edges.append(Edge(node, True, moment))
+
+    def leave(self, stack: EdgeStack, node: Node, outer: Node, moment: Moment) -> None:
+        """Note that ``node`` was left, and those around it up to ``outer``."""
+        edges = self._track(stack).edges
+        while node is not outer and node.parent is not node:
+            edges.append(Edge(node, False, moment))
+            node = node.parent
+
+    def _track(self, stack: EdgeStack) -> Track:
+        track = self._tracks.get(stack)
+        if track is None:
+            label = "" if threading.get_ident() == self._owner else stack.label
+            track = self._tracks[stack] = Track(label, stack.host)
+        return track
+
+
 class MarkReader(Protocol):
-    """What tells the time between marks."""
+    """Whatever reads the time between two marks: a clock."""
 
     device: str
 
@@ -128,27 +206,27 @@ class _Open:
         self.device_below_ns: int | None = 0
         self.peak_lag_ns = 0
 
-    def add(self, span: Entry, stream: str | None) -> None:
-        """Take in a child that has ended; ``stream`` is this phase's own."""
-        self.host_below_ns += span.host_end_ns - span.host_start_ns
-        self.peak_lag_ns = max(self.peak_lag_ns, span.peak_lag_ns)
-        if span.untimed is Untimed.CAPTURED:
+    def add(self, entry: Entry, stream: str | None) -> None:
+        """Take in a child that has ended; ``stream`` is the one of this phase."""
+        self.host_below_ns += entry.host_end_ns - entry.host_start_ns
+        self.peak_lag_ns = max(self.peak_lag_ns, entry.peak_lag_ns)
+        if entry.untimed is Untimed.CAPTURED:
             return  # the device did nothing of it
-        if span.device_ns is None:
+        if entry.device_ns is None:
             self.device_below_ns = None
-        elif self.device_below_ns is not None and span.streams == (stream,):
-            self.device_below_ns += span.device_ns
+        elif self.device_below_ns is not None and entry.streams == (stream,):
+            self.device_below_ns += entry.device_ns
 
 
-def spans_of(lane: Track, timeline: Timeline | None, anchor_ns: int) -> list[Entry]:
-    """Return the entries that began and ended in a lane, parents before children; without a timeline, the host's alone.
+def entries_of(track: Track, timeline: Timeline | None, anchor_ns: int) -> list[Entry]:
+    """Return the entries that ended on a track, parents before children; without a timeline, by the host's clock alone.
 
     The device's time of a phase, less that of its children on the same stream, is its own time, to the nanosecond:
     all are differences of the same few numbers.
     """
     found: list[Entry | None] = []
     opened: list[_Open] = []
-    for edge in lane.edges:
+    for edge in track.edges:
         if edge.is_enter:
             opened.append(_Open(edge, len(found)))
             found.append(None)
@@ -156,26 +234,26 @@ def spans_of(lane: Track, timeline: Timeline | None, anchor_ns: int) -> list[Ent
             ended = opened.pop()
             if not edge.node.name:
                 continue  # a part of the phase around it
-            span = _span(lane, ended, edge.moment, timeline, anchor_ns)
-            found[ended.place] = span
+            entry = _entry(track, ended, edge.moment, timeline, anchor_ns)
+            found[ended.place] = entry
             if opened:
                 outer = opened[-1].edge.moment.mark
-                opened[-1].add(span, None if outer is None or timeline is None else timeline.name(outer.stream))
-    return [span for span in found if span is not None]
+                opened[-1].add(entry, None if outer is None or timeline is None else timeline.name(outer.stream))
+    return [entry for entry in found if entry is not None]
 
 
-def marks_of(lanes: Sequence[Track]) -> Iterator[Mark]:
-    """Yield the marks of lanes, those of each in their order; one that ended several phases comes once."""
-    for lane in lanes:
+def marks_of(tracks: Iterable[Track]) -> Iterator[Mark]:
+    """Yield the marks of tracks, those of each in their order; one that ended several phases comes once."""
+    for track in tracks:
         before = None
-        for edge in lane.edges:
+        for edge in track.edges:
             mark = edge.moment.mark
             if mark is not None and mark is not before:
                 before = mark
                 yield mark
 
 
-def _span(lane: Track, begun: _Open, end: Moment, timeline: Timeline | None, anchor_ns: int) -> Entry:
+def _entry(track: Track, begun: _Open, end: Moment, timeline: Timeline | None, anchor_ns: int) -> Entry:
     start = begun.edge.moment
     marks = None if timeline is None or start.mark is None or end.mark is None else (start.mark, end.mark)
     times: tuple[int, int] | tuple[None, None] = (None, None)
@@ -191,8 +269,8 @@ def _span(lane: Track, begun: _Open, end: Moment, timeline: Timeline | None, anc
         if len(streams) == 1 and begun.device_below_ns is not None:
             own_ns = times[1] - times[0] - begun.device_below_ns
     return Entry(
-        path=(*lane.prefix, *path_of(begun.edge.node)),
-        label=lane.label,
+        path=(*track.prefix, *path_of(begun.edge.node)),
+        label=track.label,
         host_start_ns=start.host_ns - anchor_ns,
         host_end_ns=end.host_ns - anchor_ns,
         host_self_ns=end.host_ns - start.host_ns - begun.host_below_ns,
