@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from gpu.bench import iteration
+from gpu.conftest import CUDA_MARKS, skip_without_cuda
 from pytest_rlperf.devices import CudaDriver, DeviceClockError, EventClock, Tape, clock_for, devices_of
 from pytest_rlperf.model import Bound, DeviceTimes, Phase
 from pytest_rlperf.timers import hierarchical_timer as timer
-from pytest_rlperf.timers import recording_into
 
 CYCLES = 20_000_000  # of a kernel that only waits: some 10 ms
 
 
-def _has_cuda() -> bool:
-    if importlib.util.find_spec("torch") is None:
-        return False
-    import torch
-
-    return bool(torch.cuda.is_available())
-
-
-pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.skipif(not _has_cuda(), reason="no CUDA device")]
+pytestmark = [*CUDA_MARKS]
 
 
 @pytest.fixture
 def cuda() -> Any:
     """Return ``torch.cuda``, with nothing left to do."""
+    skip_without_cuda()
     import torch
 
     torch.cuda.synchronize()
@@ -43,15 +34,6 @@ def clock(cuda: Any) -> EventClock:
     found = clock_for(["cuda:0"])
     assert isinstance(found, EventClock)
     return found
-
-
-@contextmanager
-def iteration(tape: Tape, *, look: bool = False) -> Iterator[None]:
-    """Record the body as one iteration."""
-    tape.begin_iteration(look=look)
-    with recording_into(tape.tree):
-        yield
-    tape.end_iteration()
 
 
 def wait(cuda: Any, share: float = 1.0) -> None:

@@ -1,11 +1,26 @@
-"""The files of the repository that ``cuda_truth_runs.py`` runs pytest in."""
+"""A repository with measured tests of a GPU, and runs of pytest in it, as a user has them.
+
+The kernels' lengths are known, and so is how much longer they are than those of the commit before.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from builders import git
+
+KERNEL_S = 0.5e-3
 KERNELS_A_PART = 10
-VIRTUAL_GPU = Path(__file__).parents[1] / "tests" / "virtual_gpu.py"
+VIRTUAL_GPU = Path(__file__).parents[1] / "virtual_gpu.py"
+_LIMIT_S = 1800.0  # for one run of pytest, of which none takes a third
 
 _CUDA = '''"""The GPU, by PyTorch."""
 
@@ -146,3 +161,71 @@ def files(device: str) -> dict[str, str]:
 def kernels(cycles: int, remark: str) -> str:
     """Return the source of the module with the kernels."""
     return _KERNELS.format(cycles=cycles, remark=remark, kernels=KERNELS_A_PART)
+
+
+class RunError(AssertionError):
+    """A run of pytest without figures; the text is the end of its output."""
+
+
+class Project:
+    """A repository with measured tests on ``device``, whose runs are kept in ``folder``.
+
+    ``cycles`` are those of a kernel of ``KERNEL_S``.
+    """
+
+    def __init__(self, folder: Path, device: str, cycles: int) -> None:
+        self.folder = folder
+        self.device = device
+        self._cycles = cycles
+        self._environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTEST_", "PYTHONPATH", "RLPERF_", "GIT_"))
+        } | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "COLUMNS": "120"}
+        for name, text in files(device).items():
+            self._write(name, text)
+        self.slow_down(0.0, "as it was")
+        for command in (("init", "-q"), ("add", "."), ("commit", "-qm", "first")):
+            git(folder, *command, env=self._environment)
+
+    def slow_down(self, share: float, remark: str) -> None:
+        """Have the kernels take longer; the remark makes the file another one even where they do not."""
+        self._write("kernels.py", kernels(round(self._cycles * (1 + share)), remark))
+
+    def run(self, name: str, *arguments: str) -> dict[str, Any]:
+        """Run pytest, and return what it wrote as JSON; both that and what it printed are kept under ``name``."""
+        path = self.folder / f"{name}.json"
+        path.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "pytest", "-v", f"--rlperf-json={path}", *arguments]
+        output = self._call(command)
+        (self.folder / f"{name}.txt").write_text(output, encoding="utf-8")
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"tests": {}}
+        if not document["tests"]:
+            raise RunError(" / ".join(line.strip("= ") for line in output.strip().splitlines()[-3:]))
+        return document
+
+    def _call(self, command: Sequence[str]) -> str:
+        """Return what a command prints; one that takes too long, or is interrupted, gets time to end its own."""
+        process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=_LIMIT_S)
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=30)
+            raise
+        finally:
+            process.kill()
+            process.wait()
+        return output
+
+    def _write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text, encoding="utf-8")

@@ -1,8 +1,9 @@
-"""What ``cuda_truth.py`` asks of a GPU, of a real one and of the virtual one: nothing here checks anything."""
+"""One interface to a CUDA device and to the virtual GPU: the work that the checks of this folder give either."""
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -18,24 +19,17 @@ COPY_BYTES = 1 << 20
 _COMPILE_S = 10e-3  # of the virtual one's host
 
 
-class NotPossibleError(Exception):
-    """Something cannot be checked here; the text says why."""
-
-
 class Gpu(Protocol):
     """A GPU to check on.
 
-    ``drivers`` are those of devices that PyTorch does not drive, ``library`` is that by which the device is used, and
-    ``held`` memory of the device, by which the plugin finds out what a workload runs on.
+    ``drivers`` drive devices that PyTorch does not drive, ``library`` is the library that uses the device, and ``held``
+    is memory of the device, by which the plugin finds a workload's device.
     """
 
     drivers: tuple[Driver, ...]
     library: DeviceLibrary
     held: Any
     host_ns: Callable[[], int]
-
-    def told(self) -> str:
-        """Return what the GPU is."""
 
     def spin(self, seconds: float) -> None:
         """Keep the host busy, and the GPU idle."""
@@ -66,17 +60,13 @@ class Gpu(Protocol):
 
 
 class Cuda:
-    """A GPU by PyTorch; NotPossibleError where PyTorch finds none."""
+    """A CUDA device by PyTorch."""
 
     drivers: tuple[Driver, ...] = ()  # the plugin finds its own
 
     def __init__(self, device: str) -> None:
-        try:
-            import torch
-        except ImportError as error:
-            raise NotPossibleError(f"PyTorch does not import ({error})") from error
-        if not torch.cuda.is_available():
-            raise NotPossibleError(f"PyTorch {torch.__version__} finds no CUDA device")
+        import torch
+
         self._torch: Any = torch
         self._cuda: Any = torch.cuda
         self.library: DeviceLibrary = Torch()
@@ -91,12 +81,6 @@ class Cuda:
         self._inputs: dict[int, Any] = {}
         self._compiled: Any = None
         self.synchronize()
-
-    def told(self) -> str:
-        """Return its name and what drives it."""
-        version = self._torch.version
-        runtime = f"CUDA {version.cuda}" if version.cuda else f"ROCm {version.hip}"
-        return f"{self._cuda.get_device_name()}, PyTorch {self._torch.__version__}, {runtime}"
 
     def spin(self, seconds: float) -> None:
         """Read the clock until it is over."""
@@ -158,7 +142,8 @@ class Cuda:
         try:
             compiled(example)
         except Exception as error:  # no Triton, no C compiler, a GPU that is too old: PyTorch has an error for each
-            print(f"torch.compile's default compiler cannot be used ({type(error).__name__}): graphs run as traced")
+            name = type(error).__name__
+            warnings.warn(f"torch.compile's default compiler fails ({name}): graphs run as traced", stacklevel=2)
             compiled = self._torch.compile(function, dynamic=False, backend="eager")
         return compiled
 
@@ -173,10 +158,6 @@ class Virtual:
         self.library: DeviceLibrary = VirtualLibrary(self.gpu)
         self.held: Any = self.gpu.allocate(4)
         self._sizes: set[int] = set()
-
-    def told(self) -> str:
-        """Return that it is none."""
-        return "the virtual GPU, in virtual time"
 
     def spin(self, seconds: float) -> None:
         """Let the host work."""
