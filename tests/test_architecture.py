@@ -22,8 +22,8 @@ ROOMS = (
     "timers",
     "",  # the package itself, which hands out the timers
     "traces",
-    "attribution",
     "probes",
+    "attribution",
     "devices",
     "counters",
     # what is measured

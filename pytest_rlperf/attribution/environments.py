@@ -1,23 +1,24 @@
-"""Steps and resets of environments: found where they are called, and told apart from all else that runs."""
+"""Steps and resets of environments: found by the calls that are made, and timed apart from everything else."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from types import CodeType, FrameType, FunctionType
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 from pytest_rlperf.attribution.owners import ENV_METHODS
+from pytest_rlperf.probes.attach import Undo, put, put_variable, together
+from pytest_rlperf.probes.objects import reached, variables_of
 
-Resume = Callable[[], object]
+Place = tuple[object, str]
 
 
 def is_environment(kind: type) -> bool:
-    """Whether a class is one of environments: what steps by actions and can be reset, or TorchRL's EnvBase."""
+    """Whether a class is one of environments: it steps by actions and can be reset, or is TorchRL's EnvBase."""
     if any(base.__name__ == "EnvBase" for base in kind.__mro__):
         return True
     for step, reset in (("step", "reset"), ("step_all", "reset_all")):
@@ -30,16 +31,16 @@ def is_environment(kind: type) -> bool:
 
 
 def _nothing() -> None:
-    """Stand in for a method that is not there."""
+    """Stand in for a missing method."""
 
 
-def find_environments(call: Callable[[], object]) -> list[FunctionType]:
-    """Run a call, and return the functions by which its code enters environments, steps and resets.
+def find_environments(call: Callable[[], object]) -> list[Place]:
+    """Run a call, and return where its code finds the steps and resets of environments.
 
-    Whatever an environment's step calls, other environments' steps, is within it and not returned.
+    These are classes, and variables and attributes of ``call`` that hold a bound method. Environments within
+    another one's step are part of it and not returned.
     """
-    found: dict[int, FunctionType] = {}
-    known: dict[tuple[CodeType, type], bool] = {}
+    entered: dict[type, dict[FunctionType, Place]] = {}
     inside: FrameType | None = None
 
     def see(frame: FrameType, event: str, _: object) -> None:
@@ -51,12 +52,9 @@ def find_environments(call: Callable[[], object]) -> list[FunctionType]:
         if event != "call" or frame.f_code.co_name not in ENV_METHODS or not frame.f_code.co_argcount:
             return
         kind = type(frame.f_locals.get(frame.f_code.co_varnames[0]))
-        if (frame.f_code, kind) not in known:
-            functions = _methods(kind) if is_environment(kind) else {}
-            known[frame.f_code, kind] = any(function.__code__ is frame.f_code for function in functions.values())
-            if known[frame.f_code, kind]:
-                found.update(functions)
-        if known[frame.f_code, kind]:
+        if kind not in entered:
+            entered[kind] = _methods(kind) if is_environment(kind) else {}
+        if any(getattr(inspect.unwrap(function), "__code__", None) is frame.f_code for function in entered[kind]):
             inside = frame
 
     sys.setprofile(see)
@@ -64,87 +62,83 @@ def find_environments(call: Callable[[], object]) -> list[FunctionType]:
         call()
     finally:
         sys.setprofile(None)
-    return list(found.values())
+    methods = {function: place for kind in entered for function, place in entered[kind].items()}
+    return [*methods.values(), *_bound(call, methods)] if methods else []
 
 
-def _methods(kind: type) -> dict[int, FunctionType]:
-    """Return an environment class's steps and resets, its bases' too, by identity."""
-    members = [vars(base).get(name) for base in kind.__mro__ for name in ENV_METHODS]
-    functions = [inspect.unwrap(member) for member in members if isinstance(member, FunctionType)]
-    return {id(function): function for function in functions if isinstance(function, FunctionType)}
+def _methods(kind: type) -> dict[FunctionType, Place]:
+    """Return an environment class's steps and resets, its bases' too, each with its class and name."""
+    return {
+        member: (base, name)
+        for base in kind.__mro__
+        for name in ENV_METHODS
+        if isinstance(member := vars(base).get(name), FunctionType)
+    }
 
 
-def _no_pause() -> Resume:
-    return _nothing
+def _bound(call: object, functions: Iterable[FunctionType]) -> Iterator[Place]:
+    """Yield where ``call`` holds bound methods of some functions: replacing a class's method does not reach these."""
+    known = set(map(id, functions))
+    for _, holder in reached("call", call):
+        members = variables_of(holder) if isinstance(holder, FunctionType) else _attributes(holder)
+        for name, member in list(members.items()):
+            if type(member) is MethodType and id(member.__func__) in known:
+                yield holder, name
+
+
+def _attributes(holder: object) -> dict[str, object]:
+    with suppress(Exception):  # a proxy may raise anything
+        own = holder.__dict__
+        if isinstance(own, dict):
+            return own
+    return {}
 
 
 class Aside:
-    """Runs environments with whoever watches the rest paused, and adds up the seconds they take."""
+    """Adds up the nanoseconds that environments take, with a profiler paused while they run.
 
-    def __init__(self, pause: Callable[[], Resume] | None) -> None:
-        self.spent_s = 0.0
-        self._pause = pause or _no_pause
+    ``pause`` and ``resume`` are the profiler's.
+    """
+
+    def __init__(
+        self,
+        clock_ns: Callable[[], int],
+        pause: Callable[[], object] = _nothing,
+        resume: Callable[[], object] = _nothing,
+    ) -> None:
+        self.spent_ns = 0
+        self._clock_ns = clock_ns
+        self._pause, self._resume = pause, resume
         self._thread = threading.get_ident()
         self._is_inside = False
 
-    def run(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what runs ``function``, aside where it is not within another one."""
-        clock = time.perf_counter_ns
+    def attach(self, places: list[Place]) -> Undo:
+        """Time the functions at ``places`` from now on, and return what puts everything back."""
+        return together(self._put(holder, name) for holder, name in places)
+
+    def _put(self, holder: object, name: str) -> Undo:
+        if isinstance(holder, FunctionType):
+            return put_variable(holder, name, self._around(variables_of(holder)[name]))
+        try:
+            return put(holder, name, self._around(vars(holder)[name]))
+        except (AttributeError, TypeError):
+            return _nothing  # an object that refuses attributes keeps its own
+
+    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that times ``function``, unless it runs within another environment or thread."""
+        clock_ns, pause, resume = self._clock_ns, self._pause, self._resume
 
         def aside(*args: Any, **kwargs: Any) -> Any:
             if self._is_inside or threading.get_ident() != self._thread:
                 return function(*args, **kwargs)
             self._is_inside = True
-            resume = self._pause()
-            start_ns = clock()
+            pause()
+            start_ns = clock_ns()
             try:
                 return function(*args, **kwargs)
             finally:
-                self.spent_s += (clock() - start_ns) / 1e9
+                self.spent_ns += clock_ns() - start_ns
                 self._is_inside = False
                 resume()
 
         return aside
-
-    @contextmanager
-    def watching(self, functions: list[FunctionType]) -> Iterator[None]:
-        """Have ``functions`` run aside while the body runs, whoever holds them."""
-        with ExitStack() as stack:
-            for function in functions:
-                stack.callback(_replace(function, self.run(_copy(function))))
-            yield
-
-
-def _copy(function: FunctionType) -> FunctionType:
-    copy = FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
-
-
-def _replace(function: FunctionType, instead: Callable[..., Any]) -> Callable[[], None]:
-    """Have a function do something else, and return what has it do as before.
-
-    Its code is exchanged and not the function, as bound methods that were taken before hold the function. The new code
-    has the callable as a constant, and the old one's free variables, which go with the function.
-    """
-    before = function.__code__
-    template = _template.__code__
-    function.__code__ = template.replace(
-        co_consts=tuple(instead if constant == _PLACE else constant for constant in template.co_consts),
-        co_freevars=before.co_freevars,
-    )
-
-    def undo() -> None:
-        function.__code__ = before
-
-    return undo
-
-
-_PLACE = "where the callable goes"
-
-
-def _template(*args: Any, **kwargs: Any) -> Any:
-    callable_: Any = "where the callable goes"
-    return callable_(*args, **kwargs)

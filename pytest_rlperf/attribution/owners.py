@@ -1,4 +1,4 @@
-"""Who owns what runs: Python, PyTorch, a native extension; by files, modules, and what a profiler calls things."""
+"""The owners of functions: Python, PyTorch or a native extension, by files, modules and cProfile's names."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import CodeType, ModuleType
 
 PYTHON = "python"
 PYTORCH = "pytorch"
@@ -21,16 +20,17 @@ WAITING = "waiting"
 OTHER_NATIVE = "other native"
 UNATTRIBUTED = "unattributed"
 HARNESS = "(harness)"
-"""What runs only while shares are found; it is no part of a call."""
+"""Functions that run only while shares are found; they are no part of a call."""
 
 ALWAYS = frozenset({PYTHON, PYTORCH, PYTORCH_PYTHON, ENVIRONMENT, DEVICE_WAIT, WAITING})
 """Owners that are no extensions, shown however small."""
 
 ENV_METHODS = frozenset({"step", "reset", "step_async", "step_wait", "step_all", "reset_all", "step_and_maybe_reset"})
 
-_PACKAGE = Path(__file__).parents[2]
-_HARNESS = str(_PACKAGE / "timers" / "shares") + os.sep
-_MEASURED = str(_PACKAGE / "components" / "reference") + os.sep  # what users measure, though it is in this package
+_PACKAGE = Path(__file__).parents[1]
+_HARNESS = str(_PACKAGE / "attribution") + os.sep
+_MEASURED = str(_PACKAGE / "components" / "reference") + os.sep  # measured by users, though it is in this package
+_HARNESS_NATIVES = ("_lsprof.Profiler", "register_callback", "sys.setprofile")
 _FUNCTION = re.compile(r"<(?:built-in method )?(.+)>")
 _METHOD = re.compile(r"<(?:method|slot wrapper) '(\w+)' of '([\w.]+)' objects>")
 # The types of None, functions and generators have no name in builtins, but have one in types.
@@ -46,7 +46,7 @@ _WAITS = frozenset(
 
 
 def owner_of_code(code: CodeType) -> str:
-    """Return who owns a Python function: Python, PyTorch's Python, ourselves."""
+    """Return the owner of a Python function: Python, PyTorch's Python, or this package."""
     path = code.co_filename
     if path.startswith(_HARNESS):
         return HARNESS
@@ -58,7 +58,7 @@ def owner_of_code(code: CodeType) -> str:
 
 
 class NativeOwners:
-    """Tells who owns native functions and objects, among the extensions that are loaded."""
+    """Finds the owners of native functions among the extensions that are loaded."""
 
     def __init__(self) -> None:
         self._extensions: dict[str, list[ModuleType]] = {}
@@ -67,11 +67,11 @@ class NativeOwners:
                 self._extensions.setdefault(name.partition(".")[0], []).append(module)
 
     def of_text(self, text: str) -> str:
-        """Return who owns a native function that cProfile calls ``text``; an environment's step is the environment's.
+        """Return the owner of a native function that cProfile calls ``text``; steps of native environments are theirs.
 
-        What has no module is Python's where a built-in type has such a method, and unattributed where none does.
+        A function without a module is Python's where a built-in type has such a method, else unattributed.
         """
-        if "_lsprof.Profiler" in text or "register_callback" in text:
+        if any(name in text for name in _HARNESS_NATIVES):
             return HARNESS
         method = _METHOD.fullmatch(text)
         if method is not None:
@@ -83,55 +83,28 @@ class NativeOwners:
         return self._of_name(function[1].partition(" ")[0]) if function is not None else UNATTRIBUTED
 
     def _of_name(self, name: str) -> str:
-        """Return who owns a dotted name; compiled types may say of themselves that they are built in."""
+        """Return the owner of a dotted name; some compiled types give ``builtins`` as their module."""
         top, dot, rest = name.partition(".")
         if name in _WAITS:
             return WAITING
         if not dot:
             return PYTHON if any(hasattr(kind, name) for kind in (*_BUILTIN_TYPES, builtins)) else UNATTRIBUTED
         if top == "builtins" and not hasattr(builtins, rest.partition(".")[0]):
-            return next((owner for _, owner in self._said_to_be_built_in(rest.partition(".")[0])), UNATTRIBUTED)
+            return self._owner_of_builtin(rest.partition(".")[0])
         return self._owner(top)
 
-    def _said_to_be_built_in(self, type_name: str) -> Iterator[tuple[type, str]]:
-        """Yield the types of that name that say of themselves that they are built in, and the extensions they are of.
+    def _owner_of_builtin(self, type_name: str) -> str:
+        """Return the extension that has a type of that name with ``builtins`` as its module.
 
-        A name alone says little: PyTorch, too, has a type that is called NoneType.
+        The name alone is not enough: PyTorch, too, has a type called NoneType.
         """
         for package, modules in self._extensions.items():
             for kind in (vars(module).get(type_name) for module in modules):
                 if isinstance(kind, type) and kind.__module__ == "builtins" and kind not in _BUILTIN_TYPES:
-                    yield kind, self._owner(package)
+                    return self._owner(package)
+        return UNATTRIBUTED
 
     def _owner(self, package: str) -> str:
         if package in sys.stdlib_module_names or package == "builtins":
             return PYTHON
         return PYTORCH if package in {"torch", "functorch"} else package
-
-    def of_object(self, value: object) -> str | None:
-        """Return the extension whose native code works on an object, or that a module is of; None for Python's."""
-        if isinstance(value, ModuleType):
-            return self._extension(value.__name__)
-        kind = value if isinstance(value, type) else type(value)
-        for base in kind.__mro__:
-            if not any(isinstance(member, FunctionType) for member in vars(base).values()):
-                owner = self._of_type(base)
-                if owner is not None:
-                    return owner
-        if isinstance(value, BuiltinFunctionType | FunctionType):
-            return self._extension(value.__module__ or "")
-        return None
-
-    def _of_type(self, kind: type) -> str | None:
-        if kind in _BUILTIN_TYPES:
-            return None
-        if kind.__module__ != "builtins":
-            return self._extension(kind.__module__)
-        owners = (owner for found, owner in self._said_to_be_built_in(kind.__name__) if found is kind)
-        return next((owner for owner in owners if owner != PYTHON), None)
-
-    def _extension(self, module: str) -> str | None:
-        """Return the extension that a module is of, None where its package has no native code."""
-        package = module.partition(".")[0]
-        owner = self._owner(package)
-        return owner if package in self._extensions and owner != PYTHON else None

@@ -8,14 +8,16 @@ from pytest_rlperf import units
 from pytest_rlperf.model.counting import Share
 
 _BAR_COLUMNS = 40
-_NAME_COLUMNS = 24  # what leaves a line within 80 columns
+_NAME_COLUMNS = 24  # a line must fit into 80 columns
+_LABELS = {"python": "python and operators"}  # a profiler does not see an extension's operators
 
 
 def shares_lines(shares: Sequence[Share]) -> list[str]:
     """Return a line for each share: its name, percent and a bar; none where there are none."""
-    width = min(_NAME_COLUMNS, max((len(share.name) for share in shares), default=0))
+    named = [(_LABELS.get(share.name, share.name), share.share) for share in shares]
+    width = min(_NAME_COLUMNS, max((len(name) for name, _ in named), default=0))
     return [
-        f"{share.name[:width]:<{width}}  {units.percent(share.share, signed=False):>7}  "
-        f"{'#' * round(_BAR_COLUMNS * share.share)}".rstrip()
-        for share in shares
+        f"{name[:width]:<{width}}  {units.percent(share, signed=False):>7}  "
+        f"{'#' * round(_BAR_COLUMNS * share)}".rstrip()
+        for name, share in named
     ]
