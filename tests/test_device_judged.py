@@ -435,15 +435,15 @@ def compared(gpu: VirtualGPU) -> PairsMeasured:
         try:
             for worker in (base, head):
                 worker.start_check()
-            return PairedMeasurement(
-                lambda index: Pair(base, head, 0.01, 0.0),
-                lambda records, final: True,
+            measurement = PairedMeasurement(
                 ShownSteps(),
                 least=1,
                 max_time_s=3.0,
                 placer=lambda index: None,
                 clock=lambda: gpu.clock.now_ns / 1e9,
-            ).measure()
+            )
+            measurement.take(measurement.warm_up(Pair(base, head, 0.01, 0.0)))
+            return measurement.measured()
         finally:
             base.meter.thaw()
             head.meter.thaw()

@@ -213,12 +213,14 @@ def test_without_slices_at_the_other_pace_it_is_not_known(bench: Bench) -> None:
 def test_a_worker_takes_a_few_slices_at_the_other_pace(steady: Bench) -> None:
     """By itself a test has both figures; the judged one is that of its plain slices."""
     warm = steady.warm()
-    turn = WorkerSlices(_Worker(steady.meter), warm, 10.0, lambda: steady.gpu.clock.now_ns / 1e9, lambda left_s: None)
-    record = turn.record(0.0)
+    slices = WorkerSlices(_Worker(steady.meter), warm)
+    for _ in slices.take(10.0, lambda: steady.gpu.clock.now_ns / 1e9):
+        pass
+    record = slices.record(0.0)
     assert record.device is not None
     assert record.device.latency_s == pytest.approx(35e-6, abs=2e-9)
     assert record.device.steady_s == pytest.approx(record.wall.call_s)
-    assert 1 <= len(turn.other_pace) == len(turn.traced)
+    assert 1 <= len(slices.other_pace) == len(slices.traced)
     assert not record.alone, "a process that polls for its device is busy, and no less waiting"
 
 

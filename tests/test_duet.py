@@ -142,17 +142,23 @@ class World:
 
     def measure(self, *, least: int = 3, least_unplaced: int = 0, max_time_s: float = 60.0) -> PairsMeasured:
         """Measure pairs until the rule is content."""
-        return PairedMeasurement(
-            self.next_pair,
-            self.is_content,
+        measurement = PairedMeasurement(
             self.progress,
             least=least,
             least_unplaced=least_unplaced,
             max_time_s=max_time_s,
-            before_turns=self.before_turns,
             placer=self.placer,
             clock=lambda: self.clock.now_ns / 1e9,
-        ).measure()
+        )
+        while True:
+            pair = measurement.warm_up(self.next_pair(measurement.count))
+            self.before_turns(pair.pair)
+            measurement.take(pair)
+            if self.is_content(measurement.records(), False):
+                return measurement.measured()
+            if measurement.is_time_up:
+                self.is_content(measurement.records(), True)
+                return measurement.measured()
 
     def next_pair(self, index: int) -> Pair:
         """Hand over a pair; starting it takes its time."""

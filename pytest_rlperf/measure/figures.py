@@ -1,14 +1,15 @@
-"""What a worker's plain slices come to."""
+"""A worker's figures, made of its slices."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import mul
 
 from pytest_rlperf.measure.conditions import worst
-from pytest_rlperf.model import Bound, DeviceFigures, DeviceTimes, Figures, Pace, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.model import Bound, DeviceFigures, DeviceTimes, Figures, Pace, Phase, SliceRecord, Warm, WorkerRecord
 
 TRIM = 0.2
 ONE_THREAD = 1.02  # CPU time over wall time up to which one thread can have used it
@@ -122,6 +123,33 @@ def device_figures(
             )
         ),
     )
+
+
+def merge_phases(traced: Sequence[SliceRecord]) -> tuple[Phase, ...]:
+    """Return phases per iteration over all slices, weighted by their calls, so that children still add up."""
+    calls = sum(record.calls for record in traced)
+    merged: dict[str, Phase] = {}
+    times: dict[str, list[tuple[float, DeviceTimes]]] = {}
+    for record in traced:
+        weight = record.calls / calls
+        for phase in record.phases:
+            zero = Phase(phase.path, 0.0, 0.0, 0.0, phase.device)
+            so_far = merged.get(phase.path, zero)
+            merged[phase.path] = replace(
+                so_far,
+                count=so_far.count + weight * phase.count,
+                total_s=so_far.total_s + weight * phase.total_s,
+                self_s=so_far.self_s + weight * phase.self_s,
+            )
+            if phase.on_device is not None:
+                times.setdefault(phase.path, []).append((weight, phase.on_device))
+    return tuple(replace(phase, on_device=merged_times(times.get(path, []))) for path, phase in merged.items())
+
+
+def traced_call_s(traced: Sequence[SliceRecord]) -> float:
+    """Return the mean seconds of a call in traced slices, the whole that phases are shares of."""
+    calls = sum(record.calls for record in traced)
+    return sum(record.rounds_s for record in traced) / calls if calls else 0.0
 
 
 def merged_times(found: Sequence[tuple[float, DeviceTimes]]) -> DeviceTimes | None:

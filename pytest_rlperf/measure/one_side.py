@@ -1,43 +1,102 @@
-"""A test by itself: each worker takes its slices in turns with the reference kernels.
+"""One side by itself: each worker takes its slices by turns with the reference kernels.
 
-One worker after another, so that they do not disturb each other. Contention on a shared machine lasts seconds to
-minutes and slows the kernels' slices as it slows the workload's beside them; what is left differs from process to
-process, so each worker gives one figure, and the workers are the sample.
+The workers measure one after another, so that they do not disturb each other. Contention on a shared machine lasts
+seconds to minutes and slows the kernels' slices as it slows the workload's beside them. The rest of the variation
+differs from process to process, so each worker gives one figure, and the workers are the sample.
 
-Long calls have no median that would leave out being preempted. Where a process never waits, its wall time beyond its
-CPU time is others' doing, and CPU time may stand in for it; so a worker's figures are told by both clocks.
+Long calls have no median that would leave out a preempted call. Where a process never waits, its wall time beyond its
+CPU time was taken by other processes, and CPU time may stand in for it; so a worker's figures exist by both clocks.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from pytest_rlperf import units
+from pytest_rlperf.measure.counting_pass import CountingPass
 from pytest_rlperf.measure.figures import (
     ONE_THREAD,
     Clock,
     by_cpu,
     by_wall,
     mean_log,
-    merged_times,
+    merge_phases,
+    traced_call_s,
     trimmed_mean,
     typical_call_s,
     worker_record,
 )
 from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.slices import SLICE_S, WARM_UP_MOST_S, WARM_UP_S
-from pytest_rlperf.measure.worker import AnyWorker, Worker
-from pytest_rlperf.model import DeviceTimes, Figures, Phase, Progress, SliceKind, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.measure.worker import AnyWorker, Worker, wait_all
+from pytest_rlperf.model import Figures, Phase, Progress, SliceKind, SliceRecord, Warm, WorkerRecord
 
+WORKERS = 5  # the sample of a stored comparison
 WORKER_S = 1.5  # measuring time of one worker, after warming up
 KERNELS = (SliceKind.INTERPRETER, SliceKind.MEMORY)
 BLOCKS_LEAST = 3
 TRACED_EVERY = 4  # blocks
 SINGLE_CALL_S = 1.0  # from here on a block has one call of the workload, not two
+_RESTLESS = 1.5  # slowest worker over fastest from which on a note is due
+_OPTIONS = "(--rlperf-max-time, --rlperf-budget)"  # which set a test's time
+
+
+@dataclass(frozen=True)
+class SideMeasurement:
+    """The figures that the workers of one side took of one test."""
+
+    workers: tuple[WorkerRecord, ...]
+    phases: tuple[Phase, ...]
+    traced_call_s: float
+    notes: tuple[str, ...]
+
+
+class BlockPace:
+    """Decides when another block is taken, and after which blocks phases are recorded; the same for pairs.
+
+    Blocks end after ``enough_s``, once there are three; or where the next one would not fit ``share_s``. The first is
+    taken in any case. ``traced_blocks`` is how long recording phases takes, in blocks.
+    """
+
+    def __init__(
+        self, share_s: float, enough_s: float, clock: Callable[[], float], *, traced_blocks: float = 0.0
+    ) -> None:
+        self.blocks = 0
+        self._share_s = share_s
+        self._enough_s = enough_s
+        self._clock = clock
+        self._traced_blocks = traced_blocks
+        self._longest_s = 0.0
+        self._started_s = self._block_started_s = clock()
+
+    @property
+    def elapsed_s(self) -> float:
+        """The seconds since the first block began."""
+        return self._clock() - self._started_s
+
+    def begins(self) -> bool:
+        """Whether another block is to be taken; its time counts from this call."""
+        if self.blocks:
+            elapsed_s = self.elapsed_s
+            is_enough = self.blocks >= BLOCKS_LEAST and elapsed_s >= self._enough_s
+            if is_enough or elapsed_s + self._longest_s > self._share_s:
+                return False
+        self.blocks += 1
+        self._block_started_s = self._clock()
+        return True
+
+    def traces(self) -> bool:
+        """Whether phases are to be recorded after the block just taken: the first one, and every fourth from there on.
+
+        From the first on, so that a short measurement has phases too.
+        """
+        self._longest_s = max(self._longest_s, self._clock() - self._block_started_s)
+        is_due = self.blocks % TRACED_EVERY == 1
+        return is_due and self.elapsed_s + self._traced_blocks * self._longest_s <= self._share_s
 
 
 @dataclass(frozen=True)
@@ -48,51 +107,44 @@ class _Block:
     plain: tuple[SliceRecord, ...]
     after: dict[SliceKind, SliceRecord]
 
+    @classmethod
+    def take(cls, worker: Worker, *, single: bool) -> _Block:
+        """Have a worker take one; with one slice of the workload where ``single``."""
+        __tracebackhide__ = True
+        before = {kernel: worker.take(kernel) for kernel in KERNELS}
+        plain = tuple(worker.take(SliceKind.PLAIN) for _ in range(1 if single else 2))
+        return cls(before, plain, {kernel: worker.take(kernel) for kernel in reversed(KERNELS)})
+
     def log_ratio(self, kernel: SliceKind, clock: Clock) -> float:
         """Return the logarithm of the workload's time over a kernel's."""
         return mean_log(self.plain, clock) - mean_log((self.before[kernel], self.after[kernel]), by_wall)
 
 
+@dataclass(frozen=True)
 class WorkerSlices:
-    """One worker's slices: blocks, and now and then a traced one, and on a device one at the pace that is not gated."""
+    """One worker's slices: blocks, traced ones and, on a device, some at the pace that is not gated."""
 
-    def __init__(
-        self, worker: Worker, warm: Warm, share_s: float, clock: Callable[[], float], tick: Callable[[float], None]
-    ) -> None:
+    worker: Worker
+    warm: Warm
+    blocks: list[_Block] = field(default_factory=list)
+    traced: list[SliceRecord] = field(default_factory=list)
+    other_pace: list[SliceRecord] = field(default_factory=list)
+
+    def take(self, share_s: float, clock: Callable[[], float]) -> Iterator[float]:
+        """Take slices for up to ``share_s``; after each block yield about how many seconds are left."""
         __tracebackhide__ = True
-        self.worker = worker
-        self.warm = warm
-        self.traced: list[SliceRecord] = []
-        self.other_pace: list[SliceRecord] = []
-        self._blocks: list[_Block] = []
-        started_s = clock()
-        longest_s = 0.0
-        while True:
-            block_start_s = clock()
-            self._blocks.append(self._take_block())
-            # From the first block on, so that a short measurement has phases too.
-            if len(self._blocks) % TRACED_EVERY == 1 and clock() - started_s < share_s:
-                self.traced.append(worker.take(SliceKind.TRACED))
+        pace = BlockPace(share_s, WORKER_S, clock)
+        while pace.begins():
+            self.blocks.append(_Block.take(self.worker, single=self.warm.call_s >= SINGLE_CALL_S))
+            if pace.traces():
+                self.traced.append(self.worker.take(SliceKind.TRACED))
                 if self._plain[0].device is not None:
-                    self.other_pace.append(worker.take(SliceKind.OTHER_PACE))
-            now_s = clock()
-            tick(max(0.0, WORKER_S - (now_s - started_s)))
-            longest_s = max(longest_s, now_s - block_start_s)
-            enough = len(self._blocks) >= BLOCKS_LEAST and now_s - started_s >= WORKER_S
-            if enough or now_s - started_s + longest_s > share_s:
-                break
-
-    def _take_block(self) -> _Block:
-        __tracebackhide__ = True
-        before = {kernel: self.worker.take(kernel) for kernel in KERNELS}
-        plain = [self.worker.take(SliceKind.PLAIN)]
-        if self.warm.call_s < SINGLE_CALL_S:
-            plain.append(self.worker.take(SliceKind.PLAIN))
-        return _Block(before, tuple(plain), {kernel: self.worker.take(kernel) for kernel in reversed(KERNELS)})
+                    self.other_pace.append(self.worker.take(SliceKind.OTHER_PACE))
+            yield max(0.0, WORKER_S - pace.elapsed_s)
 
     @property
     def _plain(self) -> list[SliceRecord]:
-        return [record for block in self._blocks for record in block.plain]
+        return [record for block in self.blocks for record in block.plain]
 
     def record(self, idle_cpu_share: float) -> WorkerRecord:
         """Return this worker's figures."""
@@ -109,24 +161,30 @@ class WorkerSlices:
 
     def _figures(self, clock: Clock) -> Figures:
         interpreter, memory = (
-            math.exp(trimmed_mean([block.log_ratio(kernel, clock) for block in self._blocks])) for kernel in KERNELS
+            math.exp(trimmed_mean([block.log_ratio(kernel, clock) for block in self.blocks])) for kernel in KERNELS
         )
         return Figures(typical_call_s(self._plain, clock), interpreter, memory)
 
 
-WORKERS = 5  # the sample of a stored comparison
-_RESTLESS = 1.5  # slowest worker over fastest from which on a note is due
-_TIMES = "(--rlperf-max-time, --rlperf-budget)"  # what gives a test its time
+class TimeLimit:
+    """The time a test may be measured."""
 
+    def __init__(self, max_time_s: float, clock: Callable[[], float]) -> None:
+        self.max_time_s = max_time_s
+        self.clock = clock
+        self._started_s = clock()
 
-@dataclass(frozen=True)
-class SideMeasurement:
-    """What the workers of one test found."""
+    @property
+    def left_s(self) -> float:
+        """The seconds left; negative when the time is over."""
+        return self.max_time_s - (self.clock() - self._started_s)
 
-    workers: tuple[WorkerRecord, ...]
-    phases: tuple[Phase, ...]
-    traced_call_s: float
-    notes: tuple[str, ...]
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Do not count the time of the body."""
+        before_s = self.clock()
+        yield
+        self._started_s += self.clock() - before_s
 
 
 def measure_one_side(
@@ -135,55 +193,71 @@ def measure_one_side(
     progress: Progress,
     clock: Callable[[], float] = time.monotonic,
     long: bool | None = None,
-    count: Callable[[Sequence[AnyWorker]], None] = lambda workers: None,
+    counting: CountingPass | None = None,
 ) -> SideMeasurement:
-    """Measure a test that every one of ``workers`` has ready, in about ``max_time_s`` at most.
+    """Measure a test that every one of ``workers`` has open at its call, in about ``max_time_s`` at most.
 
     ``long`` is whether the stored result used the mean of a slice's rounds, None where there is no stored result.
-    ``count`` receives workers as soon as they have checked; the time it takes is not part of ``max_time_s``. Where
-    calls are too long for the time, fewer workers measure, down to the one call that checked the component; ``notes``
-    of the result report that. Where calls are short, every worker takes at least one block, a tenth of a second or
-    two: a comparison with too few workers is worth nothing.
+    Workers run ``counting`` as soon as they have checked, outside of ``max_time_s``. Where calls are too long for the
+    time, fewer workers measure, down to the one call that checked the component; ``notes`` of the result report that.
+    Where calls are short, every worker takes at least one block, a tenth of a second or two: a comparison with too few
+    workers is worth nothing.
     """
     __tracebackhide__ = True
-    started_s = clock()
+    limit = TimeLimit(max_time_s, clock)
     first = workers[0]
     progress.show("checking", expected_s(len(workers)))
     first.start_check()
     check_s, items = first.wait_checked()
-    started_s += _spent_s(clock, partial(count, [first]))
-    left_s = max_time_s - (clock() - started_s)
-    if left_s <= 0:
+    with limit.stopped():
+        _count(counting, [first])
+    if limit.left_s <= 0:
         return _first_call_only(first, check_s, items, max_time_s)
-    # Only a second call tells the pace: the first may have compiled, imported or allocated.
-    warm = first.warm_up(None, min(WARM_UP_MOST_S, left_s / (3 * len(workers))), long)
-    chosen, notes = _affordable(workers, check_s, warm.call_s, max_time_s - (clock() - started_s))
+    # The pace is that of a second call: the first may have compiled, imported or allocated.
+    warm = first.warm_up(None, min(WARM_UP_MOST_S, limit.left_s / (3 * len(workers))), long)
+    chosen, notes = _affordable(workers, check_s, warm.call_s, limit.left_s)
     for worker in chosen[1:]:
         worker.start_check()
-    for worker in chosen[1:]:
-        worker.wait_checked()
-    started_s += _spent_s(clock, partial(count, chosen[1:]))
-    turns: list[WorkerSlices] = []
-    idle = IdleWatch(clock)
+    wait_all(chosen[1:], lambda worker: worker.wait_checked())
+    with limit.stopped():
+        _count(counting, chosen[1:])
+    records, traced = _take_turns(chosen, warm, limit, progress)
+    if len(records) < len(chosen):
+        notes.append(f"only {len(records)} of {len(workers)} workers measured in a test's {max_time_s:g} s {_OPTIONS}")
+    notes += _restless(records)
+    return SideMeasurement(tuple(records), merge_phases(traced), traced_call_s(traced), tuple(notes))
+
+
+def _count(counting: CountingPass | None, workers: Sequence[Worker]) -> None:
+    __tracebackhide__ = True
+    if counting is not None:
+        counting.run(workers)
+
+
+def _take_turns(
+    chosen: Sequence[Worker], warm: Warm, limit: TimeLimit, progress: Progress
+) -> tuple[list[WorkerRecord], list[SliceRecord]]:
+    """Have one worker after another take its slices, the first of which is warm; return records and traced slices."""
+    __tracebackhide__ = True
+    taken: list[WorkerSlices] = []
+    idle = IdleWatch(limit.clock)
     for index, worker in enumerate(chosen):
-        left_s = max_time_s - (clock() - started_s)
-        if left_s <= 0 and turns and warm.call_s > SLICE_S:
-            notes.append(f"only {index} of {len(workers)} workers measured in a test's {max_time_s:g} s {_TIMES}")
+        left_s = limit.left_s
+        if left_s <= 0 and taken and warm.call_s > SLICE_S:
             break
         share_s = left_s / (len(chosen) - index)
         step = f"worker {index + 1} of {len(chosen)}"
         progress.show(step, expected_s(len(chosen) - index))
-        if worker is not first:
+        if index:
             warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if warm.call_s < share_s / 4 else 0.0
             warm = worker.warm_up(warm.shape, warm_up_s)
             share_s -= warm.warm_up_s
+        taken.append(WorkerSlices(worker, warm))
         with idle.while_measuring([worker], chosen):
-            tick = partial(_tick, progress, step, expected_s(len(chosen) - index - 1))
-            turns.append(WorkerSlices(worker, warm, share_s, clock, tick))
-    traced = [record for turn in turns for record in turn.traced]
-    records = tuple(turn.record(idle.share(turn.worker)) for turn in turns)
-    notes += _restless(records)
-    return SideMeasurement(records, merge_phases(traced), traced_call_s(traced), tuple(notes))
+            for own_s in taken[-1].take(share_s, limit.clock):
+                progress.show(step, expected_s(len(chosen) - index - 1) + own_s)
+    records = [slices.record(idle.share(slices.worker)) for slices in taken]
+    return records, [record for slices in taken for record in slices.traced]
 
 
 def expected_s(workers: int) -> float:
@@ -191,20 +265,8 @@ def expected_s(workers: int) -> float:
     return workers * (WORKER_S + WARM_UP_S + 0.1)
 
 
-def _spent_s(clock: Callable[[], float], work: Callable[[], None]) -> float:
-    """Do work that is not measured time, and return how long it took."""
-    __tracebackhide__ = True
-    started_s = clock()
-    work()
-    return clock() - started_s
-
-
-def _tick(progress: Progress, step: str, later_s: float, left_s: float) -> None:
-    progress.show(step, later_s + left_s)
-
-
 def _restless(records: Sequence[WorkerRecord]) -> list[str]:
-    """Say so where workers differ so much that nothing can be told from them, with what helps."""
+    """Return a note where workers differ so much that a comparison finds nothing, with the remedy if there is one."""
     calls_s = [record.cpu.call_s if record.alone else record.wall.call_s for record in records]
     if max(calls_s) < _RESTLESS * min(calls_s):
         return []
@@ -230,7 +292,7 @@ def _affordable(
 
 
 def _first_call_only(first: Worker, call_s: float, items: float, max_time_s: float) -> SideMeasurement:
-    """Make do with the call that checked the component: it used up all the time."""
+    """Make do with the call that checked the component: it took all the time."""
     figures = Figures(call_s, relative=0.0, relative_memory=0.0)
     record = WorkerRecord(
         wall=figures,
@@ -246,34 +308,5 @@ def _first_call_only(first: Worker, call_s: float, items: float, max_time_s: flo
         threads=0,
         seed=first.seed,
     )
-    note = (
-        f"the first call took {units.seconds(call_s)}, all of a test's {max_time_s:g} s: it is the only figure {_TIMES}"
-    )
-    return SideMeasurement((record,), (), 0.0, (note,))
-
-
-def merge_phases(traced: Sequence[SliceRecord]) -> tuple[Phase, ...]:
-    """Return phases per iteration over all slices, weighted by their calls, so that children still add up."""
-    calls = sum(record.calls for record in traced)
-    merged: dict[str, Phase] = {}
-    times: dict[str, list[tuple[float, DeviceTimes]]] = {}
-    for record in traced:
-        weight = record.calls / calls
-        for phase in record.phases:
-            zero = Phase(phase.path, 0.0, 0.0, 0.0, phase.device)
-            so_far = merged.get(phase.path, zero)
-            merged[phase.path] = replace(
-                so_far,
-                count=so_far.count + weight * phase.count,
-                total_s=so_far.total_s + weight * phase.total_s,
-                self_s=so_far.self_s + weight * phase.self_s,
-            )
-            if phase.on_device is not None:
-                times.setdefault(phase.path, []).append((weight, phase.on_device))
-    return tuple(replace(phase, on_device=merged_times(times.get(path, []))) for path, phase in merged.items())
-
-
-def traced_call_s(traced: Sequence[SliceRecord]) -> float:
-    """Return the mean seconds of a call in traced slices, the whole that phases are shares of."""
-    calls = sum(record.calls for record in traced)
-    return sum(record.rounds_s for record in traced) / calls if calls else 0.0
+    note = f"the first call took {units.seconds(call_s)}, all of a test's {max_time_s:g} s: it is the only figure"
+    return SideMeasurement((record,), (), 0.0, (f"{note} {_OPTIONS}",))

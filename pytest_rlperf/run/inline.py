@@ -49,7 +49,7 @@ class InlineEngine:
                 max_time_s,
                 self.progress,
                 long=self.ledger.told_by_mean(key),
-                count=counting_pass.run,
+                counting=counting_pass,
             )
             if settings.trace is not None:
                 self.ledger.traces.append(Trace(key, "head", "working tree", *worker.meter.trace()))

@@ -14,7 +14,7 @@ from pytest_rlperf.judge.verdict import broken_rule
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.one_side import SideMeasurement
-from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured
+from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured, WarmPair
 from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import (
     Contribution,
@@ -29,7 +29,7 @@ from pytest_rlperf.model import (
     log_ratios,
 )
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.pool import BaseSide, WorkerGroup
+from pytest_rlperf.workers.pool import BaseSide, WorkerGroup, WorkerPool
 from pytest_rlperf.workers.process import WorkerProcess
 
 UNPLACED_LEAST = 5
@@ -54,8 +54,76 @@ class Found:
     verdict: Verdict
 
 
+class LivePairs:
+    """The live pairs of one test, taken one after the other and judged after each, until there is a ``verdict``.
+
+    For each pair: :meth:`start`, :meth:`warm_up`, :meth:`measure`.
+    """
+
+    def __init__(
+        self,
+        group: WorkerGroup,
+        base: WorkerPool,
+        head: WorkerPool,
+        policy: Policy,
+        limits: PairLimits,
+        progress: Progress,
+        max_time_s: float,
+    ) -> None:
+        self.workers: list[tuple[WorkerProcess, WorkerProcess]] = []  # base's and head's, by pair
+        self.verdict: Verdict | None = None
+        self._group = group
+        self._base = base
+        self._head = head
+        self._policy = policy
+        self._limits = limits
+        self._progress = progress
+        # The time is shared out so that a pair that confirms has its part.
+        self._measurement = PairedMeasurement(
+            progress, least=limits.least + 1, least_unplaced=UNPLACED_LEAST + 1, max_time_s=max_time_s
+        )
+        self._started_s = 0.0
+        self._check_s = 0.0
+        self._warm: WarmPair | None = None
+
+    def start(self) -> tuple[WorkerProcess, WorkerProcess]:
+        """Return base's and head's worker of the next pair, with the test at its call and the component checked.
+
+        The first call starts all pairs that are needed in any case.
+        """
+        self._started_s = time.monotonic()
+        index = len(self.workers)
+        count = max(index + 1, self._limits.least)
+        self._progress.show("starting a pair" if index else "starting pairs")
+        # Head's first: the first worker of a group is the one that reports.
+        heads, bases = self._group.engage((self._head, count), (self._base, count))
+        base, head = bases[index], heads[index]
+        self._check_s = check((base, head))
+        self.workers.append((base, head))
+        return base, head
+
+    def warm_up(self) -> None:
+        """Warm up the pair that was started."""
+        base, head = self.workers[-1]
+        pair = Pair(base, head, self._check_s, time.monotonic() - self._started_s)
+        self._warm = self._measurement.warm_up(pair)
+
+    def measure(self) -> None:
+        """Take the slices of the pair that is warm, and judge all pairs so far."""
+        assert self._warm is not None
+        self._measurement.take(self._warm)
+        records = self._measurement.records()
+        self.verdict = judge_records(records, self._policy, self._limits, final=False)
+        if self.verdict is None and self._measurement.is_time_up:
+            self.verdict = judge_records(records, self._policy, self._limits, final=True)
+
+    def measured(self) -> PairsMeasured:
+        """Return the figures of all pairs."""
+        return self._measurement.measured()
+
+
 class LiveComparison:
-    """Compares one test's head with ``base_side``, by time and by what ``counting_pass`` finds in the first pairs."""
+    """Compares one test's head with ``base_side``, by time and by the counts of the first pairs' workers."""
 
     def __init__(
         self,
@@ -63,17 +131,15 @@ class LiveComparison:
         base_side: BaseSide,
         policy: Policy,
         limits: PairLimits,
-        counting_pass: CountingPass,
+        counting: CountingPass,
         progress: Progress,
     ) -> None:
         self._group = group
-        self._opponent = base_side
+        self._base_side = base_side
         self._policy = policy
         self._limits = limits
-        self._counting_pass = counting_pass
+        self._counting = counting
         self._progress = progress
-        self._verdict: Verdict | None = None
-        self._pairs: list[tuple[WorkerProcess, WorkerProcess]] = []
 
     def run(self, max_time_s: float) -> Found:
         """Measure and judge.
@@ -81,30 +147,39 @@ class LiveComparison:
         SameCode where there is nothing to measure, OtherWorkError where it is not the same work on both sides,
         SideError where a side has the other's code.
         """
-        # Time is kept for a pair that confirms.
-        least = self._limits.least + 1
-        measurement = PairedMeasurement(
-            self._next_pair,
-            self._is_content,
-            self._progress,
-            least=least,
-            least_unplaced=UNPLACED_LEAST + 1,
-            max_time_s=max_time_s,
-        )
-        measured = measurement.measure()
-        assert self._verdict is not None
-        sides = self._opponent.sides
+        pools = self._base_side.base, self._base_side.head
+        pairs = LivePairs(self._group, *pools, self._policy, self._limits, self._progress, max_time_s)
+        while pairs.verdict is None:
+            base, head = pairs.start()
+            self._verify(base, head, is_counted=len(pairs.workers) <= COUNTED_PAIRS)
+            pairs.warm_up()
+            pairs.measure()
+        return self._found(pairs.measured(), pairs.workers, pairs.verdict)
+
+    def _verify(self, base: WorkerProcess, head: WorkerProcess, *, is_counted: bool) -> None:
+        """Check that a pair does the same work with code that may differ; have it count where it ``is_counted``."""
+        self._refuse_other_work(base.called, head.called)
+        may_differ = self._base_side.may_differ(base, head)
+        if is_counted:
+            self._counting.run((head, base))
+        if not may_differ and not self._many_calls_may_differ(base, head):
+            raise SameCode
+
+    def _found(
+        self, measured: PairsMeasured, workers: Sequence[tuple[WorkerProcess, WorkerProcess]], verdict: Verdict
+    ) -> Found:
+        """Return the comparison, from the figures of all pairs and the verdict on their times."""
+        sides = self._base_side.sides
         result, base = (
-            replace(_at_pace(make_result(self._group.key, self._group.called, side)), counting=counted_by(workers))
-            for side, workers in (
-                (measured.head, [head for _, head in self._pairs]),
-                (measured.base, [base for base, _ in self._pairs]),
+            replace(_at_pace(make_result(self._group.key, self._group.called, side)), counting=counted_by(counted))
+            for side, counted in (
+                (measured.head, [head for _, head in workers]),
+                (measured.base, [base for base, _ in workers]),
             )
         )
-        parts, blame = _blame(measured, base, self._verdict)
+        parts, blame = _blame(measured, base, verdict)
         live = Live(sides.base.label, sides.head.label, base, measured.pairs, parts, blame)
         broken = broken_rule(result) or broken_rule(base)
-        verdict = self._verdict
         elsewhere = other_device(base, result)
         if elsewhere is not None:
             reason = Reason("device", f"on {sides.base.label} {elsewhere}")
@@ -113,45 +188,23 @@ class LiveComparison:
             verdict = replace(verdict, status=Status.INVALID, reason=Reason(*broken))
         return Found(result, live, verdict)
 
-    def _next_pair(self, index: int) -> Pair:
-        """Make the pair with ``index`` ready: all that are surely needed at once, later ones as they are."""
-        started_s = time.monotonic()
-        count = max(index + 1, self._limits.least)
-        self._progress.show("starting a pair" if index else "starting pairs")
-        # Head's first: the first worker of a group is the one that reports.
-        heads, bases = self._group.engage((self._opponent.head, count), (self._opponent.base, count))
-        base, head = bases[index], heads[index]
-        check_s = check((base, head))
-        self._refuse_other_work(base.called, head.called)
-        may_differ = self._opponent.may_differ(base, head)
-        if index < COUNTED_PAIRS:
-            self._counting_pass.run((head, base))
-        self._pairs.append((base, head))
-        if not may_differ and not self._many_calls_may_differ(base, head):
-            raise SameCode
-        return Pair(base, head, check_s, time.monotonic() - started_s)
-
     def _many_calls_may_differ(self, base: WorkerProcess, head: WorkerProcess) -> bool:
-        """Whether what a pair runs may differ by what many calls have loaded, where the first has nothing that does."""
+        """Whether many calls have loaded code that may differ, where the first call has loaded none."""
         for worker in (base, head):
             worker.warm_up(None, _MANY_CALLS_S, kernels=False)
             worker.survey()
-        return self._opponent.may_differ(base, head)
+        return self._base_side.may_differ(base, head)
 
     def _refuse_other_work(self, base: m.Called | None, head: m.Called | None) -> None:
         """Raise OtherWorkError where a call is not the same work on both sides."""
         assert base is not None
         assert head is not None
         if base != head:
-            sides = self._opponent.sides
+            sides = self._base_side.sides
             raise OtherWorkError(
                 f"a call is {_work(head)} on {sides.head.label}, {_work(base)} on {sides.base.label}: "
-                "their times say nothing about each other"
+                "their times cannot be compared"
             )
-
-    def _is_content(self, records: Sequence[PairRecord], final: bool) -> bool:
-        self._verdict = judge_records(records, self._policy, self._limits, final=final)
-        return self._verdict is not None
 
 
 def judge_records(records: Sequence[PairRecord], policy: Policy, limits: PairLimits, *, final: bool) -> Verdict | None:

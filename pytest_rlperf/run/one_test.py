@@ -193,7 +193,7 @@ class Examination:
             self._settings.max_time_s,
             self._progress,
             long=self._ledger.told_by_mean(self._group.key),
-            count=self._counting_pass(WORKERS).run,
+            counting=self._counting_pass(WORKERS),
         )
         return replace(make_result(self._group.key, self._group.called, measured), counting=counted_by(workers))
 
