@@ -23,7 +23,7 @@ from pathlib import Path
 from turns import Samples, difference, paired, print_table, ratio, take_turns
 
 PLUGINS = ("pytest_rlperf.plugin", "pytest_benchmark.plugin")
-HEAVY = ("torch", "scipy", "numpy", "gymnasium", "plotly", "msgspec", "psutil", "rich")
+HEAVY = ("torch", "scipy", "numpy", "gymnasium", "jinja2", "msgspec", "psutil", "rich")
 
 
 def python(*arguments: str, folder: Path) -> str:

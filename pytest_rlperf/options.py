@@ -253,7 +253,7 @@ OPTIONS = (
     Option("json", "--rlperf-json", False, False, parse_path, None, "FILE",
            "write what was found, figures and verdicts, as JSON"),
     Option("html", "--rlperf-html", False, False, parse_path, None, "FILE",
-           "write a report as one HTML file that works offline (needs plotly: the extra `html`)"),
+           "write a report as one HTML file that works offline (needs jinja2: the extra `html`)"),
     Option("benchmark_json", "--rlperf-benchmark-json", False, False, parse_path, None, "FILE",
            "write the figures in pytest-benchmark's JSON, for the tools that read it"),
     Option("benchmark_phases", "--rlperf-benchmark-phases", False, False, parse_flag, False, None,

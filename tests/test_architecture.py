@@ -68,7 +68,7 @@ TORCH_PLACES = ("components", "probes", "devices", "counters", "attribution", "c
 TORCH_AT_THE_TOP = ("components.reference", "components.libraries")
 VERDICT_TYPES = {"Verdict", "Estimate", "Policy", "Reason"}
 VERDICT_FIGURES = {"ratio", "low", "high", "floor", "ceiling", "smallest_seen", "tolerance", "conviction", "alpha"}
-HEAVY = {"torch", "scipy", "numpy", "gymnasium", "plotly", "msgspec", "psutil", "rich"}
+HEAVY = {"torch", "scipy", "numpy", "gymnasium", "jinja2", "msgspec", "psutil", "rich"}
 
 
 @dataclass(frozen=True)

@@ -420,4 +420,4 @@ def test_command_line_starts_light() -> None:
     code = "import pytest_rlperf.cli, sys, json; print(json.dumps(sorted({n.partition('.')[0] for n in sys.modules})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, timeout=60, check=True)
     loaded = set(json.loads(done.stdout))
-    assert not loaded & {"pytest", "_pytest", "torch", "scipy", "numpy", "gymnasium", "msgspec", "rich", "plotly"}
+    assert not loaded & {"pytest", "_pytest", "torch", "scipy", "numpy", "gymnasium", "msgspec", "rich", "jinja2"}

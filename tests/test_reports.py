@@ -116,7 +116,7 @@ def summary_of(outcomes: Sequence[Outcome]) -> Summary:
 
 
 def page(outcomes: Sequence[Outcome], directory: Path) -> str:
-    """Return the HTML report, less plotly and the data of its charts."""
+    """Return the HTML report, less its scripts."""
     whole = render_html(outcomes, summary_of(outcomes), tolerances={}, command="pytest", created="today")
     return re.sub(r"<script.*?</script>", "", whole, flags=re.DOTALL)
 

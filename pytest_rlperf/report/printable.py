@@ -5,7 +5,9 @@ from __future__ import annotations
 
 def shown(name: str) -> str:
     """Return a name that can do a terminal no harm: what is not printable is escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name) or "''"
+    if name.isprintable():
+        return name or "''"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
 
 
 def shown_lines(text: str) -> str:

@@ -29,7 +29,7 @@ class Page:
     created: str
 
     def render(self, ledger: Ledger) -> str:
-        """Return the page; OutputError without plotly."""
+        """Return the page; OutputError without jinja2."""
         return render_html(
             list(ledger.outcomes.values()),
             self.summary,

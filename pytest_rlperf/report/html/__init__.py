@@ -1,6 +1,5 @@
 """A run as one HTML file that works offline."""
 
-from pytest_rlperf.report.html.output import check_html, write_html
-from pytest_rlperf.report.html.page import render_html
+from pytest_rlperf.report.html.page import check_html, render_html, write_html
 
 __all__ = ["check_html", "render_html", "write_html"]

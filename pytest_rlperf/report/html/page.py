@@ -1,78 +1,112 @@
-"""The whole page: what happened in a sentence, the table of verdicts, then test by test."""
+"""Makes the page from a run's outcomes: everything that the templates show, as plain values."""
 
 from __future__ import annotations
 
+import importlib.util
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib import resources
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Outcome, Status
-from pytest_rlperf.report.html.charts import charts
-from pytest_rlperf.report.html.markup import Markup, embedded, facts, join, scrolling, tag, text
-from pytest_rlperf.report.html.output import plotly_source
-from pytest_rlperf.report.html.sections import Entry, badge, section
-from pytest_rlperf.report.rows import by_counts, test_name, verdict_table
+from pytest_rlperf.model import Estimate, Outcome, Result, Status
+from pytest_rlperf.report.files import OutputError, check_file, write_file
+from pytest_rlperf.report.html.charts import Chart, charts
+from pytest_rlperf.report.html.tables import Block, all_of, changed_counts
+from pytest_rlperf.report.printable import shown
+from pytest_rlperf.report.rows import blame_lines, by_counts, cost_text, creep_text, test_name, verdict_table
 from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS
 from pytest_rlperf.report.summary import Summary
-from pytest_rlperf.report.table import Cell
+from pytest_rlperf.report.table import Table
 
+if TYPE_CHECKING:
+    import jinja2
+    from markupsafe import Markup
+
+_OPTION = "--rlperf-html"
 _NAMED_MOST = 3
-_FIRST = ("test", "verdict", "change")
-# Nothing is ever loaded, from wherever: all there is stands in the file.
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
-    "base-uri 'none'; form-action 'none'"
-)
+_FIRST = ("test", "verdict", "change")  # on a narrow screen a test's verdict is seen before its figures
+
+
+def check_html(path: Path) -> None:
+    """Raise OutputError, before any time is spent on measuring, where a page could not be made or written."""
+    if importlib.util.find_spec("jinja2") is None:
+        raise _without_jinja()
+    check_file(_OPTION, path)
+
+
+def write_html(path: Path, page: str) -> None:
+    """Write a page, and the directories it lies in; OutputError where that fails."""
+    write_file(_OPTION, path, page)
 
 
 def render_html(
     outcomes: Sequence[Outcome], summary: Summary, *, tolerances: Mapping[str, float], command: str, created: str
 ) -> str:
-    """Return a run as one page that needs nothing beside itself; OutputError without plotly.
+    """Return a run as one page that needs nothing beside itself; OutputError without jinja2.
 
     ``tolerances`` are the tests' by node id, 0.03 being 3 %, as far as they are known. ``command`` is what measures
     again where a test's id is put behind it. ``created`` is when the run was, in words.
     """
     ordered = sorted(outcomes, key=lambda outcome: GRAVEST_FIRST.index(outcome.verdict.status))
-    known = [tolerances.get(outcome.result.nodeid) for outcome in ordered]
-    entries = [
-        Entry(place, outcome, tolerance, charts(outcome, tolerance))
-        for place, (outcome, tolerance) in enumerate(zip(ordered, known, strict=True))
-    ]
-    headline = _headline(ordered)
-    body = tag(
-        "body",
-        tag("a", "Skip to the verdicts", href="#verdicts", class_="skip"),
-        tag("header", tag("h1", headline), _counts(ordered), _run_facts(summary, created)),
-        tag("main", _verdicts(ordered), _tests(entries, command)) if entries else tag("main"),
-        _footer(summary),
-        embedded({"tests": [{chart.kind: chart.data for chart in entry.charts} for entry in entries]}, "data"),
-        # Not run before the first chart is asked for: a page of hundreds of tests opens at once.
-        Markup(f'<script type="text/plain" id="plotly">{plotly_source()}</script>'),
-        tag("script", Markup(_asset("page.js"))),
-    )
-    return f"<!DOCTYPE html>\n{tag('html', _head(headline), body, lang='en')}\n"
-
-
-def _head(headline: str) -> Markup:
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"rlperf: {headline}"),
-        tag("style", Markup(_asset("page.css"))),
+    counts = Counter(outcome.verdict.status for outcome in ordered)
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            headline=_headline(ordered),
+            counts={status: counts[status] for status in GRAVEST_FIRST if counts[status]},
+            facts=_run_facts(summary, created),
+            verdicts=_verdicts(ordered),
+            tests=[_test(outcome, tolerances.get(outcome.result.nodeid), command) for outcome in ordered],
+            any_ungated=not all(outcome.verdict.gated for outcome in ordered),
+            commands=[(title, rest.strip()) for title, _, rest in (text.partition("\n") for text in summary.commands)],
+        )
     )
 
 
-def _asset(name: str) -> str:
-    return resources.files("pytest_rlperf.report.html").joinpath(name).read_text(encoding="utf-8")
+def _environment() -> jinja2.Environment:
+    """Return the templates; all text in them is escaped, and what no reader can see is written out."""
+    try:
+        import jinja2
+    except ImportError:
+        raise _without_jinja() from None
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pytest_rlperf.report.html"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["looks"] = LOOKS
+    environment.filters |= {"zip": zip, "lines": _lines}
+    return environment
+
+
+def _lines(text: str) -> Markup:
+    """Return a text as markup that keeps its lines."""
+    from markupsafe import Markup
+
+    return Markup("<br>").join(shown(line) if line else "" for line in text.split("\n"))
+
+
+def _visible(value: object) -> object:
+    """Return a text in one line; characters that cannot be seen or turn the direction of writing are written out."""
+    return value if type(value) is not str or value.isprintable() else shown(value)
+
+
+def _without_jinja() -> OutputError:
+    return OutputError(f"{_OPTION} needs jinja2, which is missing: pip install 'pytest-rlperf[html]'")
+
+
+# --------------------------------------------------------------------------- the run
 
 
 def _headline(outcomes: Sequence[Outcome]) -> str:
-    """Say what happened: how many tests are slower, and the first few of them by name."""
+    """Return in one sentence how many tests are slower, and the first few of them by name."""
     if not outcomes:
         return "Nothing was measured"
     slower = [outcome for outcome in outcomes if outcome.verdict.status is Status.SLOWER]
@@ -85,82 +119,100 @@ def _headline(outcomes: Sequence[Outcome]) -> str:
 
 
 def _named(outcome: Outcome) -> str:
-    """Name a slower test: how much slower it is, unless it is only what it does, and whether that is meant."""
+    """Return a slower test's name with how much slower it is, and whether that is accepted."""
     verdict, estimate = outcome.verdict, outcome.verdict.estimate
     how = "does more in a call" if by_counts(outcome) else "" if estimate is None else units.change(estimate.ratio)
     return f"{test_name(outcome)} {how}{' (accepted)' if verdict.accepted else ''}".strip()
 
 
-def _counts(outcomes: Sequence[Outcome]) -> Markup:
-    counts = Counter(outcome.verdict.status for outcome in outcomes)
-    told = [f"{counts[status]} {LOOKS[status].word}" for status in GRAVEST_FIRST if counts[status]]
-    return tag("p", " · ".join(told), class_="counts")
+def _run_facts(summary: Summary, created: str) -> list[tuple[str, str]]:
+    return [
+        ("machine", summary.machine),
+        ("measured", created),
+        *(("compared", origin) for origin in summary.origins),
+        *(("note", note) for note in summary.notes),
+    ]
 
 
-def _run_facts(summary: Summary, created: str) -> Markup:
-    shown = [("machine", text(summary.machine)), ("measured", text(created))]
-    shown += [("compared", text(origin)) for origin in summary.origins]
-    shown += [("note", text(note)) for note in summary.notes]
-    return facts(shown)
-
-
-def _verdicts(outcomes: Sequence[Outcome]) -> Markup:
-    """Return the table of verdicts, with what sorts and filters it; that is shown only where it works."""
+def _verdicts(outcomes: Sequence[Outcome]) -> Table:
     table = verdict_table(outcomes)
-    # On a narrow screen a test's verdict is seen before its figures.
     keys = [column.key for column in table.columns]
-    found = table.only(sorted(keys, key=lambda key: (*_FIRST, *keys).index(key)))
-    heads = join(tag("th", " ".join(column.title.split()), scope="col") for column in found.columns)
-    rows = [
-        tag(
-            "tr",
-            *(_cell(c.key, cell, outcome, place) for c, cell in zip(found.columns, row, strict=True)),
-            data_status=outcome.verdict.status.value,
-            data_test=str(place),
-        )
-        for place, (outcome, row) in enumerate(zip(outcomes, found.rows, strict=True))
+    return table.only(sorted(keys, key=lambda key: (*_FIRST, *keys).index(key)))
+
+
+# --------------------------------------------------------------------------- one test
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test as the page shows it: its change in a word, its reason, its figures, charts and tables.
+
+    ``counts`` are those that changed; where they decide they stand first, as no chart shows them.
+    """
+
+    key: str
+    path: str
+    status: Status
+    change: str
+    reason: Sequence[str]
+    notes: Sequence[str]
+    facts: Sequence[tuple[str, str]]
+    charts: Sequence[Chart]
+    counts: Block | None
+    by_counts: bool
+    blocks: Sequence[Block]
+    command: str
+
+
+def _test(outcome: Outcome, tolerance: float | None, command: str) -> Test:
+    result, verdict = outcome.result, outcome.verdict
+    return Test(
+        key=result.nodeid,
+        path=result.nodeid.partition("::")[0],
+        status=verdict.status,
+        change=_change(outcome),
+        reason=[verdict.reason.message, *blame_lines(outcome)],
+        notes=result.notes,
+        facts=[(term, text) for term, text in _facts(outcome, tolerance) if text],
+        charts=charts(outcome, tolerance),
+        counts=changed_counts(outcome),
+        by_counts=by_counts(outcome),
+        blocks=all_of(outcome),
+        command=f"{command} {shlex.quote(result.nodeid)}",
+    )
+
+
+def _change(outcome: Outcome) -> str:
+    """Return how a test has changed by what its verdict rests on."""
+    verdict = outcome.verdict
+    if by_counts(outcome):
+        return f"does {'more' if verdict.status is Status.SLOWER else 'less'} in a call"
+    return "" if verdict.estimate is None else units.change(verdict.estimate.ratio)
+
+
+def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:
+    """Return the figures of the whole call; empty where there is none."""
+    result, verdict, before = outcome.result, outcome.verdict, outcome.before
+    items = f"{units.quantity(result.items_per_s)} items/s; an item: {result.unit}" if result.measured else ""
+    return [
+        ("component", result.component),
+        ("time per call", _call(result)),
+        ("throughput", items),
+        ("before" if outcome.live is None else "base", _call(before)),
+        ("change", "" if verdict.estimate is None else _interval(verdict.estimate)),
+        ("since first", creep_text(outcome)),
+        ("tolerance", "" if tolerance is None else f"±{units.percent(tolerance, signed=False)}"),
+        ("smallest slowdown found", "" if verdict.smallest_seen is None else units.percent(verdict.smallest_seen)),
+        ("compared", "" if outcome.live is None else f"{outcome.live.head_label} with {outcome.live.base_label}, live"),
+        ("fails its test", "" if verdict.gated else "never: shown, not gated"),
+        ("rests on", cost_text(outcome)),
     ]
-    caption = tag("caption", "Verdicts, those that want attention first")
-    whole = tag("table", caption, tag("thead", tag("tr", heads)), tag("tbody", *rows), id="verdict-table")
-    ungated = [] if all(outcome.verdict.gated for outcome in outcomes) else [tag("p", "* shown, not gated")]
-    return tag(
-        "section", tag("h2", "Verdicts"), _controls(outcomes), scrolling(whole, "Verdicts"), *ungated,
-        id="verdicts", tabindex="-1",
-    )  # fmt: skip
 
 
-def _cell(key: str, cell: Cell, outcome: Outcome, place: int) -> Markup:
-    """Return one cell, with what it is sorted by where that is not its text."""
-    if key == "test":
-        path = outcome.result.nodeid.partition("::")[0]
-        link = tag("a", cell.text, href=f"#test-{place}")
-        return tag("th", link, tag("small", path), scope="row")
-    order = None if cell.order is None else f"{cell.order:.9g}"
-    if key == "verdict":
-        status = outcome.verdict.status
-        return tag("td", badge(status), cell.text.removeprefix(status.value), data_key=order)
-    return tag("td", cell.text, data_key=order)
+def _call(result: Result | None) -> str:
+    return units.seconds(result.call_s) if result is not None and result.measured else ""
 
 
-def _controls(outcomes: Sequence[Outcome]) -> Markup:
-    counts = Counter(outcome.verdict.status for outcome in outcomes)
-    buttons = [
-        tag("button", f"{status.value} {counts[status]}", type="button", aria_pressed="true", value=status.value)
-        for status in GRAVEST_FIRST
-        if counts[status]
-    ]
-    field = tag("label", "Filter by name ", tag("input", type="search", id="filter", autocomplete="off"))
-    group = tag("span", *buttons, role="group", aria_label="Show verdicts")
-    said = tag("output", id="shown", aria_live="polite")
-    return tag("div", field, group, said, class_="controls", hidden=True)
-
-
-def _tests(entries: Sequence[Entry], command: str) -> Markup:
-    warning = tag("noscript", tag("p", "The charts need JavaScript. The tables beside them have every figure."))
-    return tag("section", tag("h2", "Tests"), warning, *(section(entry, command) for entry in entries), id="tests")
-
-
-def _footer(summary: Summary) -> Markup:
-    told = [command.partition("\n") for command in summary.commands]
-    steps = [tag("li", title, tag("pre", tag("code", rest.strip())) if rest else "") for title, _, rest in told]
-    return tag("footer", *([tag("h2", "Next"), tag("ul", *steps)] if steps else []))
+def _interval(estimate: Estimate) -> str:
+    low, high = units.change(estimate.low), units.change(estimate.high)
+    return f"{units.change(estimate.ratio)}, {100 * estimate.confidence:.0f} % interval {low} to {high}"

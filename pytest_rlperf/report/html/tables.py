@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from pytest_rlperf import units
 from pytest_rlperf.model import (
@@ -17,67 +18,77 @@ from pytest_rlperf.model import (
     disturbances_text,
 )
 from pytest_rlperf.report.html.charts import sides
-from pytest_rlperf.report.html.markup import NOTHING, Markup, join, table, tag
 from pytest_rlperf.report.rows import phase_rows, phases_note
+from pytest_rlperf.report.table import Cell, Column, Table, make_table
 
 _WHOLE = "(whole call)"
+_NONE = ""  # written as a dash; a column of nothing else is left out
 
 
-def all_of(outcome: Outcome) -> Iterator[Markup]:
-    """Yield the tables of a test that there is something in; :func:`changed_counts` stands by itself."""
-    for made in (_phases, _shares, _all_counts, _device, _device_phases, _conditions):
-        found = made(outcome)
-        if found:
-            yield found
+@dataclass(frozen=True)
+class Block:
+    """A table with notes; one that has a ``summary`` is folded away below it."""
+
+    table: Table | None
+    notes: Sequence[str] = field(default=())
+    summary: str = ""
 
 
-def _phases(outcome: Outcome) -> Markup | None:
+def all_of(outcome: Outcome) -> list[Block]:
+    """Return the tables of a test that there is something in; :func:`changed_counts` stands by itself."""
+    makers = (_phases, _shares, _all_counts, _device, _device_phases, _conditions)
+    return [block for make in makers if (block := make(outcome)) is not None]
+
+
+def _made(title: str, texts: Sequence[str], figures: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> Table:
+    """Return a table: first columns of ``texts``, then of ``figures``, by their titles."""
+    columns = [*(Column(name, name, "left") for name in texts), *(Column(name, name) for name in figures)]
+    return make_table(columns, rows, title).without_empty()
+
+
+def _phases(outcome: Outcome) -> Block | None:
     """Return the chart of phases as a table."""
     rows = phase_rows(outcome)
     if not rows:
         return None
     before = "base" if outcome.live is not None else "baseline"
-    header = ["phase", "time per call", "share", "entries", before, "adds to the change"]
-    cells = [
+    figures = ("time per call", "share", "entries", before, "adds to the change")
+    cells: list[list[Cell | str]] = [
         [
-            tag("span", row.name, class_="indent", style=f"--depth:{row.depth}"),
+            Cell(row.name, depth=row.depth),
             units.seconds(row.total_s),
             units.percent(row.share, signed=False),
-            NOTHING if row.count is None else f"×{row.count:.3g}",
-            NOTHING if row.was_s is None else units.seconds(row.was_s),
-            NOTHING if row.change_s is None else units.signed_seconds(row.change_s),
+            _NONE if row.count is None else f"×{row.count:.3g}",
+            _NONE if row.was_s is None else units.seconds(row.was_s),
+            _NONE if row.change_s is None else units.signed_seconds(row.change_s),
         ]
         for row in rows
     ]
     note = phases_note(outcome.result)
-    return join([table("Phases of one call", header, cells), *([tag("p", f"Note: {note}")] if note else [])])
+    return Block(_made("Phases of one call", ["phase"], figures, cells), [note] if note else [])
 
 
-def _shares(outcome: Outcome) -> Markup | None:
+def _shares(outcome: Outcome) -> Block | None:
     """Return where a call's time goes, as bars with their figures."""
     if not outcome.result.shares:
         return None
     was = {} if outcome.before is None else {share.name: share.share for share in outcome.before.shares}
-    rows = [
+    rows: list[list[Cell | str]] = [
         [
             share.name,
-            join([_bar(share.share), units.percent(share.share, signed=False)]),
-            units.percent(was[share.name], signed=False) if share.name in was else NOTHING,
+            Cell(units.percent(share.share, signed=False), bar=min(1.0, max(0.0, share.share))),
+            units.percent(was[share.name], signed=False) if share.name in was else _NONE,
         ]
         for share in outcome.result.shares
     ]
-    return table("Where the time goes", ["what", "share of a call", "before"], rows, texts=2)
-
-
-def _bar(share: float) -> Markup:
-    return tag("span", class_="bar", style=f"--share:{min(1.0, max(0.0, share)):.4f}", aria_hidden="true")
+    return Block(_made("Where the time goes", ["part", "share of a call"], ["before"], rows))
 
 
 # --------------------------------------------------------------------------- counts
 
 
-def changed_counts(outcome: Outcome) -> Markup | None:
-    """Return what changed of what a call does, more of it first."""
+def changed_counts(outcome: Outcome) -> Block | None:
+    """Return the exact counts that changed, those that rose first."""
     changes = sorted(outcome.verdict.counters, key=lambda change: (not change.is_more, change.path, change.name))
     if not changes:
         return None
@@ -91,10 +102,10 @@ def changed_counts(outcome: Outcome) -> Markup | None:
         ]
         for change in changes
     ]
-    return table("Exact counts that changed", ["count", "phase", "before", "now", "change"], rows, texts=2)
+    return Block(_made("Exact counts that changed", ["count", "phase"], ["before", "now", "change"], rows))
 
 
-def _all_counts(outcome: Outcome) -> Markup | None:
+def _all_counts(outcome: Outcome) -> Block | None:
     """Return every count of either side, folded up; of those that were not exact the least and the most."""
     now, before = _counts(outcome.result), {} if outcome.before is None else _counts(outcome.before)
     keys = list(dict.fromkeys([*now, *before]))
@@ -102,11 +113,10 @@ def _all_counts(outcome: Outcome) -> Markup | None:
     if not keys and not notes:
         return None
     rows = (
-        [name, path or _WHOLE, before.get((path, name), NOTHING), now.get((path, name), NOTHING)] for path, name in keys
+        [name, path or _WHOLE, before.get((path, name), _NONE), now.get((path, name), _NONE)] for path, name in keys
     )
-    whole = table("Counts of one call", ["count", "phase", "before", "now"], rows, texts=2) if keys else Markup("")
-    said = join(tag("p", f"Note: {note}") for note in notes)
-    return tag("details", tag("summary", f"All {units.counted(len(keys), 'count')} of one call"), said, whole)
+    table = _made("Counts of one call", ["count", "phase"], ["before", "now"], rows) if keys else None
+    return Block(table, notes, f"All {units.counted(len(keys), 'count')} of one call")
 
 
 def _counts(result: Result) -> dict[tuple[str, str], str]:
@@ -127,7 +137,7 @@ _DEVICE_COLUMNS = ("device", "latency", "steady", "judged by", "cycles", "peak m
 _CONDITION_COLUMNS = ("lowest SM clock", "lowest memory clock", "hottest", "held back by", "other processes")
 
 
-def _device(outcome: Outcome) -> Markup | None:
+def _device(outcome: Outcome) -> Block | None:
     """Return each process's figures on a device, and the state the device was in."""
     found = [
         (f"{number} {name}", worker.device)
@@ -137,13 +147,12 @@ def _device(outcome: Outcome) -> Markup | None:
     ]
     if not found:
         return None
-    header = ["process", *_DEVICE_COLUMNS, *_CONDITION_COLUMNS, "settings"]
+    texts, figures = ("process", _DEVICE_COLUMNS[0]), (*_DEVICE_COLUMNS[1:], *_CONDITION_COLUMNS, "settings")
     rows = ([name, *_device_cells(device), *_condition_cells(device), _flags(device)] for name, device in found)
-    whole = table("On the device, per call", header, rows, texts=2)
-    said = dict.fromkeys(
+    notes = dict.fromkeys(
         text for _, device in found for text in (disturbances_text(device.disturbances), *device.notes) if text
     )
-    return join([whole, *(tag("p", f"Note: {text}") for text in said)])
+    return Block(_made("On the device, per call", texts, figures, rows), list(notes))
 
 
 def _device_cells(device: DeviceFigures) -> list[str]:
@@ -163,18 +172,18 @@ def _condition_cells(device: DeviceFigures) -> list[str]:
     """Return the worst that was seen of the device's state."""
     conditions = device.conditions
     if conditions is None:
-        return [NOTHING] * len(_CONDITION_COLUMNS)
+        return [_NONE] * len(_CONDITION_COLUMNS)
     return [
         _known(conditions.sm_clock_hz, _hertz),
         _known(conditions.memory_clock_hz, _hertz),
         _known(conditions.temperature_c, lambda degrees: f"{degrees:.0f} °C"),
         "not known" if conditions.throttled is None else ", ".join(conditions.throttled) or "nothing",
-        NOTHING if conditions.others is None else str(conditions.others),
+        _NONE if conditions.others is None else str(conditions.others),
     ]
 
 
 def _flags(device: DeviceFigures) -> str:
-    return ", ".join(f"{name} {value}" for name, value in device.flags.items()) or NOTHING
+    return ", ".join(f"{name} {value}" for name, value in device.flags.items()) or _NONE
 
 
 def _bytes(value: float) -> str:
@@ -186,18 +195,18 @@ def _hertz(value: float) -> str:
 
 
 def _known(value: float | None, write: Callable[[float], str]) -> str:
-    return NOTHING if value is None else write(value)
+    return _NONE if value is None else write(value)
 
 
-def _device_phases(outcome: Outcome) -> Markup | None:
+def _device_phases(outcome: Outcome) -> Block | None:
     """Return the phases by the device's own clock, which never mixes with the host's."""
     found = [(phase, phase.on_device) for phase in outcome.result.phases if phase.on_device is not None]
     if not found:
         return None
-    header = ["phase", "device time", "of it no child's", "host time", "lag in", "lag out", "bound by", "peak memory",
-              "allocations", "stream"]  # fmt: skip
+    figures = ("device time", "self time", "host time", "lag in", "lag out", "bound by", "peak memory", "allocations",
+               "stream")  # fmt: skip
     rows = ([phase.path, *_phase_cells(times, phase.total_s)] for phase, times in found)
-    return table("Phases by the device's clock", header, rows)
+    return Block(_made("Phases by the device's clock", ["phase"], figures, rows))
 
 
 def _phase_cells(times: DeviceTimes, host_s: float) -> list[str]:
@@ -230,17 +239,17 @@ _WORKER_COLUMNS = (
 )
 
 
-def _conditions(outcome: Outcome) -> Markup | None:
-    """Return what every process found, and what it found it under; of live pairs the change of each."""
+def _conditions(outcome: Outcome) -> Block | None:
+    """Return the figures and conditions of every process; of live pairs the change of each."""
     if outcome.live is not None and outcome.live.pairs:
-        header = ["pair", "change", *_WORKER_COLUMNS, "kept on CPU", "ended on", "set up in"]
+        figures = ("change", *_WORKER_COLUMNS, "kept on CPU", "ended on", "set up in")
         changes = [units.change(math.exp(ratio)) for ratio in outcome.live.log_ratios]
         rows = [
             [f"{number} {name}", change, *_worker_cells(worker), *_pair_cells(pair)]
             for number, (pair, change) in enumerate(zip(outcome.live.pairs, changes, strict=True), 1)
             for name, worker in (("base", pair.base), ("head", pair.head))
         ]
-        return table("Conditions of every pair", header, rows)
+        return Block(_made("Conditions of every pair", ["pair"], figures, rows))
     if not outcome.result.measured:
         return None
     rows = [
@@ -248,7 +257,7 @@ def _conditions(outcome: Outcome) -> Markup | None:
         for name, result in sides(outcome)
         for number, worker in enumerate(result.workers, 1)
     ]
-    return table("Conditions of every process", ["process", *_WORKER_COLUMNS], rows)
+    return Block(_made("Conditions of every process", ["process"], _WORKER_COLUMNS, rows))
 
 
 def _worker_cells(worker: WorkerRecord) -> list[str]:
@@ -258,7 +267,7 @@ def _worker_cells(worker: WorkerRecord) -> list[str]:
         f"{worker.cpu_share:.2f}",
         units.percent(worker.idle_cpu_share, signed=False),
         str(worker.threads),
-        str(worker.seed) if worker.seed else NOTHING,
+        str(worker.seed) if worker.seed else _NONE,
         str(worker.slices),
         f"{worker.calls:,}",
         str(worker.collections),
@@ -268,6 +277,6 @@ def _worker_cells(worker: WorkerRecord) -> list[str]:
 def _pair_cells(pair: PairRecord) -> list[str]:
     return [
         "any" if pair.placed is None else str(pair.placed),
-        ", ".join(map(str, pair.cpus)) or NOTHING,
+        ", ".join(map(str, pair.cpus)) or _NONE,
         units.seconds(pair.setup_s),
     ]
