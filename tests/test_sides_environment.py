@@ -286,7 +286,7 @@ def test_hooks_and_copies_need_a_build(tree: Path, how: How, word: str) -> None:
 
 def test_thin_environment_has_what_the_parent_has(tree: Path, base: Path, tmp_path: Path) -> None:
     """A thin environment is one of its own, and imports the parent's packages from where they are."""
-    python = make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=False)
+    python = make_environment(tmp_path / "thin", (), (tree, base), built=False)
     prefix, file = ask(python, "import sys, pytest; print(sys.prefix); print(pytest.__file__)").splitlines()
     assert Path(prefix) == tmp_path / "thin"
     assert file == pytest.__file__
@@ -300,7 +300,7 @@ def test_path_keeps_the_parents_order(tree: Path, base: Path, parent: Path, tmp_
     write(parent, {"b.pth": f"# a comment\n\n{tree / 'src'}\n{tmp_path / 'missing'}\n", "a.pth": f"{other}\nsub\n"})
     directory = tmp_path / "thin"
     project = make_project(tree, path=())
-    python = make_environment(directory, project, (), (tree, base), built=False)
+    python = make_environment(directory, (), (tree, base), built=False)
     path = start_path(python, project, (tree, base), {})
     own = [site_packages(directory), parent, other, parent / "sub", base / "src"]
     start = path.index(str(own[0]))
@@ -313,7 +313,7 @@ def test_nothing_is_mapped_without_a_mapping(tree: Path, parent: Path, tmp_path:
     write(tree, {"src/mylib.py": ""})
     files = {"_mylib.pth": f"{tree / 'src'}\nimport _hook\n", "_hook.py": "import sys; sys.hooked = True"}
     install(parent, "mylib", files, file_url(tree))
-    python = make_environment(tmp_path / "thin", make_project(tree), (), None, built=False)
+    python = make_environment(tmp_path / "thin", (), None, built=False)
     said = ask(python, "import sys, mylib; print(sys.hooked, mylib.__file__)")
     assert said == f"True {tree / 'src/mylib.py'}"
 
@@ -322,7 +322,7 @@ def test_lines_of_code_are_repeated(tree: Path, base: Path, parent: Path, tmp_pa
     """Import lines run as they do in the parent, and find the directory of their own file."""
     line = "import sys; where = sys._getframe(1).f_locals['sitedir']; sys.seen = where"
     write(parent, {"space-nspkg.pth": f"{line}\n"})
-    python = make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=False)
+    python = make_environment(tmp_path / "thin", (), (tree, base), built=False)
     assert ask(python, "import sys; print(sys.seen)") == str(parent)
 
 
@@ -331,7 +331,7 @@ def test_hooks_of_the_tree_are_left_out(tree: Path, base: Path, parent: Path, tm
     for name, place in (("ours", tree), ("theirs", tmp_path)):
         files = {f"_{name}.pth": f"import _{name}", f"_{name}.py": f"import sys; sys.{name} = True"}
         install(parent, name, files, file_url(place))
-    python = make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=False)
+    python = make_environment(tmp_path / "thin", (), (tree, base), built=False)
     assert ask(python, "import sys; print(hasattr(sys, 'ours'), hasattr(sys, 'theirs'))") == "False True"
 
 
@@ -345,7 +345,7 @@ def test_finder_becomes_entries_and_links(tree: Path, base: Path, tmp_path: Path
         Package("renamed", tree / "old", tree, "finder", "mylib", tree),
         Package("space.deep", tree / "code/inner.py", tree, "finder", "mylib", tree),
     )
-    python = make_environment(tmp_path / "thin", make_project(tree), packages, (tree, base), built=False)
+    python = make_environment(tmp_path / "thin", packages, (tree, base), built=False)
     code = "import os, mylib, space.deep as deep; print(mylib.__file__); print(os.path.realpath(deep.__file__))"
     assert ask(python, code).splitlines() == [str(base / "mylib/__init__.py"), str(base / "code/inner.py")]
     for name in ("gone", "renamed"):
@@ -358,7 +358,7 @@ def test_environment_in_the_tree_is_not_mapped(tree: Path, base: Path, parent: P
     """What lies in a virtual environment within the tree stays the parent's."""
     write(tree, {"venv/pyvenv.cfg": "", "venv/src/other/other.py": ""})
     write(parent, {"other.pth": str(tree / "venv/src/other")})
-    python = make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=False)
+    python = make_environment(tmp_path / "thin", (), (tree, base), built=False)
     assert ask(python, "import other; print(other.__file__)") == str(tree / "venv/src/other/other.py")
 
 
@@ -367,7 +367,7 @@ def test_built_packages_are_left_to_the_build(tree: Path, base: Path, parent: Pa
     write(tree, {"src/mylib.py": ""})
     write(base, {"src/mylib.py": ""})
     install(parent, "mylib", {"_mylib.pth": f"{tree / 'src'}\n"}, file_url(tree))
-    python = make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=True)
+    python = make_environment(tmp_path / "thin", (), (tree, base), built=True)
     with pytest.raises(subprocess.CalledProcessError) as failure:
         ask(python, "import mylib")
     assert "ModuleNotFoundError" in failure.value.stderr
@@ -381,7 +381,7 @@ def test_user_packages_are_seen_as_the_parent_sees_them(
     user = write(tmp_path / "user", {"of_the_user.py": ""})
     monkeypatch.setattr(site, "ENABLE_USER_SITE", seen)
     monkeypatch.setattr(site, "getusersitepackages", lambda: str(user))
-    python = make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=False)
+    python = make_environment(tmp_path / "thin", (), (tree, base), built=False)
     path = start_path(python, make_project(tree), (tree, base), {})
     assert (str(user) in path) == seen
     if seen:
@@ -390,9 +390,7 @@ def test_user_packages_are_seen_as_the_parent_sees_them(
 
 def test_environments_share_nothing(tree: Path, base: Path, tmp_path: Path) -> None:
     """What is put into one environment is in no other, and not in the parent."""
-    pythons = [
-        make_environment(tmp_path / name, make_project(tree), (), (tree, base), built=False) for name in ("one", "two")
-    ]
+    pythons = [make_environment(tmp_path / name, (), (tree, base), built=False) for name in ("one", "two")]
     write(site_packages(tmp_path / "one"), {"only_in_one.py": ""})
     code = "import importlib.util; print(importlib.util.find_spec('only_in_one') is not None)"
     assert [ask(python, code) for python in (*pythons, sys.executable)] == ["True", "False", "False"]
@@ -403,7 +401,7 @@ def test_start_up_entries_are_mapped(tree: Path, base: Path, tmp_path: Path, mon
     monkeypatch.setenv("PYTHONPATH", str(tree / "src"))
     library = [entry for entry in sys.path if entry.endswith(".zip") or entry == os.path.dirname(os.__file__)]  # noqa: PTH120 - as sys.path has it
     project = make_project(tree, path=(str(tree), "src", str(tmp_path / "elsewhere"), *library, str(tree / "late")))
-    python = make_environment(tmp_path / "thin", project, (), (tree, base), built=False)
+    python = make_environment(tmp_path / "thin", (), (tree, base), built=False)
     path = start_path(python, project, (tree, base), {})
     assert path[:3] == (str(base), str(base / "src"), str(tmp_path / "elsewhere"))
     assert not [entry for entry in path if Path(entry).is_relative_to(tree)]
@@ -572,7 +570,7 @@ def test_built_files_are_what_was_built(sides: Sides, tree: Path, tmp_path: Path
     files = {"mylib": str(home / "mylib/__init__.py")}
     assert not check_loaded(sides, files, loaded(tree))
     write(home, {"mylib/__init__.py": "SIDE = 'edit'\n"})
-    with pytest.raises(SideError, match=r"mylib/__init__\.py is not what was built for v1\.0"):
+    with pytest.raises(SideError, match=r"mylib/__init__\.py has changed since it was built for v1\.0"):
         check_loaded(sides, files, loaded(tree))
 
 
@@ -593,7 +591,7 @@ def test_checked_out_files_are_the_commits(sides: Sides, tree: Path, base: Path,
     for place in (base, borrowing):
         users = replace(sides, base=make_side("v1.0", place))
         assert check_loaded(users, loaded(place, "core"), loaded(tree, "core"))
-    with pytest.raises(SideError, match=r"core\.py is not what was checked out for v1\.0"):
+    with pytest.raises(SideError, match=r"core\.py has changed since it was checked out for v1\.0"):
         check_loaded(ours, loaded(clone, "core"), loaded(tree, "core"))
 
 
@@ -636,7 +634,7 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def thin(tree: Path, base: Path, tmp_path: Path) -> str:
     """Return the interpreter of a thin environment."""
-    return make_environment(tmp_path / "thin", make_project(tree), (), (tree, base), built=True)
+    return make_environment(tmp_path / "thin", (), (tree, base), built=True)
 
 
 @needs_pip
@@ -671,7 +669,7 @@ def test_nothing_to_build_from_is_an_error(thin: str, tmp_path: Path) -> None:
 def test_no_pip_is_told(source: Path, thin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment without pip is told how to get it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(SideError, match=r"takes pip, .*ensurepip"):
+    with pytest.raises(SideError, match=r"pip is needed to .*ensurepip"):
         build.build_into(thin, [source], lambda _: None)
 
 
@@ -679,7 +677,7 @@ def test_no_pip_is_told(source: Path, thin: str, monkeypatch: pytest.MonkeyPatch
 def test_old_pip_is_told(source: Path, thin: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pip that cannot install into another environment is told so."""
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "21.0")
-    with pytest.raises(SideError, match=r"pip 22\.3 or later, .* has 21\.0"):
+    with pytest.raises(SideError, match=r"pip 22\.3 or later is needed to .* has 21\.0"):
         build.build_into(thin, [source], lambda _: None)
 
 
@@ -770,15 +768,15 @@ def test_other_version_is_installed_beside_todays(tree: Path, wheels: Path, pare
     assert check_loaded(sides, base, head)
     with pytest.raises(SideError, match=r"envlib 0\.9 has loaded code of envlib 1\.0"):
         check_loaded(sides, head, head)
-    with pytest.raises(SideError, match=r"never imports what differs"):
+    with pytest.raises(SideError, match=r"never imports the packages that differ"):
         check_loaded(sides, {}, {})
 
 
 @pytest.mark.parametrize(
     ("requirement", "words"),
     [
-        ("envlib==1.0", r"envlib 1\.0 is what is installed; both sides would be the same"),
-        ("envlib", r"envlib 1\.0 is what is installed"),
+        ("envlib==1.0", r"envlib 1\.0 is already installed; both sides would be the same"),
+        ("envlib", r"envlib 1\.0 is already installed"),
         ("mylib==1.2", r"this repository's own distribution.*--rlperf-against=v1\.2"),
         ("./envlib", r"is no requirement"),
     ],
@@ -882,9 +880,9 @@ def test_running_interpreter_is_no_other(tree: Path) -> None:
     ("text", "words"),
     [
         ("missing/python", "there is no"),
-        ("program", "is no Python that runs"),
-        ("venv", "venv is a directory; it takes python:.*venv/bin/python$"),
-        ("venv/bin", "bin is a directory; it takes the path of the program"),
+        ("program", "does not run as a Python interpreter"),
+        ("venv", "venv is a directory; name python:.*venv/bin/python$"),
+        ("venv/bin", "bin is a directory; name the path of the program"),
     ],
 )
 def test_what_is_no_interpreter_is_told(tree: Path, text: str, words: str) -> None:

@@ -1012,7 +1012,7 @@ def test_two_processes_make_one_entry(cache: Cache) -> None:
     with builder(cache) as first, builder(cache) as second:
         outputs = sorted([(said(first), first), (said(second), second)], key=lambda pair: pair[0])
         (built, builds), (waited, waits) = outputs
-        assert (built, waited) == ("building", "waiting for another run, which makes the same")
+        assert (built, waited) == ("building", "waiting for another run, which prepares the same")
         tell(builds)
         assert said(builds) == said(waits)
 

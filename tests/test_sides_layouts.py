@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from builders import git
 
-from pytest_rlperf.model.sides import Project, Side, Sides
+from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.sides.build import is_satisfied, run_pip
 from pytest_rlperf.sides.environment import make_environment
 from pytest_rlperf.sides.verify import check_loaded
@@ -247,8 +247,7 @@ def make_repository(top: Path, layout: Layout) -> Path:
 
 def make_python(top: Path, rootdir: Path, layout: Layout) -> str:
     """Return an interpreter within the tree that sees what the running one sees, with the project installed."""
-    nothing = Project(rootdir, rootdir, None, (), (), (), (), (), (), rootdir)
-    python = make_environment(top / ".venv", nothing, (), None, built=False)
+    python = make_environment(top / ".venv", (), None, built=False)
     if layout.how:
         options = ["install", "--no-deps", "--no-build-isolation", *layout.how, str(rootdir)]
         completed = run_pip(python, options, "install it")

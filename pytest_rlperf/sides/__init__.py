@@ -1,1 +1,1 @@
-"""How a side to compare with comes to be: a git ref, a pip requirement, a directory, a Python."""
+"""Preparation of the sides of a comparison: a git ref, pip requirements, a directory or an interpreter beside today."""

@@ -1,4 +1,4 @@
-"""Builds by pip into an environment of a side's own; the environment that the run was started in stays as it is."""
+"""Builds by pip into the environment of a side; the environment of the run stays as it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from pytest_rlperf.errors import SideError
+from pytest_rlperf.model.sides import OnStep
 from pytest_rlperf.sides.command import Completed, run
 from pytest_rlperf.sides.environment import changed_environment
 
@@ -24,17 +25,17 @@ else:
     import tomli as tomllib
 
 BUILD_LIMIT_S = 1800.0
-_ASK_LIMIT_S = 120.0
+_REQUIRES_LIMIT_S = 120.0
 _LAST_LINES = 25
-_OLDEST_PIP = Version("22.3")  # the first that knows --python
+_OLDEST_PIP = Version("22.3")  # the first with --python
 
 _MISLEADING = ("PIP_PREFIX", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PYTHONPATH")
 
-# What a project without [build-system] is built with.
+# The build system of a project without [build-system].
 _DEFAULT_SYSTEM = {"requires": ["setuptools>=40.8"], "build-backend": "setuptools.build_meta:__legacy__"}
 
-# Asks a build backend what it needs beside what pyproject.toml says; what backends print is kept apart from the answer.
-_ASK = """
+# Prints what a build backend requires beside the list in pyproject.toml, apart from the backend's own output.
+_REQUIRES = """
 import importlib, json, os, sys
 answer = os.dup(1)
 os.dup2(2, 1)
@@ -52,14 +53,14 @@ os.write(answer, json.dumps(list(requires)).encode())
 def build_into(
     python: str,
     project_dirs: Sequence[Path],
-    progress: Callable[[str], None],
+    on_step: OnStep,
     *,
     isolated: bool | None = None,
 ) -> None:
-    """Build each project and install it into the environment of ``python``, without what it depends on.
+    """Build each project and install it into the environment of ``python``, without its dependencies.
 
-    Projects are copies that are built in place. Both sides of a comparison must be built alike: ask
-    ``needs_isolation`` with the projects of both, and pass on what it says.
+    Projects are copies that are built in place. Both sides of a comparison must be built alike: pass on what
+    :func:`needs_isolation` returns for the projects of both.
     """
     for project_dir in project_dirs:
         if not any((project_dir / name).is_file() for name in ("pyproject.toml", "setup.py")):
@@ -68,7 +69,7 @@ def build_into(
             )
         apart = needs_isolation(python, [project_dir]) if isolated is None else isolated
         options = ["--no-deps", "--ignore-installed", *([] if apart else ["--no-build-isolation"])]
-        progress(f"building {project_dir}" + (" in isolation" if apart else ""))
+        on_step(f"building {project_dir}" + (" in isolation" if apart else ""))
         completed = run_pip(python, ["install", *options, str(project_dir)], f"build {project_dir}")
         if completed.code:
             raise SideError(
@@ -77,42 +78,42 @@ def build_into(
 
 
 def needs_isolation(python: str, project_dirs: Iterable[Path]) -> bool:
-    """Whether what any of the projects is built with is not all in the environment that ``python`` sees."""
+    """Whether any of the projects has build requirements that the environment of ``python`` lacks."""
     return any(not _has_all(python, project_dir) for project_dir in project_dirs)
 
 
 def run_pip(python: str, arguments: list[str], purpose: str) -> Completed:
-    """Run this environment's pip for the environment of ``python``; SideError where there is no pip that can."""
+    """Run this environment's pip for the environment of ``python``; SideError without a pip that supports it."""
     if importlib.util.find_spec("pip") is None:
-        raise SideError(f"to {purpose} takes pip, and {sys.executable} has none; python -m ensurepip installs it")
+        raise SideError(f"pip is needed to {purpose}, and {sys.executable} has none; python -m ensurepip installs it")
     version = importlib.metadata.version("pip")
     if Version(version) < _OLDEST_PIP:
         raise SideError(
-            f"to {purpose} takes pip {_OLDEST_PIP} or later, and {sys.executable} has {version}; "
+            f"pip {_OLDEST_PIP} or later is needed to {purpose}, and {sys.executable} has {version}; "
             "pip install -U pip brings a newer one"
         )
     options = ["--python", python, "--no-input", "--disable-pip-version-check", "--no-color"]
     argv = [sys.executable, "-m", "pip", *options, *arguments]
-    # Where it runs is on its path: a directory without modules.
+    # Its directory is on its sys.path, so it is one without modules.
     return run(argv, cwd=Path(python).parent, env=_for_pip(python), limit_s=BUILD_LIMIT_S)
 
 
 def _for_pip(python: str) -> dict[str, str]:
-    """Return the environment for pip: nothing in it may have it install or import elsewhere."""
-    # A build without isolation calls the tools that are installed beside the running interpreter.
+    """Return the variables for pip, less those that would make it install or import elsewhere."""
+    # A build without isolation calls the tools beside the running interpreter.
     tools = [str(Path(python).parent), str(Path(sys.executable).parent)]
     path = os.pathsep.join([*tools, os.environ.get("PATH", os.defpath)])
     return changed_environment({**dict.fromkeys(_MISLEADING), "PATH": path, "PIP_USER": "0"})
 
 
 def last_lines(completed: Completed) -> str:
-    """Return the end of what a command said, errors after output."""
-    said = [line for line in (completed.out + "\n" + completed.err).splitlines() if line.strip()]
-    return "\n".join(said[-_LAST_LINES:])
+    """Return the end of a command's output, errors last."""
+    lines = [line for line in (completed.out + "\n" + completed.err).splitlines() if line.strip()]
+    return "\n".join(lines[-_LAST_LINES:])
 
 
 def is_satisfied(requirement: str) -> bool:
-    """Whether the running environment has what a requirement asks for."""
+    """Whether the running environment satisfies a requirement."""
     try:
         wanted = Requirement(requirement)
     except InvalidRequirement:
@@ -132,14 +133,14 @@ def _has_all(python: str, project_dir: Path) -> bool:
         return False
     paths = json.dumps([str(project_dir / path) for path in system.get("backend-path", [])])
     backend = str(system.get("build-backend", _DEFAULT_SYSTEM["build-backend"]))
-    argv = [python, "-c", _ASK, backend, paths]
-    completed = run(argv, cwd=project_dir, env=_for_pip(python), limit_s=_ASK_LIMIT_S)
-    # A backend that cannot even be asked here is one that pip shall try where it can have what it wants.
+    argv = [python, "-c", _REQUIRES, backend, paths]
+    completed = run(argv, cwd=project_dir, env=_for_pip(python), limit_s=_REQUIRES_LIMIT_S)
+    # Where a backend fails here, pip tries it in isolation, with all that it requires.
     return not completed.code and all(map(is_satisfied, json.loads(completed.out)))
 
 
 def _build_system(project_dir: Path) -> dict[str, Any]:
-    """Return what pyproject.toml says of how a project is built."""
+    """Return the build system in a project's pyproject.toml."""
     path = project_dir / "pyproject.toml"
     if not path.is_file():
         return _DEFAULT_SYSTEM

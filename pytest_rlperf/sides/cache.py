@@ -1,9 +1,9 @@
-"""Where sides are kept from run to run: outside the user's tree, complete or not believed, safe for runs at once.
+"""The cache of sides: outside the user's tree, with complete entries only, safe for simultaneous runs.
 
 An entry is a directory with a file to lock, the attempts to build it, and ``complete``, which names the attempt that
-succeeded. It is written last, so a build that was killed is never taken for a side; and since every attempt has a
-directory of its own, what a dead build's children still write harms nobody. Attempts stay where they were built:
-virtual environments cannot be moved.
+succeeded. That file is written last, so a killed build is never used. Every attempt has a directory of its own, so a
+dead build's children cannot write into a later attempt. Attempts stay where they were built: virtual environments
+cannot be moved.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_rlperf.errors import SideError
+from pytest_rlperf.model.sides import OnStep
 
-KEPT_ENTRIES = 16  # of a tree: a few commits, and of what is built an original, a build and its tests a side
-_FORMAT = "2"  # of what entries hold; another number makes nothing of what older versions kept
+KEPT_ENTRIES = 16  # of a tree: a few commits, and for builds an original, a build and its tests a side
+_FORMAT = "2"  # of the content of entries; a new number leaves the entries of older versions unused
 _LOCK, _COMPLETE = "lock", "complete"
 
 
 class Cache:
-    """What is kept for one tree of the user's.
+    """The cached entries of one tree of the user's.
 
     Every entry handed out stays locked against removal until :meth:`close`, or else until the process ends.
     """
@@ -36,46 +37,46 @@ class Cache:
         self.directory = directory
         self._held: list[int] = []
 
-    def entry(self, key: str, build: Callable[[Path], None], progress: Callable[[str], None]) -> Path:
-        """Return the directory kept under ``key``; where there is none, have ``build`` fill an empty one."""
+    def entry(self, key: str, build: Callable[[Path], None], on_step: OnStep) -> Path:
+        """Return the directory cached under ``key``; where there is none, let ``build`` fill an empty one."""
         place = self.directory / _entry_name(key)
         try:
             while True:
                 found = self._use(place)
                 if found is not None:
                     return found
-                if self._build(place, build, progress):
+                if self._build(place, build, on_step):
                     self._prune()
         except OSError as error:
             raise SideError(
-                f"cannot keep a side in {place}: {error}. XDG_CACHE_HOME names another place to keep it"
+                f"cannot keep a side in {place}: {error}. Set XDG_CACHE_HOME to another directory"
             ) from error
 
     def close(self) -> None:
-        """Let go of every entry, which may then be removed."""
+        """Unlock every entry, which may then be removed."""
         for descriptor in self._held:
             os.close(descriptor)
         self._held.clear()
 
     def _use(self, place: Path) -> Path | None:
-        """Return the complete attempt of an entry and hold on to it, or None where there is none."""
+        """Return the complete attempt of an entry and lock it, or None where there is none."""
         if _complete_attempt(place) is None:
-            return None  # unlocked: who is about to build it should not wait for those who only look
+            return None  # unlocked, so that a run about to build it does not wait for readers
         descriptor = _lock(place, fcntl.LOCK_SH)
         found = _complete_attempt(place)
         if found is None:
             os.close(descriptor)
             return None
-        os.utime(place / _LOCK)  # when it was last of use
+        os.utime(place / _LOCK)  # the time of its last use
         self._held.append(descriptor)
         return found
 
-    def _build(self, place: Path, build: Callable[[Path], None], progress: Callable[[str], None]) -> bool:
-        """Fill an entry, and return whether that was this run's doing; where another is at it, wait for its end."""
+    def _build(self, place: Path, build: Callable[[Path], None], on_step: OnStep) -> bool:
+        """Fill an entry, or wait for another run that fills it; return whether this run did."""
         descriptor = _try_lock(place)
         if descriptor is None:
-            progress("waiting for another run, which makes the same")
-            # Shared: when the other is done, it holds on to what it made for as long as it runs.
+            on_step("waiting for another run, which prepares the same")
+            # A shared lock, because the other run keeps one on the finished entry until it ends.
             os.close(_lock(place, fcntl.LOCK_SH))
             return False
         try:
@@ -96,13 +97,13 @@ class Cache:
         return True
 
     def _prune(self) -> None:
-        """Remove the entries that were of use longest ago, less those that a run holds on to."""
+        """Remove the least recently used entries, less those that a run has locked."""
         places = sorted(self.directory.glob(f"*/{_LOCK}"), key=_last_use, reverse=True)
         for lock in places[KEPT_ENTRIES:]:
             with contextlib.suppress(OSError):
                 descriptor = _try_lock(lock.parent)
                 if descriptor is not None:
-                    # Not believed from here on, whatever becomes of the removal.
+                    # First makes the entry incomplete, in case the removal fails.
                     (lock.parent / _COMPLETE).unlink(missing_ok=True)
                     _remove(lock.parent)
                     os.close(descriptor)
@@ -116,17 +117,15 @@ def open_cache(top: Path) -> Cache:
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise SideError(
-            f"cannot keep sides in {directory}: {error}. XDG_CACHE_HOME names another place to keep them"
-        ) from None
+        raise SideError(f"cannot keep sides in {directory}: {error}. Set XDG_CACHE_HOME to another directory") from None
     return Cache(directory)
 
 
 def _root(top: Path) -> Path:
     """Return the directory of all caches: the user's, else one under the directory for temporary files."""
-    with contextlib.suppress(RuntimeError, OSError):  # no home directory, or none to write to
+    with contextlib.suppress(RuntimeError, OSError):  # no home directory, or a read-only one
         named = os.environ.get("XDG_CACHE_HOME", "")
-        # A relative one is to be ignored, as the specification of the variable says.
+        # The specification of the variable demands to ignore a relative path.
         root = (Path(named) if Path(named).is_absolute() else Path.home() / ".cache") / "pytest-rlperf"
         if not root.resolve().is_relative_to(top):
             _check_name(root.resolve())
@@ -137,33 +136,35 @@ def _root(top: Path) -> Path:
 
 
 def _temporary_root(top: Path) -> Path:
-    """Return a directory for temporary files that nobody else can have put anything in."""
+    """Return a directory for temporary files that other users cannot write to."""
     root = Path(tempfile.gettempdir()).resolve() / f"pytest-rlperf-{os.getuid()}"
     if root.is_relative_to(top):
         raise SideError(
-            f"nowhere to keep a side: {root} lies within the tree {top} itself; set XDG_CACHE_HOME to a directory "
-            "outside it"
+            f"there is no place to keep a side: {root} lies within the tree {top} itself; set XDG_CACHE_HOME to a "
+            "directory outside it"
         )
     _check_name(root)
     try:
         root.mkdir(mode=0o700, exist_ok=True)
         found = root.lstat()
     except OSError as error:
-        raise SideError(f"cannot keep sides in {root}: {error}. Set XDG_CACHE_HOME to a directory of yours") from None
+        raise SideError(
+            f"cannot keep sides in {root}: {error}. Set XDG_CACHE_HOME to a directory of your own"
+        ) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise SideError(
-            f"{root} is not a directory of yours alone, so what it holds cannot be trusted: remove it, or set "
-            "XDG_CACHE_HOME to a directory of yours"
+            f"other users can write to {root}, so its files cannot be trusted: remove it, or set XDG_CACHE_HOME to a "
+            "directory of your own"
         )
     return root
 
 
 def _check_name(root: Path) -> None:
-    """Check that virtual environments can be made in a directory: they are put on the PATH."""
+    """Check that a directory can be on the PATH, as virtual environments in it are."""
     if os.pathsep in str(root):
         raise SideError(
-            f"cannot keep sides in {root}: no virtual environment works in a place with {os.pathsep!r} in its name, "
-            "which ends an entry of the PATH; set XDG_CACHE_HOME to a directory without it"
+            f"cannot keep sides in {root}: no virtual environment works in a directory with {os.pathsep!r} in its "
+            "name, which ends an entry of the PATH; set XDG_CACHE_HOME to a directory without it"
         )
 
 
@@ -177,7 +178,7 @@ def _slug(text: str, length: int) -> str:
 
 
 def _lock(place: Path, kind: int) -> int:
-    """Return a descriptor that holds an entry's lock; the entry is made where it is missing."""
+    """Return a descriptor with the lock of an entry; a missing entry is created."""
     while True:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -198,7 +199,7 @@ def _lock(place: Path, kind: int) -> int:
 
 
 def _try_lock(place: Path) -> int | None:
-    """Return a descriptor that alone holds an entry's lock, or None where another run holds it."""
+    """Return a descriptor with the exclusive lock of an entry, or None where another run has locked it."""
     try:
         return _lock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,15 +1,15 @@
-"""Both sides of a comparison, from what the user names to what workers are started with."""
+"""Both sides of a comparison, from the value of ``--rlperf-against`` to the start of workers."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.sides import Project, Side, Sides
+from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
 from pytest_rlperf.sides.build import build_into, needs_isolation
 from pytest_rlperf.sides.cache import Cache, open_cache
 from pytest_rlperf.sides.dependencies import pip_sides, python_sides
@@ -17,6 +17,7 @@ from pytest_rlperf.sides.environment import (
     make_environment,
     mapped,
     parent_state,
+    python_in,
     side_args,
     side_variables,
     site_packages,
@@ -36,40 +37,41 @@ from pytest_rlperf.sides.sources import (
 )
 from pytest_rlperf.sides.spec import DirSpec, GitSpec, PipSpec, PythonSpec, parse_spec
 
-Progress = Callable[[str], None]
 
+def prepare_sides(spec_text: str, project: Project, on_step: OnStep) -> Sides:
+    """Return the sides of the comparison that ``spec_text`` names; SideError with the reason where there can be none.
 
-def prepare_sides(spec_text: str, project: Project, progress: Progress) -> Sides:
-    """Return the sides of the comparison that ``spec_text`` asks for; SideError says why there can be none.
-
-    What they need is kept in the cache, and stays there at least until this process ends.
+    Their files are in the cache, which keeps them at least until this process ends.
     """
     match parse_spec(spec_text):
         case GitSpec(ref):
             repository = find_repository(project.rootdir)
-            source = CommitSource(repository, repository.resolve(ref))
-            return _Comparison.of(source, _today(project), project, progress).sides()
+            return _commit_comparison(repository, repository.resolve(ref), project, on_step).sides()
         case DirSpec(path):
             today = _today(project)
-            source_dir = _directory_source(project.directory / path, today, project)
-            return _Comparison.of(source_dir, today, project, progress).sides()
+            source = _directory_source(project.directory / path, today, project)
+            return _Comparison.of(source, today, project, on_step).sides()
         case PipSpec(requirements):
             top = _today(project).top
-            return pip_sides(requirements, project, top, open_cache(top), progress)
+            return pip_sides(requirements, project, top, open_cache(top), on_step)
         case PythonSpec(python):
-            return python_sides(python, project, _today(project).top, progress)
+            return python_sides(python, project, _today(project).top, on_step)
 
 
-def commit_sides(sha: str, project: Project, progress: Progress) -> Sides:
-    """Return the comparison with a commit that only a baseline names: a full SHA that is in the local history."""
+def commit_sides(sha: str, project: Project, on_step: OnStep) -> Sides:
+    """Return the comparison with a baseline's commit, which must be a full SHA of the local history."""
     repository = find_repository(project.rootdir)
     if not repository.has_commit(sha):
         raise SideError(
-            f"commit {short(sha)} is not in the local history, and what a baseline names is never fetched: "
+            f"commit {short(sha)} is not in the local history, and a baseline's commit is never fetched: "
             "git fetch may bring it (in CI: fetch-depth: 0)"
         )
-    source = CommitSource(repository, Commit(sha, f"commit {short(sha)}"))
-    return _Comparison.of(source, _today(project), project, progress).sides()
+    return _commit_comparison(repository, Commit(sha, f"commit {short(sha)}"), project, on_step).sides()
+
+
+def _commit_comparison(repository: Repository, commit: Commit, project: Project, on_step: OnStep) -> _Comparison:
+    today = Today(repository.top.resolve(), repository)
+    return _Comparison.of(CommitSource(repository, commit), today, project, on_step)
 
 
 def _today(project: Project) -> Today:
@@ -79,7 +81,7 @@ def _today(project: Project) -> Today:
 
 
 def _directory_source(path: Path, today: Today, project: Project) -> Source:
-    """Return the source that another directory is; it may be all of a tree, or what takes the rootdir's place."""
+    """Return another directory as a source: a whole tree, or a replacement for the rootdir alone."""
     place = path.resolve()
     if not place.is_dir():
         raise SideError(f"dir:{path} names no directory to compare with")
@@ -87,7 +89,7 @@ def _directory_source(path: Path, today: Today, project: Project) -> Source:
     if place in (today.top, rootdir):
         raise SideError(f"dir:{path} is today's own tree; both sides would be the same")
     repository = repository_around(place)
-    # A copy that is kept within today's tree is no working tree of its own.
+    # A copy within today's tree has the repository of today's tree.
     if repository is not None and repository.top.resolve() != today.top:
         return WorkingSource(repository)
     below = rootdir.relative_to(today.top)
@@ -104,14 +106,16 @@ class _Comparison:
     packages: tuple[Package, ...]
     overlay: Overlay
     cache: Cache
-    progress: Progress
+    on_step: OnStep
+    dirty: bool  # whether today's tree has uncommitted changes
 
     @classmethod
-    def of(cls, source: Source, today: Today, project: Project, progress: Progress) -> _Comparison:
+    def of(cls, source: Source, today: Today, project: Project, on_step: OnStep) -> _Comparison:
         """Return the comparison of a source with today's tree."""
         packages = packages_under_test(project, today.top)
         overlay = make_overlay(project, today.top, packages, {*source.submodules(), *today.submodules()})
-        return cls(source, today, project, packages, overlay, open_cache(today.top), progress)
+        dirty = today.repository is not None and today.repository.is_dirty(project.baseline_dir)
+        return cls(source, today, project, packages, overlay, open_cache(today.top), on_step, dirty)
 
     def sides(self) -> Sides:
         """Prepare both sides."""
@@ -130,7 +134,7 @@ class _Comparison:
     def _base_and_head(self, reason: str | None, *, same: bool) -> tuple[Side, Side]:
         if reason is None:
             return self._mapped_side(), self._own_side(self._head_label())
-        if same:  # nobody measures equal trees, so nothing is built for them
+        if same:  # equal trees are not measured, so they need no build
             return self._own_side(self.source.title), self._own_side(self._head_label())
         self._check_tests_are_outside(reason)
         sources = (self.source, self.today.source())
@@ -145,47 +149,47 @@ class _Comparison:
         return base, head
 
     def _own_side(self, label: str) -> Side:
-        """Return today's tree as this process runs it."""
+        """Return today's tree in this process's environment."""
         return self.project.side(label, sys.executable, self.project.path, (self.today.top,))
 
     def _mapped_side(self) -> Side:
-        """Return the source's tree as this process would run it, had it been started there."""
+        """Return the source's tree in an environment like this process's, had it been started there."""
 
         def build(directory: Path) -> None:
-            self.progress(f"checking out {self.source.title}")
+            self.on_step(f"checking out {self.source.title}")
             tree = directory / "tree"
             make_tree(self.source, self.overlay, self.today, tree, ())
             mapping = (self.today.top, tree)
-            make_environment(directory / "environment", self.project, self.packages, mapping, built=False)
+            make_environment(directory / "environment", self.packages, mapping, built=False)
 
         key = self._key("side", self.source.key, self.overlay.key(self.today), parent_state())
-        entry = self.cache.entry(key, build, self.progress)
+        entry = self.cache.entry(key, build, self.on_step)
         tree = entry / "tree"
         return self._side(self.source.title, tree, entry / "environment", (tree,))
 
     def _original(self, source: Source) -> Path:
-        """Return a copy of a source as it was, from which it is built."""
+        """Return a copy of a source's original files, which its build starts from."""
 
         def build(directory: Path) -> None:
-            self.progress(f"checking out {source.title}")
+            self.on_step(f"checking out {source.title}")
             source.lay_out(directory / "tree")
 
-        return self.cache.entry(self._key("original", source.key), build, self.progress) / "tree"
+        return self.cache.entry(self._key("original", source.key), build, self.on_step) / "tree"
 
     def _built_side(
         self, source: Source, original: Path, below: list[PurePosixPath], label: str, *, isolated: bool
     ) -> Side:
-        """Return a source built into an environment of its own, and a tree of its tests without what was built."""
+        """Return a source built into an environment of its own, and a tree of its tests without the built packages."""
 
         def build(directory: Path) -> None:
-            copied = directory / "original"  # builds write into what they build
+            copied = directory / "original"  # builds write into their source
             shutil.copytree(original, copied, symlinks=True)
             mapping = (self.today.top, copied)
-            python = make_environment(directory / "environment", self.project, self.packages, mapping, built=True)
-            build_into(python, [copied / path for path in below], self.progress, isolated=isolated)
+            python = make_environment(directory / "environment", self.packages, mapping, built=True)
+            build_into(python, [copied / path for path in below], self.on_step, isolated=isolated)
 
         key = self._key("built", source.key, parent_state(), below, isolated)
-        environment = self.cache.entry(key, build, self.progress) / "environment"
+        environment = self.cache.entry(key, build, self.on_step) / "environment"
         home = site_packages(environment)
         loose = [package for package in self.packages if not _is_installed(package.name, home)]
         without = self._places([package for package in self.packages if package not in loose])
@@ -194,14 +198,14 @@ class _Comparison:
             make_tree(source, self.overlay, self.today, directory / "tree", without)
 
         key = self._key("tests", source.key, self.overlay.key(self.today), without)
-        tree = self.cache.entry(key, lay_out, self.progress) / "tree"
+        tree = self.cache.entry(key, lay_out, self.on_step) / "tree"
         return self._side(label, tree, environment, (home, tree) if loose else (home,))
 
     def _side(self, label: str, tree: Path, environment: Path, homes: tuple[Path, ...]) -> Side:
         mapping = (self.today.top, tree)
         directory = mapped(self.project.directory, mapping)
         directory.mkdir(parents=True, exist_ok=True)
-        python = str(environment / "bin" / "python")
+        python = python_in(environment)
         variables = side_variables(self.project, mapping, environment)
         return Side(
             label=label,
@@ -215,19 +219,19 @@ class _Comparison:
         )
 
     def _mapped_file(self, path: Path, mapping: tuple[Path, Path]) -> Path:
-        """Return a test file's place; a link keeps its name, which the test's id is made of."""
+        """Return a test file's place; a link keeps its name, which is part of the test's id."""
         if path.is_relative_to(self.project.rootdir):
             return mapped(self.project.rootdir, mapping) / path.relative_to(self.project.rootdir)
         return mapped(path, mapping)
 
     def _changed(self, *, built: bool) -> tuple[str, ...]:
-        """Return the files by which the sides differ; what is laid on is the same, though a build has its own."""
+        """Return the files by which the sides differ, less the overlay's, but a build has its own."""
         alike = self.overlay.is_test if built else self.overlay.covers
         names = self.source.differing(self.today)
         return tuple(name for name in names if not alike(name) and not self.overlay.is_baseline(name))
 
     def _project_dirs(self, reason: str) -> list[PurePosixPath]:
-        """Return what is built, relative to the top: all that is installed from the tree, and what needs it besides."""
+        """Return the projects to build, relative to the top: those installed from the tree or in need of a build."""
         everything = packages_under_test(replace(self.project, packages=()), self.today.top)
         places = {
             package.project_dir.resolve()
@@ -236,13 +240,11 @@ class _Comparison:
             and (package.distribution is not None or why_build([package], self.today.top) is not None)
         }
         if not places:
-            raise SideError(
-                f"{reason}; but nothing says how it is built: it takes a pyproject.toml or setup.py above it"
-            )
+            raise SideError(f"{reason}; but no project contains it: add a pyproject.toml or setup.py above it")
         return sorted(PurePosixPath(place.relative_to(self.today.top).as_posix()) for place in places)
 
     def _places(self, packages: Iterable[Package]) -> list[PurePosixPath]:
-        """Return where packages may lie in the tree of either side, whose layout may have been another."""
+        """Return the places of packages in the tree of either side, which may have another layout."""
         places = set()
         for package in packages:
             places.add(package.location)
@@ -261,15 +263,11 @@ class _Comparison:
                     )
 
     def _notes(self) -> tuple[str, ...]:
-        repository = self.today.repository
-        dirty = repository is not None and repository.is_dirty(self.project.baseline_dir)
-        return (*self.source.notes(), *(["today's tree has uncommitted changes"] if dirty else []))
+        return (*self.source.notes(), *(["today's tree has uncommitted changes"] if self.dirty else []))
 
     def _head_label(self) -> str:
-        repository: Repository | None = self.today.repository
-        if repository is None or repository.is_dirty(self.project.baseline_dir):
-            return "working tree"
-        return f"HEAD {short(repository.head)}"
+        repository = self.today.repository
+        return "working tree" if repository is None or self.dirty else f"HEAD {short(repository.head)}"
 
     def _key(self, kind: str, *parts: object) -> str:
         return "\0".join([kind, *map(str, parts), repr(self.packages)])

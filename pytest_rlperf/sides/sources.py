@@ -1,4 +1,4 @@
-"""Where a side's files come from: a commit, a working tree as it is now, or a plain directory."""
+"""The files of a side: a commit's, a working tree's or a plain directory's, with today's tests laid over them."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ from typing import Protocol
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project
 from pytest_rlperf.sides.git import Commit, Repository, find_repository, record
-from pytest_rlperf.sides.packages import Package
+from pytest_rlperf.sides.packages import Package, is_environment
 
-# What lies in a plain directory and is nobody's code.
-_NO_FILES = {
-    *(".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".eggs", "node_modules"),
+# Directories that are left out of a plain directory, beside environments: version control and caches.
+_LEFT_OUT = {
+    *(".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".eggs"),
     *("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".cache"),
 }
-_OTHER_ROOMS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")
+_SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+_TESTS = {"test", "tests"}  # names of directories of tests within code
 
 
 class Source(Protocol):
-    """The files of a side as they were, before today's tests are laid on them."""
+    """The original files of a side, before today's tests are laid over them."""
 
     @property
     def key(self) -> str:
-        """What is different wherever the files are."""
+        """A text that is different wherever the files are."""
 
     @property
     def title(self) -> str:
-        """What a report calls them."""
+        """The name of the side in reports."""
 
     def lay_out(self, target: Path) -> None:
-        """Put them into a directory that does not exist yet."""
+        """Put the files into a directory that does not exist yet."""
 
     def differing(self, today: Today) -> list[str]:
-        """Return the files by which they differ from today's tree, relative to its top."""
+        """Return the files by which the source differs from today's tree, relative to its top."""
 
     def submodules(self) -> list[str]:
-        """Return the places of the submodules among them."""
+        """Return the places of the source's submodules."""
 
     def notes(self) -> tuple[str, ...]:
-        """Return what a reader of the verdict should know of them."""
+        """Return notes on the source for the reader of the verdict."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Today:
     repository: Repository | None
 
     def files(self) -> list[str]:
-        """Return its files, relative to its top, those left out that git ignores."""
+        """Return its files relative to its top, less those that git ignores."""
         return list(listing(self.top)) if self.repository is None else self.repository.files()
 
     def submodules(self) -> list[str]:
@@ -65,7 +66,7 @@ class Today:
         return [] if self.repository is None else self.repository.submodules()
 
     def source(self) -> Source:
-        """Return it as the source of a side."""
+        """Return the tree as the source of a side."""
         return PlainSource(self.top, "") if self.repository is None else WorkingSource(self.repository)
 
 
@@ -78,13 +79,13 @@ class CommitSource:
 
     @property
     def key(self) -> str:
-        """The commit, and the repository that its clones borrow from."""
+        """The commit, its absent submodules, and the repository that clones borrow objects from."""
         absent = ",".join(self.repository.absent_submodules(self.commit.sha))
         return f"{self.commit.sha} {self.repository.top} {absent}"
 
     @property
     def title(self) -> str:
-        """The commit's."""
+        """The title of the commit."""
         return self.commit.title
 
     def lay_out(self, target: Path) -> None:
@@ -92,15 +93,15 @@ class CommitSource:
         self.repository.check_out(self.commit.sha, target)
 
     def differing(self, today: Today) -> list[str]:
-        """Return what git says: today's tree is this repository's."""
+        """Return the files that git lists: today's tree belongs to this repository."""
         return self.repository.differing(self.commit.sha)
 
     def submodules(self) -> list[str]:
-        """Return the commit's, which today's tree may have no more."""
+        """Return the commit's submodules; today's tree may lack some of them."""
         return self.repository.submodules(self.commit.sha)
 
     def notes(self) -> tuple[str, ...]:
-        """Name the submodules that are missing."""
+        """Name the submodules that are not checked out."""
         absent = self.repository.absent_submodules(self.commit.sha)
         return tuple(f"submodule {path} is not checked out, so {self.title} runs without it" for path in absent)
 
@@ -113,18 +114,18 @@ class WorkingSource:
 
     @property
     def key(self) -> str:
-        """The commit, and the content of what differs from it."""
+        """The commit, and the content of the files that differ from it."""
         unchanged = CommitSource(self.repository, self._commit).key
         names = self.repository.differing(self._commit.sha)
         return f"{unchanged} {self._digest(names)}" if names else unchanged
 
     @property
     def title(self) -> str:
-        """The directory's."""
+        """The path of the working tree."""
         return str(self.repository.top)
 
     def lay_out(self, target: Path) -> None:
-        """Check the commit out into a clone, and make the changes to it."""
+        """Check the commit out into a clone, and copy the changed files into it."""
         self.repository.check_out(self._commit.sha, target)
         for name in self.repository.differing(self._commit.sha):
             remove(target, name)
@@ -135,15 +136,15 @@ class WorkingSource:
                 WorkingSource(find_repository(place)).lay_out(target / name)
 
     def differing(self, today: Today) -> list[str]:
-        """Compare with today's tree, file by file, those of submodules among them."""
+        """Compare with today's tree file by file, including submodules."""
         return _differing(self.repository.top, self.repository.files(), today.top, today.files())
 
     def submodules(self) -> list[str]:
-        """Return the working tree's."""
+        """Return the submodules of the working tree."""
         return self.repository.submodules()
 
     def notes(self) -> tuple[str, ...]:
-        """Nothing: a directory is taken as it is."""
+        """Return nothing: uncommitted changes are part of the comparison."""
         return ()
 
     @property
@@ -158,7 +159,7 @@ class WorkingSource:
 
 @dataclass(frozen=True)
 class PlainSource:
-    """The files of a directory without git, which take the place of ``place`` in today's tree."""
+    """The files of a directory without git, which replace those of ``place`` in today's tree."""
 
     directory: Path
     place: str
@@ -170,7 +171,7 @@ class PlainSource:
 
     @property
     def title(self) -> str:
-        """The directory's."""
+        """The path of the directory."""
         return str(self.directory)
 
     def lay_out(self, target: Path) -> None:
@@ -181,18 +182,18 @@ class PlainSource:
             copy(self.directory, place, name)
 
     def differing(self, today: Today) -> list[str]:
-        """Compare with that part of today's tree, file by file."""
+        """Compare with that part of today's tree file by file."""
         prefix = f"{self.place}/" if self.place else ""
         names = [name.removeprefix(prefix) for name in today.files() if name.startswith(prefix)]
         changed = _differing(self.directory, listing(self.directory), today.top / self.place, names)
         return [f"{prefix}{name}" for name in changed]
 
     def submodules(self) -> list[str]:
-        """None: without git there is nothing to tell them by."""
+        """Return nothing: submodules are git's."""
         return []
 
     def notes(self) -> tuple[str, ...]:
-        """Nothing: a directory is taken as it is."""
+        """Return nothing: all differing files are part of the comparison."""
         return ()
 
 
@@ -201,22 +202,22 @@ def listing(directory: Path) -> Iterator[str]:
     for root, directories, files in os.walk(directory):
         here = Path(root)
         links = [name for name in directories if (here / name).is_symlink()]
-        directories[:] = sorted(name for name in directories if name not in links and _is_room(here / name))
+        directories[:] = sorted(name for name in directories if name not in links and not _is_left_out(here / name))
         for name in sorted([*links, *files]):
             yield (here / name).relative_to(directory).as_posix()
 
 
-def _is_room(directory: Path) -> bool:
-    return directory.name not in _NO_FILES and not any((directory / sign).exists() for sign in _OTHER_ROOMS)
+def _is_left_out(directory: Path) -> bool:
+    return directory.name in _LEFT_OUT or is_environment(directory)
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file, or a link to whatever it may be."""
+    """Whether a path is a file or a link, even one that leads nowhere."""
     return path.is_symlink() or path.is_file()
 
 
 def digest(root: Path, names: Iterable[str]) -> str:
-    """Return a digest of the names, contents and modes of files; those that do not exist count as that."""
+    """Return a digest of the names, contents and modes of files, some of which may not exist."""
     total = hashlib.sha256()
     for name in names:
         path = root / name
@@ -257,7 +258,7 @@ def remove(tree: Path, name: str) -> None:
     """Remove a file, a link or a directory of a tree, and the directories that are empty without it."""
     place = tree / name
     if place.parent.resolve() != tree.resolve() / PurePosixPath(name).parent:
-        return  # it lies beyond a link, so it is not the tree's
+        return  # a link leads there, out of the tree
     if is_file(place):
         place.unlink()
     elif place.is_dir():
@@ -278,18 +279,17 @@ def _same(one: Path, other: Path) -> bool:
     return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
-_SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
-_TESTS = {"test", "tests"}  # the names by which a directory within code is one of tests
+# ------------------------------------------------------------------ today's tests on every side
 
 
 @dataclass(frozen=True)
 class Overlay:
-    """Which files of a tree are today's on every side; all paths are relative to the tree's top.
+    """The files that are today's on every side: measured tests, their helpers, and pytest's settings.
 
-    ``deep`` are directories of tests: all that is in them, at any depth. ``level`` are directories that hold packages
-    beside tests or conftests: the files in them, none further down. ``single`` are files by themselves. ``code`` are
-    the packages under test and the submodules of either side: all in them is the side's own but those files, and what
-    lies in a directory of tests within them.
+    All paths are relative to the tree's top. ``deep`` are directories of tests, covered with all files at any depth.
+    ``level`` are directories with packages beside tests or conftests: only the files directly in them are covered.
+    ``single`` are single files. ``code`` are the packages under test and the submodules of either side: their files
+    are the side's own, except ``single`` ones and those in a directory of tests within the package.
     """
 
     top: Path
@@ -301,7 +301,7 @@ class Overlay:
     test_patterns: tuple[str, ...]
 
     def covers(self, name: str) -> bool:
-        """Whether today's tree decides about a file, to have it or to have it not."""
+        """Whether today's tree decides about a file: whether it exists, and its content."""
         path = PurePosixPath(name)
         if self.is_baseline(name):
             return False
@@ -310,22 +310,22 @@ class Overlay:
         return self._is_deep(path) or (path.parent in self.level and _innermost(path, self.code) is None)
 
     def is_test(self, name: str) -> bool:
-        """Whether a file is there for tests alone, and so tells nothing of what is built."""
+        """Whether a file is for tests alone, and so changes no build."""
         path = PurePosixPath(name)
         named = path.name == "conftest.py" or any(fnmatch(path.name, pattern) for pattern in self.test_patterns)
         return self.covers(name) and (named or self._is_deep(path))
 
     def is_baseline(self, name: str) -> bool:
-        """Whether a file holds stored figures."""
+        """Whether a file is a stored baseline."""
         path = PurePosixPath(name)
         return path.suffix == ".json" and len(path.parents) > 1 and path.parents[1] == self.baselines
 
     def files(self, today: Today) -> list[str]:
-        """Return today's files that are laid on."""
+        """Return today's files that are laid over each side."""
         return sorted(name for name in today.files() if self.covers(name))
 
     def key(self, today: Today) -> str:
-        """Return a digest of all that laying on depends on."""
+        """Return a digest of the covered files and of the rules that select them."""
         places = (self.deep, self.level, sorted(self.single), self.code)
         return f"{digest(self.top, self.files(today))} {places!r}"
 
@@ -336,7 +336,7 @@ class Overlay:
 
 
 def make_overlay(project: Project, top: Path, packages: Iterable[Package], submodules: Iterable[str]) -> Overlay:
-    """Return what is laid on for a project in the tree at ``top``, with the submodules that either side has."""
+    """Return the overlay for a project in the tree at ``top``; ``submodules`` are those of either side."""
     top = top.resolve()
     places = tuple(_within(top, [package.location for package in packages]))
     code = tuple(sorted({*places, *map(PurePosixPath, submodules)}))
@@ -364,7 +364,7 @@ def make_overlay(project: Project, top: Path, packages: Iterable[Package], submo
 
 
 def make_tree(source: Source, overlay: Overlay, today: Today, tree: Path, without: Iterable[PurePosixPath]) -> None:
-    """Lay out a side's tree with today's tests on it, and without the packages that were built."""
+    """Lay out a side's tree with today's tests over it, and without the packages that were built."""
     source.lay_out(tree)
     laid = overlay.files(today)
     kept = set(laid)
@@ -379,7 +379,7 @@ def make_tree(source: Source, overlay: Overlay, today: Today, tree: Path, withou
 
 
 def _within(top: Path, paths: Iterable[Path]) -> Iterator[PurePosixPath]:
-    """Yield those paths that lie in the tree, relative to its top; a link in it stays what it is."""
+    """Yield those paths that lie in the tree, relative to its top; a link is not followed."""
     for path in paths:
         place = path.parent.resolve() / path.name
         if place.is_relative_to(top):
@@ -387,7 +387,7 @@ def _within(top: Path, paths: Iterable[Path]) -> Iterator[PurePosixPath]:
 
 
 def _innermost(path: PurePosixPath, directories: Iterable[PurePosixPath]) -> PurePosixPath | None:
-    """Return the one of the directories that a path lies in, the last of several within each other."""
+    """Return the innermost of the directories that a path lies in, None where it lies in none."""
     return max(
         (place for place in directories if path.is_relative_to(place)), key=lambda found: len(found.parts), default=None
     )
@@ -396,7 +396,7 @@ def _innermost(path: PurePosixPath, directories: Iterable[PurePosixPath]) -> Pur
 def _tests_within(owner: PurePosixPath, directory: PurePosixPath) -> Iterator[PurePosixPath]:
     """Yield the outermost directory of tests within code that a directory is or lies in, if there is one.
 
-    Its name alone tells: beside measured tests in any other directory within code may lie code.
+    Only the name decides: a directory of any other name may have code beside measured tests.
     """
     for count in range(len(owner.parts), len(directory.parts)):
         if directory.parts[count] in _TESTS:
@@ -405,7 +405,7 @@ def _tests_within(owner: PurePosixPath, directory: PurePosixPath) -> Iterator[Pu
 
 
 def _is_root(directory: PurePosixPath, project: Project, top: Path, packages: tuple[PurePosixPath, ...]) -> bool:
-    """Whether a directory is the project's own, or has packages under test beside tests or further down."""
+    """Whether a directory is the project's root, or has packages under test in it."""
     own = directory in {PurePosixPath(), *_within(top, [project.rootdir.resolve()])}
     return own or any(package.is_relative_to(directory) for package in packages)
 
@@ -413,7 +413,7 @@ def _is_root(directory: PurePosixPath, project: Project, top: Path, packages: tu
 def _outermost(
     directory: PurePosixPath, project: Project, top: Path, packages: tuple[PurePosixPath, ...]
 ) -> PurePosixPath:
-    """Return the directory of tests that a directory is a subpackage of: its modules import from there."""
+    """Return the outermost package of tests around a directory, whose modules it may import."""
     while (top / directory / "__init__.py").is_file() and not _is_root(directory.parent, project, top, packages):
         directory = directory.parent
     return directory

@@ -1,4 +1,4 @@
-"""What ``--rlperf-against`` names."""
+"""The value of ``--rlperf-against``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GitSpec:
 
 @dataclass(frozen=True)
 class PipSpec:
-    """Today's code with other versions of what it depends on."""
+    """Today's code with other versions of its dependencies."""
 
     requirements: tuple[str, ...]
 
@@ -48,7 +48,7 @@ Spec: TypeAlias = GitSpec | PipSpec | DirSpec | PythonSpec
 
 
 def parse_spec(text: str) -> Spec:
-    """Read what to compare with; SideError says what it may be."""
+    """Read the value; SideError with the possible forms where it has none of them."""
     kind, colon, rest = text.partition(":")
     if colon and kind == "pip":
         return PipSpec(tuple(_requirements(rest)))
@@ -62,16 +62,16 @@ def parse_spec(text: str) -> Spec:
 def _ref(text: str) -> str:
     ref = text.strip()
     if not ref:
-        raise SideError(f"there is nothing to compare with: it takes {_KINDS}")
+        raise SideError(f"there is nothing to compare with: name {_KINDS}")
     if ref.startswith("-"):
-        raise SideError(f"{ref!r} looks like an option, not like a git ref; it takes {_KINDS}")
+        raise SideError(f"{ref!r} looks like an option, not like a git ref; name {_KINDS}")
     return ref
 
 
 def _path(text: str, rest: str) -> str:
     path = rest.strip()
     if not path:
-        raise SideError(f"{text!r} names no path: it takes {_KINDS}")
+        raise SideError(f"{text!r} names no path: name {_KINDS}")
     return path
 
 
@@ -91,7 +91,7 @@ def _requirements(text: str) -> Iterator[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas between requirements: none within brackets or quotes, none before a version's operator."""
+    """Split at the commas between requirements: outside brackets and quotes, and not before an operator of versions."""
     parts, depth, quote = [""], 0, ""
     for index, character in enumerate(text):
         if character == "," and not (depth or quote) and not re.match(r"\s*[<>=!~]", text[index + 1 :]):
