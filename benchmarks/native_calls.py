@@ -15,9 +15,9 @@ os.environ.setdefault("RLPERF_TIMERS", "standby")  # before anything binds a tim
 
 from turns import print_table
 
+from pytest_rlperf.components.libraries.rlox import LIBRARY
 from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.measure.counting_pass import REPETITIONS, count
-from pytest_rlperf.suite.libraries import rlox
 
 N_ENVS, N_STEPS = 8, 128
 LIMIT_S = 600.0
@@ -26,7 +26,9 @@ FAMILY = "native_calls:"
 
 def by_phase(env: str) -> tuple[dict[str, dict[str, int]], tuple[str, ...]]:
     """Return the native calls of a rollout by module within each phase, of the last repetition, and notes."""
-    make = rlox.native_ppo if env == "CartPole-v1" else rlox.ppo
+    samples = LIBRARY.samples
+    make = samples.native_ppo if env == "CartPole-v1" else samples.ppo
+    assert make is not None
     workload = ppo_workload(make(N_ENVS, N_STEPS), N_STEPS, None)
     workload.check()
     tally = count(workload, REPETITIONS, LIMIT_S)

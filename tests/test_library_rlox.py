@@ -123,8 +123,8 @@ def test_no_auto_reset_is_told(mode: str) -> None:
     ("changes", "says"),
     [
         ({"obs": np.zeros((1, 4), np.float32)}, r"shape \(1, 4\); 3 envs have as many rows"),
-        ({"rewards": np.zeros(2)}, r"rewards of shape \(2,\); 3 envs have \(3,\)"),
-        ({"terminal_obs": [None]}, r"terminal_obs of shape \(1,\); 3 envs have \(3,\)"),
+        ({"rewards": np.zeros(2)}, r"rewards of shape \(2,\); a vector env of 3 envs returns \(3,\)"),
+        ({"terminal_obs": [None]}, r"terminal_obs of shape \(1,\); a vector env of 3 envs returns \(3,\)"),
     ],
 )
 def test_a_step_of_fewer_envs_is_told(changes: dict[str, Any], says: str) -> None:
@@ -437,7 +437,7 @@ class OfNothing(RolloutCollector):  # type: ignore[misc]
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (OfOldPolicy, r"not of the agent's policy: it has log_probs of .*, expected .* by the policy as it is"),
+        (OfOldPolicy, r"not of the agent's policy: \d+ of \d+ log_probs differ, such as .*policy as it is gives"),
         (OfHalf, r"not full: obs has 32 rows, expected 64, 16 steps of 4 envs"),
         (OfNothing, "NaN or infinity in rewards"),
     ],

@@ -184,8 +184,8 @@ def test_an_env_that_does_not_reset_is_told() -> None:
 @pytest.mark.parametrize(
     ("index", "tensor", "says"),
     [
-        (0, torch.zeros(2, 2), r"observations of shape \(2, 2\); 3 envs have \(3, …\)"),
-        (1, torch.zeros(3), r"rewards of shape \(3,\); 3 envs have \(3, 1\)"),
+        (0, torch.zeros(2, 2), r"observations of shape \(2, 2\); a vector env of 3 envs returns \(3, 2\)"),
+        (1, torch.zeros(3), r"rewards of shape \(3,\); a vector env of 3 envs returns \(3, 1\)"),
         (2, torch.zeros(3, 1, dtype=torch.bool, device="meta"), "terminated is on meta, expected cpu"),
     ],
 )
@@ -404,7 +404,7 @@ class Twice(SAC):  # type: ignore[misc]
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"memory": Half}, r"drew \[8\] transitions, expected a batch of 16"),
+        ({"memory": Half}, r"drew batches of \[8\] transitions, expected one of 16"),
         ({"kind": Idle}, "changed none of the agent's"),
         ({"kind": Twice}, "took 4 optimizer steps, expected 3"),
     ],
@@ -426,7 +426,7 @@ def test_a_batch_on_another_device_is_told() -> None:
         ]
 
     agent.memory.sample = elsewhere
-    with pytest.raises(ComponentError, match="the batch is on meta, expected cpu"):
+    with pytest.raises(ComponentError, match=r"the batch's \S+ is on meta, expected cpu"):
         sac_workload(agent, 16).check()
 
 
@@ -592,7 +592,7 @@ class Careless(PPO):  # type: ignore[misc]
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (Stale, r"not of the agent's policy: it has a log_prob of .*, expected .* by the policy as it is"),
+        (Stale, r"not of the agent's policy: \d+ of \d+ log_probs differ, such as .*policy as it is gives"),
         (Forgetful, r"not full: 32 transitions were recorded .*, expected 16 steps of 4 envs"),
         (Careless, "NaN or infinity in rewards"),
     ],

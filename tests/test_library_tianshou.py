@@ -206,8 +206,8 @@ class Narrow(venvs.DummyVectorEnv):  # type: ignore[misc]
     ("lost", "says"),
     [
         (0, r"observation of shape \(3, 2\); 4 envs have as many rows"),
-        (1, r"rewards of shape \(3,\), expected 4 rows"),
-        (2, r"terminated of shape \(3,\), expected 4 rows"),
+        (1, r"rewards of shape \(3,\); a vector env of 4 envs returns \(4,\)"),
+        (2, r"terminated of shape \(3,\); a vector env of 4 envs returns \(4,\)"),
         (4, r"infos of 3 envs, expected 4"),
     ],
 )
@@ -610,8 +610,8 @@ class Short(data.Collector):  # type: ignore[misc]
 @pytest.mark.parametrize(
     ("kind", "size", "says"),
     [
-        (Stale, 400, "in 8 steps the collector asked its policy for actions 0 times: are they of another policy"),
-        (Random, 400, "in 8 steps the collector asked its policy for actions 0 times: .* or random"),
+        (Stale, 400, "in 8 steps the collector called its policy 0 times: are the actions another policy"),
+        (Random, 400, "in 8 steps the collector called its policy 0 times: .* or random"),
         (Overruled, 400, "actions in the buffer are not those that the collector's policy gave"),
         (Short, 400, r"not full: 16 env steps were collected, the buffer holds \[4, 4, 4, 4\] .*expected 8 of 4 envs"),
         (data.Collector, 16, r"not full: 32 env steps were collected, the buffer holds \[4, 4, 4, 4\]"),

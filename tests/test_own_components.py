@@ -529,7 +529,7 @@ def test_the_number_of_envs_may_be_told() -> None:
     workload.check()
     assert workload.items == 3.0
     vecenv_workload(VectorEnv(), num_envs=3).check()
-    with pytest.raises(ComponentError, match="num_envs=16, but the env says that it has 3: leave num_envs out"):
+    with pytest.raises(ComponentError, match="num_envs=16, but the env has num_envs=3: leave num_envs out"):
         vecenv_workload(VectorEnv(), num_envs=16)
     with pytest.raises(ComponentError, match=r"returned VectorEnv, an env, and steps nothing.*without num_envs"):
         vecenv_workload(VectorEnv, num_envs=3).check()
@@ -543,7 +543,7 @@ def test_a_known_env_of_another_number() -> None:
     env = pytest.importorskip("gymnasium").make_vec("CartPole-v1", num_envs=2)
     try:
         assert vecenv_workload(env, num_envs=2).items == 2.0
-        with pytest.raises(ComponentError, match="num_envs=16, but the env says that it has 2"):
+        with pytest.raises(ComponentError, match="num_envs=16, but the env has num_envs=2"):
             vecenv_workload(env, num_envs=16)
     finally:
         env.close()

@@ -63,16 +63,6 @@ def to_numpy(array: Any) -> Any:
     return np.asarray(array)
 
 
-def check_observations(observations: Any, num_envs: int) -> None:
-    """Raise ComponentError unless every array of a step's observations has a row an env."""
-    __tracebackhide__ = True
-    for path, array in leaves(observations, "observation"):
-        if tuple(array.shape[:1]) != (num_envs,):
-            raise ComponentError(
-                f"step() returned {path} of shape {tuple(array.shape)}; {num_envs} envs have as many rows"
-            )
-
-
 def usable_device(name: Any) -> Any:
     """Return the ``torch.device`` of a name; ComponentError, with what there is, where this machine has no such one."""
     __tracebackhide__ = True

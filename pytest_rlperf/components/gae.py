@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.adapters import GaeCall, adapter_for
 from pytest_rlperf.components.arrays import leaves, to_numpy, usable_device
+from pytest_rlperf.components.checks import check_count, signature_of
+from pytest_rlperf.components.contracts import GaeCall
+from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.reference.gae import gae_float64
-from pytest_rlperf.components.sizes import check_count
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
@@ -57,7 +58,7 @@ def gae_workload(
     __tracebackhide__ = True
     if backend not in ("numpy", "torch"):
         raise ComponentError(f"backend={backend!r}: rlperf_gae makes arrays of 'numpy' or 'torch'")
-    make = adapter_for("gae", function)
+    make = adapter_for(lambda library: library.gae, function)
     if make is None and not callable(function):
         raise ComponentError(f"rlperf_gae measures a function, not {type(function).__qualname__}")
     if n_steps is None or n_envs is None:
@@ -89,7 +90,7 @@ def gae_workload(
 def _device_workload(function: Callable[..., Any], n_steps: int, n_envs: int, backend: str, device: str) -> Workload:
     """Return the workload of ``function`` on tensors of a device, of several rollouts in turn."""
     __tracebackhide__ = True
-    if backend != "torch" or adapter_for("gae", function) is not None or _takes_nothing(function):
+    if backend != "torch" or adapter_for(lambda library: library.gae, function) is not None or _takes_nothing(function):
         raise ComponentError(
             f"device={device!r}: rlperf_gae puts tensors on a device for functions that take them, with "
             "backend='torch'; what holds data of its own is measured where that is, without device="
@@ -130,10 +131,11 @@ def _convention(kwargs: dict[str, Any]) -> str:
 
 def _library_workload(gae: GaeCall, advantages: Any) -> Workload:
     """Return the workload of a library's own GAE; advantages it has normalised are compared with such."""
+    compute = gae.call
 
     def call() -> object:
         with _GAE:
-            return gae.call()
+            return compute()
 
     def check() -> None:
         __tracebackhide__ = True
@@ -189,10 +191,8 @@ def _arguments(
 def _meanings(function: Callable[..., Any]) -> dict[str, str]:
     """Return what each parameter of ``function`` means; empty where its signature does not tell."""
     __tracebackhide__ = True
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return {}  # a built-in without a signature
+    signature = signature_of(function)
+    parameters = () if signature is None else tuple(signature.parameters.values())
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if any(parameter.kind is inspect.Parameter.POSITIONAL_ONLY for parameter in parameters):
         return {}
@@ -211,10 +211,8 @@ def _meanings(function: Callable[..., Any]) -> dict[str, str]:
 
 def _takes_nothing(function: Callable[..., Any]) -> bool:
     """Whether a function has a signature, and no parameters in it."""
-    try:
-        return not inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
+    signature = signature_of(function)
+    return signature is not None and not signature.parameters
 
 
 def _compare(output: Any, advantages: Any, convention: str | None) -> None:

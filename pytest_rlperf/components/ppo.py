@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_rlperf.components.adapters import Roller, adapter_for
-from pytest_rlperf.components.any_env import declared_num_envs
 from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, attribute, to_numpy
-from pytest_rlperf.components.calling import check_takes
-from pytest_rlperf.components.sizes import check_count, check_items
+from pytest_rlperf.components.checks import check_count, check_items, check_takes
+from pytest_rlperf.components.contracts import Roller
+from pytest_rlperf.components.libraries import adapter_for
+from pytest_rlperf.components.vecenv import declared_num_envs
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
@@ -31,7 +31,7 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
     steps.
     """
     __tracebackhide__ = True
-    make = adapter_for("ppo", agent)
+    make = adapter_for(lambda library: library.ppo, agent)
     if make is not None:
         if n_steps is None:
             raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, the steps of each env in a rollout")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from pytest_rlperf.components.adapters import Sampler, adapter_for
 from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, attribute
-from pytest_rlperf.components.calling import check_takes
-from pytest_rlperf.components.sizes import check_count
+from pytest_rlperf.components.checks import check_count, check_takes
+from pytest_rlperf.components.contracts import Sampler
+from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
@@ -27,10 +28,11 @@ def replay_workload(buffer: Any, batch_size: int | None) -> Workload:
         raise ComponentError("rlperf_replay_sample(buffer) also needs batch_size=…, the rows of a batch")
     check_count("batch_size", batch_size)
     sampler = _sampler(buffer, batch_size)
+    draw = sampler.draw
 
     def call() -> object:
         with _SAMPLE:
-            return sampler.draw()
+            return draw()
 
     def check() -> None:
         __tracebackhide__ = True
@@ -58,15 +60,19 @@ def replay_workload(buffer: Any, batch_size: int | None) -> Workload:
     )
 
 
-class _AnySampler:
+class _AnySampler(Sampler):
     """Draws by ``sample(batch_size)``, or by a thunk.
 
     Every array in a batch has a row a transition, or the batch is a list of transitions, each a tuple or the like.
     """
 
     def __init__(self, draw: Callable[[], Any], batch_size: int) -> None:
-        self.draw = draw
+        self._draw = draw
         self._batch_size = batch_size
+
+    def draw(self) -> Any:
+        """Draw a batch."""
+        return self._draw()
 
     def shapes(self, batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield every array's shape, or the list's."""
@@ -84,15 +90,14 @@ def _holds_fields(member: Any) -> bool:
 
 def _sampler(buffer: Any, batch_size: int) -> Sampler:
     __tracebackhide__ = True
-    make = adapter_for("replay", buffer)
+    make = adapter_for(lambda library: library.replay, buffer)
     if make is not None:
-        sampler: Sampler = make(buffer, batch_size)
-        return sampler
+        return make(buffer, batch_size)
     sample = attribute(buffer, "sample")
     thunk = f"a thunk draws any batch: rlperf_replay_sample(lambda: buffer.sample(…), batch_size={batch_size})"
     if callable(sample):
         check_takes(f"rlperf_replay_sample calls buffer.sample({batch_size})", sample, (batch_size,), thunk)
-        return _AnySampler(lambda: sample(batch_size), batch_size)
+        return _AnySampler(partial(sample, batch_size), batch_size)
     if callable(buffer):
         check_takes("rlperf_replay_sample calls a thunk without arguments", buffer, (), thunk)
         return _AnySampler(buffer, batch_size)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pytest_rlperf.components.adapters import Updater, adapter_for
-from pytest_rlperf.components.arrays import attribute
-from pytest_rlperf.components.calling import check_takes
-from pytest_rlperf.components.sizes import check_count
-from pytest_rlperf.components.training import Training, counted_steps
+import numpy as np
+
+from pytest_rlperf.components.arrays import attribute, to_numpy
+from pytest_rlperf.components.checks import check_count, check_takes, signature_of
+from pytest_rlperf.components.contracts import Updater
+from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Harvest, Pace, Workload
 from pytest_rlperf.probes import UpdateSections
+from pytest_rlperf.probes.objects import reached
+from pytest_rlperf.probes.torch import after_steps, before_steps
 from pytest_rlperf.timers import hierarchical_timer
-
-__all__ = ["counted_steps", "sac_workload"]
 
 _SAC_UPDATE = hierarchical_timer("sac_update")
 _BATCHES = ("batch", "batches", "minibatch", "data", "samples", "transitions", "experience", "experiences")
+_MOST_BYTES = 2**30  # of arrays in all, the smallest first: an agent's are small, its buffer's need not be
+
+_Found = dict[int, tuple[str, Any]]  # tensors by their identity, each with its path
 
 
 def sac_workload(agent: Any, batch_size: int | None) -> Workload:
@@ -33,22 +40,22 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
     __tracebackhide__ = True
     updater = _updater(agent, batch_size)
     update = updater.update
-    sections = UpdateSections(updater.owner)
-    told = sections.around(update)
+    sections = UpdateSections(updater.owner, updater.target_updates)
+    in_sections = sections.around(update)
 
     def call() -> object:
         with _SAC_UPDATE:
             return update()
 
-    def told_call() -> object:
+    def call_in_sections() -> object:
         with _SAC_UPDATE:
-            return told()
+            return in_sections()
 
     def check() -> None:
         __tracebackhide__ = True
         _check(updater)
 
-    harvest = Harvest(told_call, (sections,)) if sections else None
+    harvest = Harvest(call_in_sections, (sections,)) if sections else None
     return Workload(
         component="sac_update",
         call=call,
@@ -64,9 +71,7 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
 def _check(updater: Updater) -> None:
     """Do one update, and check it."""
     __tracebackhide__ = True
-    check_more = getattr(updater, "check", None)  # what only a library's own adapter can tell
-    if check_more is not None:
-        check_more()
+    updater.check()
     training = Training(updater.owner)
     with training.watched():
         updater.update()
@@ -78,28 +83,30 @@ def _check(updater: Updater) -> None:
         )
 
 
-class _AnyUpdater:
-    """Updates by whatever it was given; how many optimizer steps that takes is not known."""
+class _AnyUpdater(Updater):
+    """Updates by a function; how many optimizer steps that takes is not known."""
 
     def __init__(self, owner: object, update: Callable[[], object]) -> None:
         self.owner = owner
-        self.update = update
-        self.steps: int | None = None
+        self._update = update
+
+    def update(self) -> object:
+        """Do one update."""
+        return self._update()
 
 
 def _updater(agent: Any, batch_size: int | None) -> Updater:
     __tracebackhide__ = True
     if batch_size is not None:
         check_count("batch_size", batch_size)
-    make = adapter_for("sac", agent)
+    make = adapter_for(lambda library: library.sac, agent)
     method = attribute(agent, "update")
     if make is None and not callable(method):
         return _thunk_updater(agent)
     if batch_size is None:
         raise ComponentError("rlperf_sac_update(agent) also needs batch_size=…, which an update samples")
     if make is not None:
-        updater: Updater = make(agent, batch_size)
-        return updater
+        return make(agent, batch_size)
     assert callable(method)
     thunk = "a thunk does any update: rlperf_sac_update(lambda: agent.update(…))"
     check_takes(f"rlperf_sac_update calls agent.update({batch_size})", method, (batch_size,), thunk)
@@ -119,7 +126,7 @@ def _thunk_updater(thunk: Any) -> Updater:
 
 
 def _update(method: Callable[[int], object], batch_size: int) -> object:
-    """Do one update; where it fails as what wants a batch does of a size, that is told."""
+    """Do one update; ComponentError where it fails and its parameter is a batch, not a size."""
     __tracebackhide__ = True
     try:
         return method(batch_size)
@@ -133,7 +140,194 @@ def _update(method: Callable[[int], object], batch_size: int) -> object:
 
 
 def _first_parameter(method: Callable[..., object]) -> str | None:
+    signature = signature_of(method)
+    return None if signature is None else next(iter(signature.parameters), None)
+
+
+# --------------------------------------------------------------------------- what an update trains
+
+
+@dataclass(frozen=True)
+class _Look:
+    """An array as it was at one time; it is kept, so that no other object gets its identity."""
+
+    path: str
+    array: Any
+    shape: tuple[int, ...]
+    checksum: int
+    finite: bool
+
+
+class Training:
+    """What one update, of the agent or thunk ``owner``, does to what it trains.
+
+    Trained are the parameters of the optimizers that ``owner`` refers to or, without such, all parameters it refers to
+    that require a gradient, and those of any other of PyTorch's optimizers that takes a step. Where there are none, it
+    may be any array of floats that ``owner`` refers to: NumPy and JAX have no optimizers that could be watched.
+    """
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
+        looks = _looks(_tensors(owner))
+        # An optimizer that the update makes gives the same tensors other paths, and a functional update gives the same
+        # paths other tensors.
+        self._known = {id(look.array): look for look in looks}
+        self._paths = {look.path: look for look in looks}
+        self._arrays, self._left_out = ({}, 0) if looks else _arrays(owner)
+        self._stepped: _Found = {}
+        self.steps: list[object] = []
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch the optimizers of the update that is the body."""
+        with _hooked(before_steps, self._remember), counted_steps() as self.steps:
+            yield
+
+    def check(self) -> None:
+        """Check the update; ComponentError unless it has changed something and left all parameters finite."""
+        __tracebackhide__ = True
+        after = _looks(self._stepped | _tensors(self._owner))
+        _check_finite(after)
+        if self._known:
+            trained = any(_differ(self._before(look), look) for look in after)
+        else:
+            arrays, _ = _arrays(self._owner)
+            trained = any(_differ(self._arrays.get(path), look) for path, look in arrays.items())
+        if trained:
+            return
+        if after:
+            raise ComponentError(
+                f"one update changed none of the agent's {len(after)} trained parameters: is the buffer filled past "
+                "its warm-up, and does update() do a gradient step?"
+            )
+        raise ComponentError(_nothing_seen(len(self._arrays), self._left_out))
+
+    def _before(self, look: _Look) -> _Look | None:
+        """Return how a tensor was before the update, or the one in its place; None for what is new."""
+        return self._known.get(id(look.array)) or self._paths.get(look.path)
+
+    def _remember(self, optimizer: Any) -> None:
+        """Note what an optimizer trains, before its step, where that is not known yet."""
+        found = _trained(type(optimizer).__qualname__, optimizer)
+        self._known |= {id(look.array): look for look in _looks(_without(found, self._stepped | self._known))}
+        self._stepped = found | self._stepped
+
+
+@contextmanager
+def counted_steps() -> Iterator[list[object]]:
+    """Yield a list that gets the optimizer of every step that is taken while the body runs."""
+    steps: list[object] = []
+    with _hooked(after_steps, steps.append):
+        yield steps
+
+
+@contextmanager
+def _hooked(
+    attach: Callable[[Callable[[Any], None]], Callable[[], None]], hook: Callable[[Any], None]
+) -> Iterator[None]:
+    """Have ``hook`` called with optimizer steps while the body runs; without PyTorch there are none."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    undo = attach(hook)
     try:
-        return next(iter(inspect.signature(method).parameters), None)
-    except (TypeError, ValueError):
-        return None
+        yield
+    finally:
+        undo()
+
+
+def _tensors(owner: object) -> _Found:
+    """Return the trainable tensors an agent holds: its optimizers' where it has any, else all there are."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    held: _Found = {}
+    optimized: _Found = {}
+    for path, value in reached("agent", owner):
+        with suppress(Exception):  # the attributes of a proxy may raise anything
+            if isinstance(value, torch.optim.Optimizer):
+                optimized = _trained(path, value) | optimized
+            elif isinstance(value, torch.nn.Module):
+                named = [(f"{path}.{name}", each) for name, each in value.named_parameters() if each.requires_grad]
+                held = {id(each): (name, each) for name, each in named} | held
+            elif isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf:
+                held.setdefault(id(value), (path, value))
+    return optimized or held
+
+
+def _trained(path: str, optimizer: Any) -> _Found:
+    tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    return {id(tensor): (f"{path}.params[{index}]", tensor) for index, tensor in enumerate(tensors)}
+
+
+def _without(found: _Found, known: Iterable[int]) -> _Found:
+    return {identity: found[identity] for identity in found.keys() - set(known)}
+
+
+def _arrays(owner: object) -> tuple[dict[str, _Look], int]:
+    """Return the arrays of floats, of any library, that something refers to, and how many are too large to look at.
+
+    An array without dimensions is a statistic: a loss is another number after every update.
+    """
+    found: list[tuple[int, str, Any]] = []
+    for path, value in reached("agent", owner):
+        with suppress(Exception):  # as above
+            size: Any = value.nbytes  # type: ignore[attr-defined]  # what has none is no array
+            if isinstance(size, int) and len(value.shape) > 0 and _of_floats(value):  # type: ignore[attr-defined]
+                found.append((size, path, value))
+    small: _Found = {}
+    total = 0
+    for size, path, value in sorted(found, key=lambda each: each[0]):
+        total += size
+        if total <= _MOST_BYTES:
+            small[id(value)] = (path, value)
+    return {look.path: look for look in _looks(small)}, len(found) - len(small)
+
+
+def _of_floats(array: Any) -> bool:
+    name = str(getattr(array.dtype, "name", array.dtype))
+    return "float" in name or "complex" in name
+
+
+def _looks(found: _Found) -> list[_Look]:
+    """Look at tensors or arrays; those that cannot be read are left out: on ``meta``, lazy, sparse, freed."""
+    looks = []
+    for path, array in found.values():
+        with suppress(Exception):  # each kind that cannot be read raises an error of its own
+            values = np.ascontiguousarray(_values(array))
+            checksum = zlib.crc32(values.view(np.uint8).data)
+            looks.append(_Look(path, array, tuple(array.shape), checksum, bool(np.isfinite(values).all())))
+    return looks
+
+
+def _values(array: Any) -> Any:
+    """Return an array's values; of a tensor a copy, as PyTorch resizes no storage that NumPy has had a view of."""
+    return to_numpy(array.detach().to("cpu", copy=True) if hasattr(array, "detach") else array)
+
+
+def _differ(before: _Look | None, after: _Look) -> bool:
+    """Whether an array was there before, in that shape, and has other values now."""
+    return before is not None and before.shape == after.shape and before.checksum != after.checksum
+
+
+def _check_finite(parameters: list[_Look]) -> None:
+    __tracebackhide__ = True
+    for look in parameters:
+        if not look.finite:
+            raise ComponentError(f"after one update {look.path} holds NaN or infinity")
+
+
+def _nothing_seen(arrays: int, left_out: int) -> str:
+    """Return a message: nothing was trained, as far as can be seen, and what to do."""
+    steps = "no PyTorch optimizer took a step" if "torch" in sys.modules else "PyTorch is not loaded"
+    held = "it refers to no parameters"
+    if arrays or left_out:
+        held = f"none of the {arrays} arrays of floats that it refers to has changed"
+    if left_out:
+        held += f" ({left_out} more, past {_MOST_BYTES // 2**30} GiB in all, were not looked at)"
+    return (
+        f"one update changed nothing that can be seen: {steps}, and {held}. Does it do a gradient step, past the "
+        "warm-up? Let it refer to the agent, by which its parameters are found; what trains out of sight, in an "
+        "extension or another process, is measured by rlperf(update, unit='update', check=…), where check tells what "
+        "has to have changed"
+    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_rlperf.components.calling import check_takes
-from pytest_rlperf.components.sizes import check_items
+from pytest_rlperf.components.checks import check_items, check_takes
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 

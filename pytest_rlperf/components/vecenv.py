@@ -1,30 +1,52 @@
-"""A vector env's step."""
+"""A vector env's step: of a library's vector env, of one's own, or of whatever a thunk steps.
+
+An env of one's own is of no library's class, but has ``reset()``, ``step(actions)`` and ``num_envs``. ``step`` returns
+``(obs, rewards, terminated, truncated, info)``, as in gymnasium, or ``(obs, rewards, dones, infos)``, as in the older
+gym and in libraries that follow it.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import cycle
+from numbers import Integral
+from types import SimpleNamespace
 from typing import Any
 
-from pytest_rlperf.components.adapters import Adapter, Stepper, adapter_for, libraries_known
-from pytest_rlperf.components.any_env import AnyStepper, Face, can_be_stepped, declared_mode, declared_num_envs
-from pytest_rlperf.components.arrays import attribute
-from pytest_rlperf.components.calling import check_takes
-from pytest_rlperf.components.sizes import check_count
+import numpy as np
+
+from pytest_rlperf.components.arrays import attribute, leaves, to_numpy
+from pytest_rlperf.components.checks import check_count, check_takes, signature_of, takes
+from pytest_rlperf.components.contracts import (
+    ACTION,
+    ACTIONS,
+    ENV_STEP,
+    RESET,
+    EveryEnvStepper,
+    OwedResets,
+    Stepper,
+    autoreset_mode,
+    check_observations,
+    check_rows,
+)
+from pytest_rlperf.components.libraries import adapter_for, libraries_known
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
-from pytest_rlperf.timers import hierarchical_timer
 
-_ENV_STEP = hierarchical_timer("env_step")
+_CHECKED_STEPS = 100  # at most, until an episode has ended and the next one begun
+_ENDS_IN_A_ROW = 10  # of one env; a longer series of episodes of one step is taken for an env that is not reset
+_FINAL = ("final_obs", "final_observation", "terminal_observation")
+_ANY_STEP = "a thunk steps any env: rlperf_vecenv_step(step, num_envs={})"
 _THUNK_CALL = "rlperf_vecenv_step calls a thunk without arguments"
-_OF_GYMNASIUM = Adapter("gymnasium.vector", "VectorEnv", "gymnasium:GymnasiumStepper")  # for what says it is alike
 
 
 def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
     """Return the workload of stepping ``env``, or a thunk that makes one.
 
     That is a vector env of a library that is known, or of one's own: with ``reset()``, ``step(actions)``, ``num_envs``
-    and something to draw actions from (see ``any_env``). An env made by the thunk is closed afterwards; one that was
+    and something to draw actions from (see this module). An env made by the thunk is closed afterwards; one that was
     given is the giver's to close. With ``num_envs`` a thunk does not make an env but steps one, of any kind.
     """
     __tracebackhide__ = True
@@ -40,7 +62,7 @@ def vecenv_workload(env: Any, num_envs: int | None = None) -> Workload:
     try:
         stepper = _stepper(env, num_envs, seed=random.getrandbits(31))
     except BaseException:
-        close()  # nobody else will
+        close()  # the fixture made it
         raise
     return Workload(
         component="vecenv_step",
@@ -65,7 +87,7 @@ def _stepping_workload(step: Any, num_envs: int) -> Workload:
     check_takes(_THUNK_CALL, step, (), instead)
 
     def call() -> object:
-        with _ENV_STEP:
+        with ENV_STEP:
             return step()
 
     def check() -> None:
@@ -94,40 +116,314 @@ def _keep_open() -> None:
 def _stepper(env: Any, num_envs: int | None, seed: int) -> Stepper:
     """Choose by what the env is."""
     __tracebackhide__ = True
-    make = adapter_for("vecenv", env)
+    make = adapter_for(lambda library: library.vecenv, env)
     if make is not None:
-        stepper: Stepper = make(env, seed)
-        _check_told(num_envs, stepper.num_envs)
+        stepper = make(env, seed)
+        _check_given(num_envs, stepper.num_envs)
         return stepper
     declared = declared_num_envs(env)
     if declared is not None:
         check_count("num_envs", declared)
-        _check_told(num_envs, declared)
+        _check_given(num_envs, declared)
     num_envs = num_envs or declared
     if can_be_stepped(env) and num_envs is not None:
-        if declared_mode(env) in ("NextStep", "Disabled"):
-            face = Face(env, num_envs, seed)
-            gymnasium_stepper: Stepper = _OF_GYMNASIUM.load()(face, seed)
-            return gymnasium_stepper
+        if autoreset_mode(env) in ("NextStep", "Disabled"):
+            return AutoresetStepper(_Face(env, num_envs, seed), seed)
         return AnyStepper(env, num_envs, seed)
+    known = libraries_known(lambda library: library.vecenv)
     raise ComponentError(
-        f"rlperf_vecenv_step knows the vector envs of {libraries_known('vecenv')}, and others by their reset(), "
-        f"step(actions) and num_envs, not {_described(env)}; for another, give a thunk that steps it and the number of "
-        "envs: rlperf_vecenv_step(step, num_envs=8)"
+        f"rlperf_vecenv_step knows the vector envs of {known}, and others by their reset(), step(actions) and "
+        f"num_envs, not {_described(env)}; for another, give a thunk that steps it and the number of envs: "
+        "rlperf_vecenv_step(step, num_envs=8)"
     )
 
 
-def _check_told(told: int | None, declared: int) -> None:
-    """Raise ComponentError where the test says another number of envs than the env does."""
+def _check_given(given: int | None, declared: int) -> None:
+    """Raise ComponentError where the test gives another number of envs than the env has."""
     __tracebackhide__ = True
-    if told is not None and told != declared:
-        raise ComponentError(f"num_envs={told}, but the env says that it has {declared}: leave num_envs out")
+    if given is not None and given != declared:
+        raise ComponentError(f"num_envs={given}, but the env has num_envs={declared}: leave num_envs out")
 
 
 def _described(env: Any) -> str:
-    """Say what something is, and what it lacks of a vector env."""
+    """Return in words what something is, and what it lacks of a vector env."""
     if isinstance(env, type):
         return f"the class {env.__qualname__} (give an instance, or lambda: {env.__name__}(…))"
     if not can_be_stepped(env):
         return type(env).__qualname__
     return f"{type(env).__qualname__}, which has no num_envs"
+
+
+def declared_num_envs(env: Any) -> int | None:
+    """Return a vector env's ``num_envs`` or ``n_envs``, be it 0 or True; None where neither is a number."""
+    for name in ("num_envs", "n_envs"):
+        value = attribute(env, name)
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, Integral):
+            return int(value)
+    return None
+
+
+def can_be_stepped(env: Any) -> bool:
+    """Whether something has ``reset`` and ``step``; a class has not yet."""
+    return not isinstance(env, type) and all(callable(attribute(env, name)) for name in ("reset", "step"))
+
+
+class AutoresetStepper(EveryEnvStepper):
+    """Steps an env that resets by one of gymnasium's autoreset modes, which its metadata name.
+
+    Under NEXT_STEP autoreset the call after an episode's end resets that env and ignores its action: no step.
+    Under DISABLED the ended envs are reset by a masked reset, part of what stepping on takes.
+    """
+
+    def __init__(self, env: Any, seed: int) -> None:
+        env.action_space.seed(seed)
+        super().__init__(env, env.num_envs, [env.action_space.sample() for _ in range(ACTIONS)])
+        self._seed = seed
+        self.mode = autoreset_mode(env) or "NextStep"
+        self._copies = True
+
+    def check(self) -> None:
+        """Reset, step until an episode has ended, and check what comes back; ComponentError names what is wrong."""
+        __tracebackhide__ = True
+        self.env.reset(seed=self._seed)
+        before: Any = None
+        for step in range(_CHECKED_STEPS):
+            obs, reward, terminated, truncated, info = self.env.step(next(self._actions))
+            check_observations(obs, self.num_envs)
+            flags = {"reward": reward, "terminated": terminated, "truncated": truncated}
+            check_rows(self.num_envs, {name: np.shape(array) for name, array in flags.items()})
+            if before is not None:
+                self._check_resets(before, terminated, truncated)
+            if step == 1:
+                # Where the env hands out its own arrays, a reference kept would change with the next step.
+                self._copies = np.shares_memory(before[0], terminated) or np.shares_memory(before[1], truncated)
+            has_ended = before is not None and bool(before[2].any())
+            self._calls, self._ended, self._owed = 0, [], OwedResets(int(before[2].sum()) if has_ended else 0)
+            self._finish_step(terminated, truncated)
+            if has_ended:
+                return
+            before = terminated, truncated, np.logical_or(terminated, truncated), info
+
+    def call(self) -> None:
+        """Step every env once."""
+        with ACTION:
+            actions = next(self._actions)
+        with ENV_STEP:
+            _, _, terminated, truncated, _ = self.env.step(actions)
+        self._finish_step(terminated, truncated)
+
+    def _n_ended(self, ended: tuple[Any, Any]) -> int:
+        return int(np.count_nonzero(np.logical_or(*ended)))
+
+    def _check_resets(self, before: Any, terminated: Any, truncated: Any) -> None:
+        """Check that no env ended twice in a row without the reset that its mode has in between.
+
+        An episode of one step may end twice in a row under SAME_STEP, where the info has the observation it ended with.
+        """
+        __tracebackhide__ = True
+        *_, ended, info = before
+        again = np.flatnonzero(np.logical_and(ended, np.logical_or(terminated, truncated)))
+        if self.mode == "Disabled" or not again.size:
+            return
+        if self.mode == "SameStep" and ("final_obs" in info or "final_observation" in info):
+            return
+        raise ComponentError(
+            f"env {again[0]} ended its episode in two steps in a row: under autoreset mode {self.mode} it has to be "
+            f"reset by {'the second' if self.mode == 'NextStep' else 'the first'} of them"
+        )
+
+    def _finish_step(self, terminated: Any, truncated: Any) -> None:
+        """Keep which episodes ended, for the count, and reset where the env does not do so itself."""
+        self._calls += 1
+        if self.mode == "NextStep":
+            pair = (terminated.copy(), truncated.copy()) if self._copies else (terminated, truncated)
+            self._ended.append(pair)
+        elif self.mode == "Disabled":
+            ended = np.logical_or(terminated, truncated)
+            if ended.any():
+                with RESET:
+                    self.env.reset(options={"reset_mask": ended})
+
+
+class AnyStepper(EveryEnvStepper):
+    """Steps an env of one's own, which resets within the step."""
+
+    def __init__(self, env: Any, num_envs: int, seed: int) -> None:
+        __tracebackhide__ = True
+        self._seed = seed
+        super().__init__(env, num_envs, _batches_of_actions(env, num_envs, seed))
+
+    def check(self) -> None:
+        """Reset, step until the episode after an ended one has begun, and check what comes back.
+
+        ComponentError names what is wrong.
+        """
+        __tracebackhide__ = True
+        _reset(self.env, self._seed)
+        in_a_row = np.zeros(self.num_envs, np.int64)
+        for _ in range(_CHECKED_STEPS):
+            results = self.env.step(next(self._actions))
+            ended = self._check_step(results)
+            if _keeps_final(results[-1]) or (in_a_row.any() and not ended[in_a_row > 0].all()):
+                break
+            in_a_row = np.where(ended, in_a_row + 1, 0)
+            if in_a_row.max() > _ENDS_IN_A_ROW:
+                raise ComponentError(
+                    f"env {in_a_row.argmax()} ended its episode in {in_a_row.max()} steps in a row: is it reset? A "
+                    "vector env given to rlperf_vecenv_step resets within the step that ends an episode; for an env "
+                    f"that its user resets, {_ANY_STEP.format(self.num_envs)}"
+                )
+        self._calls = 1
+
+    def _check_step(self, results: Any) -> Any:
+        """Check one step, and return which envs have ended an episode with it."""
+        __tracebackhide__ = True
+        if not isinstance(results, tuple) or len(results) not in (4, 5):
+            what = f"{len(results)} values" if isinstance(results, tuple) else type(results).__qualname__
+            raise ComponentError(
+                f"step() returned {what}, expected (obs, rewards, terminated, truncated, info) or (obs, rewards, "
+                f"dones, infos); {_ANY_STEP.format(self.num_envs)}"
+            )
+        obs, rewards, *ends, info = results
+        self._check_observations(obs)
+        names = ("dones",) if len(ends) == 1 else ("terminated", "truncated")
+        arrays = []
+        for name, values in zip(("rewards", *names), (rewards, *ends), strict=True):
+            array = _array(f"step() returned {name}", values)
+            arrays.append(array)
+            check_rows(self.num_envs, {name: array.shape[:1] if array.shape[1:] == (1,) else array.shape})
+        if isinstance(info, Sequence):
+            check_rows(self.num_envs, {"infos": (len(info),)})
+        return np.logical_or.reduce([array.reshape(-1).astype(np.bool_) for array in arrays[1:]])
+
+    def _check_observations(self, obs: Any) -> None:
+        """Check that observations are an array of a row an env, or several in a container, or a list of rows."""
+        __tracebackhide__ = True
+        if isinstance(obs, list):
+            if len(obs) != self.num_envs:
+                raise ComponentError(
+                    f"step() returned a list of {len(obs)} observations; {self.num_envs} envs have as many. Arrays "
+                    "that have a row an env each come in a tuple or a mapping"
+                )
+            shapes = {_shape("step() returned a list of observations, one of", row) for row in obs}
+            if len(shapes) > 1:
+                raise ComponentError(
+                    f"step() returned observations of different shapes, {', '.join(map(str, sorted(shapes)))}; "
+                    f"{_ANY_STEP.format(self.num_envs)}"
+                )
+        elif any(True for _ in leaves(obs)):
+            check_observations(obs, self.num_envs)
+        else:
+            check_rows(self.num_envs, {"observation": _shape("step() returned observations,", obs)[:1]})
+
+
+class _Face:
+    """An env of one's own in the shape that AutoresetStepper needs: its space can be seeded, and its reset too."""
+
+    def __init__(self, env: Any, num_envs: int, seed: int) -> None:
+        __tracebackhide__ = True
+        self.env = env
+        self.num_envs = num_envs
+        self.metadata = env.metadata
+        self.step = env.step
+        space = attribute(env, "action_space")
+        reseed = attribute(space, "seed")
+        if not (callable(reseed) and takes(reseed, seed) and callable(attribute(space, "sample"))):
+            batches = cycle(_batches_of_actions(env, num_envs, seed))
+            space = SimpleNamespace(seed=lambda _: None, sample=partial(next, batches))
+        self.action_space = space
+        if autoreset_mode(env) == "Disabled" and not _takes_keyword(env.reset, "options"):
+            raise ComponentError(
+                f"{type(env).__qualname__} has autoreset_mode Disabled, and its reset() takes no options: ended envs "
+                f"are reset by env.reset(options={{'reset_mask': ended}}); {_ANY_STEP.format(num_envs)}"
+            )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset every env with a seed, or those that the options name."""
+        if seed is not None:
+            return _reset(self.env, seed)
+        return self.env.reset(options=options)
+
+
+def _reset(env: Any, seed: int) -> Any:
+    if _takes_keyword(env.reset, "seed"):
+        return env.reset(seed=seed)
+    _seed(env, seed)
+    return env.reset()
+
+
+def _takes_keyword(function: Any, name: str) -> bool:
+    """Whether a function has a parameter of that name, as far as its signature shows."""
+    signature = signature_of(function)
+    return signature is not None and name in signature.parameters
+
+
+def _seed(seeded: Any, seed: int) -> None:
+    """Seed an env or a space, where its ``seed`` is a method that takes one."""
+    method = attribute(seeded, "seed")
+    if callable(method) and takes(method, seed):
+        method(seed)
+
+
+def _array(what: str, values: Any) -> Any:
+    """Return values as an array; ComponentError where they make none."""
+    __tracebackhide__ = True
+    try:
+        return to_numpy(values)
+    except (TypeError, ValueError) as error:
+        raise ComponentError(f"{what} that make no array: {error}") from None
+
+
+def _shape(what: str, values: Any) -> tuple[int, ...]:
+    """Return the shape of an array or of what makes one; ComponentError where it makes none."""
+    __tracebackhide__ = True
+    shape = attribute(values, "shape")
+    return tuple(_array(what, values).shape if shape is None else shape)
+
+
+def _keeps_final(info: Any) -> bool:
+    """Whether an info has the observation that an episode ended with: that env was reset within the step."""
+    infos = info if isinstance(info, Sequence) else (info,)
+    return any(isinstance(one, Mapping) and any(name in one for name in _FINAL) for one in infos)
+
+
+def _batches_of_actions(env: Any, num_envs: int, seed: int) -> list[Any]:
+    """Return actions for every env, by what the env has to draw them from; ComponentError where it has nothing."""
+    __tracebackhide__ = True
+    if callable(attribute(env, "sample_actions")):
+        batches = [env.sample_actions() for _ in range(ACTIONS)]
+        drawn = _shape("sample_actions() returned actions", batches[0])
+        if drawn[:1] != (num_envs,):
+            raise ComponentError(f"sample_actions() returned shape {drawn}, expected {num_envs} rows")
+        return batches
+    for name in ("single_action_space", "action_space"):
+        space = attribute(env, name)
+        if callable(attribute(space, "sample")):
+            return _batches_of_space(space, name, num_envs, seed)
+    raise ComponentError(
+        f"{type(env).__qualname__} has nothing to draw actions from: give it action_space or single_action_space with "
+        f"sample(), or a method sample_actions() that returns a row an env; or {_ANY_STEP.format(num_envs)}"
+    )
+
+
+def _batches_of_space(space: Any, name: str, num_envs: int, seed: int) -> list[Any]:
+    """Return actions drawn from a space of one env's actions or of all envs'."""
+    __tracebackhide__ = True
+    _seed(space, seed)
+    first = space.sample()
+    shape = np.shape(first)
+    if isinstance(first, Mapping | tuple):
+        raise ComponentError(
+            f"{name}.sample() returned {type(first).__qualname__}, which does not stack to a row an env: give the env "
+            f"a method sample_actions(), or {_ANY_STEP.format(num_envs)}"
+        )
+    if name == "action_space" and shape == (num_envs,):
+        raise ComponentError(
+            f"action_space.sample() has shape {shape}: one action of {num_envs} numbers, or one for each of the "
+            f"{num_envs} envs? Give the env single_action_space too, or a method sample_actions()"
+        )
+    if name == "action_space" and shape[:1] == (num_envs,):
+        return [first, *(space.sample() for _ in range(ACTIONS - 1))]
+    return [np.stack([space.sample() for _ in range(num_envs)]) for _ in range(ACTIONS)]

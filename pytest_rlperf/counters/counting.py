@@ -25,12 +25,14 @@ def tally(
     probes: Sequence[Probe],
     repetitions: int,
     devices: Sequence[Device] | None = None,
+    environments: Sequence[str] = (),
 ) -> Tally:
     """Count what ``call`` does, ``repetitions`` times by every instrument, by phases of timers and ``probes``.
 
     Each instrument has one call more, uncounted, in which what is made once is made; ``setup`` runs before every call.
-    ``devices`` are those that are counted, where none are given PyTorch's, if it has begun to use one. What cannot be
-    counted is left out, with a note.
+    ``devices`` are those that are counted, where none are given PyTorch's, if it has begun to use one; ``environments``
+    names the classes of environments whose steps are counted (see ``Steps``). What cannot be counted is left out, with
+    a note.
     """
     passes = _Passes(call, setup, probes, repetitions)
     with warnings.catch_warnings(), undisturbed() as collects:
@@ -49,7 +51,7 @@ def tally(
         for device in devices_in_use() if devices is None else devices:
             passes.run(DeviceCounts(device))
         with tracing():
-            passes.run(Steps())
+            passes.run(Steps(environments))
             passes.run(Garbage(is_on=collects))
             passes.run(HostMemory())
     return passes.tally()

@@ -26,7 +26,7 @@ NAMES: Mapping[str, CounterName] = {
     "optimizer_steps": CounterName("1", "steps of PyTorch's optimizers"),
     "python_calls": CounterName("1", "calls of Python functions, and resumptions of generators"),
     "native_calls": CounterName("1", "calls of functions of C, C++ or Rust; operators and constructors are none"),
-    "native_calls:": CounterName("1", "the same by top-level module: `native_calls:rlox`; the interpreter's own too"),
+    "native_calls:": CounterName("1", "the same by top-level module: `native_calls:numpy`; the interpreter's own too"),
     "env_steps": CounterName("1", "steps of environments; one of a vector env counts as many as it has"),
     "host_peak_bytes": CounterName("B", "most bytes of Python's and NumPy's memory in use above those at its start"),
     "host_net_bytes": CounterName("B", "bytes of Python's and NumPy's memory that it has taken and not given back"),

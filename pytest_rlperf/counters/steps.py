@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -13,25 +13,19 @@ from pytest_rlperf.counters.instrument import TotalsInstrument
 from pytest_rlperf.probes.attach import Undo, put
 from pytest_rlperf.probes.torch import after_steps
 
-# Base classes of environments by library, and the method that is a step of them.
-_ENVIRONMENTS = (
-    ("gymnasium", "Env", "step"),
-    ("gymnasium.vector", "VectorEnv", "step"),
-    ("stable_baselines3.common.vec_env", "VecEnv", "step"),
-    ("torchrl.envs", "EnvBase", "step"),
-    ("envpool.python.envpool", "EnvPoolMixin", "step"),
-    ("rlox.gym_vec_env", "GymVecEnv", "step_all"),
-    ("rlox", "VecEnv", "step_all"),
-)
-
 
 class Steps(TotalsInstrument):
-    """Counts the steps of environments and optimizers, by wrapping the ones and by the others' own hooks."""
+    """Counts the steps of environments and optimizers, by wrapping the ones and by the others' own hooks.
+
+    ``environments`` names base classes of environments, each with the method that is a step of them:
+    ``"module:Class.method"``.
+    """
 
     names: tuple[str, ...] = ("env_steps", "optimizer_steps")
 
-    def __init__(self) -> None:
+    def __init__(self, environments: Sequence[str]) -> None:
         super().__init__()
+        self._environments = environments
         self._inside = threading.local()
         self._env_step, self._optimizer_step = self.totals.unit("env_steps"), self.totals.unit("optimizer_steps")
 
@@ -44,7 +38,7 @@ class Steps(TotalsInstrument):
             yield
 
     def _attach(self) -> Iterator[Undo]:
-        for kind, method in _classes():
+        for kind, method in _classes(self._environments):
             try:
                 yield put(kind, method, self._around(vars(kind)[method]))
             except TypeError:
@@ -73,9 +67,11 @@ class Steps(TotalsInstrument):
         return counted
 
 
-def _classes() -> Iterator[tuple[type, str]]:
+def _classes(environments: Iterable[str]) -> Iterator[tuple[type, str]]:
     """Yield every class of environments that is loaded and has a step of its own."""
-    for module, name, method in _ENVIRONMENTS:
+    for environment in environments:
+        module, _, path = environment.partition(":")
+        name, _, method = path.partition(".")
         pending = [getattr(sys.modules.get(module), name, None)]
         seen: set[type] = set()
         while pending:
@@ -90,7 +86,7 @@ def _classes() -> Iterator[tuple[type, str]]:
 def envs_in(env: Any) -> int:
     """Return how many environments take a step when ``env`` does."""
     number = getattr(env, "num_envs", None)
-    number = number() if callable(number) else number  # as rlox has it
+    number = number() if callable(number) else number
     if isinstance(number, int):
         return number
     sizes = getattr(env, "batch_size", ())

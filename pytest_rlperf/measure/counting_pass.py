@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 from pytest_rlperf import units
+from pytest_rlperf.components.libraries import environments
 from pytest_rlperf.counters import tally
 from pytest_rlperf.devices import Device, HostClock, clock_for, devices_of
 from pytest_rlperf.measure.worker import Worker, wait_all
@@ -48,6 +49,7 @@ def count(
                 probes=traced.probes,
                 repetitions=repetitions,
                 devices=_devices(workload),
+                environments=environments(),
             )
     workload.processed(0)  # what counting processed belongs to no slice
     return found

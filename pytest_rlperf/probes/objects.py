@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -97,8 +97,11 @@ class Parts:
     soft_methods: tuple[tuple[object, str], ...]
 
 
-def find_parts(agent: object) -> Parts:
-    """Return an agent's parts; of a function that does an update, those of what it refers to."""
+def find_parts(agent: object, target_updates: Iterable[FunctionType] = ()) -> Parts:
+    """Return an agent's parts; of a function that does an update, those of what it refers to.
+
+    ``target_updates`` are functions that move target networks, beside those that are found by their names.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         return Parts((), {}, (), (), ())
@@ -120,7 +123,8 @@ def find_parts(agent: object) -> Parts:
                 variables[id(value)] = (holder, path[-1])
         elif _BUFFER.search(path[-1].lower()) and callable(getattr(value, "sample", None)):
             buffers.setdefault(id(value), (holder, value))
-    functions = {id(function): function for owner in owners.values() for function in _soft_updates(owner)}
+    functions = {id(function): function for function in target_updates}
+    functions |= {id(function): function for owner in owners.values() for function in _soft_updates(owner)}
     found = _outermost(list(modules.values()))
     kinds = {id(tensor): kind for module, kind in found for tensor in module.parameters()}
     return Parts(

@@ -104,8 +104,8 @@ class UpdateSections:
     steps and modules' forward passes are phases within.
     """
 
-    def __init__(self, agent: object) -> None:
-        self._parts = find_parts(agent)
+    def __init__(self, agent: object, target_updates: Iterable[FunctionType] = ()) -> None:
+        self._parts = find_parts(agent, target_updates)
         self._update: Update | None = None
         self._updates: list[Update] = []  # the first of which are done, and others kept to be used again
         self._done = 0

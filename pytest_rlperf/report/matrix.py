@@ -18,7 +18,6 @@ _TEST = re.compile(
     r"(?:.*[./])?pytest_rlperf[./]suite[./](?P<of_libraries>libraries[./])?\w+(?:\.py)?::test_(?P<name>\w+)"
     r"(?:\[(?P<parameters>[\w-]+)\])?"
 )
-_COLUMNS = (_REFERENCE, "sb3", "torchrl", "tianshou", "rlox", "skrl", "envpool")
 _ROWS = {
     "vecenv_step_synthetic": ("vecenv_step", "synthetic × {}"),
     "vecenv_step": ("vecenv_step", "CartPole × {}"),
@@ -69,7 +68,7 @@ def render_matrix(outcomes: Sequence[Outcome], unmeasured: Mapping[str, str], *,
     shown = {library for (_, library), cell in cells.items() if cell.word != "skipped"}
     if not any(cell.items_per_s is not None for (_, library), cell in cells.items() if library != _REFERENCE):
         return ""
-    libraries = [*(name for name in _COLUMNS if name in shown), *sorted(shown.difference(_COLUMNS))]
+    libraries = sorted(shown, key=lambda name: (name != _REFERENCE, name))
     rows = sorted(dict.fromkeys(row for row, library in cells if library in shown), key=lambda row: row.place)
     table = make_table(
         [Column("work", "items/s", "left"), *(Column(f"library {library}", library) for library in libraries)],

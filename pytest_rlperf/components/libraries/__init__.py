@@ -1,1 +1,128 @@
-"""One thin adapter a library; each imports its own library and ``model``, and only when it is asked to."""
+"""The libraries whose components are measured as they are: a module of this folder each.
+
+A module has everything of its library: the adapters, and ``LIBRARY``, the table that says what they adapt, how steps of
+its environments are counted, and how the suite builds its components. It imports the library within functions alone, so
+that reading the tables loads none. To add a library, add a module here and a page to the documentation.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+from pytest_rlperf.components.samples import NO_SAMPLES, Samples
+
+if TYPE_CHECKING:
+    from pytest_rlperf.components.contracts import GaeCall, Roller, Sampler, Stepper, Updater
+
+Make = TypeVar("Make", bound=Callable[..., object])
+MakeStepper: TypeAlias = "Callable[[Any, int], Stepper]"
+MakeSampler: TypeAlias = "Callable[[Any, int], Sampler]"
+MakeGae: TypeAlias = "Callable[[Any, dict[str, Any], str], GaeCall]"
+MakeUpdater: TypeAlias = "Callable[[Any, int], Updater]"
+MakeRoller: TypeAlias = "Callable[[Any, int], Roller]"
+
+BASIS = "pytest-rlperf[rl]"
+"""What the suite needs for every library: gymnasium, for the environment, and PyTorch."""
+
+
+@dataclass(frozen=True)
+class Adapter(Generic[Make]):
+    """A class, method or function of a library, ``"module:Class.method"``, and the class that measures it."""
+
+    of: str
+    make: Make
+
+    def distance(self, value: object) -> int | None:
+        """Return how far the class of ``value`` is derived from this one, 0 for a function; None for another's value.
+
+        Only a library that is loaded can have made the value, so none is imported.
+        """
+        module, _, path = self.of.partition(":")
+        owner: Any = None
+        known: Any = sys.modules.get(module)
+        for name in path.split("."):
+            owner, known = known, getattr(known, name, None)
+        if known is None:
+            return None
+        if isinstance(value, MethodType) and isinstance(owner, type):
+            # A class of the user's may have a method of its own by that name.
+            fits = isinstance(value.__self__, owner) and value.__name__ == name
+            return _derivation(value.__self__, owner) if fits else None
+        if isinstance(known, type):
+            return _derivation(value, known) if isinstance(value, known) else None
+        return 0 if value is known else None
+
+
+class HolderAdapter(Adapter[Make]):
+    """Measures an object of the user's own by what it holds: an instance of the class, as an attribute or module."""
+
+    def distance(self, value: object) -> int | None:
+        """Return a distance beyond that of every class of ``value``; None where no attribute is an instance."""
+        held = getattr(value, "__dict__", {})
+        members = (*held.values(), *held.get("_modules", {}).values())
+        if all(super(HolderAdapter, self).distance(member) is None for member in members):
+            return None
+        return len(type(value).__mro__)
+
+
+def _derivation(value: object, base: type) -> int:
+    """Return the place of a base among the classes of an instance; behind all of them for a virtual base."""
+    classes = value.__class__.__mro__  # of a proxy those of its target
+    return classes.index(base) if base in classes else len(classes)
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library: its name in tables and test ids, the module to import, what pip installs, and what is known of it.
+
+    ``environments`` names the classes whose steps are counted, ``"module:Class.method"``.
+    """
+
+    name: str
+    module: str
+    requirement: str
+    vecenv: tuple[Adapter[MakeStepper], ...] = ()
+    replay: tuple[Adapter[MakeSampler], ...] = ()
+    gae: tuple[Adapter[MakeGae], ...] = ()
+    sac: tuple[Adapter[MakeUpdater], ...] = ()
+    ppo: tuple[Adapter[MakeRoller], ...] = ()
+    environments: tuple[str, ...] = ()
+    samples: Samples = NO_SAMPLES
+
+
+def libraries() -> tuple[Library, ...]:
+    """Return the tables of all modules on this package's path, in the order of their names."""
+    return _libraries(tuple(__path__))
+
+
+@cache
+def _libraries(path: tuple[str, ...]) -> tuple[Library, ...]:
+    names = sorted(module.name for module in iter_modules(path))
+    return tuple(import_module(f"{__name__}.{name}").LIBRARY for name in names)
+
+
+def adapter_for(table: Callable[[Library], tuple[Adapter[Make], ...]], value: object) -> Make | None:
+    """Return what makes the adapter of ``value``, by the nearest of its classes; None where no library has one.
+
+    ``table`` picks the component: ``lambda library: library.vecenv``.
+    """
+    distances = ((adapter, adapter.distance(value)) for library in libraries() for adapter in table(library))
+    fitting = [(distance, adapter) for adapter, distance in distances if distance is not None]
+    return min(fitting, key=lambda each: each[0])[1].make if fitting else None
+
+
+def libraries_known(table: Callable[[Library], tuple[Adapter[Make], ...]]) -> str:
+    """Return the libraries that have adapters for a component, as text."""
+    return ", ".join(library.module for library in libraries() if table(library))
+
+
+def environments() -> tuple[str, ...]:
+    """Return the classes of environments of all libraries, each with the method that is a step."""
+    return tuple(name for library in libraries() for name in library.environments)

@@ -1,18 +1,21 @@
-"""Stepping an EnvPool: all envs at once, or those that are ready first."""
+"""EnvPool's pools: all envs at once, or those that are ready first. It has no other component."""
 
 from __future__ import annotations
 
 import math
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from envpool import EnvPool
 
-from pytest_rlperf.components.arrays import check_observations
-from pytest_rlperf.components.stepping import ACTION, ACTIONS, ENV_STEP
+from pytest_rlperf.components.contracts import ACTION, ACTIONS, ENV_STEP, Stepper, check_observations
+from pytest_rlperf.components.libraries import Adapter, Library
+from pytest_rlperf.components.samples import Samples
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import hierarchical_timer
+
+if TYPE_CHECKING:
+    from envpool import EnvPool
 
 _FOLLOWED = 16  # calls in a check, or what all envs take to come back twice
 _ROUTING = ("env_id", "players.env_id")
@@ -20,7 +23,7 @@ _RECV = hierarchical_timer("recv")
 _SEND = hierarchical_timer("send")
 
 
-class EnvPoolStepper:
+class EnvPoolStepper(Stepper):
     """Steps a pool with actions drawn beforehand, and counts the steps that were no resets.
 
     The call after an episode's end resets that env and ignores its action. Where the pool's ``batch_size`` is smaller
@@ -38,7 +41,7 @@ class EnvPoolStepper:
         self._ended: dict[int, bool] = {}
 
     def check(self) -> None:
-        """Reset and follow each env for some calls; ComponentError says what is wrong."""
+        """Reset and follow each env for some calls; ComponentError names what is wrong."""
         __tracebackhide__ = True
         self._ended.clear()
         if self._is_async:
@@ -57,7 +60,7 @@ class EnvPoolStepper:
             self._step(actions)
 
     def count(self) -> float:
-        """Return the env steps since this was last asked, resets left out; of a check's, the last call's."""
+        """Return the env steps since the last count, resets left out; of a check's, those of its last call."""
         steps = sum(int(np.count_nonzero(stepped)) for stepped in self._stepped)
         self._stepped.clear()
         return float(steps)
@@ -76,14 +79,14 @@ class EnvPoolStepper:
         return received
 
     def _follow(self, received: Any) -> None:
-        """Check a batch, and that an env is reset when it was to be: at the start, and after each end."""
+        """Check a batch, and that an env is reset when it is due: at the start, and after each episode's end."""
         __tracebackhide__ = True
         env_id, stepped = _routing(received)
         rows = len(set(env_id.tolist()))
         if rows != self.num_envs:
             raise ComponentError(
-                f"the pool returned {rows} different envs, expected {self.num_envs}: is it fresh? One that is in use "
-                "has answers under way"
+                f"the pool returned {rows} different envs, expected {self.num_envs}: is it fresh? A pool in use still "
+                "has answers of earlier calls to return"
             )
         check_observations(received[0] if isinstance(received, tuple) else received, self.num_envs)
         for env, was_stepped, has_ended in zip(env_id.tolist(), stepped.tolist(), _ends(received), strict=True):
@@ -91,8 +94,8 @@ class EnvPoolStepper:
             if is_due == bool(was_stepped):
                 found, expected = ("a step", "its reset") if is_due else ("a reset", "a step")
                 raise ComponentError(
-                    f"env {env} returned {found}, expected {expected}: resets are counted as what follows an "
-                    "episode's end; a pool that is given must be fresh"
+                    f"env {env} returned {found}, expected {expected}: the call after an episode's end is counted as a "
+                    "reset, which fails for a pool that is not fresh"
                 )
             self._ended[env] = has_ended
 
@@ -129,3 +132,20 @@ def _ends(received: Any) -> list[bool]:
         ends = np.logical_or(received[2], received[3])
     flags: list[bool] = ends.tolist()
     return flags
+
+
+def _cartpoles(num_envs: int) -> Any:
+    """Return a pool of CartPoles of C++ that steps all envs at once, on one thread."""
+    import envpool
+
+    return envpool.make_gymnasium("CartPole-v1", num_envs=num_envs, num_threads=1)
+
+
+LIBRARY = Library(
+    name="envpool",
+    module="envpool",
+    requirement="envpool",
+    vecenv=(Adapter("envpool.python.envpool:EnvPoolMixin", EnvPoolStepper),),
+    environments=("envpool.python.envpool:EnvPoolMixin.step",),
+    samples=Samples(native_vecenv=_cartpoles),
+)

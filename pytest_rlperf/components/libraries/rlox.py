@@ -1,37 +1,54 @@
-"""rlox's vector envs, replay buffers and GAE."""
+"""rlox's vector envs, replay buffers, GAE, SAC updates and PPO rollouts."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import count, cycle
+from itertools import count
 from typing import Any
 
 import numpy as np
-import rlox
 
-from pytest_rlperf.components.arrays import check_device, check_observations, leaves
-from pytest_rlperf.components.stepping import ACTIONS, EveryEnvStepper
+from pytest_rlperf.components.arrays import leaves
+from pytest_rlperf.components.contracts import (
+    ACTIONS,
+    Cuts,
+    EveryEnvStepper,
+    GaeCall,
+    Roller,
+    Sampler,
+    Updater,
+    check_finite,
+    check_observations,
+    check_of_policy,
+    check_rows,
+)
+from pytest_rlperf.components.libraries import Adapter, Library
+from pytest_rlperf.components.samples import ACT_DIM, BATCH_SIZE, OBS_DIM, Samples, random_transitions
 from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.probes.attach import Undo, put, together
+from pytest_rlperf.probes.functions import replace_method
+from pytest_rlperf.timers import hierarchical_timer
 
 _CHECKED_STEPS = 256  # at most, until an episode has ended: Pendulum's are 200 steps long
+_POLICY = hierarchical_timer("policy")
+_ENV_STEP = hierarchical_timer("env_step")
+_STORE = hierarchical_timer("store")
+_GAE = hierarchical_timer("gae")
 
 
 class RloxStepper(EveryEnvStepper):
-    """Steps ``env`` with actions drawn beforehand: a VecEnv of Rust, a GymVecEnv, or a VecNormalize around one.
-
-    All of them reset within the step, so every call is a step of every env.
-    """
+    """Steps a VecEnv of Rust, a GymVecEnv, or a VecNormalize around one, all of which reset within the step."""
 
     def __init__(self, env: Any, seed: int) -> None:
-        self.env = env
         self._seed = seed
-        actions = cycle(_batches_of_actions(env.action_space, env.num_envs(), seed))
-        super().__init__(env.num_envs(), actions, env.step_all)
+        actions = _batches_of_actions(env.action_space, env.num_envs(), seed)
+        super().__init__(env, env.num_envs(), actions, env.step_all)
 
     def check(self) -> None:
-        """Reset, step until an episode ends, and check what comes back; ComponentError says what is wrong."""
+        """Reset, step until an episode ends, and check what comes back; ComponentError names what is wrong."""
         __tracebackhide__ = True
         self.env.reset_all(seed=self._seed)
         for _ in range(_CHECKED_STEPS):
@@ -43,18 +60,14 @@ class RloxStepper(EveryEnvStepper):
         """Check one step, and return whether an episode ended with it."""
         __tracebackhide__ = True
         check_observations(result["obs"], self.num_envs)
-        for name in ("rewards", "terminated", "truncated", "terminal_obs"):
-            shape = np.shape(result[name]) if name != "terminal_obs" else (len(result[name]),)
-            if shape != (self.num_envs,):
-                raise ComponentError(
-                    f"step_all() returned {name} of shape {shape}; {self.num_envs} envs have ({self.num_envs},)"
-                )
+        shapes = {name: np.shape(result[name]) for name in ("rewards", "terminated", "truncated")}
+        check_rows(self.num_envs, {**shapes, "terminal_obs": (len(result["terminal_obs"]),)})
         ended = np.flatnonzero(np.logical_or(result["terminated"], result["truncated"]))
         for index in ended:
             if result["terminal_obs"][index] is None:
                 raise ComponentError(
-                    f"env {index}'s episode ended, and step_all() gave no terminal_obs for it: it was not reset within "
-                    "the step, and the next one is none or goes on after the end"
+                    f"env {index}'s episode ended, and step_all() gave no terminal_obs for it: the env was not reset "
+                    "within the step, so the next call resets it or steps it past its end"
                 )
         return bool(ended.size)
 
@@ -75,7 +88,7 @@ def _batches_of_actions(space: Any, num_envs: int, seed: int) -> list[Any]:
     return [batch.tolist() if hasattr(space, "n") else batch for batch in batches]
 
 
-class RloxSampler:
+class RloxSampler(Sampler):
     """Draws from a replay buffer, with another seed each time: one seed is always the same batch."""
 
     def __init__(self, buffer: Any, batch_size: int) -> None:
@@ -86,11 +99,6 @@ class RloxSampler:
         """Draw a batch."""
         return self._sample(seed=next(self._seeds))
 
-    def shapes(self, batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield every array's shape."""
-        for path, array in leaves(batch):
-            yield path, tuple(array.shape)
-
 
 class RloxGpuSampler(RloxSampler):
     """Draws from a GPUReplayBuffer; batches it has prefetched are thrown away.
@@ -100,22 +108,13 @@ class RloxGpuSampler(RloxSampler):
 
     def __init__(self, buffer: Any, batch_size: int) -> None:
         super().__init__(buffer, batch_size)
-        self._device = buffer.device
+        self.device = buffer.device
         while buffer.prefetch_queue_size:
             self._sample(seed=0)
 
-    def shapes(self, batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield every tensor's shape; ComponentError where one is not on the buffer's device."""
-        __tracebackhide__ = True
-        for path, tensor in leaves(batch):
-            check_device(f"the batch's {path}", tensor, self._device)
-            yield path, tuple(tensor.shape)
 
-
-class RloxGae:
+class RloxGae(GaeCall):
     """Calls ``compute_gae`` of one env for each env in turn, on float64 rows made ready beforehand."""
-
-    is_normalised = False
 
     def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
         self._function = function
@@ -133,18 +132,22 @@ class RloxGae:
         return np.stack([advantages for advantages, _ in output], axis=1)
 
 
-class RloxBatchedGae:
+class RloxBatchedGae(GaeCall):
     """Calls ``compute_gae_batched``, or its variant of float32, on flat arrays that have one env after the other."""
 
-    is_normalised = False
-
     def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
+        import rlox
+
         dtype = np.float32 if function is rlox.compute_gae_batched_f32 else np.float64
         n_steps, _ = rollout["rewards"].shape
         arrays = [_env_major(rollout[name], dtype).ravel() for name in ("rewards", "values", "ends")]
         arguments = (*arrays, rollout["last_values"].astype(dtype), n_steps, rollout["gamma"], rollout["lam"])
-        self.call = partial(function, *arguments)
+        self._function = partial(function, *arguments)
         self._n_steps = n_steps
+
+    def call(self) -> Any:
+        """Compute advantages and returns."""
+        return self._function()
 
     def advantages(self, output: Any) -> Any:
         """Return the advantages."""
@@ -154,3 +157,211 @@ class RloxBatchedGae:
 def _env_major(array: Any, dtype: Any) -> Any:
     """Return a rollout's array of shape (n_steps, n_envs) with a contiguous row an env."""
     return np.ascontiguousarray(array.T, dtype=dtype)
+
+
+class RloxUpdater(Updater):
+    """Calls ``agent._update``, which is one gradient step; its argument is the seed to sample with."""
+
+    def __init__(self, agent: Any, batch_size: int) -> None:
+        if agent.batch_size != batch_size:
+            raise ComponentError(
+                f"the agent samples {agent.batch_size} transitions an update, not batch_size={batch_size}: "
+                f"SAC(…, batch_size={batch_size})"
+            )
+        if len(agent.buffer) < batch_size:
+            raise ComponentError(
+                f"the agent's buffer holds {len(agent.buffer)} transitions, too few for a batch of {batch_size}: "
+                "agent.buffer.push(…) or push_batch(…) more first"
+            )
+        self.owner: Any = agent
+        self.steps = 3 + bool(agent.auto_entropy)  # the actor, two critics, the temperature
+        self.batch_size = batch_size
+        self.buffers = (agent.buffer,)
+        self._seeds = count(random.getrandbits(31))
+
+    def update(self) -> object:
+        """Do one gradient step of every part."""
+        return self.owner._update(next(self._seeds))
+
+
+class RloxRoller(Roller):
+    """Calls the collector of a PPO with its policy; the first collect, the check's, resets the envs."""
+
+    def __init__(self, agent: Any, n_steps: int) -> None:
+        from rlox.collectors import RolloutCollector
+
+        if isinstance(agent, RolloutCollector):
+            raise ComponentError(
+                "rlox's RolloutCollector takes its policy with each call: give rlperf_ppo_collect the PPO that has "
+                "both, or a thunk: rlperf_ppo_collect(lambda: collector.collect(policy, n_steps), items=…)"
+            )
+        self.n_steps = n_steps
+        self.num_envs: int = agent.collector.n_envs
+        self.probes = (_RolloutPhases(agent),)
+        self._agent = agent
+
+    def collect(self) -> Any:
+        """Collect a rollout."""
+        return self._agent.collector.collect(self._agent.policy, n_steps=self.n_steps)
+
+    def check(self, rollout: Any) -> None:
+        """Check that the rollout is full, finite, and of the agent's policy; ComponentError names what is not."""
+        __tracebackhide__ = True
+        rows = self.n_steps * self.num_envs
+        for name, array in leaves(rollout):
+            if array.shape[0] != rows:
+                raise ComponentError(
+                    f"the rollout is not full: {name} has {array.shape[0]} rows, expected {rows}, {self.n_steps} steps "
+                    f"of {self.num_envs} envs"
+                )
+        check_finite(leaves(rollout))
+        policy = self._agent.policy
+        log_probs, _ = policy.get_logprob_and_entropy(rollout.obs, rollout.actions)
+        again = {"log_probs": log_probs, "values": policy.get_value(rollout.obs)}
+        check_of_policy({name: getattr(rollout, name) for name in again}, again)
+
+
+class _RolloutPhases(Cuts):
+    """Times the collector's calls of policy, envs and GAE, and as ``store`` what it does after envs and GAE.
+
+    Storing is making tensors, statistics, and stacking. A value that the policy computes in between is of an episode
+    that was cut off, or of the rollout's end: storing goes on after it.
+    """
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__()
+        self._agent = agent
+
+    def attach(self) -> Undo:
+        """Time them from now on."""
+        return together(self._replace())
+
+    def _replace(self) -> Iterator[Undo]:
+        import rlox
+
+        agent, collector = self._agent, self._agent.collector
+        yield replace_method(agent, collector, "collect", self.around(None))
+        for name in ("get_action_value", "get_action_and_logprob", "get_value"):
+            if hasattr(agent.policy, name):
+                around = self.around(_POLICY, resumes=name == "get_value")
+                yield replace_method(agent, agent.policy, name, around)
+        yield replace_method(collector, collector.env, "step_all", self.around(_ENV_STEP, _STORE))
+        yield put(rlox, "compute_gae_batched", self.around(_GAE, _STORE)(rlox.compute_gae_batched))
+
+
+# --------------------------------------------------------------------------- samples
+
+
+def _vecenv(num_envs: int) -> Any:
+    """Return a GymVecEnv without statistics of episodes, which others do not keep."""
+    from rlox import GymVecEnv
+
+    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
+
+    return GymVecEnv(SYNTHETIC_ID, num_envs, record_episode_stats=False)
+
+
+def _native_vecenv(num_envs: int) -> Any:
+    """Return a VecEnv of CartPole."""
+    _keep_to_one_thread()
+    from rlox import VecEnv
+
+    return VecEnv(num_envs, seed=0, env_id="CartPole-v1")
+
+
+def _replay(transitions: int) -> Any:
+    """Return a full buffer."""
+    return _filled(transitions)
+
+
+def _gae(n_steps: int, n_envs: int) -> Any:
+    """Return the function for many envs, in float32."""
+    _keep_to_one_thread()
+    from rlox import compute_gae_batched_f32
+
+    return compute_gae_batched_f32
+
+
+def _sac(transitions: int) -> Any:
+    """Return an agent."""
+    from rlox.algorithms import SAC
+
+    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
+
+    return SAC(SYNTHETIC_ID, buffer=_filled(transitions), batch_size=BATCH_SIZE, hidden=256)
+
+
+def _ppo(num_envs: int, n_steps: int) -> Any:
+    """Return an agent."""
+    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
+
+    return _ppo_in(SYNTHETIC_ID, num_envs, n_steps)
+
+
+def _native_ppo(num_envs: int, n_steps: int) -> Any:
+    """Return an agent in CartPole."""
+    return _ppo_in("CartPole-v1", num_envs, n_steps)
+
+
+def _ppo_in(env_id: str, num_envs: int, n_steps: int) -> Any:
+    _keep_to_one_thread()
+    from rlox.algorithms import PPO
+
+    return PPO(env_id, n_envs=num_envs, n_steps=n_steps)
+
+
+def _filled(count: int) -> Any:
+    _keep_to_one_thread()
+    from rlox import ReplayBuffer
+
+    buffer = ReplayBuffer(count, OBS_DIM, ACT_DIM)
+    obs, actions, rewards, next_obs, terminated = random_transitions(count)
+    ended = terminated.astype(np.uint8)
+    buffer.push_batch(obs.ravel(), next_obs.ravel(), actions.ravel(), rewards, ended, np.zeros_like(ended))
+    return buffer
+
+
+def _keep_to_one_thread() -> None:
+    """Have rlox start one thread, unless it has started its threads already."""
+    os.environ.setdefault("RAYON_NUM_THREADS", "1")
+
+
+LIBRARY = Library(
+    name="rlox",
+    module="rlox",
+    requirement="rlox",
+    vecenv=(
+        Adapter("rlox:VecEnv", RloxStepper),
+        Adapter("rlox:GymVecEnv", RloxStepper),
+        Adapter("rlox:VecNormalize", RloxStepper),
+    ),
+    replay=(
+        Adapter("rlox:ReplayBuffer", RloxSampler),
+        Adapter("rlox:PrioritizedReplayBuffer", RloxSampler),
+        Adapter("rlox:MmapReplayBuffer", RloxSampler),
+        Adapter("rlox:OfflineDatasetBuffer", RloxSampler),
+        Adapter("rlox:SequenceReplayBuffer", RloxSampler),
+        Adapter("rlox:HERBuffer", RloxSampler),
+        Adapter("rlox.gpu_buffer:GPUReplayBuffer", RloxGpuSampler),
+    ),
+    gae=(
+        Adapter("rlox:compute_gae", RloxGae),
+        Adapter("rlox:compute_gae_batched", RloxBatchedGae),
+        Adapter("rlox:compute_gae_batched_f32", RloxBatchedGae),
+    ),
+    sac=(Adapter("rlox.algorithms.sac:SAC", RloxUpdater),),
+    ppo=(
+        Adapter("rlox.algorithms.ppo:PPO", RloxRoller),
+        Adapter("rlox.collectors:RolloutCollector", RloxRoller),
+    ),
+    environments=("rlox.gym_vec_env:GymVecEnv.step_all", "rlox:VecEnv.step_all"),
+    samples=Samples(
+        vecenv=_vecenv,
+        native_vecenv=_native_vecenv,
+        replay=_replay,
+        gae=_gae,
+        sac=_sac,
+        ppo=_ppo,
+        native_ppo=_native_ppo,
+    ),
+)

@@ -1,44 +1,60 @@
-"""Stepping skrl's wrapped envs, of its PyTorch side."""
+"""skrl's wrapped envs, memories, GAE, SAC updates and PPO rollouts, of its PyTorch side."""
 
 from __future__ import annotations
 
-from itertools import cycle
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-import torch
-from skrl.envs.wrappers.torch import Wrapper
-from skrl.envs.wrappers.torch.gymnasium_envs import GymnasiumWrapper
-from skrl.utils.spaces.torch import flatten_tensorized_space, sample_space, tensorize_space
-
-from pytest_rlperf.components.arrays import check_device
-from pytest_rlperf.components.stepping import ACTION, ACTIONS, ENV_STEP
+from pytest_rlperf.components.arrays import check_device, to_numpy
+from pytest_rlperf.components.contracts import (
+    ACTION,
+    ACTIONS,
+    ENV_STEP,
+    RESET,
+    EveryEnvStepper,
+    GaeCall,
+    OwedResets,
+    Roller,
+    Sampler,
+    Updater,
+    autoreset_mode,
+    check_finite,
+    check_of_policy,
+    check_rows,
+)
+from pytest_rlperf.components.libraries import Adapter, Library
+from pytest_rlperf.components.samples import ACT_DIM, BATCH_SIZE, OBS_DIM, Samples, random_transitions
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import hierarchical_timer
 
+if TYPE_CHECKING:
+    from skrl.agents.torch.sac import SAC
+    from skrl.envs.wrappers.torch import Wrapper
+    from skrl.memories.torch import Memory
+    from skrl.trainers.torch import Trainer
+
 _CHECKED_STEPS = 256  # at most, until an episode has ended
-_RESET = hierarchical_timer("reset")
+_TOLERANCE = 1e-3  # of advantages that are normalised again
+_POLICY = hierarchical_timer("policy")
+_STORE = hierarchical_timer("store")
+_GAE = hierarchical_timer("gae")
 
 
-class SkrlStepper:
-    """Steps a wrapped env with actions drawn beforehand, and counts the steps that were no resets.
+class SkrlStepper(EveryEnvStepper):
+    """Steps a wrapped env, and leaves the calls that reset an env out of the count.
 
     A vector env resets itself; under gymnasium's NEXT_STEP that takes a call of its own, which is no step. A single env
     is reset as skrl's trainers do it, part of what stepping on takes.
     """
 
     def __init__(self, env: Wrapper, seed: int) -> None:
-        self.env = env
-        self.num_envs: int = env.num_envs
         self.mode = _autoreset_mode(env)
-        self._actions = cycle(_batches_of_actions(env, seed))
+        super().__init__(env, env.num_envs, _batches_of_actions(env, seed))
         if "_seed" in vars(env):
-            env._seed = seed  # which its first reset goes by; it can be told in no other way
-        self._calls = 0
-        self._ended: list[Any] = []
-        self._resets_due = 0
+            env._seed = seed  # which its first reset takes; there is no other way to seed it
 
     def check(self) -> None:
-        """Reset, step until an episode has ended and once more, and check; ComponentError says what is wrong."""
+        """Reset, step until an episode has ended and once more, and check; ComponentError names what is wrong."""
         __tracebackhide__ = True
         self.env.reset()
         before: Any = None
@@ -51,7 +67,7 @@ class SkrlStepper:
                 break
             before = over
         self._calls, self._ended = 0, []
-        self._resets_due = int(over.sum()) if self.mode == "NextStep" else 0
+        self._owed = OwedResets(int(over.sum()) if self.mode == "NextStep" else 0)
         self.call()
 
     def call(self) -> None:
@@ -64,22 +80,17 @@ class SkrlStepper:
         if self.mode == "NextStep":
             self._ended.append((terminated, truncated))
         if self.num_envs == 1 and (terminated.any() or truncated.any()):
-            with _RESET:
+            with RESET:
                 self.env.reset()
 
-    def count(self) -> float:
-        """Return the env steps since this was last asked, resets left out; of a check's, the last call's."""
-        calls, self._calls = self._calls, 0
-        # What ended with a call is reset by the next one, which may be another slice's.
-        due = [self._resets_due, *(int((terminated | truncated).sum()) for terminated, truncated in self._ended)]
-        self._ended.clear()
-        self._resets_due = due[-1]
-        return float(calls * self.num_envs - sum(due[:-1]))
+    def _n_ended(self, ended: tuple[Any, Any]) -> int:
+        terminated, truncated = ended
+        return int((terminated | truncated).sum())
 
     def _check_reset(self, before: Any, over: Any) -> None:
         """Check that no episode ended with the step that should have reset its env."""
         __tracebackhide__ = True
-        again = torch.nonzero((before & over).flatten()).flatten().tolist()
+        again = (before & over).flatten().nonzero().flatten().tolist()
         if again and self.mode == "NextStep":
             raise ComponentError(
                 f"env {again[0]}'s episode ended, and with the next step again, which should have reset it: does the "
@@ -90,17 +101,10 @@ class SkrlStepper:
         """Check one step, and return in which envs an episode ended."""
         __tracebackhide__ = True
         observations, rewards, terminated, truncated, _ = stepped
-        for name, tensor in (
-            ("observations", observations),
-            ("rewards", rewards),
-            ("terminated", terminated),
-            ("truncated", truncated),
-        ):
-            if tensor.shape[0] != self.num_envs or (name != "observations" and tensor.shape[1:] != (1,)):
-                raise ComponentError(
-                    f"step() returned {name} of shape {tuple(tensor.shape)}; {self.num_envs} envs have "
-                    f"({self.num_envs}, {'…' if name == 'observations' else 1})"
-                )
+        flags = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
+        check_rows(self.num_envs, {"observations": observations.shape}, observations.shape[1:])
+        check_rows(self.num_envs, {name: tensor.shape for name, tensor in flags.items()}, (1,))
+        for name, tensor in {"observations": observations, **flags}.items():
             check_device(f"step()'s {name}", tensor, self.env.device)
         return terminated | truncated
 
@@ -108,22 +112,26 @@ class SkrlStepper:
 def _autoreset_mode(env: Wrapper) -> str:
     """Return how a wrapped env resets: gymnasium's name for it, or "Explicit" for a single env."""
     __tracebackhide__ = True
+    from skrl.envs.wrappers.torch.gymnasium_envs import GymnasiumWrapper
+
     if not getattr(env, "_vectorized", env.num_envs > 1):
         return "Explicit"
     if not isinstance(env, GymnasiumWrapper):
         return "SameStep"  # simulators of many envs do it so, and gymnasium's predecessor
-    mode = (env.metadata or {}).get("autoreset_mode")
-    name = "NextStep" if mode is None else str(getattr(mode, "value", mode))
-    if name == "Disabled":
+    mode = autoreset_mode(env) or "NextStep"
+    if mode == "Disabled":
         raise ComponentError(
             "the vector env does not reset itself (autoreset_mode=DISABLED), and skrl's wrapper resets it but once: "
             "after their first episodes its envs do not go on. Make it with NEXT_STEP or SAME_STEP"
         )
-    return name
+    return mode
 
 
 def _batches_of_actions(env: Wrapper, seed: int) -> list[Any]:
     """Return actions as an agent gives them: on the env's device, a row an env."""
+    import torch
+    from skrl.utils.spaces.torch import flatten_tensorized_space, sample_space, tensorize_space
+
     space = env.action_space
     state = torch.random.get_rng_state()
     batches = []
@@ -133,3 +141,346 @@ def _batches_of_actions(env: Wrapper, seed: int) -> list[Any]:
         batches.append(flatten_tensorized_space(tensorize_space(space, sample, device=env.device)))
     torch.random.set_rng_state(state)
     return batches
+
+
+class SkrlSampler(Sampler):
+    """Draws one batch of all that a memory has tensors for."""
+
+    def __init__(self, memory: Memory, batch_size: int) -> None:
+        if not len(memory):
+            raise ComponentError("the memory is empty: memory.add_samples(…) first")
+        self.device = memory.device
+        self._memory = memory
+        self._batch_size = batch_size
+        self._names = memory.get_tensor_names()
+
+    def draw(self) -> Any:
+        """Draw a batch."""
+        return self._memory.sample(self._names, batch_size=self._batch_size)
+
+    def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
+        """Return the tensors by the memory's names."""
+        return zip(self._names, batch[0], strict=True)
+
+
+class SkrlGae(GaeCall):
+    """Calls an agent module's ``compute_gae`` on tensors of shape (n_steps, n_envs, 1), whatever the ``backend``.
+
+    It returns normalised advantages. They are compared with its returns less the values, and those with the reference.
+    """
+
+    def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
+        import torch
+
+        rewards, values, ends = (
+            torch.from_numpy(rollout[name]).unsqueeze(-1) for name in ("rewards", "values", "ends")
+        )
+        self._function = function
+        self._arguments = {
+            "rewards": rewards,
+            "values": values,
+            "terminated": ends.bool(),
+            "truncated": torch.zeros_like(ends, dtype=torch.bool),
+            "last_values": torch.from_numpy(rollout["last_values"]).unsqueeze(-1),
+            "discount_factor": rollout["gamma"],
+            "lambda_coefficient": rollout["lam"],
+        }
+
+    def call(self) -> Any:
+        """Compute returns and advantages."""
+        return self._function(**self._arguments)
+
+    def advantages(self, output: Any) -> Any:
+        """Return the advantages as they were before they were normalised."""
+        __tracebackhide__ = True
+        returns, normalised = output
+        advantages = returns - self._arguments["values"]
+        expected = (advantages - advantages.mean()) / advantages.std()
+        if normalised.shape != expected.shape or not normalised.allclose(expected, atol=_TOLERANCE):
+            raise ComponentError(
+                "the advantages are not those of the returns, normalised: their mean and deviation are "
+                f"{normalised.mean():.3g} and {normalised.std():.3g}, expected 0 and 1"
+            )
+        return to_numpy(advantages).squeeze(-1)
+
+
+class SkrlUpdater(Updater):
+    """Calls ``agent.update`` of one gradient step, with the models in training mode as the agent itself has it.
+
+    Models that are made with their first input are made before anything is timed, by an update.
+    """
+
+    def __init__(self, agent: SAC, batch_size: int) -> None:
+        from torch.nn.parameter import is_lazy
+
+        cfg = agent.cfg
+        if (cfg.batch_size, cfg.gradient_steps) != (batch_size, 1):
+            raise ComponentError(
+                f"the agent's update is {cfg.gradient_steps} gradient steps of batch size {cfg.batch_size}, expected "
+                f"one of {batch_size}: SAC(…, cfg={{'batch_size': {batch_size}, 'gradient_steps': 1}})"
+            )
+        if not hasattr(agent, "_tensors_names") or not len(agent.memory):
+            raise ComponentError(
+                "the agent has nothing to update from: call agent.init(), and agent.memory.add_samples(…) first"
+            )
+        self.owner: SAC = agent
+        self.steps = 2 + bool(cfg.learn_entropy)  # the policy, both critics as one, the temperature
+        self.batch_size = batch_size
+        self.buffers = (agent.memory,)
+        self.device = agent.device
+        self._times = {"timestep": cfg.learning_starts, "timesteps": cfg.learning_starts + 1}
+        agent.enable_models_training_mode(True)
+        if any(is_lazy(parameter) for model in agent.models.values() for parameter in model.parameters()):
+            self.update()
+
+    def update(self) -> None:
+        """Do one gradient step of every part."""
+        self.owner.update(**self._times)
+
+
+class SkrlRoller(Roller):
+    """Collects as skrl's trainers do, a step at a time: act, step, record; then GAE, with which its update begins.
+
+    The trainer has the agent and the env. The env is reset once, here. Rows that gymnasium's NEXT_STEP
+    spends on resets are stored like others, and are no env steps.
+    """
+
+    def __init__(self, trainer: Trainer, n_steps: int) -> None:
+        import torch
+        from skrl.agents.torch.ppo import PPO, ppo
+
+        agent = trainer.agents
+        if not isinstance(agent, PPO):
+            raise ComponentError(f"the trainer trains {type(agent).__qualname__}, expected one PPO agent")
+        sizes = {"cfg.rollouts": agent.cfg.rollouts, "memory.memory_size": agent.memory.memory_size}
+        for name, size in sizes.items():
+            if size != n_steps:
+                raise ComponentError(f"the agent's {name} is {size}, expected {n_steps}, the n_steps of a rollout")
+        self.n_steps = n_steps
+        self.num_envs: int = trainer.env.num_envs
+        self.setup = agent.tracking_data.clear if agent.write_interval > 0 else None
+        self._agent = agent
+        self._env = trainer.env
+        self._timesteps = trainer.cfg.timesteps
+        self._torch = torch  # imported once, not within what is timed
+        self._ppo = ppo
+        self._owed = OwedResets() if _autoreset_mode(trainer.env) == "NextStep" else None
+        agent.enable_training_mode(True)  # or it records nothing
+        agent.memory.reset()
+        for tensor in agent.memory.tensors.values():
+            if tensor.is_floating_point():
+                tensor.fill_(torch.nan)  # as where nothing was recorded yet, which a check then sees
+        self._observations, _ = trainer.env.reset()
+        self._states = trainer.env.state()
+
+    def collect(self) -> Any:
+        """Collect a rollout into the agent's memory, and compute its advantages."""
+        for timestep in range(self.n_steps):
+            with self._torch.no_grad():
+                self._step({"timestep": timestep, "timesteps": self._timesteps})
+        with _GAE, self._torch.no_grad():
+            self._compute_gae()
+        return self._agent.memory
+
+    def check(self, rollout: Any) -> None:
+        """Check that the rollout is full, finite, and of the agent's policy; ComponentError names what is not."""
+        __tracebackhide__ = True
+        memory = rollout
+        if not memory.filled or memory.memory_index or memory.env_index:
+            stored = memory.memory_index * self.num_envs + memory.env_index
+            raise ComponentError(
+                f"the rollout is not full: {stored} transitions were recorded beyond the last full memory, expected "
+                f"{self.n_steps} steps of {self.num_envs} envs each time"
+            )
+        check_finite(memory.tensors.items())
+        for name, tensor in memory.tensors.items():
+            check_device(f"the rollout's {name}", tensor, self._agent.device)
+        check_of_policy({"log_probs": memory.tensors_view["log_prob"]}, {"log_probs": self._log_probs(memory)})
+
+    def env_steps(self, rollout: Any) -> float:
+        """Return how many env steps the rollout has, less the rows that were resets."""
+        rows = self.n_steps * self.num_envs
+        if self._owed is None:
+            return float(rows)
+        ended = rollout.tensors["terminated"] | rollout.tensors["truncated"]
+        return float(rows - self._owed.spent([int(row.sum()) for row in ended]))
+
+    def _step(self, times: dict[str, int]) -> None:
+        """Act, step and record once."""
+        agent, env = self._agent, self._env
+        agent.pre_interaction(**times)
+        with _POLICY:
+            actions, _ = agent.act(self._observations, self._states, **times)
+        with ENV_STEP:
+            observations, rewards, terminated, truncated, infos = env.step(actions)
+            states = env.state()
+        with _STORE:
+            agent.record_transition(
+                observations=self._observations,
+                states=self._states,
+                actions=actions,
+                rewards=rewards,
+                next_observations=observations,
+                next_states=states,
+                terminated=terminated,
+                truncated=truncated,
+                infos=infos,
+                **times,
+            )
+        if self.num_envs == 1 and (terminated.any() or truncated.any()):
+            with RESET:
+                observations, _ = env.reset()
+                states = env.state()
+        self._observations, self._states = observations, states
+
+    def _compute_gae(self) -> None:
+        """Do what an update does before its epochs."""
+        agent, memory, config = self._agent, self._agent.memory, self._agent.cfg
+        with self._torch.autocast(device_type=agent.device.type, enabled=config.mixed_precision):
+            last_values, _ = agent.value.act(self._inputs(self._observations, self._states), role="value")
+            last_values = agent._value_preprocessor(last_values, inverse=True)
+        values = memory.get_tensor_by_name("values")
+        returns, advantages = self._ppo.compute_gae(
+            **{name: memory.get_tensor_by_name(name) for name in ("rewards", "terminated", "truncated")},
+            values=values,
+            last_values=last_values,
+            discount_factor=config.discount_factor,
+            lambda_coefficient=config.gae_lambda,
+            time_limit_bootstrap=config.time_limit_bootstrap,
+        )
+        memory.set_tensor_by_name("values", agent._value_preprocessor(values, train=True))
+        memory.set_tensor_by_name("returns", agent._value_preprocessor(returns, train=True))
+        memory.set_tensor_by_name("advantages", advantages)
+
+    def _inputs(self, observations: Any, states: Any) -> dict[str, Any]:
+        """Return what an agent's models are given."""
+        agent = self._agent
+        return {
+            "observations": agent._observation_preprocessor(observations),
+            "states": agent._state_preprocessor(states),
+        }
+
+    def _log_probs(self, memory: Any) -> Any:
+        """Return the agent's policy's log-probabilities of the recorded actions, as an update does."""
+        recorded = memory.tensors_view
+        inputs = self._inputs(recorded["observations"], recorded.get("states"))
+        with self._torch.no_grad():
+            _, outputs = self._agent.policy.act({**inputs, "taken_actions": recorded["actions"]}, role="policy")
+        return outputs["log_prob"]
+
+
+# --------------------------------------------------------------------------- samples
+
+
+_NO_FILES = {"write_interval": 0, "checkpoint_interval": 0}
+_SIZES = {"observations": OBS_DIM, "actions": ACT_DIM, "rewards": 1, "next_observations": OBS_DIM, "terminated": 1}
+
+
+def _vecenv(num_envs: int) -> Any:
+    """Return gymnasium's SyncVectorEnv in skrl's wrapper, which makes tensors of all it returns."""
+    from skrl.envs.wrappers.torch import wrap_env
+
+    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID, make_vec_env
+
+    return wrap_env(make_vec_env(SYNTHETIC_ID, num_envs), wrapper="gymnasium", verbose=False)
+
+
+def _replay(transitions: int) -> Any:
+    """Return a full memory."""
+    memory = _memory(transitions)
+    for name, size in _SIZES.items():
+        memory.create_tensor(name=name, size=size)
+    _fill(memory)
+    return memory
+
+
+def _gae(n_steps: int, n_envs: int) -> Any:
+    """Return PPO's function, which also normalises the advantages."""
+    from skrl.agents.torch.ppo.ppo import compute_gae
+
+    return compute_gae
+
+
+def _sac(transitions: int) -> Any:
+    """Return an agent, made of skrl's model instantiators."""
+    from skrl.agents.torch.sac import SAC
+    from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model
+
+    spaces, models = _spaces(), {}
+    both = _layers("concatenate([OBSERVATIONS, ACTIONS])", 256, "relu")
+    for name in ("critic_1", "critic_2", "target_critic_1", "target_critic_2"):
+        models[name] = deterministic_model(**spaces, network=both, output="ONE")
+    policy = _layers("OBSERVATIONS", 256, "relu")
+    models["policy"] = gaussian_model(**spaces, network=policy, output="ACTIONS", clip_actions=True)
+    cfg = {"batch_size": BATCH_SIZE, "experiment": _NO_FILES}
+    agent = SAC(models=models, memory=_memory(transitions), cfg=cfg, **spaces)
+    agent.init()
+    _fill(agent.memory)
+    return agent
+
+
+def _ppo(num_envs: int, n_steps: int) -> Any:
+    """Return a trainer of an agent, made of skrl's model instantiators, that writes nothing."""
+    from skrl.agents.torch.ppo import PPO
+    from skrl.memories.torch import RandomMemory
+    from skrl.trainers.torch import SequentialTrainer
+    from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model
+
+    spaces = _spaces()
+    layers = _layers("OBSERVATIONS", 64, "tanh")
+    agent = PPO(
+        models={
+            "policy": gaussian_model(**spaces, network=layers, output="ACTIONS", clip_actions=True),
+            "value": deterministic_model(**spaces, network=layers, output="ONE"),
+        },
+        memory=RandomMemory(memory_size=n_steps, num_envs=num_envs, device="cpu"),
+        cfg={"rollouts": n_steps, "experiment": _NO_FILES},
+        **spaces,
+    )
+    cfg = {"headless": True, "close_environment_at_exit": False}
+    return SequentialTrainer(env=_vecenv(num_envs), agents=agent, cfg=cfg)
+
+
+def _spaces() -> dict[str, Any]:
+    from gymnasium.spaces import Box
+
+    return {
+        "observation_space": Box(-1.0, 1.0, (OBS_DIM,)),
+        "action_space": Box(-1.0, 1.0, (ACT_DIM,)),
+        "device": "cpu",
+    }
+
+
+def _layers(given: str, width: int, activation: str) -> list[dict[str, Any]]:
+    """Return a network of two hidden layers, as model instantiators take it."""
+    return [{"name": "net", "input": given, "layers": [width, width], "activations": activation}]
+
+
+def _memory(count: int) -> Any:
+    from skrl.memories.torch import RandomMemory
+
+    return RandomMemory(memory_size=count, num_envs=1, device="cpu")
+
+
+def _fill(memory: Any) -> None:
+    import torch
+
+    tensors = [torch.from_numpy(array) for array in random_transitions(memory.memory_size)]
+    columns = [tensor.unsqueeze(-1) if tensor.ndim == 1 else tensor for tensor in tensors]
+    memory.add_samples(**dict(zip(_SIZES, columns, strict=True)))
+
+
+LIBRARY = Library(
+    name="skrl",
+    module="skrl",
+    requirement="skrl[torch]",
+    vecenv=(Adapter("skrl.envs.wrappers.torch:Wrapper", SkrlStepper),),
+    replay=(Adapter("skrl.memories.torch:Memory", SkrlSampler),),
+    gae=tuple(
+        Adapter(f"skrl.agents.torch.{agent}.{agent}:compute_gae", SkrlGae)
+        for agent in ("ppo", "a2c", "rpo", "trpo", "amp")
+    ),
+    sac=(Adapter("skrl.agents.torch.sac:SAC", SkrlUpdater),),
+    ppo=(Adapter("skrl.trainers.torch:Trainer", SkrlRoller),),
+    samples=Samples(vecenv=_vecenv, replay=_replay, gae=_gae, sac=_sac, ppo=_ppo),
+)

@@ -1,54 +1,80 @@
-"""Stepping a Stable-Baselines3 VecEnv."""
+"""Stable-Baselines3's vector envs, replay buffers, GAE, SAC updates and PPO rollouts."""
 
 from __future__ import annotations
 
-from itertools import cycle
-from typing import Any
+import copy
+import math
+from collections.abc import Mapping
+from functools import partial
+from types import MethodType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from stable_baselines3.common.vec_env import VecEnv
 
-from pytest_rlperf.components.arrays import check_observations
-from pytest_rlperf.components.stepping import ACTIONS, EveryEnvStepper
+from pytest_rlperf.components.contracts import (
+    ACTIONS,
+    EveryEnvStepper,
+    GaeCall,
+    Roller,
+    Sampler,
+    Updater,
+    check_finite,
+    check_observations,
+    check_of_policy,
+    check_rows,
+)
+from pytest_rlperf.components.libraries import Adapter, Library
+from pytest_rlperf.components.samples import BATCH_SIZE, Samples, random_transitions
 from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.probes import probes_for
 
-_CHECKED_STEPS = 100  # at most, in wait for an episode to end
+if TYPE_CHECKING:
+    from stable_baselines3 import PPO, SAC
+    from stable_baselines3.common.base_class import BaseAlgorithm
+    from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
+    from stable_baselines3.common.vec_env import VecEnv
+
+_CHECKED_STEPS = 100  # at most, until an episode ends
+_BATCHES_AT_LEAST = 4  # that an agent's empty buffer is filled with
+_ROWS_JUDGED = 1024  # of a rollout, by the agent's policy
+_TOLERANCE = 1e-3  # of advantages that are computed again
+_COLLECT_PHASES = {
+    "policy": [
+        "policy.forward",
+        "policy.predict_values",
+        "stable_baselines3.common.on_policy_algorithm:obs_as_tensor",
+    ],
+    "env_step": "env.step",
+    "store": ["rollout_buffer.add", "rollout_buffer.reset", "_update_info_buffer"],
+    "gae": "rollout_buffer.compute_returns_and_advantage",
+}
 
 
-class StableBaselines3Stepper(EveryEnvStepper):
-    """Steps ``env`` with actions drawn beforehand; a VecEnv resets within the step, so every call is a step."""
+class VecEnvStepper(EveryEnvStepper):
+    """Steps a VecEnv, which resets within the step."""
 
     def __init__(self, env: VecEnv, seed: int) -> None:
-        self.env = env
         self._seed = seed
         env.action_space.seed(seed)
         actions = [np.stack([env.action_space.sample() for _ in range(env.num_envs)]) for _ in range(ACTIONS)]
-        super().__init__(env.num_envs, cycle(actions), env.step)
+        super().__init__(env, env.num_envs, actions)
 
     def check(self) -> None:
-        """Reset, step until an episode has ended, and check what comes back; ComponentError says what is wrong."""
+        """Reset, step until an episode has ended, and check what comes back; ComponentError names what is wrong."""
         __tracebackhide__ = True
         self.env.seed(self._seed)
         self.env.reset()
         for _ in range(_CHECKED_STEPS):
-            results: tuple[Any, ...] = self.env.step(next(self._actions))
-            self._check_shapes(*results)
-            if self._has_reset(*results[2:]):
+            obs, rewards, dones, infos = self.env.step(next(self._actions))
+            check_observations(obs, self.num_envs)
+            shapes = {"rewards": np.shape(rewards), "dones": np.shape(dones), "infos": (len(infos),)}
+            check_rows(self.num_envs, shapes)
+            if self._has_reset(dones, infos):
                 break
         self._calls = 1
 
-    def _check_shapes(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> None:
-        __tracebackhide__ = True
-        check_observations(obs, self.num_envs)
-        for name, shape in (("rewards", np.shape(rewards)), ("dones", np.shape(dones)), ("infos", (len(infos),))):
-            if shape != (self.num_envs,):
-                raise ComponentError(
-                    f"step() returned {name} of shape {shape}; a VecEnv of {self.num_envs} envs returns "
-                    f"({self.num_envs},)"
-                )
-
     def _has_reset(self, dones: Any, infos: Any) -> bool:
-        """Whether an env has ended an episode and, as it has to, was reset within the step."""
+        """Whether an env has ended an episode; ComponentError where it was not reset within the step."""
         __tracebackhide__ = True
         ended = np.flatnonzero(dones)
         for index in ended:
@@ -58,3 +84,256 @@ class StableBaselines3Stepper(EveryEnvStepper):
                     "that ends an episode, and keeps its last observation there"
                 )
         return bool(ended.size)
+
+
+class ReplaySampler(Sampler):
+    """Draws from a replay buffer that is not empty."""
+
+    def __init__(self, buffer: ReplayBuffer, batch_size: int) -> None:
+        if buffer.size() == 0:
+            raise ComponentError(f"the {type(buffer).__qualname__} is empty: buffer.add(…) transitions first")
+        self.device = buffer.device
+        self._buffer = buffer
+        self._batch_size = batch_size
+
+    def draw(self) -> Any:
+        """Draw a batch."""
+        return self._buffer.sample(self._batch_size)
+
+
+class RolloutGae(GaeCall):
+    """Calls ``compute_returns_and_advantage`` of a copy of the buffer that has the rollout's size and discounts.
+
+    ``given`` is a RolloutBuffer or that method of one, which is left as it is. The method takes tensors and NumPy
+    arrays whatever the ``backend``.
+    """
+
+    def __init__(self, given: Any, rollout: Mapping[str, Any], backend: str) -> None:
+        from stable_baselines3.common.buffers import RolloutBuffer
+
+        buffer = given.__self__ if isinstance(given, MethodType) else given
+        if not isinstance(buffer, RolloutBuffer):
+            raise ComponentError(
+                "rlperf_gae needs a RolloutBuffer, or that method of one: the method of the class has no data"
+            )
+        self._buffer = copy.copy(buffer)
+        self._buffer.buffer_size, self._buffer.n_envs = rollout["rewards"].shape
+        self._buffer.gamma, self._buffer.gae_lambda = rollout["gamma"], rollout["lam"]
+        self._buffer.reset()  # which makes arrays of its own
+        for name in ("rewards", "values", "episode_starts"):
+            getattr(self._buffer, name)[:] = rollout[name]
+        self._buffer.pos, self._buffer.full = self._buffer.buffer_size, True
+        self._last_values = self._buffer.to_torch(rollout["last_values"][:, None])
+        self._last_dones = rollout["last_dones"].astype(bool)
+
+    def call(self) -> None:
+        """Compute advantages and returns, into the buffer."""
+        self._buffer.compute_returns_and_advantage(self._last_values, self._last_dones)
+
+    def advantages(self, output: None) -> Any:
+        """Return the advantages."""
+        return self._buffer.advantages
+
+
+class SacUpdater(Updater):
+    """Calls ``agent.train(1, batch_size)``: with the learning rates' schedule before the step, and records after it.
+
+    An agent without a logger gets one that writes nowhere. An empty replay buffer is filled by ``agent.learn``, with
+    random actions and no update.
+    """
+
+    def __init__(self, agent: SAC, batch_size: int) -> None:
+        self.owner: SAC = agent
+        self.steps = 2 if agent.ent_coef_optimizer is None else 3
+        self.batch_size = batch_size
+        _have_logger(agent)
+        if agent.replay_buffer is None or agent.replay_buffer.size() == 0:
+            _fill_by_learning(agent, _BATCHES_AT_LEAST * batch_size)
+        self.buffers = (agent.replay_buffer,)
+        self.device = agent.device
+        progress = agent._current_progress_remaining
+        if agent.lr_schedule(progress) == 0:
+            raise ComponentError(
+                f"the learning rate is 0 at progress_remaining={progress:g}: give an agent that has not come to the "
+                "end of its schedule"
+            )
+
+    def update(self) -> None:
+        """Do one gradient step of every part."""
+        self.owner.train(1, self.batch_size)
+
+
+class PpoRoller(Roller):
+    """Calls ``agent.collect_rollouts`` with its env, its rollout buffer and no callback of the user's.
+
+    ``collect_rollouts`` empties the buffer itself. The env is reset once, here, unless the agent has learnt in it.
+    """
+
+    def __init__(self, agent: PPO, n_steps: int) -> None:
+        if agent.env is None:
+            raise ComponentError("the agent has no env to collect from: agent.set_env(env)")
+        if n_steps != agent.n_steps:
+            raise ComponentError(
+                f"the agent's rollouts are of {agent.n_steps} steps, not {n_steps}: PPO(…, n_steps={n_steps}), or "
+                f"rlperf_ppo_collect(agent, n_steps={agent.n_steps})"
+            )
+        self.n_steps = n_steps
+        self.num_envs: int = agent.n_envs
+        self._agent = agent
+        self._env = agent.env
+        self._is_complete = False
+        _have_logger(agent)
+        _, self._callback = agent._setup_learn(n_steps * agent.n_envs, reset_num_timesteps=False)
+        callback = probes_for({"callback": ["update_locals", "on_step"]}, self._callback)
+        self.probes = (*probes_for(_COLLECT_PHASES, agent), *callback)
+
+    def collect(self) -> RolloutBuffer:
+        """Collect a rollout into the agent's buffer."""
+        buffer = self._agent.rollout_buffer
+        self._is_complete = self._agent.collect_rollouts(self._env, self._callback, buffer, self.n_steps)
+        return buffer
+
+    def check(self, rollout: RolloutBuffer) -> None:
+        """Check that the rollout is full, finite, and of the agent's policy; ComponentError names what is not."""
+        __tracebackhide__ = True
+        if not (self._is_complete and rollout.full and rollout.pos == self.n_steps):
+            raise ComponentError(
+                f"the rollout is not full: collect_rollouts stored {rollout.pos} steps, expected {self.n_steps}"
+            )
+        names = ("rewards", "values", "log_probs", "advantages", "returns")
+        check_finite((name, getattr(rollout, name)) for name in names)
+        self._check_policy(rollout)
+        _check_advantages(rollout)
+
+    def env_steps(self, rollout: RolloutBuffer) -> float:
+        """Return how many env steps the rollout has: a VecEnv resets within the step, so every row is one."""
+        return float(rollout.pos * rollout.n_envs)
+
+    def _check_policy(self, rollout: RolloutBuffer) -> None:
+        """Have the agent's policy compute the values and log-probabilities of some stored rows, as an update does."""
+        __tracebackhide__ = True
+        import torch
+
+        policy = self._agent.policy
+        total = rollout.pos * rollout.n_envs
+        rows = np.unique(np.linspace(0, total - 1, min(total, _ROWS_JUDGED)).astype(int))
+        stored = {
+            name: _flat(getattr(rollout, name), rows) for name in ("observations", "actions", "log_probs", "values")
+        }
+        observations, _ = policy.obs_to_tensor(stored.pop("observations"))
+        actions = torch.as_tensor(stored.pop("actions"), dtype=torch.float32, device=self._agent.device)
+        if policy.action_space.shape == ():
+            actions = actions.long().flatten()
+        with torch.no_grad():
+            values, log_probs, _ = policy.evaluate_actions(observations, actions)
+        check_of_policy(stored, {"log_probs": log_probs, "values": values})
+
+
+def _check_advantages(rollout: RolloutBuffer) -> None:
+    """Check advantages by GAE's recurrence, over all steps but the last, whose next value is not stored."""
+    __tracebackhide__ = True
+    going_on = 1.0 - rollout.episode_starts[1:]
+    deltas = rollout.rewards[:-1] + rollout.gamma * going_on * rollout.values[1:] - rollout.values[:-1]
+    expected = deltas + rollout.gamma * rollout.gae_lambda * going_on * rollout.advantages[1:]
+    scale = max(1.0, float(np.abs(rollout.advantages).max()))
+    if not np.allclose(rollout.advantages[:-1], expected, atol=_TOLERANCE * scale):
+        raise ComponentError("the rollout's advantages are not GAE of its rewards and values: were they computed?")
+
+
+def _flat(array: Any, rows: Any) -> Any:
+    """Return some rows of an array of shape (n_steps, n_envs, …), counted env by env; of a dictionary, each."""
+    from stable_baselines3.common.buffers import RolloutBuffer
+
+    if isinstance(array, Mapping):
+        return {key: _flat(value, rows) for key, value in array.items()}
+    return RolloutBuffer.swap_and_flatten(array)[rows]
+
+
+def _have_logger(agent: BaseAlgorithm) -> None:
+    """Give an agent that has not learnt yet a logger that writes nowhere: an update records with it."""
+    if getattr(agent, "_logger", None) is None:
+        from stable_baselines3.common.logger import Logger
+
+        agent.set_logger(Logger(folder=None, output_formats=[]))
+
+
+def _fill_by_learning(agent: SAC, transitions: int) -> None:
+    """Fill an agent's buffer from its env, by random actions; its schedules stay where they were."""
+    if agent.env is None:
+        raise ComponentError("the agent's replay buffer is empty, and it has no env to fill it: agent.set_env(env)")
+    before = agent.learning_starts, agent._current_progress_remaining
+    agent.learning_starts = math.inf  # type: ignore[assignment]  # until then it takes random actions
+    try:
+        agent.learn(transitions, log_interval=None)  # type: ignore[arg-type]
+    finally:
+        agent.learning_starts, agent._current_progress_remaining = before
+
+
+# --------------------------------------------------------------------------- samples
+
+
+def _vecenv(num_envs: int) -> Any:
+    """Return a DummyVecEnv."""
+    import gymnasium
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
+
+    return DummyVecEnv([partial(gymnasium.make, SYNTHETIC_ID)] * num_envs)
+
+
+def _replay(transitions: int) -> Any:
+    """Return a buffer of one env."""
+    from stable_baselines3.common.buffers import ReplayBuffer
+
+    env = _vecenv(1)
+    buffer = ReplayBuffer(transitions, env.observation_space, env.action_space, device="cpu")
+    _fill(buffer, transitions)
+    return buffer
+
+
+def _gae(n_steps: int, n_envs: int) -> Any:
+    """Return a rollout buffer, of which a copy with the rollout is measured."""
+    from stable_baselines3.common.buffers import RolloutBuffer
+
+    env = _vecenv(1)
+    return RolloutBuffer(n_steps, env.observation_space, env.action_space, device="cpu", n_envs=n_envs)
+
+
+def _sac(transitions: int) -> Any:
+    """Return an agent, its networks as they are by default."""
+    from stable_baselines3 import SAC
+
+    agent = SAC("MlpPolicy", _vecenv(1), buffer_size=transitions, batch_size=BATCH_SIZE, device="cpu")
+    _fill(agent.replay_buffer, transitions)
+    return agent
+
+
+def _ppo(num_envs: int, n_steps: int) -> Any:
+    """Return an agent, its networks as they are by default."""
+    from stable_baselines3 import PPO
+
+    return PPO("MlpPolicy", _vecenv(num_envs), n_steps=n_steps, batch_size=BATCH_SIZE, device="cpu")
+
+
+def _fill(buffer: Any, count: int) -> None:
+    """Add transitions one by one: a buffer of one env takes no more."""
+    for obs, action, reward, next_obs, terminated in zip(*random_transitions(count), strict=True):
+        buffer.add(obs[None], next_obs[None], action[None], reward[None], terminated[None], [{}])
+
+
+LIBRARY = Library(
+    name="sb3",
+    module="stable_baselines3",
+    requirement="stable-baselines3",
+    vecenv=(Adapter("stable_baselines3.common.vec_env:VecEnv", VecEnvStepper),),
+    replay=(Adapter("stable_baselines3.common.buffers:ReplayBuffer", ReplaySampler),),
+    gae=(
+        Adapter("stable_baselines3.common.buffers:RolloutBuffer", RolloutGae),
+        Adapter("stable_baselines3.common.buffers:RolloutBuffer.compute_returns_and_advantage", RolloutGae),
+    ),
+    sac=(Adapter("stable_baselines3:SAC", SacUpdater),),
+    ppo=(Adapter("stable_baselines3:PPO", PpoRoller),),
+    environments=("stable_baselines3.common.vec_env:VecEnv.step",),
+    samples=Samples(vecenv=_vecenv, replay=_replay, gae=_gae, sac=_sac, ppo=_ppo),
+)

@@ -1,25 +1,52 @@
-"""Tianshou's vector envs, replay buffers and GAE."""
+"""Tianshou's vector envs, replay buffers, GAE, SAC updates and collectors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tianshou.data import Batch, ReplayBuffer, VectorReplayBuffer, to_torch
-from tianshou.env import BaseVectorEnv
 
-from pytest_rlperf.components.arrays import check_observations, leaves
-from pytest_rlperf.components.stepping import ACTION, ACTIONS, ENV_STEP
+from pytest_rlperf.components.arrays import leaves, to_numpy
+from pytest_rlperf.components.contracts import (
+    ACTION,
+    ACTIONS,
+    ENV_STEP,
+    RESET,
+    Cuts,
+    GaeCall,
+    Roller,
+    Sampler,
+    Stepper,
+    Updater,
+    check_finite,
+    check_observations,
+    check_rows,
+)
+from pytest_rlperf.components.libraries import Adapter, Library
+from pytest_rlperf.components.samples import ACT_DIM, OBS_DIM, Samples, random_transitions
 from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.probes import probes_for
+from pytest_rlperf.probes.attach import Undo, put, together
 from pytest_rlperf.timers import hierarchical_timer
 
-_CHECKED_STEPS = 100  # at most, in wait for an episode to end
-_RESET = hierarchical_timer("reset")
+if TYPE_CHECKING:
+    from tianshou.algorithm.algorithm_base import OffPolicyAlgorithm
+    from tianshou.data import ReplayBuffer, VectorReplayBuffer
+    from tianshou.env import BaseVectorEnv
+    from tianshou.trainer import OffPolicyTrainer
+
+_CHECKED_STEPS = 100  # at most, until an episode ends
+_NETWORKS = 3  # each with an optimizer: the actor and two critics
+_POLICY = hierarchical_timer("policy")
+_STORE = hierarchical_timer("store")
+_EPISODES = hierarchical_timer("episodes")
 
 
-class TianshouStepper:
+class TianshouStepper(Stepper):
     """Steps ``env`` with actions drawn beforehand, and resets what has ended, which is part of stepping on.
 
     An env that waits for some of its workers only is stepped with those that are ready; what it returns is counted.
@@ -37,7 +64,7 @@ class TianshouStepper:
         self._steps = 0
 
     def check(self) -> None:
-        """Reset, step until an episode has ended, and check what comes back; ComponentError says what is wrong."""
+        """Reset, step until an episode has ended, and check what comes back; ComponentError names what is wrong."""
         __tracebackhide__ = True
         self.env.seed(self._seed)
         check_observations(self.env.reset()[0], len(self.env))
@@ -60,11 +87,11 @@ class TianshouStepper:
             _, _, terminated, truncated, _ = self._step(actions)
         ended = self._ended(terminated, truncated)
         if len(ended):
-            with _RESET:
+            with RESET:
                 self.env.reset(ended)
 
     def count(self) -> float:
-        """Return the env steps since this was last asked."""
+        """Return the env steps since the last count."""
         steps, self._steps = self._steps, 0
         return float(steps)
 
@@ -87,12 +114,11 @@ class TianshouStepper:
         if rows != len(self.env) and not self.env.is_async:
             raise ComponentError(f"step() returned infos of {rows} envs, expected {len(self.env)}")
         check_observations(obs, rows)
-        for name, array in (("rewards", rewards), ("terminated", terminated), ("truncated", truncated)):
-            if np.shape(array)[:1] != (rows,):
-                raise ComponentError(f"step() returned {name} of shape {np.shape(array)}, expected {rows} rows")
+        flags = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
+        check_rows(rows, {name: np.shape(array)[:1] for name, array in flags.items()})
 
 
-class TianshouSampler:
+class TianshouSampler(Sampler):
     """Draws a batch, with the indices it was drawn from."""
 
     def __init__(self, buffer: ReplayBuffer, batch_size: int) -> None:
@@ -106,20 +132,18 @@ class TianshouSampler:
         """Draw a batch."""
         return self._buffer.sample(self._batch_size)
 
-    def shapes(self, batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield every array's shape, the indices' last."""
+    def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
+        """Return the arrays of the batch, the indices last."""
         transitions, indices = batch
-        for path, array in leaves(transitions, "batch"):
-            yield path, tuple(array.shape)
-        yield "indices", tuple(indices.shape)
+        return (*leaves(transitions, "batch"), ("indices", indices))
 
 
-class TianshouGae:
+class TianshouGae(GaeCall):
     """Calls ``compute_episodic_return`` on a buffer with a part an env, which holds the rollout."""
 
-    is_normalised = False
-
     def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
+        from tianshou.data import Batch, VectorReplayBuffer
+
         n_steps, n_envs = self._shape = rollout["rewards"].shape
         buffer = VectorReplayBuffer(n_steps * n_envs, n_envs)
         none, never = np.zeros(n_envs, np.float32), np.zeros(n_envs, np.bool_)
@@ -147,5 +171,318 @@ class TianshouGae:
 
     @staticmethod
     def _values(rollout: Mapping[str, Any], backend: str) -> list[Any]:
+        from tianshou.data import to_torch
+
         flat = [np.ascontiguousarray(rollout[name].T).reshape(-1) for name in ("next_values", "values")]
         return [to_torch(array) for array in flat] if backend == "torch" else flat
+
+
+class TianshouUpdater(Updater):
+    """Does one SAC step of a trainer: its algorithm's update, from the buffer it collects into.
+
+    The update is within a training step, as the trainer has it; the trainer's own statistics are left out.
+    """
+
+    def __init__(self, trainer: OffPolicyTrainer | OffPolicyAlgorithm[Any], batch_size: int) -> None:
+        __tracebackhide__ = True
+        from tianshou.algorithm.algorithm_base import OffPolicyAlgorithm
+        from tianshou.algorithm.modelfree.discrete_sac import DiscreteSAC
+        from tianshou.algorithm.modelfree.sac import SAC, AutoAlpha
+        from tianshou.utils.lagged_network import polyak_parameter_update
+        from tianshou.utils.torch_utils import policy_within_training_step
+
+        if isinstance(trainer, OffPolicyAlgorithm):
+            raise ComponentError(
+                f"a Tianshou {type(trainer).__qualname__} has no buffer of its own; give rlperf_sac_update its "
+                "trainer, algorithm.create_trainer(OffPolicyTrainerParams(training_collector=collector)), or a thunk"
+            )
+        self.algorithm: Any = trainer.algorithm
+        self.buffer = trainer.params.training_collector.buffer
+        if not isinstance(self.algorithm, SAC | DiscreteSAC):
+            raise ComponentError(f"the trainer's algorithm is {type(self.algorithm).__qualname__}, expected SAC")
+        self.owner: object = self
+        self.steps = _NETWORKS + isinstance(self.algorithm.alpha, AutoAlpha)
+        self.batch_size = batch_size
+        moves_targets: Any = polyak_parameter_update
+        self.target_updates = (moves_targets,)
+        self._training_step = policy_within_training_step
+
+    def update(self) -> object:
+        """Do one gradient step of every part."""
+        with self._training_step(self.algorithm.policy):
+            return self.algorithm.update(buffer=self.buffer, sample_size=self.batch_size)
+
+    def check(self) -> None:
+        """Do one update, and check its device and how many transitions the critics judge."""
+        __tracebackhide__ = True
+        if len(self.buffer) == 0:
+            raise ComponentError("the buffer of the trainer's collector is empty: collect before an update is measured")
+        devices = sorted({str(parameter.device) for parameter in self.algorithm.parameters()})
+        if len(devices) > 1:
+            raise ComponentError(f"the algorithm's parameters are on {' and '.join(devices)}, expected one device")
+        rows: list[int] = []
+        critics = (self.algorithm.critic, self.algorithm.critic2)
+        watches = [
+            critic.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0]))) for critic in critics
+        ]
+        try:
+            self.update()
+        finally:
+            for watch in watches:
+                watch.remove()
+        wrong = [found for found in rows if found != self.batch_size]
+        if wrong:
+            raise ComponentError(
+                f"one update gave a critic {wrong[0]} transitions, expected batch_size={self.batch_size}"
+            )
+
+
+class TianshouRoller(Roller):
+    """Collects rollouts as an on-policy trainer does: within a training step, into a buffer that was emptied.
+
+    Its envs are seeded and reset once, before the first rollout. GAE is no part of it: that is the update's.
+    """
+
+    def __init__(self, agent: Any, n_steps: int) -> None:
+        __tracebackhide__ = True
+        from tianshou.data import AsyncCollector
+        from tianshou.env import BaseVectorEnv
+        from tianshou.trainer import OnPolicyTrainer
+        from tianshou.utils.torch_utils import policy_within_training_step
+
+        collector = agent.params.training_collector if isinstance(agent, OnPolicyTrainer) else agent
+        if isinstance(collector, AsyncCollector):
+            raise ComponentError(
+                "an AsyncCollector collects more steps than n_steps; give rlperf_ppo_collect a thunk, and the env "
+                "steps it collects: rlperf_ppo_collect(collect, items=2048)"
+            )
+        if isinstance(agent, OnPolicyTrainer) and collector.policy is not agent.algorithm.policy:
+            raise ComponentError("the trainer's collector has another policy than the algorithm that is trained")
+        self._collector: Any = collector
+        self.n_steps = n_steps
+        self.num_envs: int = collector.env_num
+        self.setup = self._empty
+        self._training_step = policy_within_training_step
+        self.probes = (
+            _RolloutPhases(collector),
+            *probes_for({"add": "buffer.add"}, collector),
+            *probes_for({"stats": ("update_at_step_batch", "update_at_episode_done")}, collector.collect_stats_class),
+        )
+        if isinstance(collector.env, BaseVectorEnv):
+            collector.env.seed(random.getrandbits(31))
+        collector.reset()
+
+    def _empty(self) -> None:
+        self._collector.reset_buffer(keep_statistics=True)  # of the episodes that go on
+
+    def collect(self) -> Any:
+        """Collect a rollout."""
+        with self._training_step(self._collector.policy):
+            return self._collector.collect(n_step=self.n_steps * self.num_envs)
+
+    def check(self, rollout: Any) -> None:
+        """Check what is in the buffer, and in another rollout that the actions are the policy's."""
+        __tracebackhide__ = True
+        self._check_rows(rollout.n_collected_steps)
+        check_finite(leaves(self._collector.buffer[:], "buffer"))
+        self._check_policy()
+
+    def env_steps(self, rollout: Any) -> float:
+        """Return how many env steps a rollout has."""
+        return float(rollout.n_collected_steps)
+
+    def _check_rows(self, collected: int) -> None:
+        __tracebackhide__ = True
+        buffer = self._collector.buffer
+        parts = getattr(buffer, "buffers", [buffer])[: self.num_envs]
+        rows = [len(part) for part in parts]
+        if rows != [self.n_steps] * self.num_envs or collected != self.n_steps * self.num_envs:
+            raise ComponentError(
+                f"the rollout is not full: {collected} env steps were collected, the buffer holds "
+                f"{rows} of each env, expected {self.n_steps} of {self.num_envs} envs"
+            )
+
+    def _check_policy(self) -> None:
+        __tracebackhide__ = True
+        given: list[Any] = []
+        policy = self._collector.policy
+        watch = policy.register_forward_hook(lambda _, __, output: given.append(to_numpy(output.act)))
+        try:
+            self._empty()
+            self.collect()
+        finally:
+            watch.remove()
+        if len(given) != self.n_steps:
+            raise ComponentError(
+                f"in {self.n_steps} steps the collector called its policy {len(given)} times: are the actions another "
+                "policy's, or random?"
+            )
+        actions = np.stack(given, axis=1)  # the buffer has one env after the other
+        stored = self._collector.buffer[:].act
+        if not np.array_equal(np.reshape(stored, actions.shape), actions):
+            raise ComponentError("the actions in the buffer are not those that the collector's policy gave")
+
+
+class _RolloutPhases(Cuts):
+    """Cuts the collector's loop into phases at the calls of its policy, and at steps and resets of its envs.
+
+    ``store`` is all from the envs' answer until the next of these: the step hook, statistics, making a batch, adding.
+    ``episodes`` is likewise what follows a reset: reading ended episodes out of the buffer, their hook and statistics.
+    """
+
+    def __init__(self, collector: Any) -> None:
+        super().__init__()
+        self._collector = collector
+
+    def attach(self) -> Undo:
+        """Time them from now on."""
+        collector, env = self._collector, self._collector.env
+        cuts = (
+            (collector, "_compute_action_policy_hidden", self.around(_POLICY)),
+            (env, "step", self.around(ENV_STEP, _STORE)),
+            (env, "reset", self.around(RESET, _EPISODES)),
+            (collector, "_collect", self.around(None)),
+        )
+        return together(put(holder, name, around(getattr(holder, name))) for holder, name, around in cuts)
+
+
+# --------------------------------------------------------------------------- samples
+
+
+def _vecenv(num_envs: int) -> Any:
+    """Return a DummyVectorEnv."""
+    import gymnasium
+    from tianshou.env import DummyVectorEnv
+
+    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
+
+    return DummyVectorEnv([partial(gymnasium.make, SYNTHETIC_ID)] * num_envs)
+
+
+def _replay(transitions: int) -> Any:
+    """Return a full buffer."""
+    return _buffer(transitions)
+
+
+def _gae(n_steps: int, n_envs: int) -> Any:
+    """Return the function that algorithms share."""
+    from tianshou.algorithm.algorithm_base import Algorithm
+
+    return Algorithm.compute_episodic_return
+
+
+def _sac(transitions: int) -> Any:
+    """Return a trainer, whose collector has the buffer."""
+    from tianshou.algorithm.modelfree.sac import SAC, AutoAlpha, SACPolicy
+    from tianshou.algorithm.optim import AdamOptimizerFactory
+    from tianshou.data import Collector
+    from tianshou.trainer import OffPolicyTrainerParams
+    from tianshou.utils.net.common import Net
+    from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
+
+    env = _vecenv(1)
+    critics = [
+        ContinuousCritic(
+            preprocess_net=Net(state_shape=OBS_DIM, action_shape=ACT_DIM, hidden_sizes=[256, 256], concat=True)
+        )
+        for _ in range(2)
+    ]
+    actor = ContinuousActorProbabilistic(
+        preprocess_net=Net(state_shape=OBS_DIM, hidden_sizes=[256, 256]),
+        action_shape=ACT_DIM,
+        unbounded=True,
+        conditioned_sigma=True,
+    )
+    optimizer = AdamOptimizerFactory(lr=3e-4)
+    algorithm: Any = SAC(
+        policy=SACPolicy(actor=actor, action_space=env.action_space[0]),
+        policy_optim=optimizer,
+        critic=critics[0],
+        critic_optim=optimizer,
+        critic2=critics[1],
+        critic2_optim=optimizer,
+        alpha=AutoAlpha(-float(ACT_DIM), 0.0, optimizer),
+    )
+    collector: Any = Collector(algorithm, env, _buffer(transitions))
+    return algorithm.create_trainer(OffPolicyTrainerParams(training_collector=collector))
+
+
+def _ppo(num_envs: int, n_steps: int) -> Any:
+    """Return a function that empties the buffer, collects into it, and adds advantages as the update would first."""
+    from tianshou.utils.torch_utils import policy_within_training_step
+
+    algorithm = _algorithm(_vecenv(1).action_space[0])
+    collector = _collector(algorithm, num_envs, n_steps)
+
+    def collect() -> Any:
+        collector.reset_buffer(keep_statistics=True)
+        with policy_within_training_step(algorithm.policy):
+            collector.collect(n_step=n_steps * num_envs)
+            batch, indices = collector.buffer.sample(0)  # all there is
+            return algorithm._preprocess_batch(batch, collector.buffer, indices)
+
+    return collect
+
+
+def _algorithm(action_space: Any) -> Any:
+    from tianshou.algorithm.modelfree.ppo import PPO
+    from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
+    from tianshou.algorithm.optim import AdamOptimizerFactory
+    from tianshou.utils.net.common import Net
+    from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
+    from torch import nn
+    from torch.distributions import Independent, Normal
+
+    networks = [Net(state_shape=OBS_DIM, hidden_sizes=[64, 64], activation=nn.Tanh) for _ in range(2)]
+    actor = ContinuousActorProbabilistic(preprocess_net=networks[0], action_shape=ACT_DIM, unbounded=True)
+    policy = ProbabilisticActorPolicy(
+        actor=actor,
+        dist_fn=lambda parameters: Independent(Normal(*parameters), 1),
+        action_space=action_space,
+        action_scaling=False,
+        action_bound_method="clip",
+    )
+    critic = ContinuousCritic(preprocess_net=networks[1])
+    return PPO(policy=policy, critic=critic, optim=AdamOptimizerFactory(lr=3e-4), gamma=0.99, gae_lambda=0.95)
+
+
+def _collector(algorithm: Any, num_envs: int, n_steps: int) -> Any:
+    from tianshou.data import Collector, VectorReplayBuffer
+
+    collector: Any = Collector(algorithm, _vecenv(num_envs), VectorReplayBuffer(num_envs * n_steps, num_envs))
+    collector.reset()
+    return collector
+
+
+def _buffer(count: int) -> Any:
+    from tianshou.data import ReplayBuffer
+
+    obs, actions, rewards, next_obs, terminated = random_transitions(count)
+    return ReplayBuffer.from_data(
+        obs=obs,
+        act=actions,
+        rew=rewards,
+        terminated=terminated,
+        truncated=np.zeros_like(terminated),
+        done=terminated,
+        obs_next=next_obs,
+    )
+
+
+LIBRARY = Library(
+    name="tianshou",
+    module="tianshou",
+    requirement="tianshou",
+    vecenv=(Adapter("tianshou.env.venvs:BaseVectorEnv", TianshouStepper),),
+    replay=(Adapter("tianshou.data.buffer.buffer_base:ReplayBuffer", TianshouSampler),),
+    gae=(Adapter("tianshou.algorithm.algorithm_base:Algorithm.compute_episodic_return", TianshouGae),),
+    sac=(
+        Adapter("tianshou.trainer:OffPolicyTrainer", TianshouUpdater),
+        Adapter("tianshou.algorithm.algorithm_base:OffPolicyAlgorithm", TianshouUpdater),
+    ),
+    ppo=(
+        Adapter("tianshou.trainer:OnPolicyTrainer", TianshouRoller),
+        Adapter("tianshou.data.collector:BaseCollector", TianshouRoller),
+    ),
+    samples=Samples(vecenv=_vecenv, replay=_replay, gae=_gae, sac=_sac, ppo=_ppo),
+)

@@ -1,81 +1,106 @@
-"""Stepping a TorchRL env, or many in one."""
+"""TorchRL's envs, replay buffers, GAE, SAC updates composed of its loss, and PPO rollouts by its collectors."""
 
 from __future__ import annotations
 
-from itertools import cycle
-from typing import Any
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torchrl.envs import EnvBase, GymWrapper, TransformedEnv
-
-from pytest_rlperf.components.stepping import ACTION, ACTIONS, ENV_STEP
+from pytest_rlperf.components.arrays import leaves
+from pytest_rlperf.components.contracts import (
+    ACTION,
+    ACTIONS,
+    ENV_STEP,
+    Cuts,
+    EveryEnvStepper,
+    GaeCall,
+    OwedResets,
+    Roller,
+    Sampler,
+    Updater,
+    autoreset_mode,
+    check_finite,
+    check_of_policy,
+)
+from pytest_rlperf.components.libraries import Adapter, HolderAdapter, Library
+from pytest_rlperf.components.samples import ACT_DIM, BATCH_SIZE, OBS_DIM, Samples, random_transitions
 from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.probes.attach import Undo, put, together
+from pytest_rlperf.timers import hierarchical_timer
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+    from torchrl.collectors import BaseCollector, Collector
+    from torchrl.data import ReplayBuffer
+    from torchrl.envs import EnvBase
+    from torchrl.objectives.value import GAE
 
 _STEPS_CHECKED = 100  # in which most envs come to an end, and are to go on from a reset
+_TOLERANCE = 1e-4  # of log-probabilities that are computed again, in one batch
+_MASK = ("collector", "mask")
+_POLICY = hierarchical_timer("policy")
+_STORE = hierarchical_timer("store")
 
 
-class TorchRLStepper:
-    """Steps ``env`` by ``step_and_maybe_reset`` with actions drawn beforehand, without gradients, as collectors do.
+class TorchRLStepper(EveryEnvStepper):
+    """Steps an env by ``step_and_maybe_reset``, without gradients, as collectors do.
 
     What has ended is reset within the call, so every call is a step of every env; but a vector env of gymnasium's under
     NEXT_STEP takes a call for it, which TorchRL passes on as a step. An env of batch size () is one env.
     """
 
     def __init__(self, env: EnvBase, seed: int) -> None:
-        self.env = env
-        self.num_envs: int = env.batch_size.numel()
-        env.set_seed(seed)  # which starts processes, where there are any: a check is to tell how long a call takes
+        import torch
+
+        env.set_seed(seed)  # which starts processes, where there are any, before a check measures how long a call takes
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            self._actions = cycle([env.full_action_spec.rand() for _ in range(ACTIONS)])
+            actions = [env.full_action_spec.rand() for _ in range(ACTIONS)]
+        super().__init__(env, env.batch_size.numel(), actions, env.step_and_maybe_reset)
+        self._no_grad = torch.no_grad
         self._carried: Any = None  # from step to step, with what the next one starts from
-        self._calls = 0
         self._has_reset_calls = _has_reset_calls(env)
-        self._ended: list[Any] = []
-        self._resets_due = 0
 
     def check(self) -> None:
-        """Reset, step until an episode has ended, and check what comes back; ComponentError says what is wrong."""
+        """Reset, step until an episode has ended, and check what comes back; ComponentError names what is wrong."""
         __tracebackhide__ = True
         self._carried = self.env.reset()
         for _ in range(_STEPS_CHECKED):
             self._carried.update(next(self._actions))
-            stepped = self._step().get("next")
+            stepped = self._step_on().get("next")
             for key in (*self.env.reward_keys, *self.env.done_keys):
                 self._check_shape(key, stepped.get(key, None))
             self._check_reset()
             if stepped.get("done").any():
                 break
-        self._calls, self._ended, self._resets_due = 1, self._ended[-1:], 0
+        self._calls, self._ended, self._owed = 1, self._ended[-1:], OwedResets()
 
     def call(self) -> None:
         """Step every env once."""
         with ACTION:
             self._carried.update(next(self._actions))
         with ENV_STEP:
-            self._step()
+            self._step_on()
         self._calls += 1
 
     def count(self) -> float:
-        """Return the env steps since this was last asked; ComponentError where an env has been stepped past its end."""
+        """Return the env steps since the last count; ComponentError where an env has been stepped past its end."""
         __tracebackhide__ = True
         self._check_reset()
-        calls, self._calls = self._calls, 0
-        if not self._ended:
-            return float(calls * self.num_envs)
-        # Where all end together TorchRL resets them itself.
-        due = [0 if done.all() else int(done.sum()) for done in self._ended]
-        self._ended.clear()
-        resets, self._resets_due = self._resets_due + sum(due[:-1]), due[-1]
-        return float(calls * self.num_envs - resets)
+        return super().count()
 
-    @torch.no_grad()
-    def _step(self) -> Any:
+    def _n_ended(self, done: Any) -> int:
+        return 0 if done.all() else int(done.sum())  # where all end together TorchRL resets them itself
+
+    def _step_on(self) -> Any:
         """Step, and keep what the next step starts from."""
-        stepped, self._carried = self.env.step_and_maybe_reset(self._carried)
-        if self._has_reset_calls:
-            self._ended.append(stepped.get(("next", "done")))
-        return stepped
+        with self._no_grad():
+            stepped, self._carried = self.env.step_and_maybe_reset(self._carried)
+            if self._has_reset_calls:
+                self._ended.append(stepped.get(("next", "done")))
+            return stepped
 
     def _check_shape(self, key: Any, tensor: Any) -> None:
         __tracebackhide__ = True
@@ -96,15 +121,484 @@ class TorchRLStepper:
             ended = int(self._carried.get(key).sum())
             if ended:
                 raise ComponentError(
-                    f"step_and_maybe_reset() left {ended} of {self.num_envs} envs {key!r}: it is to reset those that "
-                    "have ended, and else steps after their end are timed"
+                    f"step_and_maybe_reset() left {ended} of {self.num_envs} envs {key!r}: it has to reset those that "
+                    "have ended, or steps after their end are timed"
                 )
 
 
 def _has_reset_calls(env: EnvBase) -> bool:
     """Whether an env wraps one of gymnasium's that resets in a call of its own, as ``GymEnv(num_envs=…)`` makes it."""
+    from torchrl.envs import GymWrapper, TransformedEnv
+
     while isinstance(env, TransformedEnv):
         env = env.base_env
-    metadata = getattr(env._env, "metadata", None) if isinstance(env, GymWrapper) else None
-    mode = (metadata or {}).get("autoreset_mode")
-    return str(getattr(mode, "value", mode)) == "NextStep"
+    return isinstance(env, GymWrapper) and autoreset_mode(env._env) == "NextStep"
+
+
+class TorchRLSampler(Sampler):
+    """Draws from a buffer, whatever batch size it was made with; all tensors of a batch have to be on one device."""
+
+    def __init__(self, buffer: ReplayBuffer, batch_size: int) -> None:
+        __tracebackhide__ = True
+        _check_nothing_is_prefetched(buffer)
+        _check_batches_are_full(buffer, batch_size)
+        self._buffer = buffer
+        self._batch_size = batch_size
+
+    def draw(self) -> Any:
+        """Draw a batch."""
+        return self._buffer.sample(self._batch_size)
+
+    def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
+        """Return the tensors of the batch; ComponentError where they are not all on one device."""
+        __tracebackhide__ = True
+        found = list(_tensors(batch))
+        for path, tensor in found:
+            first, other = found[0]
+            if getattr(tensor, "device", None) != getattr(other, "device", None):
+                raise ComponentError(
+                    f"the batch is on two devices: {first} is on {other.device}, {path} on {tensor.device}"
+                )
+        return found
+
+
+class TorchRLGae(GaeCall):
+    """Calls a GAE function on tensors of shape [n_envs, n_steps, 1]; tensors, whatever the ``backend``.
+
+    It has the signature of ``generalized_advantage_estimate``. No episode is truncated.
+    """
+
+    def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
+        self._function = function
+        self._arguments = {
+            "gamma": rollout["gamma"],
+            "lmbda": rollout["lam"],
+            "state_value": _envs_first(rollout["values"]),
+            "next_state_value": _envs_first(rollout["next_values"]),
+            "reward": _envs_first(rollout["rewards"]),
+            "done": _envs_first(rollout["ends"]).bool(),
+            "terminated": _envs_first(rollout["ends"]).bool(),
+        }
+
+    def call(self) -> Any:
+        """Compute advantages and value targets."""
+        return self._function(**self._arguments)
+
+    def advantages(self, output: Any) -> Any:
+        """Return the advantages by step and env."""
+        return output[0].squeeze(-1).T
+
+
+class TorchRLGaeModule(GaeCall):
+    """Calls a copy of a GAE module, with the rollout's gamma and lambda, on a TensorDict that has values already.
+
+    The copy has no value network: its forward pass, no part of GAE, would be most of what is timed.
+    """
+
+    def __init__(self, module: GAE, rollout: Mapping[str, Any], backend: str) -> None:
+        import torch
+
+        self._module = copy.copy(module)
+        self._module._buffers = {  # of its own
+            **module._buffers,
+            "gamma": torch.tensor(rollout["gamma"]),
+            "lmbda": torch.tensor(rollout["lam"]),
+        }
+        self._module.__dict__["value_network"] = None  # as its own __init__ does it: a network is none of its modules
+        self.is_normalised = module.average_gae
+        self._is_time_first = module.time_dim in (0, -2)
+        self._rollout = self._batch(rollout)
+
+    def call(self) -> Any:
+        """Compute advantages and value targets, into the TensorDict."""
+        return self._module(self._rollout)
+
+    def advantages(self, output: Any) -> Any:
+        """Return the advantages by step and env."""
+        found = output.get(self._module.tensor_keys.advantage).squeeze(-1)
+        if self.is_normalised and found.numel() > 1:
+            found = found * math.sqrt(found.numel() / (found.numel() - 1))  # by Bessel's estimate of the deviation
+        return found if self._is_time_first else found.T
+
+    def _batch(self, rollout: Mapping[str, Any]) -> TensorDict:
+        """Return a rollout as collectors make it, of batch size [n_envs, n_steps]."""
+        from tensordict import TensorDict
+
+        keys = self._module.tensor_keys
+        tensors = {name: _envs_first(value) for name, value in rollout.items() if name not in ("gamma", "lam")}
+        if self._is_time_first:
+            tensors = {name: value.transpose(0, 1).contiguous() for name, value in tensors.items() if value.ndim > 2}
+        ends = tensors["ends"].bool()
+        batch = TensorDict({}, ends.shape[:2])
+        batch.set(keys.value, tensors["values"])
+        for key, tensor in (
+            (keys.value, tensors["next_values"]),
+            (keys.reward, tensors["rewards"]),
+            (keys.done, ends),
+            (keys.terminated, ends.clone()),
+            ("truncated", ends.new_zeros(ends.shape)),
+        ):
+            batch.set(("next", key), tensor)
+        return batch
+
+
+class TorchRLUpdater(Updater):
+    """Calls ``agent.update(batch_size)`` of an object that holds a SACLoss; every optimizer it holds takes one step."""
+
+    def __init__(self, agent: Any, batch_size: int) -> None:
+        from torch.optim import Optimizer
+        from torchrl.data import ReplayBuffer
+
+        if not callable(getattr(agent, "update", None)):
+            raise ComponentError(
+                f"TorchRL has no call that is one SAC gradient step: give {type(agent).__qualname__} a method "
+                "update(batch_size) that samples, computes the losses, steps the optimizers and the target updater"
+            )
+        self.owner: Any = agent
+        self.steps = sum(isinstance(held, Optimizer) for held in _held(agent)) or None
+        self.batch_size = batch_size
+        self.buffers = tuple(held for held in _held(agent) if isinstance(held, ReplayBuffer))
+
+    def update(self) -> None:
+        """Do one gradient step of every part."""
+        self.owner.update(self.batch_size)
+
+
+def _check_nothing_is_prefetched(buffer: ReplayBuffer) -> None:
+    __tracebackhide__ = True
+    ahead = getattr(buffer, "_prefetch_cap", 0)
+    if ahead:
+        raise ComponentError(
+            f"the {type(buffer).__qualname__} prefetches: sample() returns batches prefetched by threads, so its "
+            f"time is not the time to sample; create it without prefetch={ahead}"
+        )
+
+
+def _check_batches_are_full(buffer: ReplayBuffer, batch_size: int) -> None:
+    """Raise ComponentError where the last batch of each pass over the buffer is smaller."""
+    __tracebackhide__ = True
+    from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
+
+    sampler = buffer.sampler
+    left = len(buffer) % batch_size
+    if type(sampler) is SamplerWithoutReplacement and not sampler.drop_last and left:
+        raise ComponentError(
+            f"sampling without replacement, each pass over {len(buffer)} transitions ends with a batch of {left}: make "
+            f"the sampler with drop_last=True and the buffer with batch_size={batch_size}, or let it hold a multiple"
+        )
+
+
+def _tensors(batch: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a batch, each with where it was found."""
+    from tensordict import is_tensor_collection
+
+    if is_tensor_collection(batch):
+        for key, tensor in batch.items(include_nested=True, leaves_only=True):
+            yield str(key), tensor
+    else:
+        yield from leaves(batch)
+
+
+def _envs_first(array: Any) -> Any:
+    """Return an array of shape (n_steps, n_envs) as a tensor of shape [n_envs, n_steps, 1]."""
+    import torch
+
+    return torch.from_numpy(array).movedim(0, -1).contiguous().unsqueeze(-1)
+
+
+def _held(agent: Any) -> Iterator[Any]:
+    """Yield what an object holds by name, as a module, or in a list or dictionary of its own."""
+    own = vars(agent)
+    for value in (*own.values(), *own.get("_modules", {}).values()):
+        if isinstance(value, Mapping):
+            yield from value.values()
+        elif isinstance(value, (list, tuple)):
+            yield from value
+        yield value
+
+
+class TorchRLRoller(Roller):
+    """Takes one batch of ``frames_per_batch`` frames after another from a ``collector`` of this process.
+
+    The env was reset when the collector was made. GAE is part of a rollout where the collector has it for ``postproc``.
+    """
+
+    def __init__(self, collector: BaseCollector, n_steps: int) -> None:
+        __tracebackhide__ = True
+        _check_collector(collector, n_steps)
+        self.n_steps: int = collector.frames_per_batch
+        self.num_envs: int = collector.n_env
+        self._collector = collector
+        self._rollouts: Iterator[Any] = iter(collector)
+        self._phases = _RolloutPhases(collector)
+        self.probes = (self._phases,)
+
+    def collect(self) -> Any:
+        """Collect a rollout."""
+        rollout = next(self._rollouts)
+        self._phases.switch()
+        return rollout
+
+    def check(self, rollout: Any) -> None:
+        """Check that the rollout is full, finite and of the policy that was given; ComponentError names what is not."""
+        __tracebackhide__ = True
+        expected = self.n_steps * self.num_envs
+        if self.env_steps(rollout) != expected:
+            raise ComponentError(
+                f"the rollout is not full: it has {self.env_steps(rollout):g} frames, expected {self.n_steps} of each "
+                f"of {self.num_envs} envs"
+            )
+        check_finite((repr(key), tensor) for key, tensor in rollout.items(include_nested=True, leaves_only=True))
+        _check_policy(self._collector, rollout)
+
+    def env_steps(self, rollout: Any) -> float:
+        """Return how many env steps a rollout has: a reset has no frame, and padding is masked."""
+        mask = rollout.get(_MASK, None) if self._collector.split_trajs else None
+        return float(rollout.numel() if mask is None else mask.sum())
+
+
+class _RolloutPhases(Cuts):
+    """Phases of a collector: ``policy``, ``env_step``, ``store``, and ``gae`` or another ``postproc``.
+
+    ``store`` lasts from an env step until the next call of the policy: the collector keeps the transition and numbers
+    trajectories, and in the end stacks and copies them. Where TorchRL's own ranges are on, they are phases within
+    ``env_step`` alone: the collector's ranges are the same times under other names.
+    """
+
+    def __init__(self, collector: Collector) -> None:
+        super().__init__()
+        self._collector = collector
+
+    def attach(self) -> Undo:
+        """Time them from now on."""
+        return together(self._replace())
+
+    def _replace(self) -> Iterator[Undo]:
+        from torchrl import _utils
+        from torchrl.objectives.value.advantages import ValueEstimatorBase
+
+        collector = self._collector
+        step = collector.env.step_and_maybe_reset
+        if _utils._PROFILING_ENABLED:
+            _utils.set_profiling_enabled(False)
+            yield partial(_utils.set_profiling_enabled, True)
+            step = partial(_with_ranges, _utils.set_profiling_enabled, step)
+        # Past the property's setter, which would have a compiled policy compiled anew.
+        yield put(collector, "_wrapped_policy_maybe_compiled", self.around(_POLICY)(collector._wrapped_policy))
+        yield put(collector.env, "step_and_maybe_reset", self.around(ENV_STEP, _STORE)(step))
+        if collector.postproc is not None:
+            name = "gae" if isinstance(collector.postproc, ValueEstimatorBase) else "postproc"
+            yield put(collector, "postproc", self.around(hierarchical_timer(name), _STORE)(collector.postproc))
+        yield self.switch
+
+
+def _with_ranges(switch: Callable[[bool], None], step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Step with TorchRL's ranges on."""
+    switch(True)
+    try:
+        return step(*args, **kwargs)
+    finally:
+        switch(False)
+
+
+def _check_collector(collector: BaseCollector, n_steps: int) -> None:
+    """Raise ComponentError unless every call makes a rollout of the policy, of ``n_steps`` steps."""
+    __tracebackhide__ = True
+    from torchrl.collectors import Collector
+
+    name = type(collector).__qualname__
+    if not isinstance(collector, Collector):
+        raise ComponentError(
+            f"a {name} collects in processes of its own, before and between calls, so the time of a call is not that "
+            "of a rollout. Give a Collector; or measure how long your training waits: "
+            "rlperf_ppo_collect(lambda: next(rollouts), items=frames_per_batch), where rollouts = iter(collector)"
+        )
+    if collector.total_frames != float("inf"):
+        raise ComponentError(
+            f"the {name} ends after {collector.total_frames} frames, and measuring takes as many rollouts as there is "
+            "time for: make it with total_frames=-1"
+        )
+    for option, why in (
+        ("replay_buffer", "it fills a buffer and returns no rollout"),
+        ("trajs_per_batch", "its rollouts are of as many frames as whole trajectories happen to have"),
+        ("init_random_frames", "its first rollouts are random, not the policy's"),
+    ):
+        if getattr(collector, option, None):
+            raise ComponentError(f"the {name} has {option}: {why}. Make it without")
+    if n_steps != collector.frames_per_batch:
+        raise ComponentError(
+            f"the {name} collects {collector.frames_per_batch} steps of each of {collector.n_env} envs, not {n_steps}: "
+            f"make it with frames_per_batch={n_steps * collector.n_env}, or give n_steps={collector.frames_per_batch}"
+        )
+
+
+def _check_policy(collector: Collector, rollout: Any) -> None:
+    """Have the collector's policy compute the stored log-probabilities again, where it can."""
+    __tracebackhide__ = True
+    import torch
+
+    given = collector._orig_policy
+    policy = collector.policy if given is None else given
+    key = next((key for key in rollout.keys(True, True) if str(key).find("log_prob") >= 0), None)
+    if key is None:
+        raise ComponentError(
+            "the rollout has no log-probabilities, which PPO needs of its policy: "
+            "ProbabilisticActor(…, return_log_prob=True)"
+        )
+    if not hasattr(policy, "get_dist"):
+        return
+    device = next((parameter.device for parameter in policy.parameters()), None)
+    frames = rollout.copy() if device is None else rollout.to(device)
+    with torch.no_grad():
+        again = policy.get_dist(frames).log_prob(frames.get(policy.dist_sample_keys[0]))
+    check_of_policy(
+        {"log_probs": frames.get(policy.log_prob_keys[0])},
+        {"log_probs": again},
+        tolerance=_TOLERANCE,
+        exceptions=0.5,  # a squashed action near its bound does not determine the action before squashing
+        advice=". After changing a policy: collector.update_policy_weights_()",
+    )
+
+
+# --------------------------------------------------------------------------- samples
+
+
+_GAMMA, _LAMBDA, _TAU, _LEARNING_RATE = 0.99, 0.95, 0.005, 3e-4
+
+
+def _vecenv(num_envs: int) -> Any:
+    """Return a SerialEnv of GymEnvs."""
+    from torchrl.envs import GymEnv, SerialEnv
+
+    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
+
+    return SerialEnv(num_envs, lambda: GymEnv(SYNTHETIC_ID))
+
+
+def _replay(transitions: int) -> Any:
+    """Return a full buffer, whose storage is one tensor a key."""
+    return _buffer(transitions)
+
+
+def _gae(n_steps: int, n_envs: int) -> Any:
+    """Return the function that GAE modules use by default."""
+    from torchrl.objectives.value.functional import vec_generalized_advantage_estimate
+
+    return vec_generalized_advantage_estimate
+
+
+def _sac(transitions: int) -> Any:
+    """Return an agent composed of TorchRL's loss, buffer and target updater, as its own example of SAC is."""
+    return _SACAgent(transitions)
+
+
+def _ppo(num_envs: int, n_steps: int) -> Any:
+    """Return a collector that ends a rollout with a GAE module, and so with the values of all its observations."""
+    from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule
+    from torch import nn
+    from torchrl.collectors import Collector
+    from torchrl.modules import MLP, IndependentNormal, ProbabilisticActor, ValueOperator
+    from torchrl.objectives.value import GAE
+
+    env = _vecenv(num_envs)
+    sizes: dict[str, Any] = {"in_features": OBS_DIM, "num_cells": [64, 64], "activation_class": nn.Tanh}
+    policy = nn.Sequential(MLP(out_features=ACT_DIM, **sizes), AddStateIndependentNormalScale(ACT_DIM))
+    actor = ProbabilisticActor(
+        TensorDictModule(policy, in_keys=["observation"], out_keys=["loc", "scale"]),
+        in_keys=["loc", "scale"],
+        spec=env.action_spec,
+        distribution_class=IndependentNormal,
+        return_log_prob=True,
+    )
+    critic = ValueOperator(MLP(out_features=1, **sizes), in_keys=["observation"])
+    return Collector(
+        env,
+        actor,
+        frames_per_batch=n_steps * num_envs,
+        total_frames=-1,
+        auto_register_policy_transforms=False,  # there are none to register
+        postproc=GAE(gamma=_GAMMA, lmbda=_LAMBDA, value_network=critic),
+    )
+
+
+class _SACAgent:
+    """One gradient step of every part of TorchRL's SACLoss."""
+
+    def __init__(self, transitions: int) -> None:
+        import torch
+        from torchrl.objectives import SACLoss, SoftUpdate, group_optimizers
+
+        self.buffer = _buffer(transitions)
+        self.loss = SACLoss(_actor(), _critic(), loss_function="l2")
+        self.loss.make_value_estimator(gamma=_GAMMA)
+        self.targets = SoftUpdate(self.loss, tau=_TAU)
+        parts = [
+            list(self.loss.actor_network_params.flatten_keys().values()),
+            list(self.loss.qvalue_network_params.flatten_keys().values()),
+            [self.loss.log_alpha],
+        ]
+        self.optimizer = group_optimizers(*(torch.optim.Adam(part, lr=_LEARNING_RATE) for part in parts))
+
+    def update(self, batch_size: int) -> Any:
+        """Do one gradient step on critics, actor and temperature from one batch, then move the targets."""
+        losses = self.loss(self.buffer.sample(batch_size))
+        (losses["loss_actor"] + losses["loss_qvalue"] + losses["loss_alpha"]).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.targets.step()
+        return losses
+
+
+def _actor() -> Any:
+    from tensordict.nn import NormalParamExtractor, TensorDictModule
+    from torch import nn
+    from torchrl.data import Bounded
+    from torchrl.modules import MLP, ProbabilisticActor, TanhNormal
+
+    sizes: dict[str, Any] = {"num_cells": [256, 256], "activation_class": nn.ReLU}
+    policy = nn.Sequential(MLP(in_features=OBS_DIM, out_features=2 * ACT_DIM, **sizes), NormalParamExtractor())
+    return ProbabilisticActor(
+        TensorDictModule(policy, in_keys=["observation"], out_keys=["loc", "scale"]),
+        in_keys=["loc", "scale"],
+        spec=Bounded(-1.0, 1.0, (ACT_DIM,)),
+        distribution_class=TanhNormal,
+    )
+
+
+def _critic() -> Any:
+    from torch import nn
+    from torchrl.modules import MLP, ValueOperator
+
+    network = MLP(in_features=OBS_DIM + ACT_DIM, out_features=1, num_cells=[256, 256], activation_class=nn.ReLU)
+    return ValueOperator(network, in_keys=["observation", "action"])
+
+
+def _buffer(count: int) -> Any:
+    import torch
+    from tensordict import TensorDict
+    from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+
+    obs, actions, rewards, next_obs, terminated = map(torch.from_numpy, random_transitions(count))
+    ended = terminated.unsqueeze(-1)
+    following = {"observation": next_obs, "reward": rewards.unsqueeze(-1), "done": ended, "terminated": ended.clone()}
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(count), batch_size=BATCH_SIZE)
+    buffer.extend(TensorDict({"observation": obs, "action": actions, "next": following}, [count]))
+    return buffer
+
+
+LIBRARY = Library(
+    name="torchrl",
+    module="torchrl",
+    requirement="torchrl",
+    vecenv=(Adapter("torchrl.envs:EnvBase", TorchRLStepper),),
+    replay=(Adapter("torchrl.data:ReplayBuffer", TorchRLSampler),),
+    gae=(
+        Adapter("torchrl.objectives.value:GAE", TorchRLGaeModule),
+        Adapter("torchrl.objectives.value.functional:generalized_advantage_estimate", TorchRLGae),
+        Adapter("torchrl.objectives.value.functional:vec_generalized_advantage_estimate", TorchRLGae),
+    ),
+    sac=(HolderAdapter("torchrl.objectives:SACLoss", TorchRLUpdater),),
+    ppo=(Adapter("torchrl.collectors:BaseCollector", TorchRLRoller),),
+    environments=("torchrl.envs:EnvBase.step",),
+    samples=Samples(vecenv=_vecenv, replay=_replay, gae=_gae, sac=_sac, ppo=_ppo),
+)

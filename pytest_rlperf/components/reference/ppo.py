@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from pytest_rlperf.components.arrays import usable_device
+from pytest_rlperf.components.contracts import autoreset_mode
 from pytest_rlperf.components.reference.gae import compute_gae
 from pytest_rlperf.components.reference.networks import mlp
 from pytest_rlperf.timers import hierarchical_timer
@@ -140,9 +141,8 @@ class PPO:
         device: str | torch.device = "cpu",
         lr: float = 3e-4,
     ) -> None:
-        # gymnasium 1.0 knows NEXT_STEP only and does not say so
-        mode = envs.metadata.get("autoreset_mode")
-        if mode is not None and getattr(mode, "value", mode) != "NextStep":
+        mode = autoreset_mode(envs) or "NextStep"
+        if mode != "NextStep":
             raise ValueError(f"PPO needs vector environments with NEXT_STEP autoreset: got {mode}")
         self.envs = envs
         self.gamma = gamma

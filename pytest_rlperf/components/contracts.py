@@ -1,0 +1,342 @@
+"""The five contracts of components: what an adapter of a library does, and the checks that all adapters share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from itertools import cycle
+from types import FunctionType
+from typing import Any
+
+from pytest_rlperf.components.arrays import attribute, check_device, leaves, to_numpy
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Probe
+from pytest_rlperf.probes.functions import replace_method
+from pytest_rlperf.timers import hierarchical_timer
+
+ACTIONS = 64  # distinct batches of actions, drawn before anything is timed
+ACTION = hierarchical_timer("action")
+ENV_STEP = hierarchical_timer("env_step")
+RESET = hierarchical_timer("reset")
+_POLICY_TOLERANCE = 1e-3  # of log-probabilities and values that are computed again, in batches of another size
+
+
+# --------------------------------------------------------------------------- vector envs
+
+
+class Stepper(ABC):
+    """Steps a vector env with actions drawn beforehand; made with the env and a seed."""
+
+    env: Any
+    num_envs: int
+
+    @abstractmethod
+    def check(self) -> None:
+        """Reset and step, and check what comes back; ComponentError names what is wrong."""
+
+    @abstractmethod
+    def call(self) -> None:
+        """Step every env once."""
+
+    @abstractmethod
+    def count(self) -> float:
+        """Return the env steps since the last count, resets left out; of a check's, those of its last call."""
+
+
+class EveryEnvStepper(Stepper):
+    """A stepper each call of which steps every env; calls that only reset an env are left out of the count.
+
+    A subclass whose env spends a call on a reset appends to ``_ended``, for each call, whatever ``_n_ended`` can count.
+    """
+
+    def __init__(
+        self, env: Any, num_envs: int, actions: Iterable[Any], step: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.env = env
+        self.num_envs = num_envs
+        self._actions = cycle(actions)
+        self._step: Callable[[Any], Any] = env.step if step is None else step
+        self._calls = 0
+        self._ended: list[Any] = []
+        self._owed = OwedResets()
+
+    def call(self) -> None:
+        """Step every env once."""
+        with ACTION:
+            actions = next(self._actions)
+        with ENV_STEP:
+            self._step(actions)
+        self._calls += 1
+
+    def count(self) -> float:
+        """Return the env steps since the last count, resets left out; of a check's, those of its last call."""
+        calls, self._calls = self._calls, 0
+        resets = self._owed.spent([self._n_ended(ended) for ended in self._ended])
+        self._ended.clear()
+        return float(calls * self.num_envs - resets)
+
+    def _n_ended(self, ended: Any) -> int:
+        """Return how many episodes ended with a call, by its entry in ``_ended``."""
+        return int(ended.sum())
+
+
+class OwedResets:
+    """Resets under gymnasium's NEXT_STEP: an env whose episode ended with one call is reset by the next one.
+
+    The next call may belong to another slice.
+    """
+
+    def __init__(self, due: int = 0) -> None:
+        self._due = due
+
+    def spent(self, ended: Sequence[int]) -> int:
+        """Return the resets made in the latest calls, given the number of episodes that ended with each of them."""
+        due = [self._due, *ended]
+        self._due = due[-1]
+        return sum(due[:-1])
+
+
+def autoreset_mode(env: Any) -> str | None:
+    """Return the autoreset mode in an env's metadata, as gymnasium spells it; None where they name none.
+
+    Metadata hold the enum's member or its value. gymnasium 1.0 knows NEXT_STEP alone, and does not name it.
+    """
+    metadata = attribute(env, "metadata")
+    mode = metadata.get("autoreset_mode") if isinstance(metadata, Mapping) else None
+    return None if mode is None else str(getattr(mode, "value", mode))
+
+
+def check_observations(observations: Any, num_envs: int) -> None:
+    """Raise ComponentError unless every array of a step's observations has a row an env."""
+    __tracebackhide__ = True
+    for path, array in leaves(observations, "observation"):
+        if tuple(array.shape[:1]) != (num_envs,):
+            raise ComponentError(
+                f"step() returned {path} of shape {tuple(array.shape)}; {num_envs} envs have as many rows"
+            )
+
+
+def check_rows(num_envs: int, shapes: Mapping[str, Sequence[int]], columns: tuple[int, ...] = ()) -> None:
+    """Raise ComponentError unless every array of a step, named with its shape, has a row of ``columns`` an env."""
+    __tracebackhide__ = True
+    for name, shape in shapes.items():
+        if tuple(shape) != (num_envs, *columns):
+            raise ComponentError(
+                f"step() returned {name} of shape {tuple(shape)}; a vector env of {num_envs} envs returns "
+                f"{(num_envs, *columns)}"
+            )
+
+
+# --------------------------------------------------------------------------- replay buffers
+
+
+class Sampler(ABC):
+    """Draws batches of a replay buffer; made with the buffer and a batch size.
+
+    Where ``device`` is known, every array of a batch has to be on it.
+    """
+
+    device: Any = None
+
+    @abstractmethod
+    def draw(self) -> Any:
+        """Draw a batch."""
+
+    def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
+        """Yield the arrays of a batch, each with its name; their first dimension is transitions."""
+        return leaves(batch)
+
+    def shapes(self, batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield the shapes of a batch's arrays by name; ComponentError where one is not on the device."""
+        __tracebackhide__ = True
+        for name, array in self.arrays(batch):
+            if self.device is not None:
+                check_device(f"the batch's {name}", array, self.device)
+            yield name, tuple(array.shape)
+
+
+# --------------------------------------------------------------------------- generalized advantage estimation
+
+
+class GaeCall(ABC):
+    """Calls a library's GAE; made with what the user gave, a random rollout (see ``gae``), and the backend.
+
+    All arguments are made ready beforehand, in the library's own layout.
+    """
+
+    is_normalised: bool = False
+
+    @abstractmethod
+    def call(self) -> Any:
+        """Compute advantages."""
+
+    @abstractmethod
+    def advantages(self, output: Any) -> Any:
+        """Return the advantages of a call's output as an array of shape (n_steps, n_envs), raw or normalised."""
+
+
+# --------------------------------------------------------------------------- SAC updates
+
+
+class Updater(ABC):
+    """Does a library's SAC step; made with the agent and a batch size.
+
+    ``owner`` holds the modules and optimizers; ``steps`` is how many optimizer steps one update takes, None where that
+    is not known. ``buffers`` are those that an update samples once, to ``device`` where that is known.
+    ``target_updates`` are functions that move target
+    networks, where the modules of the owner's classes do not have them under a name that shows it.
+    """
+
+    owner: object
+    steps: int | None = None
+    batch_size: int
+    buffers: tuple[Any, ...] = ()
+    device: Any = None
+    target_updates: tuple[FunctionType, ...] = ()
+
+    @abstractmethod
+    def update(self) -> object:
+        """Do one gradient step of every part."""
+
+    def check(self) -> None:
+        """Where its buffers are known, do one update, and check the batch that it draws."""
+        __tracebackhide__ = True
+        if not self.buffers:
+            return
+        with drawn(self.owner, self.buffers) as batches:
+            self.update()
+        sizes = [next((len(array) for _, array in leaves(batch)), 0) for batch in batches]
+        if sizes != [self.batch_size]:
+            raise ComponentError(f"one update drew batches of {sizes} transitions, expected one of {self.batch_size}")
+        if self.device is not None:
+            for name, array in leaves(batches[0]):
+                check_device(f"the batch's {name}", array, self.device)
+
+
+@contextmanager
+def drawn(owner: object, buffers: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield a list that gets every batch drawn from ``buffers``, which ``owner`` holds, while the body runs."""
+    batches: list[Any] = []
+
+    def noting(sample: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            batch = sample(*args, **kwargs)
+            batches.append(batch)
+            return batch
+
+        return noted
+
+    with ExitStack() as stack:
+        for buffer in buffers:
+            stack.callback(replace_method(owner, buffer, "sample", noting))
+        yield batches
+
+
+# --------------------------------------------------------------------------- PPO rollouts
+
+
+class Roller(ABC):
+    """Collects rollouts; made with the agent, or what else collects, and the steps of a rollout, an env each.
+
+    ``setup`` prepares a rollout, untimed, where that is needed: it empties buffers. ``probes`` time the phases
+    ``policy``, ``env_step``, ``store`` and ``gae`` from outside.
+    """
+
+    n_steps: int
+    num_envs: int
+    setup: Callable[[], None] | None = None
+    probes: tuple[Probe, ...] = ()
+
+    @abstractmethod
+    def collect(self) -> Any:
+        """Collect a rollout."""
+
+    @abstractmethod
+    def check(self, rollout: Any) -> None:
+        """Check that a rollout is full, finite and of the policy that was given; ComponentError names what is not."""
+
+    def env_steps(self, rollout: Any) -> float:
+        """Return how many env steps a rollout has: all of its rows, where envs reset within the step."""
+        return float(self.n_steps * self.num_envs)
+
+
+def check_finite(arrays: Iterable[tuple[str, Any]]) -> None:
+    """Raise ComponentError where an array of a rollout, each with its name, holds NaN or infinity."""
+    __tracebackhide__ = True
+    import numpy as np
+
+    for name, array in arrays:
+        values = to_numpy(array)
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise ComponentError(f"the rollout has NaN or infinity in {name}")
+
+
+def check_of_policy(
+    stored: Mapping[str, Any],
+    again: Mapping[str, Any],
+    *,
+    tolerance: float = _POLICY_TOLERANCE,
+    exceptions: float = 0.0,
+    advice: str = "",
+) -> None:
+    """Raise ComponentError unless a rollout stores the log-probabilities and values the policy gives ``again``.
+
+    Up to the share ``exceptions`` of each array may differ.
+    """
+    __tracebackhide__ = True
+    import numpy as np
+
+    for name, array in stored.items():
+        kept, now = to_numpy(array).ravel(), to_numpy(again[name]).ravel()
+        differs = ~np.isclose(kept, now, rtol=tolerance, atol=tolerance)
+        if differs.mean() > exceptions:
+            worst = int(np.abs(kept - now).argmax())
+            count = np.count_nonzero(differs)
+            raise ComponentError(
+                f"the rollout is not of the agent's policy: {count} of {differs.size} {name} differ, such as "
+                f"{kept[worst]:.6g}, where the policy as it is gives {now[worst]:.6g}{advice}"
+            )
+
+
+class Cuts:
+    """Phases of a loop without timers: calls of some functions begin and end them.
+
+    A phase that begins after a call, such as storing, lasts until the next of these calls.
+    """
+
+    def __init__(self) -> None:
+        self._open: AbstractContextManager[object] | None = None
+
+    def around(
+        self,
+        during: AbstractContextManager[object] | None,
+        after: AbstractContextManager[object] | None = None,
+        *,
+        resumes: bool = False,
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Return a decorator: the phase ``during`` is the call's, ``after`` begins with its end.
+
+        With ``resumes`` the phase that was open before the call goes on after it.
+        """
+        return partial(self._cutting, during, after, resumes)
+
+    def _cutting(self, during: Any, after: Any, resumes: bool, function: Callable[..., Any]) -> Callable[..., Any]:
+        def cutting(*args: Any, **kwargs: Any) -> Any:
+            before = self._open
+            self.switch(during)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.switch(before if resumes else after)
+
+        return cutting
+
+    def switch(self, phase: AbstractContextManager[object] | None = None) -> None:
+        """End the open phase, and begin another, if any."""
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+        self._open = phase
+        if phase is not None:
+            phase.__enter__()
