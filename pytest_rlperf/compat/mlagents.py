@@ -15,18 +15,19 @@ Figures are seconds as they were. On purpose different are, all of them where th
 from __future__ import annotations
 
 import inspect
+import math
+import sys
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import wraps
 from types import coroutine
 from typing import Any, TypeVar, cast
 
-from pytest_rlperf.compat.mlagents_tree import TIMER_FORMAT_VERSION, GaugeNode, TimerNode, TimerStack
-from pytest_rlperf.timers.decorate import pauses, pausing
+from pytest_rlperf.compat.engine import as_generator, pauses, take_out, timed_in_turns
+from pytest_rlperf.traces.mlagents import gauge_document, node_document, root_document
 
 __all__ = [
     "TIMER_FORMAT_VERSION",
@@ -46,6 +47,176 @@ __all__ = [
 ]
 
 FuncT = TypeVar("FuncT", bound=Callable[..., Any])
+
+
+TIMER_FORMAT_VERSION = "0.1.0"
+
+
+# --------------------------------------------------------------------------- the tree
+
+
+class TimerNode:
+    """One path: its total time in seconds, how often it was timed, and what is below it by name."""
+
+    __slots__ = ["children", "count", "is_parallel", "name", "total"]
+
+    def __init__(self) -> None:
+        self.children: dict[str, TimerNode] = {}
+        self.total = 0.0
+        self.count = 0
+        self.is_parallel = False
+        self.name: str = ""  # for what has to find its place in another tree
+
+    def get_child(self, name: str) -> TimerNode:
+        """Return the child called ``name``, made where there is none."""
+        child = self.children.get(name)
+        if child is None:
+            child = self.children[name] = TimerNode()
+            child.name = name
+        return child
+
+    def add_time(self, elapsed: float) -> None:
+        """Count an entry of ``elapsed`` seconds."""
+        self.total += elapsed
+        self.count += 1
+
+    def merge(self, other: TimerNode, root_name: str | None = None, is_parallel: bool = True) -> None:
+        """Add what ``other`` and all below it have seen, to the child ``root_name`` if one is named.
+
+        With ``is_parallel`` all of it is marked as having run beside something else.
+        """
+        node = self.get_child(root_name) if root_name else self
+        node.total += other.total
+        node.count += other.count
+        node.is_parallel |= is_parallel
+        for name, child in other.children.copy().items():  # which may be growing in a thread of its own
+            node.get_child(name).merge(child, is_parallel=is_parallel)
+
+
+class GaugeNode:
+    """A quantity that is set now and then: the last value, the extremes, and how often."""
+
+    __slots__ = ["_timestamp", "count", "max_value", "min_value", "value"]
+
+    def __init__(self, value: float) -> None:
+        self.value = self.min_value = self.max_value = value
+        self.count = 1
+        self._timestamp = time.time()  # the time of day, which other processes have as well
+
+    def update(self, new_value: float) -> None:
+        """Set the value."""
+        self.value = new_value
+        self.count += 1
+        if new_value < self.min_value:
+            self.min_value = new_value
+        if new_value > self.max_value:
+            self.max_value = new_value
+        self._timestamp = time.time()
+
+    def merge(self, other: GaugeNode) -> None:
+        """Add what another gauge has seen; the value is that of the one set last."""
+        if other._timestamp > self._timestamp:
+            self.value, self._timestamp = other.value, other._timestamp
+        self.min_value = min(self.min_value, other.min_value)
+        self.max_value = max(self.max_value, other.max_value)
+        self.count += other.count
+
+    def as_dict(self) -> dict[str, float]:
+        """Return what JSON has of it."""
+        return gauge_document(self.value, self.min_value, self.max_value, self.count)
+
+    def copy(self) -> GaugeNode:
+        """Return another one that has seen the same."""
+        copy = GaugeNode(self.value)
+        copy.min_value, copy.max_value, copy.count = self.min_value, self.max_value, self.count
+        copy._timestamp = self._timestamp
+        return copy
+
+
+class TimerStack:
+    """A tree with the path that is open in it: ``stack`` is the root and then the open nodes, the innermost last."""
+
+    __slots__ = ["gauges", "metadata", "moved", "root", "stack", "start_time"]
+
+    def __init__(self) -> None:
+        # What was open at a reset, each with the node that has its place since.
+        self.moved: dict[TimerNode, TimerNode] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.root = TimerNode()
+        self.stack = [self.root]
+        self.start_time = time.perf_counter()
+        self.gauges: dict[str, GaugeNode] = {}
+        self.metadata: dict[str, str] = {}
+        self._add_default_metadata()
+
+    def reset(self) -> None:
+        """Begin a new tree; what is open stays open, and counts from now."""
+        left_open = self.stack[1:]
+        self._begin()
+        moved = {node: self.push(node.name) for node in left_open}
+        # Who opened a path knows the node that it was given then, however many resets ago.
+        known = {node: old for old, node in self.moved.items()}
+        self.moved = {known.get(node, node): new for node, new in moved.items()}
+
+    def push(self, name: str) -> TimerNode:
+        """Open the path ``name`` below the one that is open, and return its node."""
+        node = self.stack[-1].get_child(name)
+        self.stack.append(node)
+        return node
+
+    def pop(self) -> None:
+        """Close the innermost open path; IndexError where none is open."""
+        if len(self.stack) == 1:
+            raise IndexError("pop() without push(): no timer is open, and the root of a tree is never closed")
+        self.stack.pop()
+
+    def get_root(self) -> TimerNode:
+        """Return the root, whose total is the time since the tree was begun."""
+        self.root.total = time.perf_counter() - self.start_time
+        self.root.count = 1
+        return self.root
+
+    def get_timing_tree(self, node: TimerNode | None = None) -> dict[str, Any]:
+        """Return the tree at ``node`` as JSON has it, all of it by default, with gauges and metadata."""
+        if node is not None:
+            return _document(node)
+        root = self.get_root()
+        if self.metadata:
+            self.metadata["end_time_seconds"] = str(int(time.time()))
+        return root_document("root", self._get_gauges(), self.metadata, _document(root))
+
+    def set_gauge(self, name: str, value: float) -> None:
+        """Set a gauge, unless the value is not a number."""
+        if math.isnan(value):
+            return
+        gauge = self.gauges.get(name)
+        if gauge is None:
+            self.gauges[name] = GaugeNode(value)
+        else:
+            gauge.update(value)
+
+    def add_metadata(self, key: str, value: str) -> None:
+        """Keep a text with the tree."""
+        self.metadata[key] = value
+
+    def _get_gauges(self) -> dict[str, dict[str, float]]:
+        return {name: gauge.as_dict() for name, gauge in self.gauges.copy().items()}
+
+    def _add_default_metadata(self) -> None:
+        self.metadata["timer_format_version"] = TIMER_FORMAT_VERSION
+        self.metadata["start_time_seconds"] = str(int(time.time()))
+        self.metadata["python_version"] = sys.version
+        self.metadata["command_line_arguments"] = " ".join(sys.argv)
+
+
+def _document(node: TimerNode) -> dict[str, Any]:
+    children = {name: _document(child) for name, child in node.children.copy().items()}  # a thread may be adding some
+    below = 0.0
+    for child in children.values():
+        below += child["total"]  # not sum(), which rounds otherwise from Python 3.12 on
+    return node_document(node.total, node.count, node.total - below, children, is_parallel=node.is_parallel)
 
 
 # --------------------------------------------------------------------------- threads
@@ -146,20 +317,12 @@ def _leave(stack: TimerStack, node: TimerNode, start: float, elapsed: float) -> 
         node = stack.moved.pop(node)
         elapsed -= max(0.0, stack.start_time - start)
     node.add_time(elapsed)
-    place = _place(stack, node)
-    if place is None:
+    if take_out(stack.stack, lambda left: left is node, _name) is None:
         warnings.warn(f"timer {node.name!r} was closed by pop() before it ended", RuntimeWarning, stacklevel=3)
-        return
-    inner = ", ".join(repr(left.name) for left in stack.stack[place + 1 :])
-    if inner:
-        text = f"timer {node.name!r} ended before {inner}, entered within it"
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
-    del stack.stack[place]
 
 
-def _place(stack: TimerStack, node: TimerNode) -> int | None:
-    nodes = stack.stack
-    return next((place for place in range(len(nodes) - 1, 0, -1) if nodes[place] is node), None)
+def _name(node: TimerNode) -> str:
+    return node.name
 
 
 def timed(func: FuncT) -> FuncT:
@@ -185,21 +348,12 @@ def _pausing(func: FuncT, name: str, timer_stack: TimerStack | None) -> FuncT:
     """Return a coroutine or generator function with its name open while it runs, and not while it pauses."""
     waits = inspect.iscoroutinefunction(func)
 
-    @contextmanager
-    def in_turns() -> Iterator[_Turn]:
-        turn = _Turn(name, timer_stack, waits)
-        try:
-            yield turn
-        finally:
-            turn.count()
+    def turns() -> _Turns:
+        return _Turns(name, timer_stack, waits)
 
     if not waits:
-        return pausing(func, in_turns, in_turns)
-
-    def steps(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        return (yield from func(*args, **kwargs).__await__())
-
-    taken_in_turns = coroutine(pausing(steps, in_turns, in_turns))
+        return timed_in_turns(func, turns)
+    taken_in_turns = coroutine(timed_in_turns(as_generator(func), turns))
 
     @wraps(func)
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -208,10 +362,10 @@ def _pausing(func: FuncT, name: str, timer_stack: TimerStack | None) -> FuncT:
     return cast("FuncT", wrapped)
 
 
-class _Turn:
-    """Opens a path for one turn after another, along with what was left open below it when the last one ended.
+class _Turns:
+    """Opens a path for one turn after another, with the paths below it that the last turn left open.
 
-    All turns are one entry. If it ``waits``, what lies between them is its time too.
+    All turns are one entry. If it ``waits``, the time between them counts, too.
     """
 
     def __init__(self, name: str, timer_stack: TimerStack | None, waits: bool) -> None:
@@ -243,10 +397,11 @@ class _Turn:
             self._start, self._elapsed = max(self._start, stack.start_time), 0.0
         self._elapsed += self._end - self._start
         self._root, self._open = stack.root, [node]
-        place = _place(stack, node)
+        nodes = stack.stack
+        place = next((place for place in range(len(nodes) - 1, 0, -1) if nodes[place] is node), None)
         if place is not None:
-            self._open = stack.stack[place:]
-            del stack.stack[place:]
+            self._open = nodes[place:]
+            del nodes[place:]
 
     def count(self) -> None:
         """Count all turns, if there was one."""

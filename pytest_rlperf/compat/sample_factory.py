@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import copyreg
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter as _clock
 from typing import Any, cast
 
 from pytest_rlperf import model
+from pytest_rlperf.compat.engine import take_out
 from pytest_rlperf.model import Mode, TimerTree
 from pytest_rlperf.traces.sample_factory import tree_text
 
@@ -95,7 +95,10 @@ class _Scope:
         entered, start = stack.pop()
         if entered is not node:
             stack.append((entered, start))
-            start = _take_out(stack, node)
+            late = take_out(stack, lambda entry: entry[0] is node, _key)
+            if late is None:
+                raise RuntimeError(f"{node.key!r} ended without having been entered in this thread")
+            start = late[1]
         elapsed = now - start
         if elapsed < LEAST_S:
             elapsed = LEAST_S
@@ -142,14 +145,8 @@ def _initial(mode: Mode, average: int) -> float | AvgTime:
     return AvgTime(average) if mode is _MEAN else 0.0
 
 
-def _take_out(stack: list[tuple[_Node, float]], node: _Node) -> float:
-    """Return when a path was entered that is not the innermost, and take it off the open ones."""
-    for place in range(len(stack) - 1, 0, -1):
-        if stack[place][0] is node:
-            inner = ", ".join(repr(left.key) for left, _ in stack[place + 1 :])
-            warnings.warn(f"{node.key!r} ended before {inner}, entered within it", RuntimeWarning, stacklevel=3)
-            return stack.pop(place)[1]
-    raise RuntimeError(f"{node.key!r} ended without having been entered in this thread")
+def _key(entry: tuple[_Node, float]) -> object:
+    return entry[0].key
 
 
 class Timing(dict[Any, Any]):

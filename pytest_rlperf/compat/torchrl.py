@@ -20,14 +20,14 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from time import perf_counter as _clock
 from typing import Any, ClassVar, TypeVar, cast
 
+from pytest_rlperf.compat.engine import pauses, timed_in_turns
 from pytest_rlperf.model import TimerTree, Timing
-from pytest_rlperf.timers.decorate import pauses, pausing
 
 F = TypeVar("F", bound=Callable[..., Any])
 Context = AbstractContextManager[Any]
@@ -57,7 +57,7 @@ class timeit:  # noqa: N801 - TorchRL's name
     def __call__(self, fn: F) -> F:
         """Return ``fn`` with each of its calls timed."""
         if pauses(fn):
-            return pausing(fn, lambda: self, self._in_turns)
+            return timed_in_turns(fn, lambda: _Turns(timeit(self.name, sync=self._sync)), lambda: self)
 
         @wraps(fn)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -113,15 +113,6 @@ class timeit:  # noqa: N801 - TorchRL's name
             return self.t0
         except AttributeError:
             raise RuntimeError(f"timer {self.name!r} was not started: use it as a context, or call start()") from None
-
-    @contextmanager
-    def _in_turns(self) -> Iterator[_Turn]:
-        """Record all turns that the body takes as one entry."""
-        turn = _Turn(timeit(self.name, sync=self._sync))
-        try:
-            yield turn
-        finally:
-            self._record(self.name, turn.elapsed)
 
     @classmethod
     def _record(cls, name: str, elapsed: float) -> None:
@@ -212,8 +203,8 @@ def _count(register: dict[str, list[Any]], name: str, elapsed: float) -> None:
         _release()
 
 
-class _Turn:
-    """Adds up the times of its bodies."""
+class _Turns:
+    """Adds up the times of its bodies to one entry."""
 
     def __init__(self, timer: timeit) -> None:
         self.elapsed = 0.0
@@ -224,6 +215,10 @@ class _Turn:
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self.elapsed += self._timer.elapsed()
+
+    def count(self) -> None:
+        """Record all turns."""
+        self._timer._record(self._timer.name, self.elapsed)
 
 
 def _synchronize() -> None:
@@ -287,7 +282,7 @@ def _maybe_record_function_decorator(name: str) -> Callable[[F], F]:
 
     def decorator(fn: F) -> F:
         if pauses(fn):
-            return pausing(fn, lambda: _maybe_record_function(name), lambda: nullcontext(_Range(name)))
+            return timed_in_turns(fn, lambda: _Range(name), lambda: _maybe_record_function(name))
 
         @wraps(fn)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -318,3 +313,6 @@ class _Range:
 
     def __exit__(self, *error: Any) -> None:
         self._now.__exit__(*error)
+
+    def count(self) -> None:
+        """Do nothing: each turn is a range."""
