@@ -30,13 +30,13 @@ class HostTape:
         self.tree = EdgeTree(self._enter, self._leave, clock)
         self._owner = threading.get_ident()
         self._log = EdgeLog(self._owner)
-        self._open: set[Node] = set()
+        self._left_out: set[Node] = set()  # open nodes whose entry came after too many others
         self._entries = 0
         self._start_ns = 0
 
     def begin(self) -> None:
         """Forget everything: times count from now."""
-        self._log, self._open = EdgeLog(self._owner), set()
+        self._log, self._left_out = EdgeLog(self._owner), set()
         self._entries = self.missed = 0
         self._start_ns = self.clock()
 
@@ -57,18 +57,17 @@ class HostTape:
     def _enter(self, stack: EdgeStack, node: Node) -> None:
         if self._entries == self.most_entries:
             self.missed += 1
+            self._left_out.add(node)
             return
         self._entries += 1
-        self._open.add(node)
         self._log.enter(stack, node, Moment(self.clock()))
 
     def _leave(self, stack: EdgeStack, node: Node, outer: Node) -> None:
-        moment = Moment(self.clock())
-        while node is not outer and node.parent is not node:
-            if node in self._open:
-                self._open.remove(node)
-                self._log.leave(stack, node, node.parent, moment)
+        while node in self._left_out and node is not outer:
+            self._left_out.remove(node)
             node = node.parent
+        if node is not outer:
+            self._log.leave(stack, node, outer, Moment(self.clock()))
 
 
 def _names(tracks: Iterable[Track]) -> list[str]:

@@ -98,7 +98,7 @@ class Scope(metaclass=_Bracket):
     its entries come to: their sum, the last, or the mean of the last ``window``. It records where the process does.
     """
 
-    __slots__ = ("__enter__", "__exit__", "_keep", "_key", "mode", "name")
+    __slots__ = ("__enter__", "__exit__", "_keep", "_key", "mode", "name", "switch")
 
     if TYPE_CHECKING:
 
@@ -113,6 +113,7 @@ class Scope(metaclass=_Bracket):
             raise ValueError(f"a mean is of one entry at least: window={window}")
         self.name = name
         self.mode = mode
+        self.switch: Switch = PROCESS  # whether and where it records
         self._key = key_of(name, mode)
         self._keep = max(keep, window) if mode is Mode.MEAN else keep
         self.__enter__, self.__exit__ = self._bracket()  # type: ignore[method-assign]  # slots, whatever they look like
@@ -175,11 +176,6 @@ class Scope(metaclass=_Bracket):
 
         return enter, leave
 
-    @property
-    def switch(self) -> Switch:
-        """Whether and where it records."""
-        return PROCESS
-
     def enter(self) -> tuple[Stack, Node] | None:
         """Open this scope, and return where; None where nothing records."""
         switch = self.switch
@@ -228,13 +224,13 @@ class Scope(metaclass=_Bracket):
 
 
 class TreeScope(Scope):
-    """A scope that records where its own switch says."""
+    """A scope that records into the tree of a switch of its own."""
 
-    __slots__ = ("_switch",)
+    __slots__ = ()
 
     def __init__(self, switch: Switch, name: str, mode: Mode = Mode.SUM, window: int = WINDOW, keep: int = 0) -> None:
         super().__init__(name, mode, window, keep)
-        self._switch = switch
+        self.switch = switch
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError(
@@ -243,8 +239,3 @@ class TreeScope(Scope):
 
     def _bracket(self) -> tuple[Callable[[], None], Callable[..., None]]:
         return (lambda: self.enter() and None), (lambda *_: self.leave())
-
-    @property
-    def switch(self) -> Switch:
-        """Whether and where it records."""
-        return self._switch
