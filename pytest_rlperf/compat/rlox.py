@@ -1,12 +1,13 @@
 """``rlox.callbacks.TimingCallback``, whose labels time what they say.
 
-It goes wherever rlox takes callbacks. The original gives all time between two hooks to one label, whatever work lies
-there: PPO's first minibatch is its ``gae_compute``, SAC's updates are its ``env_step``. Here labels belong to calls:
+It goes wherever rlox takes callbacks. The original gives all time between two hooks to one label, whatever runs
+between them: PPO's first minibatch is its ``gae_compute``, SAC's updates are its ``env_step``. Here labels belong to
+calls:
 
 - ``env_step`` is the environment's step, ``gae_compute`` rlox's functions of that name;
 - ``gradient_update`` is the algorithm's ``_update``, or from a call of its ``loss_fn`` to the end of its optimizer's
   step;
-- ``collect`` is what else its collector does, such as choosing actions, and ``other`` all the rest of the training.
+- ``collect`` is the rest of its collector's work, such as choosing actions, and ``other`` the rest of the training.
 
 Times are the training thread's, on the host. While a training runs, these methods of its objects and rlox's functions
 are replaced. They are put back when it ends. Where it fails that is at once, if one of them does; otherwise when one of
@@ -25,7 +26,11 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from pytest_rlperf.compat.replacing import Probe, StandIn, put_back
+from pytest_rlperf.probes.attach import Undo, put
+from pytest_rlperf.probes.proxy import is_proxy, proxy_for
+
+Call = Callable[..., Any]
+_replacing = threading.RLock()  # several trainings may replace the same function
 
 ENV_STEP, GAE, UPDATE, COLLECT, OTHER = "env_step", "gae_compute", "gradient_update", "collect", "other"
 
@@ -64,7 +69,7 @@ class TimingCallback:
             training.end()
 
     def on_training_start(self, **kwargs: Any) -> None:
-        """Find out what trains, and time its calls."""
+        """Find the algorithm that trains, and time its calls."""
         self.close()
         algorithm, frame = _who_trains(sys._getframe(1), kwargs.get("algo"))
         self._training = _Training(_PhaseClock(self._phase_times, self.counts), algorithm, frame)
@@ -82,7 +87,7 @@ class TimingCallback:
         self._between_phases()
 
     def on_train_batch(self, **kwargs: Any) -> None:
-        """Do nothing: what an update is shows in what it calls."""
+        """Do nothing: updates are recognised by the calls they make."""
 
     def on_eval(self, **kwargs: Any) -> None:
         """Do nothing: an evaluation is no phase of the training."""
@@ -101,9 +106,9 @@ class TimingCallback:
 
 
 class _PhaseClock:
-    """Gives all time to the innermost of what is ``running``.
+    """Gives all time to the innermost phase in ``running``.
 
-    The first of that is no call of a phase, but the training, or an update that is made of several calls.
+    The first entry there is no call of a phase, but the training, or an update that is made of several calls.
     """
 
     def __init__(self, seconds: dict[str, float], counts: Counter[str]) -> None:
@@ -113,7 +118,7 @@ class _PhaseClock:
         self._since = self._seen = time.perf_counter()
 
     def read(self) -> None:
-        """Give the time until now to what runs."""
+        """Give the time until now to the innermost phase."""
         self._give(time.perf_counter())
 
     def enter(self, phase: str) -> None:
@@ -158,17 +163,17 @@ class _PhaseClock:
 
 
 class _Training:
-    """One run of an algorithm's ``train``, and what is replaced for it."""
+    """One run of an algorithm's ``train``, and the methods that are replaced for it."""
 
     def __init__(self, clock: _PhaseClock, algorithm: object, frame: FrameType | None) -> None:
         self.clock = clock
-        self.replaced: list[StandIn] = []
+        self.replaced: list[Undo] = []
         self._algorithm = algorithm
         self._frame = frame  # of train(): while it runs, so does the training
         self._thread = threading.get_ident()
 
     def replace(self) -> str:
-        """Have the algorithm's calls timed, and return what was not found, if anything."""
+        """Time the algorithm's calls, and return a complaint where something is missing, else an empty text."""
         algorithm, clock = self._algorithm, self.clock
         if algorithm is None:
             return "does not see what trains"
@@ -193,38 +198,39 @@ class _Training:
     def _time_env(self, owner: object) -> None:
         env = getattr(owner, "env", None)
         name = next((name for name in ("step_all", "step") if callable(getattr(env, name, None))), None)
-        if name is None or self._time_phase(env, name, ENV_STEP):
-            return
-        stand_in = self._keep(StandIn, owner, "env")  # for a compiled one, which takes no attribute
-        if stand_in is not None:
-            self._time_phase(stand_in, name, ENV_STEP)
+        if name is not None and not self._time_phase(env, name, ENV_STEP):
+            # A compiled one takes no attribute: its owner gets a proxy in its place.
+            self._keep(owner, "env", name, partial(self._call, *self._phase(ENV_STEP)))
 
     def _time_phase(self, owner: object, name: str, phase: str) -> bool:
-        return self._time(owner, name, partial(self.clock.enter, phase), self.clock.leave, phase)
+        return self._time(owner, name, *self._phase(phase))
+
+    def _phase(self, phase: str) -> tuple[Callable[[], None], Callable[[], None], str]:
+        return partial(self.clock.enter, phase), self.clock.leave, phase
 
     def _time(
         self, owner: object, name: str, before: Callable[[], None], after: Callable[[], None], phase: str = ""
     ) -> bool:
         if not callable(getattr(owner, name, None)):
             return False
-        return self._keep(Probe, owner, name, partial(self._call, before, after, phase)) is not None
+        return self._keep(owner, name, "__call__", partial(self._call, before, after, phase))
 
-    def _keep(self, kind: Callable[..., StandIn], *given: Any) -> StandIn | None:
+    def _keep(self, owner: object, name: str, method: str, around: Call) -> bool:
+        """Have ``around`` called with each call of a method of what an owner holds; False where that cannot be."""
         try:
-            stand_in = kind(*given)
+            self.replaced.append(_replace(owner, name, method, around))
         except (AttributeError, TypeError):
-            return None
-        self.replaced.append(stand_in)
-        return stand_in
+            return False
+        return True
 
     def _call(
         self,
         before: Callable[[], None],
         after: Callable[[], None],
         phase: str,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        original: Call,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         if not self._sees(phase):
             return original(*args, **kwargs)
@@ -240,9 +246,9 @@ class _Training:
         return result
 
     def put_back(self) -> None:
-        """Have nothing replaced."""
+        """Put every replaced method back."""
         while self.replaced:
-            put_back(self.replaced.pop())
+            self.replaced.pop()()
 
     def end(self) -> None:
         """Give no time to anything any more."""
@@ -263,13 +269,53 @@ class _Training:
         return True
 
     def is_over(self) -> bool:
-        """Whether ``train`` has been left without a word, as far as its thread can tell."""
+        """Whether ``train`` has been left without a call of a hook, as far as its thread shows."""
         if self._frame is None or threading.get_ident() != self._thread:
             return False
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame is not self._frame:
             frame = frame.f_back
         return frame is None
+
+
+class _Around:
+    """Stands for a method: each call goes through everything that trainings have put around it."""
+
+    def __init__(self, original: Call) -> None:
+        self.all: list[Call] = []
+        self.put_back: Undo | None = None
+        self._original = original
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = self._original
+        for around in tuple(self.all):
+            call = partial(around, call)
+        return call(*args, **kwargs)
+
+
+def _replace(owner: object, name: str, method: str, around: Call) -> Undo:
+    """Put a proxy in the place of ``owner.name``, the calls of whose ``method`` go through ``around``.
+
+    Trainings that replace the same attribute share one proxy, in whatever order they end. The last one to end puts the
+    original back, unless somebody else has put something over the proxy, which then adds nothing. AttributeError or
+    TypeError where the owner takes no attribute.
+    """
+    with _replacing:
+        proxy = getattr(owner, name)
+        shared = proxy._rlperf_timed.get(method) if is_proxy(proxy) else None
+        if not isinstance(shared, _Around):
+            shared = _Around(getattr(proxy, method))
+            proxy = proxy_for(proxy, {method: shared})
+            shared.put_back = put(owner, name, proxy)
+        shared.all.append(around)
+
+    def leave() -> None:
+        with _replacing:
+            shared.all.remove(around)
+            if not shared.all and shared.put_back is not None and getattr(owner, name, None) is proxy:
+                shared.put_back()
+
+    return leave
 
 
 def _who_trains(frame: FrameType | None, algorithm: object) -> tuple[object, FrameType | None]:
