@@ -4,6 +4,7 @@ import os
 from importlib import import_module
 from pathlib import Path
 
+import builders
 import pytest
 
 from pytest_rlperf.testing import FakeClock
@@ -47,3 +48,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def clock() -> FakeClock:
     """Return a clock that stands still until a test advances it."""
     return FakeClock()
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every pytest that a test starts load this plugin alone."""
+    for name, value in builders.ALONE.items():
+        monkeypatch.setenv(name, value)
