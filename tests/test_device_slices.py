@@ -815,7 +815,8 @@ def test_slices_cross_to_the_coordinator_whole(bench: Bench) -> None:
     """What is known of a device is in the message as it was taken."""
     bench.warm()
     bench.gpu.throttle("power cap")
+    here, there = Pipe()
     for kind in (SliceKind.PLAIN, SliceKind.TRACED):
         record = bench.meter.take(kind)
-        wire = m._encoder.encode(m.Taken(record))
-        assert m._from_worker.decode(wire) == m.Taken(record)
+        m.send(there, m.Taken(record))
+        assert m.receive_from_worker(here) == m.Taken(record)

@@ -54,9 +54,9 @@ class _Node:
         self.total = 0.0
         self.children: dict[Any, _Node] = {}
         # What enters each child, by the way that it counts: a look-up in place of a new object each time.
-        self.sums: dict[Any, _Scope] = {}
-        self.lasts: dict[Any, _Scope] = {}
-        self.means: dict[Any, _Scope] = {}
+        self.sums: dict[Any, TimingContext] = {}
+        self.lasts: dict[Any, TimingContext] = {}
+        self.means: dict[Any, TimingContext] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not the scopes: they belong to one Timing, with its lock and its threads.
@@ -71,7 +71,7 @@ class _Open(threading.local):
         self.stack: list[tuple[_Node, float]] = [(root, 0.0)]
 
 
-class _Scope:
+class TimingContext:
     """Times its body under one path; it knows nothing of its entries, so that it may be entered anywhere again."""
 
     __slots__ = ("_acquire", "_average", "_key", "_mode", "_node", "_open", "_release", "_timing")
@@ -169,22 +169,22 @@ class Timing(dict[Any, Any]):
 
     # ------------------------------------------------------------------ timing
 
-    def add_time(self, key: Any) -> _Scope:
+    def add_time(self, key: Any) -> TimingContext:
         """Return a context manager that adds the time of its body to what there is."""
         scopes = self._open.stack[-1][0].sums
         return scopes[key] if key in scopes else self._first(scopes, key, _SUM)
 
-    def timeit(self, key: Any) -> _Scope:
+    def timeit(self, key: Any) -> TimingContext:
         """Return a context manager that keeps the time of its body, of the last one if there are several."""
         scopes = self._open.stack[-1][0].lasts
         return scopes[key] if key in scopes else self._first(scopes, key, _LAST)
 
-    def time_avg(self, key: Any, average: int = 10) -> _Scope:
+    def time_avg(self, key: Any, average: int = 10) -> TimingContext:
         """Return a context manager that averages the last ``average`` times of its body."""
         scopes = self._open.stack[-1][0].means
         return scopes[key] if key in scopes else self._first(scopes, key, _MEAN, average)
 
-    def _first(self, scopes: dict[Any, _Scope], key: Any, mode: Mode, average: int = 0) -> _Scope:
+    def _first(self, scopes: dict[Any, TimingContext], key: Any, mode: Mode, average: int = 0) -> TimingContext:
         with self._lock:
             if key not in self:
                 self[key] = _initial(mode, average)
@@ -192,7 +192,7 @@ class Timing(dict[Any, Any]):
             node = parent.children.get(key)
             if node is None:
                 node = parent.children[key] = _Node(key, mode, _initial(mode, average))
-            return scopes.setdefault(key, _Scope(self, node, mode, average))
+            return scopes.setdefault(key, TimingContext(self, node, mode, average))
 
     # ------------------------------------------------------------------ reading
 

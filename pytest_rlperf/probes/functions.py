@@ -135,9 +135,9 @@ def _probe(name: str, target: Target, owner: object) -> Probe:
         raise ProbeError(f"phase {name!r}: {error}") from None
     if isinstance(target, str):
         module, colon, path = target.partition(":")
-        return AttributeProbe(name, _module(name, module) if colon else owner, path if colon else target).specific()
+        return _probe_at(name, _module(name, module) if colon else owner, path if colon else target)
     if isinstance(target, MethodType):
-        return AttributeProbe(name, target.__self__, _attribute_of(target)).specific()
+        return _probe_at(name, target.__self__, _attribute_of(target))
     if isinstance(target, FunctionType):
         return _function_probe(name, target)
     raise ProbeError(
@@ -173,6 +173,18 @@ def _function_probe(name: str, function: object) -> Probe:
     return probe
 
 
+def _probe_at(name: str, owner: object, path: str) -> Probe:
+    """Return the probe that suits what a path of attributes leads to; ProbeError where it leads nowhere."""
+    probe = AttributeProbe(name, owner, path)
+    holder, found = probe.resolve()[-2:]
+    if isinstance(found, type):
+        raise ProbeError(f"phase {name!r}: {path} is a class: name a method of it, such as {path}.__init__")
+    if isinstance(holder, ModuleType):
+        return _function_probe(name, found)
+    torch = sys.modules.get("torch")
+    return Forward({name: found}) if torch is not None and isinstance(found, torch.nn.Module) else probe
+
+
 class AttributeProbe:
     """Times what a path of attributes leads to from an object, a class or a module."""
 
@@ -195,22 +207,13 @@ class AttributeProbe:
             raise ProbeError(f"phase {self.name!r}: {'.'.join(self._names)} is no function but {chain[-1]!r:.60}")
         return chain
 
-    def specific(self) -> Probe:
-        """Return the probe that suits what the path leads to."""
-        holder, found = self.resolve()[-2:]
-        if isinstance(found, type):
-            raise ProbeError(
-                f"phase {self.name!r}: {'.'.join(self._names)} is a class: name a method of it, "
-                f"such as {'.'.join((*self._names, '__init__'))}"
-            )
-        if isinstance(holder, ModuleType):
-            return _function_probe(self.name, found)
-        torch = sys.modules.get("torch")
-        return Forward({self.name: found}) if torch is not None and isinstance(found, torch.nn.Module) else self
-
     def attach(self) -> Undo:
-        """Time it from now on."""
-        holder, found = self.resolve()[-2:]
+        """Time it from now on.
+
+        The path is followed anew: since the probe was made the owner may hold another object, or another probe a proxy.
+        """
+        chain = self.resolve()
+        holder, found = chain[-2:]
         attribute = self._names[-1]
         if isinstance(holder, type):
             found = inspect.getattr_static(holder, attribute)  # a static or class method as it is
@@ -222,22 +225,21 @@ class AttributeProbe:
         if is_proxy(holder):
             return put_timed(holder, attribute, timed)
         if attribute.startswith("__") and attribute.endswith("__"):
-            return self._stand_in(attribute, timed, "Python looks special methods up on the class")
+            return self._stand_in(chain, timed, "Python looks special methods up on the class")
         try:
             return put(holder, attribute, timed)
         except _REFUSALS as error:
-            return self._stand_in(attribute, timed, error)
+            return self._stand_in(chain, timed, error)
 
-    def _stand_in(self, attribute: str, timed: object, reason: object) -> Undo:
+    def _stand_in(self, chain: list[object], timed: object, reason: object) -> Undo:
         """Put a proxy in the place of an object that takes no attributes."""
-        chain = self.resolve()
         if len(self._names) < 2:
             raise ProbeError(
                 f"phase {self.name!r}: {_called(chain[0])} takes no attributes ({reason}), and nothing is known to "
                 "hold it: name the way to it from an object that does"
             )
         holder, place, target = chain[-3], self._names[-2], chain[-2]
-        proxy = proxy_for(target, {attribute: timed})
+        proxy = proxy_for(target, {self._names[-1]: timed})
         if is_proxy(holder):
             return put_timed(holder, place, proxy)
         try:

@@ -1,4 +1,4 @@
-"""Phases that other libraries' own timers tell of, while they run."""
+"""Phases from the scopes of other libraries' own timers, while they run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pytest_rlperf.probes.attach import Undo, put, together
 from pytest_rlperf.probes.torch import follow, phase_name
 from pytest_rlperf.timers.process import hierarchical_timer
 
+# Stand-ins have the names of their originals.
 _MLAGENTS = ("mlagents_envs.timers", "pytest_rlperf.compat.mlagents")
-_SAMPLE_FACTORY = (("sample_factory.utils.timing", "TimingContext"), ("pytest_rlperf.compat.sample_factory", "_Scope"))
+_SAMPLE_FACTORY = ("sample_factory.utils.timing", "pytest_rlperf.compat.sample_factory")
 
 
 class LiveTimers:
@@ -26,8 +27,8 @@ class LiveTimers:
             stack = getattr(sys.modules.get(name), "TimerStack", None)
             if stack is not None:
                 yield from follow(stack, "push", "pop")
-        for name, kind in _SAMPLE_FACTORY:
-            context = getattr(sys.modules.get(name), kind, None)
+        for name in _SAMPLE_FACTORY:
+            context = getattr(sys.modules.get(name), "TimingContext", None)
             if context is not None:
                 yield from _follow_context(context)
 
