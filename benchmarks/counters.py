@@ -29,9 +29,9 @@ from turns import print_table
 
 from pytest_rlperf.fixtures import ENGINE, result_key
 from pytest_rlperf.judge.counters import EVERY, compare
-from pytest_rlperf.judge.counters import told as changes_told
 from pytest_rlperf.measure.counting_pass import REPETITIONS, count, learn
 from pytest_rlperf.model import Counting, Result, Tally, Workload
+from pytest_rlperf.report.wording import changes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,7 +126,7 @@ def false_changes(name: str, tallies: Sequence[Tally]) -> Iterator[tuple[str, st
     """Yield a test's name and what has changed, empty if nothing, for each two groups of processes."""
     groups = [learn(tallies[start : start + WORKERS]) for start in range(0, len(tallies) - WORKERS + 1, WORKERS)]
     for one, other in combinations([group for group in groups if group is not None], 2):
-        yield name, changes_told(compare(one, other, EVERY))
+        yield name, changes_text(compare(one, other, EVERY))
 
 
 def main() -> None:

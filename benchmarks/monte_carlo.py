@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pytest_rlperf.judge.live import PRIOR_FREEDOM, PRIOR_SD, PairLimits, judge_pairs, live_policy
+from pytest_rlperf.judge.live import PRIOR_FREEDOM, PRIOR_SD, PairLimits, judge_pairs
+from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.stats import shrunken_t
 from pytest_rlperf.measure.figures import TRIM
 from pytest_rlperf.model import Estimate, Status
@@ -29,7 +30,7 @@ Array: TypeAlias = NDArray[np.float64]
 
 TESTS = 5  # in a run
 LIMITS = PairLimits()
-POLICY = live_policy(tolerance=None, alpha=0.01, tests=TESTS, min_change_s=0.0, gated=True, accept=False)
+POLICY = make_policy(tolerance=None, alpha=0.01, tests=TESTS, min_change_s=0.0, gated=True, accept=False)
 
 SLICE_S = 0.015
 BLOCKS = 20  # of four slices: 1.2 s a pair

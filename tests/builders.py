@@ -17,12 +17,12 @@ from pytest_rlperf.model import (
     Outcome,
     PairRecord,
     Provenance,
-    Reason,
     Result,
     Status,
     StoredResult,
     Verdict,
     WorkerRecord,
+    WrittenReason,
 )
 
 MS = 1e-3
@@ -127,7 +127,7 @@ def verdict(
     """Return a gated verdict, with an estimate where a ratio is given; ``changes`` replace fields."""
     found = Verdict(
         status=status,
-        reason=Reason(code, message),
+        reason=WrittenReason(code, message),
         estimate=None if ratio is None else estimate(ratio, margin),
         smallest_seen=0.2,
         suspect=False,

@@ -15,9 +15,9 @@ import pytest
 from builders import git
 
 from pytest_rlperf.baseline.store import Store
-from pytest_rlperf.judge.allowance import allow, unmatched_notes
 from pytest_rlperf.judge.counters import combine
-from pytest_rlperf.judge.creep import creep
+from pytest_rlperf.judge.stored import creep
+from pytest_rlperf.judge.verdict import allow, unmatched
 from pytest_rlperf.model import (
     Allowance,
     Counting,
@@ -31,9 +31,9 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.model.judged import TRAILER
 from pytest_rlperf.options import read_config
-from pytest_rlperf.report.accepting import trailer
 from pytest_rlperf.report.github import GitHubRun, render_summary_markdown
 from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.report.wording import trailer, unmatched_text, verdict_message
 from pytest_rlperf.run.hooks import names_tests
 from pytest_rlperf.run.outcomes import Ledger
 from pytest_rlperf.run.saving import save
@@ -172,14 +172,14 @@ def test_a_slowdown_that_is_meant_is_accepted_with_its_reason(pattern: str) -> N
     assert verdict.status is Status.SLOWER
     assert verdict.accepted
     assert not verdict.fails(strict=True)
-    assert verdict.reason.message == "4 live pairs; accepted up to 9 % by 1a2b3c4d5e6f: larger networks"
+    assert verdict_message(verdict) == "4 live pairs\naccepted up to 9 % by 1a2b3c4d5e6f: larger networks"
 
 
 def test_more_than_was_meant_fails_and_says_so() -> None:
     """The percentage is a bound, of the widest allowance that fits."""
     verdict = allow(SLOWER, KEY, [allowance("test_gae*", 5), allowance("*", 7)])
     assert verdict.fails(strict=False)
-    assert verdict.reason.message == "4 live pairs; +8.0 % is more than the 7 % that 1a2b3c4d5e6f accepts"
+    assert verdict_message(verdict) == "4 live pairs\n+8.0 % is more than the 7 % that 1a2b3c4d5e6f accepts"
     assert allow(SLOWER, KEY, [allowance("*", 5), allowance("*", 8)]).accepted
 
 
@@ -213,7 +213,7 @@ def test_more_that_is_counted_is_accepted_with_the_time(estimate: Estimate | Non
     assert verdict.fails(strict=False)
     accepted = allow(verdict, KEY, [allowance("test_gae*")])
     assert accepted.accepted
-    assert accepted.reason.message.endswith("; accepted up to 9 % by 1a2b3c4d5e6f: larger networks")
+    assert verdict_message(accepted).endswith("\naccepted up to 9 % by 1a2b3c4d5e6f: larger networks")
 
 
 @pytest.mark.parametrize("time", [SAME_TIME, replace(SLOWER, status=Status.UNDECIDED)])
@@ -221,8 +221,8 @@ def test_more_that_is_counted_is_accepted_by_itself(time: Verdict) -> None:
     """Where nothing but counts says SLOWER, the word is enough, whatever the time may be."""
     accepted = allow(by_counts(time), KEY, [counts_allowance("test_gae*")])
     assert (accepted.status, accepted.accepted) == (Status.SLOWER, True)
-    assert accepted.reason.message == (
-        f"gae: aten::mm 1 → 2\ntime alone: {time.status.value}, 4 live pairs; counts accepted by 1a2b3c4d5e6f: logged"
+    assert verdict_message(accepted) == (
+        f"gae: aten::mm 1 → 2\ntime alone: {time.status.value}, 4 live pairs\ncounts accepted by 1a2b3c4d5e6f: logged"
     )
 
 
@@ -231,7 +231,7 @@ def test_counts_that_are_meant_accept_no_time() -> None:
     for verdict in (SLOWER, by_counts(SLOWER)):
         judged = allow(verdict, KEY, [counts_allowance("*")])
         assert judged.fails(strict=False)
-        assert judged.reason.message.endswith("; it is slower by its time, and 1a2b3c4d5e6f accepts its counts alone")
+        assert verdict_message(judged).endswith("\nit is slower by its time, and 1a2b3c4d5e6f accepts its counts alone")
         assert allow(verdict, KEY, [counts_allowance("*"), allowance("*")]).accepted
 
 
@@ -257,7 +257,7 @@ def test_counts_that_are_meant_are_listed_with_their_reason() -> None:
     text = unescape(render_summary_markdown([Outcome(measured(10.0), None, None, accepted, 1.0)], run))
     assert text.startswith("## ✅ Nothing got slower but on purpose: 1 accepted\n")
     (line,) = text.partition("Slower on purpose:\n\n")[2].partition("\n\n")[0].splitlines()
-    assert line.startswith("- <code>test_gae[128-8]</code>: gae: aten::mm 1 → 2 time alone: SAME")
+    assert line.startswith("- <code>test_gae[128-8]</code>: gae: aten::mm 1 → 2; time alone: SAME")
     assert line.endswith("; counts accepted by 1a2b3c4d5e6f: logged")
 
 
@@ -296,8 +296,8 @@ KEYS = [
 )
 def test_a_trailer_that_fits_no_test_is_named(pattern: str, close: str) -> None:
     """With its commit, and the name that may have been meant, in the form that would fit."""
-    (note,) = unmatched_notes([allowance(pattern)], KEYS)
-    assert note == (
+    (note,) = unmatched([allowance(pattern)], KEYS)
+    assert unmatched_text(*note) == (
         f"Rlperf-Accept of 1a2b3c4d5e6f accepts nothing: {pattern!r} fits no measured test of this run{close}"
     )
 
@@ -305,7 +305,7 @@ def test_a_trailer_that_fits_no_test_is_named(pattern: str, close: str) -> None:
 @pytest.mark.parametrize("pattern", ["*", KEY, "test_gae[512-8]", "TestSAC::*", "perf/*", "test_b"])
 def test_a_trailer_that_fits_a_test_is_not(pattern: str) -> None:
     """Whatever the test's verdict is."""
-    assert not unmatched_notes([allowance(pattern), counts_allowance(pattern)], KEYS)
+    assert not unmatched([allowance(pattern), counts_allowance(pattern)], KEYS)
 
 
 # ------------------------------------------------------------------ slow creep

@@ -28,10 +28,10 @@ from pytest_rlperf.model import (
     Phase,
     PhaseCounts,
     Provenance,
-    Reason,
     Result,
     Selfcheck,
     Status,
+    WrittenReason,
 )
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
 from pytest_rlperf.report.summary import Summary
@@ -145,13 +145,13 @@ def test_a_baseline_is_shown_with_where_it_comes_from(tmp_path: Path, capsys: py
 
 def test_a_selfcheck_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its own table, from its own kind of file."""
-    fitness = Fitness(0.03, is_fit=True, false_alarms=0, reasons=("it finds 5 %",))
+    fitness = Fitness(0.03, is_fit=True, false_alarms=0)
     document = selfcheck_document(HERE, {UPDATE: Selfcheck(result(UPDATE, 1e-3), ())}, fitness)
     path = tmp_path / "self.json"
     path.write_text(written(document), encoding="utf-8")
     assert main(["show", str(path)]) == Exit.NOTHING_SLOWER
     out = capsys.readouterr().out
-    assert "it finds 5 %" in out
+    assert "no slowdown of 5 % or more was tried" in out
     assert "Made Up 9000" in out
 
 
@@ -161,7 +161,7 @@ def test_what_is_shown_commands_no_terminal(save: Save, capsys: pytest.CaptureFi
     found = replace(result(hostile, 1e-3), notes=("\x1b]0;x\x07",), component="\x1b[1m")
     phases = (Phase("\x1b[7m", 1.0, 1e-3, 1e-3, "host"),)
     one = outcome(replace(found, phases=phases), Status.SLOWER, 1.2)
-    one = replace(one, verdict=replace(one.verdict, reason=Reason("x", "\x1b[31mred\nnext")))
+    one = replace(one, verdict=replace(one.verdict, reason=WrittenReason("x", "\x1b[31mred\nnext")))
     path = save("run.json", one)
     for command in (["show", path, "-v"], ["diff", path, path, "-v"], ["show", path, "-k", "\x1b"]):
         main(command)

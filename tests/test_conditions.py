@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_rlperf.baseline.accelerators import accelerators
-from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
+from pytest_rlperf.baseline.machine import accelerators, describe, differences, slug, this_machine
 from pytest_rlperf.measure.conditions import (
     NO_REASONS,
     NVML_MISSING,
@@ -259,7 +258,7 @@ def test_another_setting_is_another_machine_class(changed: dict[str, object], te
     assert text in describe(there)
     if here != there:
         assert slug(here) != slug(there)
-        assert text in differences(here, there)[0]
+        assert text in str(differences(here, there)[0].other)
 
 
 @pytest.fixture
@@ -278,7 +277,7 @@ def driver_files(tmp_path: Path) -> Path:
 def test_without_nvml_the_drivers_files_tell(driver_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Model and driver at least, without importing PyTorch."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert accelerators(told=driver_files) == ("NVIDIA H100 PCIe, driver 550.54.15",) * 2
+    assert accelerators(files=driver_files) == ("NVIDIA H100 PCIe, driver 550.54.15",) * 2
 
 
 def test_nvml_that_fails_leaves_it_to_the_files(driver_files: Path) -> None:
@@ -291,7 +290,7 @@ def test_nvml_that_fails_leaves_it_to_the_files(driver_files: Path) -> None:
 def test_without_gpus_a_machine_class_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No line, and the file's name of a machine that nobody looked for GPUs on."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    machine = this_machine(lambda: accelerators(told=tmp_path))
+    machine = this_machine(lambda: accelerators(files=tmp_path))
     assert machine.accelerators == ()
     assert describe(machine).count(";") == 0
 

@@ -14,7 +14,7 @@ from virtual_gpu import VirtualGPU
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.counters import NAMES
 from pytest_rlperf.devices import driving
-from pytest_rlperf.judge.counters import combine, compare, told, uncounted
+from pytest_rlperf.judge.counters import combine, compare, uncounted
 from pytest_rlperf.measure.counting_pass import CountingPass, count, counted_by, learn
 from pytest_rlperf.model import (
     Baseline,
@@ -24,7 +24,6 @@ from pytest_rlperf.model import (
     Machine,
     Outcome,
     PhaseCounts,
-    Reason,
     Result,
     Status,
     Tally,
@@ -33,9 +32,9 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.options import Counters, parse_counters
 from pytest_rlperf.report.counters import counter_lines
-from pytest_rlperf.report.rows import failure_text
 from pytest_rlperf.report.summary import Summary, Uncompared, uncompared_notes
 from pytest_rlperf.report.terminal import render_summary
+from pytest_rlperf.report.wording import changes_text, failure_text, verdict_message
 from pytest_rlperf.run.stored_counts import Memory, Remembered, live_counts
 from pytest_rlperf.timers import hierarchical_timer
 
@@ -289,7 +288,7 @@ def test_the_device_that_a_workload_is_on_is_counted() -> None:
     gates = parse_counters(["syncs", "pageable_copies", "device_allocations", "kernels"]).gates
     found = combine(verdict(Status.SAME), counted_on_device(careless=False), counted_on_device(careless=True), gates)
     assert found.status is Status.SLOWER
-    assert found.reason.message.startswith(
+    assert verdict_message(found).startswith(
         "critic: device_allocations 0 → 1; syncs 0 → 1 · sample: pageable_copies 0 → 1; syncs 0 → 1\n"
     )
 
@@ -422,15 +421,14 @@ def test_what_is_rounded_changes_by_more_than_a_step(now: int, expected: list[ob
 
 
 def test_gates_that_nothing_was_counted_for_are_named() -> None:
-    """A gate that a side cannot tell of any more says so, with the reason; one that only a marker asks for, too."""
+    """A gate that a side has not counted is named; one that only a marker names, too."""
     then = counting({WHOLE: {"ops": 3, "syncs": 0, "native_calls": 2}})
-    why = ("not counted: ops, ops_backward: compiled", "not counted: garbage: why")
-    now = replace(counting({WHOLE: {"syncs": 0, "native_calls": 2}}), notes=why)
+    now = counting({WHOLE: {"syncs": 0, "native_calls": 2}})
     every = parse_counters("gate").gates
-    assert uncounted(then, now, every, ()) == "ops not known of both sides; not counted: ops, ops_backward: compiled"
-    assert uncounted(now, now, every, ()) == uncounted(then, now, (), ()) == ""
+    assert uncounted(then, now, every, ()) == ("ops",)
+    assert uncounted(now, now, every, ()) == uncounted(then, now, (), ()) == ()
     named = ("syncs", "kernels", "native_calls:rlox", "copies_*", "native_calls:")
-    assert uncounted(then, then, named, named) == "kernels, copies_* not known of both sides"
+    assert uncounted(then, then, named, named) == ("kernels", "copies_*")
 
 
 def test_the_marker_chooses_by_name_family_and_pattern() -> None:
@@ -449,7 +447,7 @@ def test_the_marker_chooses_by_name_family_and_pattern() -> None:
 
 def test_changes_are_said_by_phase() -> None:
     """The whole call's first, the largest of a phase first, and no list without an end."""
-    said = told(
+    said = changes_text(
         [
             CounterChange("sac/critic", "syncs", 2, 5),
             CounterChange("sac/critic", "ops:aten::mm", 12, 18),
@@ -483,7 +481,8 @@ def test_a_gated_count_that_is_more_is_slower(status: Status) -> None:
     """Whatever the time says, which stays with the verdict; the operation is named."""
     found = combine(verdict(status), THEN, MORE, GATES)
     assert found.status is Status.SLOWER
-    assert found.reason == Reason("counters", f"aten::mm 9 → 12\ntime alone: {status.value}, why")
+    assert (found.reason.code, found.by_counts) == ("counters", True)
+    assert verdict_message(found) == f"aten::mm 9 → 12\ntime alone: {status.value}, why"
     assert found.estimate == verdict(status).estimate
     assert found.counters == (CounterChange(WHOLE, "ops:aten::mm", 9, 12),)
     assert found.fails(strict=False)
@@ -500,31 +499,33 @@ def test_gated_counts_that_are_all_less_are_faster(status: Status) -> None:
     """It is said with its number."""
     found = combine(verdict(status), THEN, LESS, GATES)
     assert found.status is Status.FASTER
-    assert found.reason == Reason("counters", f"aten::mm 9 → 7\ntime alone: {status.value}, why")
+    assert found.by_counts
+    assert verdict_message(found) == f"aten::mm 9 → 7\ntime alone: {status.value}, why"
 
 
 def test_one_count_that_is_more_outweighs_those_that_are_less() -> None:
     """Only what is more is said to be the reason; all that changed is kept."""
     found = combine(verdict(Status.SAME), THEN, BOTH, GATES)
     assert found.status is Status.SLOWER
-    assert found.reason.message.startswith("syncs 4 → 5\n")
+    assert verdict_message(found).startswith("syncs 4 → 5\n")
     assert {change.name for change in found.counters} == {"ops:aten::mm", "syncs"}
 
 
 @pytest.mark.parametrize(
     ("status", "now", "expected"),
     [
-        (Status.SLOWER, MORE, "why; counted: aten::mm 9 → 12"),
-        (Status.SLOWER, LESS, "why; counted: aten::mm 9 → 7"),
-        (Status.INVALID, LESS, "why; counted: aten::mm 9 → 7"),
-        (Status.FASTER, LESS, "why; counted: aten::mm 9 → 7"),
+        (Status.SLOWER, MORE, "why\nalso counted: aten::mm 9 → 12"),
+        (Status.SLOWER, LESS, "why\nalso counted: aten::mm 9 → 7"),
+        (Status.INVALID, LESS, "why\nalso counted: aten::mm 9 → 7"),
+        (Status.FASTER, LESS, "why\nalso counted: aten::mm 9 → 7"),
     ],
 )
 def test_a_verdict_of_times_that_stands_says_what_was_counted(status: Status, now: Counting, expected: str) -> None:
     """A time that is slower, or no measurement at all, is not made good by fewer operations."""
     found = combine(verdict(status), THEN, now, GATES)
     assert found.status is status
-    assert found.reason == Reason("code", expected)
+    assert not found.by_counts
+    assert verdict_message(found) == expected
 
 
 def test_what_does_not_gate_is_only_kept() -> None:
@@ -788,7 +789,7 @@ def test_a_failure_names_the_counts() -> None:
         "gae takes 1.00 ms a call\n"
         "compared with baseline 'default'\n"
         "time alone: UNDECIDED, too near to call\n"
-        'if that is meant: commit it; --rlperf-save-baseline --rlperf-accept="why" stores its figures'
+        'if this is intended: commit it, and store its figures with --rlperf-save-baseline --rlperf-accept="why"'
     )
 
 

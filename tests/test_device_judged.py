@@ -15,8 +15,9 @@ from virtual_gpu import VirtualGPU
 from pytest_rlperf import ComponentError
 from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.devices import driving
-from pytest_rlperf.judge.devices import other_device
-from pytest_rlperf.judge.verdict import broken_rule, judge_stored, stored_policy
+from pytest_rlperf.judge.policy import make_policy
+from pytest_rlperf.judge.stored import judge_stored
+from pytest_rlperf.judge.validity import broken_rule, other_device
 from pytest_rlperf.measure.conditions import ConditionReader
 from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.one_side import measure_one_side
@@ -26,6 +27,7 @@ from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import (
     POWER_CAP,
     Bound,
+    Code,
     Conditions,
     DeviceFigures,
     DeviceTimes,
@@ -39,9 +41,11 @@ from pytest_rlperf.model import (
     Status,
     Verdict,
     Warm,
+    reasons,
 )
 from pytest_rlperf.report.device import device_lines
 from pytest_rlperf.report.rows import comparable
+from pytest_rlperf.report.wording import reason_lines, verdict_message
 from pytest_rlperf.run.live_comparison import make_result
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.workers import messages as m
@@ -83,7 +87,7 @@ def result(device: DeviceFigures | None = FIGURES, times: DeviceTimes | None = T
 
 def judge(base: Result, head: Result) -> Verdict:
     """Judge ``head`` against a stored ``base``."""
-    policy = stored_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+    policy = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
     return judge_stored(head, builders.stored(base), [], policy)
 
 
@@ -124,8 +128,8 @@ def test_disturbed_figures_are_invalid_with_the_reason(tries: list[Disturbance],
     verdict = judge(result(), replace(head, workers=(*head.workers[:3], worker, head.workers[4])))
     assert verdict.status is Status.INVALID
     assert verdict.reason.code == "device"
-    assert verdict.reason.message.startswith(f"cuda:0 was not fit to be measured on: {what}; ")
-    assert advice in verdict.reason.message
+    assert verdict_message(verdict).startswith(f"cuda:0 was not fit to be measured on: {what}; ")
+    assert advice in verdict_message(verdict)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +150,8 @@ def test_other_devices_and_settings_are_incomparable(head: Result, says: str) ->
     """The verdict names what differs, and how to go on."""
     verdict = judge(result(), head)
     assert (verdict.status, verdict.reason.code) == (Status.INCOMPARABLE, "device")
-    assert says in verdict.reason.message
-    assert "--rlperf-save-baseline" in verdict.reason.message
+    assert says in verdict_message(verdict)
+    assert "--rlperf-save-baseline" in verdict_message(verdict)
 
 
 def test_phases_recorded_by_waiting_are_compared_with_such_alone() -> None:
@@ -372,7 +376,7 @@ def test_a_throttled_gpu_makes_a_test_invalid() -> None:
     found = measured(gpu)
     broken = broken_rule(found)
     assert broken is not None
-    assert "it was throttled (hardware thermal slowdown), 4 of 4 times" in broken[1]
+    assert broken == reasons.DeviceDisturbed("virtual:0", (Disturbance(("hardware thermal slowdown",)),) * 4)
     assert found.notes == ("slices that were disturbed on virtual:0, thrown away and retaken: 6",)
 
 
@@ -390,7 +394,7 @@ def test_a_gpu_that_is_always_at_its_power_cap_is_measured() -> None:
         for side in (pairs.base, pairs.head)
     )
     assert [broken_rule(base), broken_rule(head)] == [None, None]
-    assert other_device(base, head) is None
+    assert other_device(base, head, None) is None
 
 
 CAPPED = replace(FIGURES, conditions=Conditions(1.1e9, 2.6e9, 60.0, ("power cap",), 0))
@@ -406,26 +410,27 @@ def test_a_power_cap_in_some_workers_makes_a_test_invalid() -> None:
         return replace(head, workers=tuple(workers))
 
     broken = broken_rule(with_workers(CAPPED, CAPPED, FIGURES, FIGURES, FIGURES))
-    assert broken is not None
-    assert "it was throttled (power cap) in 2 of 5 workers and not in the others; let it cool down" in broken[1]
+    assert broken == reasons.CapInSomeWorkers("cuda:0", 2, 5)
+    assert "its power cap in 2 of 5 workers and not in the others; let the device cool down" in reason_lines(broken)[0]
     assert broken_rule(with_workers(*[CAPPED] * 4, UNKNOWN)) is None
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "says"),
+    ("then", "now", "difference"),
     [
-        (FIGURES, CAPPED, "it was not under its power cap, and now is all the time: other clocks"),
-        (CAPPED, FIGURES, "it was under its power cap all the time, and now is not: other clocks"),
+        (FIGURES, CAPPED, reasons.OtherCap(now=True)),
+        (CAPPED, FIGURES, reasons.OtherCap(now=False)),
         (CAPPED, CAPPED, None),
         (CAPPED, UNKNOWN, None),
         (replace(FIGURES, conditions=None), CAPPED, None),
     ],
 )
 def test_sides_of_which_one_is_at_its_power_cap_are_incomparable(
-    then: DeviceFigures, now: DeviceFigures, says: str | None
+    then: DeviceFigures, now: DeviceFigures, difference: reasons.OtherCap | None
 ) -> None:
     """What is not known of a side says nothing against it."""
-    assert other_device(result(then), result(now)) == says
+    expected = None if difference is None else reasons.OtherDevice(difference, "main", stores=False)
+    assert other_device(result(then), result(now), "main") == expected
 
 
 def compared(gpu: VirtualGPU) -> PairsMeasured:
@@ -468,4 +473,4 @@ def test_a_throttled_gpu_makes_live_pairs_invalid() -> None:
     for side in (pairs.base, pairs.head):
         broken = broken_rule(make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), side))
         assert broken is not None
-        assert broken[0] == "device"
+        assert broken.code == Code.DEVICE

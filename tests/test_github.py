@@ -75,8 +75,7 @@ def outcome(
     base = replace(result, workers=(builders.worker(base_s, 0.0),) * 4)
     change_s = call_s - base_s
     contributions = (Contribution("gae/scan", change_s),) if change_s else ()
-    blame = "gae/scan +10 of +10 µs" if change_s > 0 else ""
-    live = Live("main", "HEAD", base, (pair,) * 4, contributions, blame)
+    live = Live("main", "HEAD", base, (pair,) * 4, contributions, contributions)
     estimate = builders.estimate(ratio, high=ratio + 0.014, floor=ratio, ceiling=ratio)
     return builders.outcome(result, replace(verdict, estimate=estimate), live=live, seconds=1.0)
 
@@ -123,7 +122,8 @@ def test_summary_to_the_letter() -> None:
         "| :-- | :-- | --: | --: | --: | --: |\n"
         "| ❌ SLOWER | <code>test&#95;gae&#91;128-8&#93;</code> | **+10.0 %** | +9.0 % to +11.4 % | 100 µs | 110 µs |\n"
         "| ✅ SAME | <code>test&#95;step</code> | **+0.0 %** | -1.0 % to +1.4 % | 100 µs | 100 µs |\n\n"
-        "<details><summary>❌ SLOWER <code>test&#95;gae&#91;128-8&#93;</code>: gae/scan +10 of +10 µs</summary>\n\n"
+        "<details><summary>❌ SLOWER <code>test&#95;gae&#91;128-8&#93;</code>: "
+        "gae/scan +10 of +10 µs a call</summary>\n\n"
         "<code>tests/test&#95;perf.py&#58;&#58;test&#95;gae&#91;128-8&#93;</code>\n\n"
         "4 live pairs&#58; why\n\n"
         "| phase | was | now | adds to the change | share of a call | entries a call |\n"
@@ -216,7 +216,8 @@ def test_hostile_text_is_only_text() -> None:
         evil, result=replace(evil.result, phases=(Phase(HOSTILE, 1.0, 1e-4, 1e-4, "host"),), notes=(HOSTILE,))
     )
     assert evil.live is not None
-    evil = replace(evil, live=replace(evil.live, blame=HOSTILE))
+    named = (Contribution(HOSTILE, 2e-5),)
+    evil = replace(evil, live=replace(evil.live, contributions=named, carriers=named))
     summary = Summary(HOSTILE, [HOSTILE], [HOSTILE], [])
     run = github_run(summary=summary, environment=[HOSTILE], unmeasured={HOSTILE: f"skipped: {HOSTILE}"})
     for text in (render_summary_markdown([evil], run), comment_markdown(document(evil))):
@@ -282,9 +283,9 @@ def test_annotations_name_file_and_line() -> None:
     commands = annotation_commands([SAME, accepted, SLOWER], github_run().lines, strict=False)
     assert commands == [
         "::error file=tests/test_perf.py,line=6,title=SLOWER +10.0 %25%3A test_gae[128-8]::"
-        "110 µs a call, was 100 µs%0A4 live pairs: why%0Agae/scan +10 of +10 µs",
+        "110 µs a call, was 100 µs%0A4 live pairs: why%0Agae/scan +10 of +10 µs a call",
         "::notice title=accepted +20.0 %25%3A test_sac::"
-        "120 µs a call, was 100 µs%0Aover 3 %25%0Agae/scan +10 of +10 µs",
+        "120 µs a call, was 100 µs%0Aover 3 %25%0Agae/scan +20 of +20 µs a call",
     ]
 
 

@@ -25,11 +25,11 @@ from pytest_rlperf.model import (
     Pace,
     Phase,
     PhaseCounts,
-    Reason,
     Result,
     Share,
     Status,
     WorkerRecord,
+    WrittenReason,
 )
 from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.html import check_html, render_html, write_html
@@ -128,7 +128,7 @@ def outcome(nodeid: str, status: Status = Status.SLOWER, *, gated: bool = True) 
         for then, now in zip(base.workers, head.workers, strict=True)
     )
     added = (Contribution("update/critic/forward", 0.9e-3), Contribution("", 0.1e-3))
-    live = Live("main (0123456)", "HEAD", base, pairs, added, "update/critic/forward +0.9 of +1.0 ms")
+    live = Live("main (0123456)", "HEAD", base, pairs, added, added[:1])
     verdict = builders.verdict(
         status,
         code="live",
@@ -221,6 +221,7 @@ def test_nothing_in_a_name_is_markup() -> None:
     """A hostile id, reason, note, phase and counter are shown as text, what is invisible spelled out."""
     test = outcome(f"tests/{HOSTILE}.py::{HOSTILE}")
     assert test.live is not None
+    hostile = (Contribution(HOSTILE, 1e-3),)
     test = replace(
         test,
         result=replace(
@@ -230,10 +231,10 @@ def test_nothing_in_a_name_is_markup() -> None:
             counting=Counting((PhaseCounts(HOSTILE, {HOSTILE: 1}, {}),), 3, 2, (HOSTILE,)),
             shares=(Share(HOSTILE, 0.5),),
         ),
-        live=replace(test.live, base_label=HOSTILE, blame=HOSTILE),
+        live=replace(test.live, base_label=HOSTILE, contributions=hostile, carriers=hostile),
         verdict=replace(
             test.verdict,
-            reason=Reason("x", f"{HOSTILE}\nand more"),
+            reason=WrittenReason("x", f"{HOSTILE}\nand more"),
             counters=(CounterChange(HOSTILE, HOSTILE, 1, 2),),
         ),
     )
@@ -367,7 +368,7 @@ def test_colours_are_explained_where_nothing_changed() -> None:
     """Live pairs that found no change share none out among the phases."""
     test = outcome("t.py::test_a", Status.SAME)
     assert test.live is not None
-    same = replace(test, live=replace(test.live, contributions=(), blame=""))
+    same = replace(test, live=replace(test.live, contributions=(), carriers=()))
     assert drawn(same)["phases"].legend.endswith(
         "No colours: there is no change to share out, or too little was traced to do so."
     )

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.stats import welch
-from pytest_rlperf.judge.verdict import judge_stored, stored_policy
-from pytest_rlperf.model import Figures, Phase, Policy, Result, Status, Verdict
+from pytest_rlperf.judge.stored import judge_stored
+from pytest_rlperf.model import Figures, MachineDifference, Phase, Policy, Result, Status, Verdict
+from pytest_rlperf.report.wording import verdict_message
 
 figures = st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=8)
 
@@ -29,7 +31,7 @@ def policy(**changes: object) -> Policy:
         "gated": True,
         "accept": False,
     }
-    return stored_policy(**(settings | changes))  # type: ignore[arg-type]
+    return make_policy(**(settings | changes))  # type: ignore[arg-type]
 
 
 def result(
@@ -164,7 +166,7 @@ def test_unchanged_is_same() -> None:
     """Equal figures are SAME, with the bound they certify."""
     verdict = judge(BASE, BASE)
     assert verdict.status is Status.SAME
-    assert "±20 %" in verdict.reason.message
+    assert "±20 %" in verdict_message(verdict)
     assert not verdict.fails(strict=True)
 
 
@@ -174,7 +176,7 @@ def test_slower_needs_the_estimate_over_the_tolerance_and_its_bound_over_half() 
     slower = judge(BASE, result(*(1.30 * w.wall.relative for w in BASE.workers)))
     assert slower.status is Status.SLOWER
     assert slower.fails(strict=False)
-    assert "stored numbers only" in slower.reason.message
+    assert "stored numbers only" in verdict_message(slower)
     unsure = judge(BASE, result(0.9, 1.1, 1.3, 1.6, 1.9))
     assert unsure.status is Status.UNDECIDED
     assert not unsure.fails(strict=False)
@@ -215,7 +217,7 @@ def test_a_slowdown_that_the_memory_shares_convicts_nobody() -> None:
     assert judge(BASE, result(*slower)).status is Status.SLOWER
     verdict = judge(BASE, result(*slower, memory=1.4))
     assert (verdict.status, verdict.reason.code) == (Status.UNDECIDED, "machine")
-    assert "+40.0 %" in verdict.reason.message
+    assert "+40.0 %" in verdict_message(verdict)
     assert not verdict.fails(strict=False)
 
 
@@ -292,9 +294,9 @@ def test_what_is_not_gated_or_was_accepted_does_not_fail() -> None:
 def test_no_baseline_is_new_and_another_machine_is_incomparable() -> None:
     """Both pass, unless a strict run asked for a comparison."""
     new = judge_stored(BASE, None, [], policy())
-    other = judge_stored(BASE, None, ["cpu: Neoverse / EPYC"], policy())
+    other = judge_stored(BASE, None, [[MachineDifference("cpu", "Neoverse", "EPYC")]], policy())
     assert (new.status, other.status) == (Status.NEW, Status.INCOMPARABLE)
-    assert "Neoverse" in other.reason.message
+    assert "(cpu: Neoverse there, EPYC here)" in verdict_message(other)
     assert [verdict.fails(strict) for verdict in (new, other) for strict in (False, True)] == [False, True] * 2
 
 

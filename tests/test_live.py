@@ -256,7 +256,7 @@ def test_a_change_the_test_does_not_load_is_the_same_unmeasured(repository: Repo
     run = repository.against("HEAD~1", "-v")
     assert run.code == OK, run.out
     assert run.verdicts == {"test_work": "SAME", "test_rest": "SAME"}
-    assert "nothing that this test loads differs from HEAD~1" in run.words
+    assert "this test loads no file that differs from HEAD~1" in run.words
 
 
 @pytest.mark.parametrize("how", ["a later call", "runpy"])
@@ -497,7 +497,7 @@ def test_a_suspicion_is_settled_by_the_baselines_own_commit(repository: Reposito
     acquitted = repository.run(*SETTLE, "-v")
     assert acquitted.code == OK, acquitted.out
     assert acquitted.verdicts == {"test_work": "SAME"}
-    assert "the code is as fast as it was; stored numbers say ×" in acquitted.words
+    assert "the code is as fast as it was; stored numbers show ×" in acquitted.words
     alone = repository.run(*SETTLE, "--rlperf-confirm=never")
     assert alone.code == FAILED, alone.out
     assert "stored numbers only" in alone.words
@@ -518,7 +518,7 @@ def test_equal_code_is_acquitted_without_live_pairs(repository: Repository, stor
     assert run.code == OK, run.out
     assert run.verdicts == {"test_work": "SAME"}
     assert "same code as commit" in run.words
-    assert "stored numbers say ×" in run.words
+    assert "stored numbers show ×" in run.words
 
 
 def test_a_baseline_of_another_machine_is_settled_live(repository: Repository, stored: Path) -> None:

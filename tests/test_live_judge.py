@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_rlperf import units
-from pytest_rlperf.judge.blame import contributions, told
-from pytest_rlperf.judge.live import PairLimits, judge_pairs, live_policy
+from pytest_rlperf.judge.live import PairLimits, carriers, contributions, judge_pairs
+from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.stats import shrunken_t
 from pytest_rlperf.measure.figures import trimmed_mean
-from pytest_rlperf.model import Estimate, Policy, Status, Verdict
+from pytest_rlperf.model import Contribution, Estimate, Policy, Status, Verdict
+from pytest_rlperf.report.wording import carriers_text, verdict_lines, verdict_message
 
 
 def load_monte_carlo() -> ModuleType:
@@ -50,7 +51,7 @@ def policy(**changes: object) -> Policy:
         "gated": True,
         "accept": False,
     }
-    return live_policy(**(settings | changes))  # type: ignore[arg-type]
+    return make_policy(**(settings | changes))  # type: ignore[arg-type]
 
 
 def judge(
@@ -239,7 +240,7 @@ def test_the_stop_rule(percents: tuple[float, ...], final: bool, expected: tuple
     verdict = judge(*percents, final=final)
     assert said(verdict) == expected
     if verdict is not None:
-        assert len(verdict.reason.message) <= 72  # within 80 columns, behind pytest's margin
+        assert max(map(len, verdict_lines(verdict))) <= 72  # within 80 columns, behind pytest's margin
         assert verdict.suspect == (verdict.estimate is not None and verdict.estimate.ratio > 1.03)
 
 
@@ -278,7 +279,10 @@ def test_a_verdict_rests_on_all_pairs_up_to_it() -> None:
     assert verdict is not None
     assert verdict.estimate is not None
     assert verdict.estimate.ratio == pytest.approx(statistics.geometric_mean([1.05, 1.06, 1.05, 1.04]))
-    assert verdict.reason.message == "4 live pairs: over 3 %, surely over half of it; the last one +4.0 %"
+    assert (
+        verdict_message(verdict)
+        == "4 live pairs, each slower; at least 3.0 % slower for certain\nconfirmed by a fresh pair (+4.0 %)"
+    )
 
 
 def test_more_tests_in_a_run_ask_more_of_each() -> None:
@@ -301,8 +305,8 @@ def test_undecided_says_what_it_could_have_seen() -> None:
     assert undecided.estimate is not None
     smallest = undecided.smallest_seen
     assert smallest is not None
-    assert units.change(1 + smallest) in undecided.reason.message
-    assert f"at most {units.change(undecided.estimate.high)}" in undecided.reason.message
+    assert units.change(1 + smallest) in verdict_message(undecided)
+    assert f"at most {units.change(undecided.estimate.high)}" in verdict_message(undecided)
     for factor, expected in ((1.005, None), (0.995, ("UNDECIDED", "spread"))):
         scale = factor * (1 + smallest) / undecided.estimate.ratio
         slower = [100 * (scale * (1 + percent / 100) - 1) for percent in WIDE]
@@ -322,7 +326,7 @@ def test_undecided_names_what_to_raise(percents: tuple[float, ...], final: bool,
     """Where time was short the message names it, where pairs ran out it names those."""
     verdict = judge(*percents, final=final)
     assert verdict is not None
-    assert flag in verdict.reason.message
+    assert flag in verdict_message(verdict)
 
 
 def test_a_change_under_the_minimum_does_not_fail() -> None:
@@ -463,9 +467,9 @@ def test_contributions_add_up_to_the_change(
 ) -> None:
     """Whatever the phases say, they and the rest are the whole, and the rest stands last."""
     found = contributions(blocks, 1e-2, change_s)
-    assert math.fsum(part_s for _, part_s in found) == pytest.approx(change_s, abs=1e-12)
-    assert [path for path, _ in found].index("") == len(found) - 1
-    parts = [part_s for _, part_s in found[:-1]]
+    assert math.fsum(part.change_s for part in found) == pytest.approx(change_s, abs=1e-12)
+    assert [part.path for part in found].index("") == len(found) - 1
+    parts = [part.change_s for part in found[:-1]]
     assert parts == sorted(parts, reverse=change_s >= 0)
 
 
@@ -476,7 +480,12 @@ def test_swapping_sides_mirrors_contributions(
     """What a phase adds one way round it saves the other."""
     forth = contributions(blocks, 1e-2, change_s)
     back = contributions([(head, base) for base, head in blocks], 1e-2, -change_s)
-    assert {path: -part_s for path, part_s in back} == pytest.approx(dict(forth))
+    assert {part.path: -part.change_s for part in back} == pytest.approx(by_path(forth))
+
+
+def by_path(parts: tuple[Contribution, ...]) -> dict[str, float]:
+    """Return contributions in seconds by the phase's path."""
+    return {part.path: part.change_s for part in parts}
 
 
 BEFORE = {"sac": 0.05, "sac/actor": 0.30, "sac/critic": 0.60}
@@ -486,24 +495,24 @@ def test_the_phase_that_grew_carries_the_change() -> None:
     """Only what grew is named, at the size of a call, and what no phase accounts for is the rest."""
     after = BEFORE | {"sac/critic": 0.79}
     found = contributions([(BEFORE, after)] * 3, 10e-3, 2.1e-3)
-    assert [path for path, _ in found] == ["sac/critic", ""]
-    assert [part_s for _, part_s in found] == pytest.approx([1.9e-3, 0.2e-3])
-    assert told(found, 2.1e-3) == "sac/critic +1.9 of +2.1 ms"
+    assert [part.path for part in found] == ["sac/critic", ""]
+    assert [part.change_s for part in found] == pytest.approx([1.9e-3, 0.2e-3])
+    assert carriers_text(found, carriers(found)) == "sac/critic +1.9 of +2.1 ms a call"
 
 
 def test_a_phase_of_one_side_counts_in_full() -> None:
     """New work is a change of all its time, and work that is gone likewise."""
     after = BEFORE | {"sac/new": 0.2}
-    assert dict(contributions([(BEFORE, after)] * 3, 10e-3, 2e-3))["sac/new"] == pytest.approx(2e-3)
-    assert dict(contributions([(after, BEFORE)] * 3, 10e-3, -2e-3))["sac/new"] == pytest.approx(-2e-3)
+    assert by_path(contributions([(BEFORE, after)] * 3, 10e-3, 2e-3))["sac/new"] == pytest.approx(2e-3)
+    assert by_path(contributions([(after, BEFORE)] * 3, 10e-3, -2e-3))["sac/new"] == pytest.approx(-2e-3)
 
 
 def test_what_counters_the_change_stands_behind_it() -> None:
     """The largest in the change's direction comes first; savings in a slowdown come last and are not named."""
     after = {"sac": 0.15, "sac/actor": 0.20, "sac/critic": 0.90}
     found = contributions([(BEFORE, after)] * 3, 10e-3, 3e-3)
-    assert [path for path, _ in found] == ["sac/critic", "sac", "sac/actor", ""]
-    assert told(found, 3e-3) == "sac/critic +3.0 of +3.0 ms"
+    assert [part.path for part in found] == ["sac/critic", "sac", "sac/actor", ""]
+    assert carriers_text(found, carriers(found)) == "sac/critic +3.0 of +3.0 ms a call"
 
 
 def test_noise_is_the_rests() -> None:
@@ -514,14 +523,14 @@ def test_noise_is_the_rests() -> None:
     ]
     blocks.append((BEFORE, BEFORE | {"sac/actor": 30.0, "sac/critic": 0.70}))
     found = contributions(blocks, 10e-3, 1e-3)
-    assert [path for path, _ in found] == ["sac/critic", ""]
-    assert found[0][1] == pytest.approx(1e-3, rel=0.01)
+    assert [part.path for part in found] == ["sac/critic", ""]
+    assert found[0].change_s == pytest.approx(1e-3, rel=0.01)
 
 
 def test_too_few_blocks_blame_nobody() -> None:
     """Two traced blocks have no spread to speak of, and that is said."""
     assert contributions([(BEFORE, {})] * 2, 10e-3, 1e-3) == ()
-    assert told((), 1e-3) == "too few traced turns to tell which phase carries it: raise --rlperf-max-time"
+    assert carriers_text((), ()) == "too few traced turns to find the phase that carries it: raise --rlperf-max-time"
     assert contributions([], 10e-3, 1e-3) == ()
 
 
@@ -543,6 +552,6 @@ def test_too_few_blocks_blame_nobody() -> None:
 )
 def test_blame_is_told_in_few_words(parts_ms: list[float], rest_ms: float, text: str) -> None:
     """As many phases as carry four fifths of it, three at most, in the change's own unit."""
-    parts = [(f"p{number}", part_ms * 1e-3) for number, part_ms in enumerate(parts_ms)]
-    change_s = math.fsum(parts_ms) * 1e-3 + rest_ms * 1e-3
-    assert told([*parts, ("", rest_ms * 1e-3)], change_s) == text
+    named = [Contribution(f"p{number}", part_ms * 1e-3) for number, part_ms in enumerate(parts_ms)]
+    parts = [*named, Contribution("", rest_ms * 1e-3)]
+    assert carriers_text(parts, carriers(parts)) == f"{text}{' a call' if parts_ms and 'no phase' not in text else ''}"

@@ -35,6 +35,7 @@ from pytest_rlperf.model import (
     Status,
     Trial,
     WorkerRecord,
+    WrittenReason,
 )
 from pytest_rlperf.model.spans import Span, Trace
 from pytest_rlperf.report.benchmark_json import benchmark_document
@@ -43,12 +44,14 @@ from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.reading import ReadingError, RunFile, SelfcheckFile, parse
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
 from pytest_rlperf.report.trace import write_traces
+from pytest_rlperf.report.wording import verdict_message
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import recording_into
 from pytest_rlperf.timers.scope import PROCESS
 from pytest_rlperf.traces.chrome import write_spans
 
+REASON = {"$ref": "#/$defs/Reason"}
 SCHEMA_FILE = Path(__file__).parents[1] / "docs" / "schema" / "rlperf-run.schema.json"
 HOSTILE = "tests/a b.py::Test<b>::test_x[</script>|`@x`::set%0A\x1b[2J\u202e\ud800\n日本]"
 MS = 1e-3
@@ -478,7 +481,7 @@ def test_hostile_ids_are_written_and_shown_safely() -> None:
     assert isinstance(recorded, RunFile)
     (key,) = recorded.tests
     assert key.isprintable()
-    assert all(line.isprintable() for line in recorded.tests[key].verdict.reason.message.split("\n"))
+    assert all(line.isprintable() for line in verdict_message(recorded.tests[key].verdict).split("\n"))
 
 
 @pytest.mark.parametrize(
@@ -563,7 +566,7 @@ def test_documents_with_all_there_is_are_as_the_schema_says() -> None:
     assert faults(json.loads(written(run))) == []
     one = outcome()
     check = Selfcheck(one.result, (Trial(0.05, one.verdict, (), 3.0),))
-    document = json.loads(written(selfcheck_document(HERE, {"a": check}, Fitness(0.03, False, 1, ("why",)))))
+    document = json.loads(written(selfcheck_document(HERE, {"a": check}, Fitness(0.03, False, 1))))
     assert faults(document) == []
     assert faults({**document, "schema": 2, "more": 1}) == [
         "$.schema: 1 was expected",
@@ -576,11 +579,16 @@ def test_the_schema_has_every_field_of_the_model() -> None:
 
     Whoever adds a field to the model describes it in docs/schema/rlperf-run.schema.json.
     """
-    _, model = msgspec.json.schema_components([RunFile, SelfcheckFile])
+    # A reason is written as its code and all reasons' text.
+    reason = msgspec.json.schema_components([WrittenReason])[1]["WrittenReason"]
+    _, model = msgspec.json.schema_components([RunFile, SelfcheckFile], schema_hook=lambda type_: REASON)
+    model["Reason"] = reason
+    del model["Verdict"]["properties"]["also"]
     found = schema()["$defs"]
     added = {
         "Outcome": {"call_s", "base_call_s"},
-        "Live": {"clock", "setup_s", "measured_s"},
+        "Fitness": {"reasons"},
+        "Live": {"blame", "clock", "setup_s", "measured_s"},
         "Selfcheck": {"smallest_found"},
     }
     named = {"RunFile": "Run", "SelfcheckFile": "SelfcheckRun"}

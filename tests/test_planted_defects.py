@@ -20,9 +20,10 @@ from pytest_rlperf.components.ppo import ppo_workload  # noqa: E402
 from pytest_rlperf.components.reference import PPO, SAC, ReplayBuffer, make_vec_env  # noqa: E402
 from pytest_rlperf.components.reference.envs import SYNTHETIC_ID  # noqa: E402
 from pytest_rlperf.components.sac import sac_workload  # noqa: E402
-from pytest_rlperf.judge.counters import compare, told  # noqa: E402
+from pytest_rlperf.judge.counters import compare  # noqa: E402
 from pytest_rlperf.measure.counting_pass import count, learn  # noqa: E402
 from pytest_rlperf.model import CounterChange, Counting, Workload  # noqa: E402
+from pytest_rlperf.report.wording import changes_text  # noqa: E402
 
 if TYPE_CHECKING:
     from pytest_rlperf.components.reference.replay import Batch
@@ -199,5 +200,5 @@ def test_a_planted_defect_is_named(component: str, make: Callable[[int], Workloa
     """It is more of what it is, in the phase that it is in."""
     changes = found(component, make)
     named = [change for change in changes if (change.path, change.name) == (path, name)]
-    assert named, told(changes)
+    assert named, changes_text(changes)
     assert named[0].is_more

@@ -15,8 +15,8 @@ import pytest
 
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import main
-from pytest_rlperf.judge.allowance import allow
-from pytest_rlperf.judge.creep import creep
+from pytest_rlperf.judge.stored import creep
+from pytest_rlperf.judge.verdict import allow
 from pytest_rlperf.model import (
     Allowance,
     Bound,
@@ -33,11 +33,11 @@ from pytest_rlperf.model import (
     Phase,
     PhaseCounts,
     Provenance,
-    Reason,
     Result,
     Share,
     Status,
     Verdict,
+    WrittenReason,
 )
 from pytest_rlperf.model.spans import Span, Trace
 from pytest_rlperf.report.benchmark_json import benchmark_document
@@ -50,11 +50,11 @@ from pytest_rlperf.report.github import (
 from pytest_rlperf.report.github_comment import comment_markdown
 from pytest_rlperf.report.html import render_html
 from pytest_rlperf.report.junit import properties
-from pytest_rlperf.report.rows import failure_text
 from pytest_rlperf.report.run_json import run_document, written
 from pytest_rlperf.report.summary import Summary, next_commands
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.report.trace import write_traces
+from pytest_rlperf.report.wording import failure_text
 
 HOSTILE = (
     "tests/a b.py::Test<b>::test_x[</script><img src=x onerror=alert(1)>|`@everyone`\"'&::set-output name=x::y%0A"
@@ -94,7 +94,8 @@ def live(found: Outcome) -> Outcome:
     assert found.baseline is not None
     base = found.baseline.result
     pair = builders.pair(0.1, base.workers[0], found.result.workers[0])
-    sides = Live("main", "HEAD", base, (pair,) * 3, (Contribution("update", 1e-3),), "update +1.0 of +1.0 ms")
+    parts = (Contribution("update", 1e-3),)
+    sides = Live("main", "HEAD", base, (pair,) * 3, parts, parts)
     return replace(found, baseline=None, live=sides)
 
 
@@ -226,7 +227,9 @@ def everywhere(name: str) -> Outcome:
         found,
         # What messages hold may have several lines.
         verdict=replace(
-            found.verdict, reason=Reason("live", name.replace("\n", "")), counters=(CounterChange(name, name, 1, 2),)
+            found.verdict,
+            reason=WrittenReason("live", name.replace("\n", "")),
+            counters=(CounterChange(name, name, 1, 2),),
         ),
         result=replace(
             found.result,
@@ -237,7 +240,7 @@ def everywhere(name: str) -> Outcome:
             counting=Counting((PhaseCounts(name, {name: 1}, {}),), 3, 2, (name,)),
             shares=(Share(name, 0.5),),
         ),
-        live=replace(found.live, base_label=name, head_label=name, blame=f"{name} +1 of +1 ms"),
+        live=replace(found.live, base_label=name, head_label=name, carriers=(Contribution(name, 1e-3),)),
     )
 
 
@@ -308,7 +311,7 @@ def test_counts_that_decide_are_told(report: Report, tmp_path: Path) -> None:
         verdict=replace(
             found.verdict,
             counters=(MORE,),
-            reason=Reason("counters", "update/critic: aten::mm 12 → 18\ntime alone: SAME"),
+            reason=WrittenReason("counters", "update/critic: aten::mm 12 → 18\ntime alone: SAME"),
         ),
         result=replace(found.result, counting=Counting((PhaseCounts("update/critic", {MORE.name: 18}, {}),), 3, 2, ())),
     )
@@ -331,7 +334,7 @@ def test_counts_that_only_changed_are_shown(report: Report, tmp_path: Path) -> N
 def test_the_summary_and_the_page_put_counts_first() -> None:
     """Before phases and charts, as no time tells of them; the table of the summary has them too."""
     found = outcome(Status.SLOWER, 1.001)
-    decided = replace(found, verdict=replace(found.verdict, counters=(MORE,), reason=Reason("counters", "more")))
+    decided = replace(found, verdict=replace(found.verdict, counters=(MORE,), reason=WrittenReason("counters", "more")))
     told = job_summary([decided], Path())
     headline, _, rest = told.partition("\n")
     assert headline == (
@@ -383,9 +386,9 @@ def test_phases_that_contradict_the_median_say_of_what_they_are_parts(report: Re
 
 @pytest.mark.parametrize("report", READ_BY_PEOPLE)
 def test_improvements_ask_to_be_stored(report: Report, tmp_path: Path) -> None:
-    """What is faster than its baseline says how to hold on to that; live pairs alone have nothing to store over."""
+    """What is faster than its baseline comes with how to keep the gain; live pairs alone have nothing to store over."""
     faster = outcome(Status.FASTER, 0.8)
-    says = "1 test is faster than its baseline: store the new figures to hold on to it"
+    says = "1 test is faster than its baseline: store the new figures to keep the gain"
     text = report([faster, outcome(Status.SAME, 1.0, f"{KEY}2")], tmp_path)
     assert says in text
     assert "pytest --rlperf-save-baseline" in text

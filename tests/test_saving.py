@@ -10,16 +10,18 @@ import builders
 import pytest
 
 from pytest_rlperf.baseline.store import BaselineError
-from pytest_rlperf.judge.saying import without_advice
-from pytest_rlperf.model import Allowance, Outcome, Reason, Status, Verdict
+from pytest_rlperf.model import Allowance, Outcome, Status, Verdict, WrittenReason
 from pytest_rlperf.options import read_config
+from pytest_rlperf.report.wording import message, verdict_message
 from pytest_rlperf.run.outcomes import Ledger
 from pytest_rlperf.run.saving import save
 
 NewLedger = Callable[..., Ledger]
 
 SAME = builders.verdict(Status.SAME, 1.0, code="stored", message="stored numbers certify less than ±3 %")
-NEW = replace(SAME, status=Status.NEW, reason=Reason("new", "no baseline yet: nothing to compare with"), estimate=None)
+NEW = replace(
+    SAME, status=Status.NEW, reason=WrittenReason("new", "no baseline yet: nothing to compare with"), estimate=None
+)
 SLOWER = replace(SAME, status=Status.SLOWER, suspect=True)
 SUSPECT = replace(SAME, status=Status.UNDECIDED, suspect=True)
 
@@ -133,7 +135,7 @@ def test_a_time_that_broke_the_rules_is_not_stored_whatever_counts_say(
     save(first, failed=())
     second = new_ledger(*accept)
     for status in (Status.SLOWER, Status.FASTER):
-        by_counts = replace(SAME, status=status, reason=Reason("counters", "ops 4 → 5"), accepted=bool(accept))
+        by_counts = replace(SAME, status=status, reason=WrittenReason("counters", "ops 4 → 5"), accepted=bool(accept))
         enter(second, "test_a", by_counts, 2e-3, idle=0.25)
         save(second, failed=())
         assert second.saved is not None
@@ -150,7 +152,7 @@ def test_what_could_not_be_written_is_not_said_to_be_stored(new_ledger: NewLedge
     with pytest.raises(BaselineError, match="is a file, where a directory of baselines should be"):
         save(ledger, failed=())
     assert ledger.saved is None
-    assert "stored now" not in ledger.outcomes["test_it.py::test_a"].verdict.reason.message
+    assert "stored now" not in message(ledger.outcomes["test_it.py::test_a"])
 
 
 def test_a_reason_that_is_no_text_is_refused_before_anything_is_replaced(new_ledger: NewLedger) -> None:
@@ -202,12 +204,12 @@ def test_at_most_five_are_named(new_ledger: NewLedger) -> None:
 def test_what_is_new_says_that_it_is_stored(new_ledger: NewLedger) -> None:
     """What there was nothing to compare with says so, and that it is stored where it is."""
     ledger = new_ledger()
-    elsewhere = Reason("machine", "the baseline is of another machine class\ncounted before on another")
+    elsewhere = WrittenReason("machine", "the baseline is of another machine class\ncounted before on another")
     enter(ledger, "test_new", NEW)
     enter(ledger, "test_else", replace(NEW, status=Status.INCOMPARABLE, reason=elsewhere))
     enter(ledger, "test_few", NEW, workers=1)
     save(ledger, failed=())
-    said = {key.removeprefix("test_it.py::"): each.verdict.reason.message for key, each in ledger.outcomes.items()}
+    said = {key.removeprefix("test_it.py::"): message(each) for key, each in ledger.outcomes.items()}
     assert said == {
         "test_new": "no baseline yet: nothing to compare with; stored now",
         "test_else": "the baseline is of another machine class; stored now\ncounted before on another",
@@ -221,36 +223,10 @@ def test_only_a_run_that_does_not_store_asks_to(new_ledger: NewLedger, pytester:
     comparing = Ledger(read_config(pytester.parseconfig("--rlperf")), pytester.path)
     result = enter(saving, "test_a", NEW).result
     said = [
-        ledger.judge(result.nodeid, result, ledger.stored_policy(ledger.settings, settleable=False)).reason.message
+        verdict_message(ledger.judge(result.nodeid, result, ledger.policy(ledger.settings), settleable=False))
         for ledger in (saving, comparing)
     ]
     assert said == [
         "no baseline yet: nothing to compare with",
         "no baseline yet: store one with --rlperf-save-baseline",
     ]
-
-
-@pytest.mark.parametrize(
-    ("message", "left"),
-    [
-        (
-            "the baseline is of another machine class (there / here: cpu: A / B; or cores: 2 / 4): store one here with "
-            "--rlperf-save-baseline",
-            "the baseline is of another machine class (there / here: cpu: A / B; or cores: 2 / 4)",
-        ),
-        (
-            "a call processed 8 rows in the baseline and 9 now: another workload; store it anew with "
-            "--rlperf-save-baseline",
-            "a call processed 8 rows in the baseline and 9 now: another workload",
-        ),
-        (
-            "stored numbers only: a new baseline holds on to it, with --rlperf-save-baseline",
-            "stored numbers only",
-        ),
-        ("a worker used 4 % of a CPU", "a worker used 4 % of a CPU"),
-    ],
-)
-def test_advice_is_what_ends_a_message(message: str, left: str) -> None:
-    """What is left is the finding."""
-    found = without_advice(replace(SAME, reason=Reason("code", message)))
-    assert found.reason == Reason("code", left)

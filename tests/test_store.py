@@ -551,7 +551,7 @@ def test_machines_in_words() -> None:
     """A machine class is described by what tells it apart."""
     assert describe(HERE) == "Made Up 9000, 4 cores, Linux x86_64, CPython 3.11"
     assert differences(HERE, HERE) == []
-    assert differences(HERE, ELSEWHERE) == ["cpu: Made Up 9000 / Made Up 8000", "cores: 4 / 2"]
+    assert differences(HERE, ELSEWHERE) == [("cpu", "Made Up 9000", "Made Up 8000"), ("cores", 4, 2)]
     assert this_machine() == this_machine()
 
 

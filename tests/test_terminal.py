@@ -17,10 +17,12 @@ from pytest_rlperf.model import (
     Phase,
     Provenance,
     Status,
+    WrittenReason,
 )
-from pytest_rlperf.report.rows import failure_text, origin_text, phase_rows, phases_note
+from pytest_rlperf.report.rows import phase_rows
 from pytest_rlperf.report.summary import Summary, next_commands
 from pytest_rlperf.report.terminal import LiveLine, render_summary
+from pytest_rlperf.report.wording import failure_text, origin_text, phases_note, verdict_message
 
 
 def outcome(name: str, status: Status, call_s: float, ratio: float | None = None, message: str = "why") -> Outcome:
@@ -237,11 +239,13 @@ def test_changes_since_the_first_are_told_where_their_column_is_not() -> None:
 
 def test_same_code_at_another_time_says_why() -> None:
     """A SAME beside figures that differ is explained, in short; any other needs no word."""
-    base = outcome("test_a", Status.SAME, 1e-3, 1.4, "stored numbers say +40.0 %: no package has changed")
-    told = replace(base, verdict=replace(base.verdict, reason=replace(base.verdict.reason, code="environment")))
+    base = outcome("test_a", Status.SAME, 1e-3, 1.4, "stored numbers show +40.0 %: no package has changed")
+    told = replace(
+        base, verdict=replace(base.verdict, reason=WrittenReason("environment", verdict_message(base.verdict)))
+    )
     text = render_summary([told], SUMMARY, width=80, color=False, verbose=False)
-    assert "test_a  SAME\n  stored numbers say +40.0 %: no package has changed\n\nmachine" in text
-    assert "stored numbers say" not in render_summary([base], SUMMARY, width=80, color=False, verbose=False)
+    assert "test_a  SAME\n  stored numbers show +40.0 %: no package has changed\n\nmachine" in text
+    assert "stored numbers show" not in render_summary([base], SUMMARY, width=80, color=False, verbose=False)
 
 
 def test_a_hostile_name_is_only_text() -> None:
@@ -301,18 +305,18 @@ def test_a_failure_says_what_how_much_against_what_and_what_to_do() -> None:
     lines = failure_text(outcome("t", Status.SLOWER, 2e-3, 2.0, "because"), "baseline 'x'").splitlines()
     assert lines == [
         "SLOWER ×2.0: sac_update takes 2.00 ms a call, 1.00 ms in the baseline",
-        "99 % interval +92.0 % to ×2.1, relative to the machine's pace",
+        "99 % interval +92.0 % to ×2.1, relative to the reference kernels",
         "compared with baseline 'x'",
         "because",
-        'if that is meant: commit it; --rlperf-save-baseline --rlperf-accept="why" stores its figures',
+        'if this is intended: commit it, and store its figures with --rlperf-save-baseline --rlperf-accept="why"',
     ]
 
 
 def test_an_origin_says_whether_its_code_can_be_had() -> None:
-    """A baseline from a clean commit names it; others say that they can never be settled live."""
+    """A baseline from a clean commit names it; others state that live pairs cannot run their code."""
     clean = Provenance("0123456789abcdef", "t", dirty=False, created="2026-11-21T10:00:00+00:00", packages={})
     assert origin_text("default", clean) == "baseline 'default' of 2026-11-21, commit 0123456789ab"
-    assert "never be settled live" in origin_text("default", replace(clean, dirty=True))
+    assert "so live pairs cannot run its code" in origin_text("default", replace(clean, dirty=True))
     assert "outside git" in origin_text("default", replace(clean, commit=None))
 
 

@@ -9,10 +9,67 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from pytest_rlperf.baseline.accelerators import accelerators
-from pytest_rlperf.model import KERNEL_VERSION, Machine
+from pytest_rlperf.model import KERNEL_VERSION, Machine, MachineDifference
+
+_DRIVER_FILES = Path("/proc/driver/nvidia")
+
+
+def accelerators(nvml: Any = None, files: Path = _DRIVER_FILES) -> tuple[str, ...]:
+    """Return a line a GPU: model, driver, CUDA, power limit and whether it is partitioned (MIG); none without GPUs.
+
+    By NVML where that is installed (``nvml`` is the module pynvml), else as far as the driver's files below
+    ``files`` show. PyTorch is not used: it would have to be imported, and it takes memory of the device to answer.
+    """
+    try:
+        nvml = import_module("pynvml") if nvml is None else nvml
+    except ImportError:
+        return _by_files(files)
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return _by_files(files)
+    try:
+        cuda = nvml.nvmlSystemGetCudaDriverVersion()
+        software = f"driver {nvml.nvmlSystemGetDriverVersion()}, CUDA {cuda // 1000}.{cuda % 1000 // 10}"
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return tuple(f"{nvml.nvmlDeviceGetName(handle)}, {software}, {_settings(nvml, handle)}" for handle in handles)
+    except nvml.NVMLError:
+        return _by_files(files)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _settings(nvml: Any, handle: Any) -> str:
+    """Return a GPU's power limit and whether it is partitioned."""
+
+    def read(query: Callable[[Any], Any]) -> Any:
+        try:
+            return query(handle)
+        except nvml.NVMLError:  # not every GPU has such a setting, or shows it
+            return None
+
+    milliwatts, modes = read(nvml.nvmlDeviceGetPowerManagementLimit), read(nvml.nvmlDeviceGetMigMode)
+    limit = "power limit unknown" if milliwatts is None else f"{milliwatts / 1000:.0f} W"
+    return f"{limit}, MIG {'on' if modes is not None and modes[0] == nvml.NVML_DEVICE_MIG_ENABLE else 'off'}"
+
+
+def _by_files(files: Path) -> tuple[str, ...]:
+    """Return the driver's files: the model of every GPU, and the driver's version."""
+    try:
+        models = [
+            re.search(r"^Model:\s*(.+?)\s*$", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+            for path in sorted(files.glob("gpus/*/information"))
+        ]
+        version = (files / "version").read_text(encoding="utf-8", errors="replace") if models else ""
+    except OSError:
+        return ()
+    number = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", version)
+    driver = number[1] if number else "unknown"
+    return tuple(f"{'unknown GPU' if model is None else model[1]}, driver {driver}" for model in models)
 
 
 def this_machine(find_accelerators: Callable[[], tuple[str, ...]] = accelerators) -> Machine:
@@ -38,15 +95,15 @@ def slug(machine: Machine) -> str:
 
 
 def describe(machine: Machine) -> str:
-    """Return a machine class in words."""
+    """Write a machine class: processor, cores, system, Python and accelerators."""
     host = f"{machine.cpu}, {machine.cores} cores, {machine.system} {machine.arch}, {machine.python}"
     return "; ".join([host, *machine.accelerators])
 
 
-def differences(one: Machine, other: Machine) -> list[str]:
-    """Return what differs between two machine classes, in words."""
+def differences(one: Machine, other: Machine) -> list[MachineDifference]:
+    """Return the fields that differ between two machine classes."""
     left, right = asdict(one), asdict(other)
-    return [f"{name}: {left[name]} / {right[name]}" for name in left if left[name] != right[name]]
+    return [MachineDifference(name, left[name], right[name]) for name in left if left[name] != right[name]]
 
 
 def _cores() -> int:
@@ -57,7 +114,7 @@ def _cores() -> int:
 
 
 def _cpu() -> str:
-    """Return the processor's model name, as well as the system tells it."""
+    """Return the processor's model name, as far as the system has it."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

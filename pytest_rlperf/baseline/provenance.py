@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, distributions, packages_dis
 from pathlib import Path
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model import Provenance
+from pytest_rlperf.model import Provenance, VersionChange
 from pytest_rlperf.sides.git import repository_around
 
 
@@ -81,7 +81,7 @@ def versions(distributions: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def changed_versions(then: Mapping[str, str]) -> list[str]:
-    """Say which distributions are of another version now, or gone."""
+def changed_versions(then: Mapping[str, str]) -> list[VersionChange]:
+    """Return the distributions that are of another version now, or gone."""
     now = versions(then)
-    return [f"{name} {then[name]} → {now.get(name, 'none')}" for name in then if then[name] != now.get(name)]
+    return [VersionChange(name, then[name], now.get(name)) for name in then if then[name] != now.get(name)]

@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 
-from pytest_rlperf.baseline.history import first_figures
 from pytest_rlperf.baseline.machine import slug
-from pytest_rlperf.model import Baseline, Machine, Provenance, Result, StoredResult
+from pytest_rlperf.model import Baseline, FirstFigures, Machine, Provenance, Result, StoredResult
 from pytest_rlperf.units import round_significant
 
 # 1: the first.
@@ -69,7 +68,7 @@ class Store:
         """Store ``results`` of one session, keeping what the file has of other tests."""
         old = self.read()
         merged = ({} if old is None else dict(old.results)) | {
-            key: replace(stored, result=_rounded(stored.result), first=first_figures(old, key, stored))
+            key: replace(stored, result=_rounded(stored.result), first=_first_figures(old, key, stored))
             for key, stored in results.items()
         }
         sessions = ({} if old is None else dict(old.sessions)) | {session: provenance}
@@ -133,6 +132,18 @@ class Store:
         if path == self.path and baseline.machine != self._machine:
             raise BaselineError(f"{path} is of another machine class; {way_out}")
         return baseline
+
+
+def _first_figures(old: Baseline | None, key: str, new: StoredResult) -> FirstFigures | None:
+    """Return the oldest figures of a test that ``new`` comes after; None where it is the first of its workload."""
+    stored = None if old is None else old.results.get(key)
+    if old is None or stored is None or not stored.result.is_same_work(new.result):
+        return None
+    if stored.first is not None or stored.session == new.session:
+        return stored.first
+    session, clock = old.sessions[stored.session], stored.result.clock
+    relative = tuple(getattr(worker, clock).relative for worker in stored.result.workers)
+    return FirstFigures(session.created, session.commit, clock, relative)
 
 
 def _senseless(baseline: Baseline) -> str | None:

@@ -44,12 +44,12 @@ def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
     from pytest_rlperf.baseline.machine import describe
     from pytest_rlperf.model import Baseline
-    from pytest_rlperf.report.accepting import SAVING, improved
     from pytest_rlperf.report.reading import RunFile
     from pytest_rlperf.report.recorded import render_baseline
     from pytest_rlperf.report.selfcheck import render_selfcheck
     from pytest_rlperf.report.summary import Summary
     from pytest_rlperf.report.terminal import render_summary
+    from pytest_rlperf.report.wording import SAVING, improved
 
     width, color, machine = table_width(), has_color(), describe(recorded.machine)
     if isinstance(recorded, Baseline):
@@ -104,7 +104,7 @@ def _differences(a: Recorded, b: Recorded, keys: list[str]) -> list[Difference]:
             key,
             ones.get(key),
             others.get(key),
-            verdict_label(verdicts[key]) if key in verdicts else "",
+            verdict_label(verdicts[key].verdict) if key in verdicts else "",
             _counters(ones.get(key), others.get(key)),
         )
         for key in keys
@@ -113,11 +113,12 @@ def _differences(a: Recorded, b: Recorded, keys: list[str]) -> list[Difference]:
 
 def _counters(one: Result | None, other: Result | None) -> str:
     """Return the exact counts that differ, in words."""
-    from pytest_rlperf.judge.counters import EVERY, compare, told
+    from pytest_rlperf.judge.counters import EVERY, compare
+    from pytest_rlperf.report.wording import changes_text
 
     if one is None or other is None or one.counting is None or other.counting is None:
         return ""
-    return told(compare(one.counting, other.counting, EVERY))
+    return changes_text(compare(one.counting, other.counting, EVERY))
 
 
 def _origin(recorded: Recorded) -> str:
@@ -134,7 +135,7 @@ def _surroundings(a: Recorded, b: Recorded) -> list[str]:
     """Return what else differs: machines and packages."""
     from pytest_rlperf.baseline.machine import differences
 
-    lines = [f"machines differ: {difference}" for difference in differences(a.machine, b.machine)]
+    lines = [f"machines differ: {each.field}: {each.one} / {each.other}" for each in differences(a.machine, b.machine)]
     if provenances_of(a) and provenances_of(b):
         lines += _package_lines(_packages(a), _packages(b))
     return [*lines, ""] if lines else []
@@ -191,7 +192,7 @@ def _run_machine(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
     classes = [f"class of {name}: {slug(machine)}\n" for name, machine in machines.items()]
     comparison = ""
     if len(machines) == 2:
-        names = [difference.partition(":")[0] for difference in differences(*machines.values())]
+        names = [difference.field for difference in differences(*machines.values())]
         comparison = f"\nThey differ ({', '.join(names)}): {_DIFFER}\n" if names else f"\n{_EQUAL}\n"
     print_text("\n".join([*(["".join(legend)] if legend else []), text, "".join(classes)]) + comparison)
     return Exit.NOTHING_SLOWER

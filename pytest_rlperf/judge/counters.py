@@ -1,4 +1,4 @@
-"""Exact counts, then and now: what changed, where, and what that means for a verdict."""
+"""Exact counts, then and now: the changes, the phases they are in, and the verdict by them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from pytest_rlperf.counters.names import NAMES, STEPS
-from pytest_rlperf.model import CounterChange, Counting, Reason, Status, Verdict
+from pytest_rlperf.model import CounterChange, Counting, Status, Verdict, reasons
 
 EVERY = ("*",)
-_TOLD_MOST = 4  # counts of one phase
-_OPERATIONS = "ops:"  # said without this: what follows it names PyTorch's operation fully
 
 
 def compare(then: Counting, now: Counting, names: Sequence[str]) -> tuple[CounterChange, ...]:
     """Return the changes of the counts that ``names`` choose: names, families ending with ``:``, or patterns.
 
-    A count has changed where it was exact and is another, or lies wholly on one side of what it was. A change is told
-    in the deepest phases it shows in, and in one around them where they do not make up for all of it; counts that
-    only moved from phase to phase have not changed. A sum is left out where members of its family tell more.
+    A count has changed where it was exact and is another, or lies wholly on one side of what it was. A change is
+    that of the deepest phases it shows in, and of one around them where they do not make up for all of it; counts that
+    only moved from phase to phase have not changed. A sum is left out where members of its family show more.
     """
     if min(then.workers, now.workers) < 2:
         return ()
@@ -31,66 +29,37 @@ def compare(then: Counting, now: Counting, names: Sequence[str]) -> tuple[Counte
 def combine(verdict: Verdict, then: Counting, now: Counting, gates: Sequence[str]) -> Verdict:
     """Return the verdict of times together with that of counts, of which those that ``gates`` choose decide.
 
-    Any of them that is more is SLOWER, whatever the time says; less is FASTER where the time does not speak against
-    it. All that changed is kept with the verdict.
+    Any of them that is more is SLOWER, whatever the time is; less is FASTER where the time does not speak against it.
+    All that changed is kept with the verdict.
     """
     changes, gated = compare(then, now, EVERY), compare(then, now, gates)
     verdict = replace(verdict, counters=changes)
     if not gated:
         return verdict
     worse = [change for change in gated if change.is_more]
-    said = told(_by_name(worse or gated, changes))
+    named = tuple(_by_name(worse or gated, changes))
     status = Status.SLOWER if worse else Status.FASTER
-    code, message = verdict.reason.code, verdict.reason.message
     if verdict.status is status or (status is Status.FASTER and verdict.status in (Status.SLOWER, Status.INVALID)):
-        return replace(verdict, reason=Reason(code, f"{message}; counted: {said}"))
-    return replace(verdict, status=status, reason=Reason("counters", f"{said}\ntime alone: {_said(verdict)}"))
+        return replace(verdict, also=(*verdict.also, reasons.AlsoCounted(named)))
+    alone = reasons.TimeAlone(verdict.status.value, verdict.reason)
+    return replace(verdict, status=status, reason=reasons.CountsChanged(named), also=(alone, *verdict.also))
 
 
-def uncounted(then: Counting, now: Counting, gates: Sequence[str], named: Sequence[str]) -> str:
-    """Say which counts that gate cannot be compared, as a side has not counted them; nothing where all can.
+def uncounted(then: Counting, now: Counting, gates: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:
+    """Return the ``gates`` that cannot be compared, as a side has not counted them.
 
     Where a marker has ``named`` some, these are what was not counted on either side, too.
     """
     sides = _Side(then), _Side(now)
-    missing = [
+    return tuple(
         gate for gate in gates if not _are_counted(gate, sides, all) and (named or _are_counted(gate, sides, any))
-    ]
-    if not missing:
-        return ""
-    notes = dict.fromkeys(note for note in (*now.notes, *then.notes) if any(gate in note for gate in missing))
-    return "; ".join([f"{', '.join(missing)} not known of both sides", *notes])
+    )
 
 
 def _are_counted(gate: str, sides: Sequence[_Side], which: Callable[[Iterable[bool]], bool]) -> bool:
     """Whether all or any of the sides count something that a gate chooses."""
     chosen = [name for name in {*map(_instrument, NAMES)} if _chosen(name, [gate, _instrument(gate)])]
     return any(which(side.range_of("", name) is not None for side in sides) for name in chosen)
-
-
-def told(changes: Sequence[CounterChange]) -> str:
-    """Say what changed, by phase: ``update/critic: aten::mm 12 → 18; syncs 2 → 5``; the whole call first, unnamed."""
-    by_path: dict[str, list[CounterChange]] = {}
-    for change in sorted(changes, key=lambda change: change.path):
-        by_path.setdefault(change.path, []).append(change)
-    return " · ".join(_phase_told(path, found) for path, found in by_path.items())
-
-
-def _label(name: str) -> str:
-    """Return how a counter is called where there is little room: ``aten::mm`` for ``ops:aten::mm``."""
-    return name.removeprefix(_OPERATIONS)
-
-
-def _phase_told(path: str, changes: list[CounterChange]) -> str:
-    largest = sorted(changes, key=lambda change: abs(change.now - change.was), reverse=True)
-    counts = [f"{_label(change.name)} {change.was} → {change.now}" for change in largest[:_TOLD_MOST]]
-    if len(largest) > _TOLD_MOST:
-        counts.append(f"{len(largest) - _TOLD_MOST} more")
-    return f"{path}: {'; '.join(counts)}" if path else "; ".join(counts)
-
-
-def _said(verdict: Verdict) -> str:
-    return f"{verdict.status.value}, {verdict.reason.message}"
 
 
 def _chosen(name: str, patterns: Sequence[str]) -> bool:
@@ -110,11 +79,11 @@ def _is_within(path: str, around: str) -> bool:
 
 def _by_name(gated: Sequence[CounterChange], changes: Sequence[CounterChange]) -> list[CounterChange]:
     """Return ``gated`` with every sum replaced by the members that moved with it, where they are known."""
-    said: dict[CounterChange, None] = {}
+    found: dict[CounterChange, None] = {}
     for change in gated:
         members = [other for other in changes if _is_member(other, change) and other.is_more == change.is_more]
-        said.update(dict.fromkeys(members or [change]))
-    return list(said)
+        found.update(dict.fromkeys(members or [change]))
+    return list(found)
 
 
 class _Side:
@@ -165,7 +134,7 @@ class _Sides:
             yield from self.changes(part.path, name)
 
     def _change(self, path: str, name: str) -> CounterChange | None:
-        """Return what became of a count in one phase, be it nothing; None where that cannot be told, as it wavers."""
+        """Return what became of a count in one phase, be it nothing; None where it varies, so that nobody can know."""
         then, now = self._then.range_of(path, name), self._now.range_of(path, name)
         if then is None or now is None or then[0] < then[1] or (now[0] <= then[0] <= now[1] and now[0] < now[1]):
             return None
@@ -173,20 +142,20 @@ class _Sides:
         return change if abs(change.now - change.was) > STEPS.get(name, 0) else replace(change, now=change.was)
 
     def _changes_within(self, path: str, name: str) -> Iterator[CounterChange]:
-        """Yield where a count has changed below a phase that cannot tell: there no sum says what only moved."""
-        found = list(self._told_below(path, name))
+        """Yield where a count has changed below a phase where it varies: there no sum shows what only moved."""
+        found = list(self._known_below(path, name))
         more = sum(change.now - change.was for change in found)
         for change in found:
             if more and change.is_more == (more > 0):
                 yield from self.changes(change.path, name)
 
-    def _told_below(self, path: str, name: str) -> Iterator[CounterChange]:
+    def _known_below(self, path: str, name: str) -> Iterator[CounterChange]:
         """Yield the topmost changes below a phase, of phases that both sides have: others may be new names."""
         for child in self._children.get(path, []):
             if child in self._then.phases and child in self._now.phases:
                 change = self._change(child, name)
                 if change is None:
-                    yield from self._told_below(child, name)
+                    yield from self._known_below(child, name)
                 elif change.was != change.now:
                     yield change
 
@@ -211,7 +180,7 @@ class _Sides:
 
 
 def _instrument(name: str) -> str:
-    """Return the name that tells whether anything counted ``name``: a family is counted with its sum."""
+    """Return the sum that a count is a member of, which is there where anything counted it."""
     return name.partition(":")[0]
 
 

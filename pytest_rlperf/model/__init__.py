@@ -17,7 +17,7 @@ from pytest_rlperf.model.device import (
     Pace,
     disturbances_text,
 )
-from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Policy, Reason, Status, Verdict
+from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Policy, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, PairRecord, log_ratios
 from pytest_rlperf.model.measured import (
     Figures,
@@ -32,8 +32,10 @@ from pytest_rlperf.model.measured import (
     Warm,
     WorkerRecord,
     Workload,
+    test_name,
 )
 from pytest_rlperf.model.progress import Progress
+from pytest_rlperf.model.reasons import Code, MachineDifference, Reason, VersionChange, Work, WrittenReason
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.model.stored import (
     KERNEL_VERSION,
@@ -54,6 +56,7 @@ __all__ = [
     "Allowance",
     "Baseline",
     "Bound",
+    "Code",
     "Conditions",
     "Contribution",
     "Count",
@@ -72,6 +75,7 @@ __all__ = [
     "Harvest",
     "Live",
     "Machine",
+    "MachineDifference",
     "Measure",
     "Mode",
     "Outcome",
@@ -100,9 +104,13 @@ __all__ = [
     "Timing",
     "Trial",
     "Verdict",
+    "VersionChange",
     "Warm",
+    "Work",
     "WorkerRecord",
     "Workload",
+    "WrittenReason",
     "disturbances_text",
     "log_ratios",
+    "test_name",
 ]

@@ -1,4 +1,4 @@
-"""What a comparison says, by which rules, and why."""
+"""The verdict of a comparison, and the rules it is made by."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.reasons import Code, Reason
 from pytest_rlperf.model.stored import StoredResult
 
 
 class Status(str, enum.Enum):
-    """What a comparison says."""
+    """The outcome of a comparison."""
 
     SAME = "SAME"
     SLOWER = "SLOWER"
@@ -38,22 +39,14 @@ class Estimate:
     ceiling: float
 
 
-@dataclass(frozen=True)
-class Reason:
-    """Why a verdict is what it is: a stable code, and a sentence a person can act on."""
-
-    code: str
-    message: str
-
-
 TRAILER = "Rlperf-Accept"  # in the last paragraph of a commit's message
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """A slowdown that a commit says is meant: of tests that ``pattern`` fits, up to ``most`` (0.09 is 9 %).
+    """A slowdown that a commit accepts: of tests that match ``pattern``, up to ``most`` (0.09 is 9 %).
 
-    Where ``most`` is 0 it is one by exact counts alone, and by no time.
+    Where ``most`` is 0 the commit accepts more of what is counted, and no more time.
     """
 
     pattern: str
@@ -64,12 +57,11 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A status, why, and the estimate behind it, where there is one.
+    """A status, the reason that decides it, and the estimate behind it, where there is one.
 
-    ``smallest_seen`` is the smallest slowdown (0.2 is 20 %) this comparison could have called SLOWER. ``suspect`` says
-    that the estimate is over the tolerance, surely or not. ``allowance`` is what accepts a SLOWER, where a commit
-    of the change does. ``counters`` are the exact counts that changed; a SLOWER or FASTER whose reason's code is
-    ``"counters"`` rests on them.
+    ``smallest_seen`` is the smallest slowdown (0.2 is 20 %) this comparison could have called SLOWER. ``suspect`` marks
+    an estimate over the tolerance, surely or not. ``allowance`` is what accepts a SLOWER, where a commit of the change
+    does. ``counters`` are the exact counts that changed. ``also`` are further reasons beside the one that decides.
     """
 
     status: Status
@@ -81,6 +73,12 @@ class Verdict:
     accepted: bool
     counters: tuple[CounterChange, ...] = ()
     allowance: Allowance | None = None
+    also: tuple[Reason, ...] = ()
+
+    @property
+    def by_counts(self) -> bool:
+        """Whether the verdict rests on exact counts, whatever the time shows."""
+        return self.reason.code == Code.COUNTERS
 
     def fails(self, strict: bool) -> bool:
         """Whether this verdict fails its test."""
@@ -95,19 +93,25 @@ class Verdict:
 class Policy:
     """The rules one test is judged by. Ratios minus one: a tolerance of 0.03 is 3 %.
 
-    ``tolerance`` is what a comparison may move and still be SAME; ``conviction`` is the slowdown an estimate must
-    pass to be SLOWER, its lower bound half of it. ``alpha`` is the chance of any false alarm in the run,
-    ``tests`` how many share it.
+    Live pairs are SAME within ``tolerance``, and SLOWER over it with a lower bound over half of it. Stored numbers are
+    SAME within ``stored_tolerance`` where no pairs can follow, else within ``tolerance``; they are SLOWER over
+    ``stored_conviction``. ``alpha`` is the chance of any false alarm in the run, ``tests`` how many share it.
+    ``gates`` choose the exact counts that decide; ``named`` are those of them that the test's marker names.
+    ``stores`` marks a run that stores its figures.
     """
 
     tolerance: float
-    conviction: float
+    stored_tolerance: float
+    stored_conviction: float
     confidence: float
     alpha: float
     tests: int
     min_change_s: float
     gated: bool
     accept: bool
+    stores: bool = False
+    gates: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,10 @@ class Creep:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A test's whole story, as the reports read it; ``live`` is None where only stored numbers were compared."""
+    """A test's whole story, as the reports read it; ``live`` is None where only stored numbers were compared.
+
+    ``stored`` marks a test whose figures this run has stored.
+    """
 
     result: Result
     baseline: StoredResult | None
@@ -132,10 +139,11 @@ class Outcome:
     verdict: Verdict
     seconds: float
     creep: Creep | None = None
+    stored: bool = False
 
     @property
     def before(self) -> Result | None:
-        """The figures that the result's change is told from: base's of live pairs, else the stored ones."""
+        """The figures that the change is relative to: base's of live pairs, else the stored ones."""
         if self.live is not None:
             return self.live.base
         return None if self.baseline is None else self.baseline.result

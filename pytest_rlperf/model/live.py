@@ -1,4 +1,4 @@
-"""What live pairs find."""
+"""A live comparison and its pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_rlperf.model.measured import Result, WorkerRecord
 
 @dataclass(frozen=True)
 class PairRecord:
-    """One live pair's finding, the statistical unit of a live comparison.
+    """One live pair, the statistical unit of a live comparison.
 
     ``wall_log_ratio`` is the logarithm of head's time over base's, ``cpu_log_ratio`` the same of CPU times, which may
     stand in where both sides were ``alone``. ``placed`` is the one CPU both sides were kept on, None where the kernel
@@ -39,10 +39,10 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Live:
-    """A live comparison: who was compared, the pairs in order, what base's side gave, and what carries the change.
+    """A live comparison: both sides' names, the pairs in order, base's figures, and the phases that carry the change.
 
-    ``base`` is base's result, as the outcome's own result is head's. ``contributions`` add up to the change; ``blame``
-    names the few that carry it, and is empty where nothing changed.
+    ``base`` is base's result, as the outcome's own result is head's. ``contributions`` add up to the change; there are
+    none where nothing changed or too little was traced. ``carriers`` are the few phases that carry it, the most first.
     """
 
     base_label: str
@@ -50,16 +50,16 @@ class Live:
     base: Result
     pairs: tuple[PairRecord, ...]
     contributions: tuple[Contribution, ...]
-    blame: str
+    carriers: tuple[Contribution, ...] = ()
 
     @property
     def clock(self) -> str:
-        """Which clock tells: ``"cpu"`` where every pair was alone, else ``"wall"``."""
+        """The clock that decides: ``"cpu"`` where every pair was alone, else ``"wall"``."""
         return "cpu" if all(pair.alone for pair in self.pairs) else "wall"
 
     @property
     def log_ratios(self) -> tuple[float, ...]:
-        """Every pair's logarithm of head's time over base's, by the clock that tells."""
+        """Every pair's logarithm of head's time over base's, by the clock that decides."""
         return log_ratios(self.pairs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,14 @@ from typing import Protocol, TypeAlias
 from pytest_rlperf.errors import NotMeasuredError
 from pytest_rlperf.model.counting import Counting, Share
 from pytest_rlperf.model.device import DeviceFigures, DeviceSlice, DeviceTimes, Pace
+
+_SAME_SIZE = 0.05  # calls whose number of items differs by more are of another workload
+
+
+def test_name(key: str) -> str:
+    """Return the name of the test with an id: the id without its file, or the file of an id that has nothing else."""
+    path, separator, name = key.partition("::")
+    return name if separator else path
 
 
 def _nothing() -> None:
@@ -213,8 +222,21 @@ class Result:
         return bool(self.workers)
 
     @property
+    def name(self) -> str:
+        """The test's name without its file."""
+        return test_name(self.nodeid)
+
+    def is_same_work(self, other: Result) -> bool:
+        """Whether two results are of the same workload, with calls of one size.
+
+        Env steps of a call vary a little with where episodes end.
+        """
+        same = (self.component, self.unit) == (other.component, other.unit)
+        return same and math.isclose(self.items, other.items, rel_tol=_SAME_SIZE)
+
+    @property
     def clock(self) -> str:
-        """Which clock tells: ``"cpu"`` where every worker was alone, else ``"wall"``."""
+        """The clock that decides: ``"cpu"`` where every worker was alone, else ``"wall"``."""
         return "cpu" if all(worker.alone for worker in self.workers) else "wall"
 
     @property

@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_rlperf.model import Machine, Outcome, Phase, Provenance, Result
 from pytest_rlperf.report.printable import shown
+from pytest_rlperf.report.wording import message
 
 OPTION = "--rlperf-benchmark-json"
 
@@ -143,7 +144,7 @@ def _verdict(outcome: Outcome) -> dict[str, Any]:
     verdict, before, estimate = outcome.verdict, outcome.before, outcome.verdict.estimate
     return {
         "verdict": verdict.status.value,
-        "reason": shown(verdict.reason.message),
+        "reason": shown(message(outcome)),
         "base_call_s": None if before is None else before.call_s,
         "ratio": None if estimate is None else estimate.ratio,
         "interval": None if estimate is None else [estimate.low, estimate.high],

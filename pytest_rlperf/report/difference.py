@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Figures, Result, WorkerRecord
-from pytest_rlperf.report.printable import short_name
+from pytest_rlperf.model import Figures, Result, WorkerRecord, test_name
 from pytest_rlperf.report.table import Column, make_table
 from pytest_rlperf.report.text import table_text
 
@@ -87,7 +86,7 @@ def render_differences(differences: Sequence[Difference], *, width: int, verbose
     kernels = _against_kernel(differences)
     rows = [
         (
-            short_name(one.key),
+            test_name(one.key),
             _median(one, one.one),
             _median(one, one.other),
             _change(one),
@@ -103,7 +102,7 @@ def render_differences(differences: Sequence[Difference], *, width: int, verbose
     for one in differences:
         details = _details(one, verbose=verbose)
         if details:
-            lines += ["", f"{short_name(one.key)}  (self time of phases, a call)", *(f"  {line}" for line in details)]
+            lines += ["", f"{test_name(one.key)}  (self time of phases, a call)", *(f"  {line}" for line in details)]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_rlperf.model import CounterChange, Status
+from pytest_rlperf.model import Code, CounterChange, Status
 from pytest_rlperf.report.github_findings import Change, Finding
-from pytest_rlperf.report.rows import COUNTERS
 from pytest_rlperf.report.run_json import SCHEMA
 
 ARTIFACT_BYTES = 5 * 1024 * 1024  # of the zip, and of the JSON in it
@@ -133,7 +132,7 @@ def _finding(key: str, value: object) -> Finding:
         gated=gated,
         accepted=accepted,
         fails=status is Status.SLOWER and gated and not accepted,
-        by_counts=reason.get("code") == COUNTERS,
+        by_counts=reason.get("code") == Code.COUNTERS,
         message=_text(reason.get("message"), f"{key}: message"),
         blame=blame,
         change=_change(verdict.get("estimate"), key),

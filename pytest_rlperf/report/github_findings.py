@@ -7,19 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
-from pytest_rlperf.model import CounterChange, Outcome, Status
-from pytest_rlperf.report.accepting import SAVING, improved, trailer
-from pytest_rlperf.report.printable import short_name
+from pytest_rlperf.model import CounterChange, Outcome, Status, test_name
 from pytest_rlperf.report.rows import (
     PhaseRow,
-    blame_text,
-    by_counts,
-    count_text,
     phase_rows,
-    phases_note,
 )
 from pytest_rlperf.report.shares import shares_lines
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
+from pytest_rlperf.report.wording import SAVING, blame_text, count_text, improved, message, phases_note, trailer
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class Finding:
     @property
     def name(self) -> str:
         """The test's name without its file."""
-        return short_name(self.key)
+        return test_name(self.key)
 
     @property
     def is_accepted(self) -> bool:
@@ -90,8 +85,8 @@ def finding(outcome: Outcome, *, strict: bool) -> Finding:
         gated=verdict.gated,
         accepted=verdict.accepted,
         fails=verdict.fails(strict),
-        by_counts=by_counts(outcome),
-        message=verdict.reason.message,
+        by_counts=verdict.by_counts,
+        message=message(outcome),
         blame=blame_text(outcome),
         change=None if estimate is None else Change(estimate.ratio, estimate.low, estimate.high, estimate.confidence),
         now_s=result.call_s if result.measured else None,

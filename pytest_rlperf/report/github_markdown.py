@@ -18,8 +18,8 @@ from pytest_rlperf.report.github_findings import (
     ordered,
     untold,
 )
-from pytest_rlperf.report.rows import count_text
 from pytest_rlperf.report.statuses import LOOKS
+from pytest_rlperf.report.wording import count_text
 
 _LONGEST = 300  # characters of one name or message
 _LONGEST_COMMAND = 2000
@@ -122,10 +122,8 @@ def _left_out(total: int, shown: int, detailed: int) -> str:
 
 def _accepted(findings: Sequence[Finding]) -> str:
     """Say why what is slower may be."""
-    accepted = [found for found in findings if found.is_accepted]
-    return _list(
-        "Slower on purpose", [f"{code(found.name)}: {escape(' '.join(found.message.split()))}" for found in accepted]
-    )
+    accepted = [(found.name, "; ".join(found.message.splitlines())) for found in findings if found.is_accepted]
+    return _list("Slower on purpose", [f"{code(name)}: {escape(message)}" for name, message in accepted])
 
 
 def _is_told(found: Finding) -> bool:

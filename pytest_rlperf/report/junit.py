@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_rlperf.model import Outcome, Status
 from pytest_rlperf.report.printable import shown
+from pytest_rlperf.report.wording import message
 
 
 def properties(outcome: Outcome) -> list[tuple[str, str]]:
@@ -14,8 +15,8 @@ def properties(outcome: Outcome) -> list[tuple[str, str]]:
     verdict, result, before, estimate = outcome.verdict, outcome.result, outcome.before, outcome.verdict.estimate
     found: list[tuple[str, object]] = [
         ("verdict", verdict.status.value),
-        ("reason_code", verdict.reason.code),
-        ("reason", shown(verdict.reason.message)),
+        ("reason_code", str(verdict.reason.code)),
+        ("reason", shown("; ".join(message(outcome).split("\n")))),
         ("gated", str(verdict.gated).lower()),
         ("component", shown(result.component)),
     ]

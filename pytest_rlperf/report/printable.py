@@ -13,9 +13,3 @@ def shown(name: str) -> str:
 def shown_lines(text: str) -> str:
     """Return a text that can do a terminal no harm: its line feeds stay, what else is not printable is escaped."""
     return "\n".join(shown(line) if line else "" for line in text.split("\n"))
-
-
-def short_name(nodeid: str) -> str:
-    """Return a test's name without its file; the file where the id has no name."""
-    path, separator, name = nodeid.partition("::")
-    return name if separator else path

@@ -10,7 +10,17 @@ from typing import Any, TypeAlias
 import msgspec
 
 from pytest_rlperf.baseline.store import SCHEMA as BASELINE_SCHEMA
-from pytest_rlperf.model import Baseline, Fitness, Machine, Outcome, Provenance, Result, Selfcheck
+from pytest_rlperf.model import (
+    Baseline,
+    Fitness,
+    Machine,
+    Outcome,
+    Provenance,
+    Reason,
+    Result,
+    Selfcheck,
+    WrittenReason,
+)
 from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.run_json import SCHEMA
 
@@ -70,15 +80,22 @@ def parse(data: bytes, source: str, *, printable: bool = False) -> Recorded:
         raise ReadingError(f"{source} is not {title}: $.schema is {version}, the first was 1; write it anew")
     try:
         if printable:
-            recorded: Recorded = msgspec.convert(_printable(msgspec.json.decode(data)), type_)
+            recorded: Recorded = msgspec.convert(_printable(msgspec.json.decode(data)), type_, dec_hook=_decoded)
         else:
-            recorded = msgspec.json.decode(data, type=type_)
+            recorded = msgspec.json.decode(data, type=type_, dec_hook=_decoded)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ReadingError(f"{source} is not {title}: {error}; write it anew") from None
     for place, result in _results(recorded):
         for finding in _senseless(result):
             raise ReadingError(f"{source} is not {title}: {place}.{finding}; write it anew")
     return recorded
+
+
+def _decoded(type_: type, value: Any) -> Any:
+    """Return a reason as a file has it: its code and the text to show."""
+    if type_ is Reason:
+        return msgspec.convert(value, WrittenReason)
+    raise NotImplementedError(type_)
 
 
 class _Head(msgspec.Struct):

@@ -7,12 +7,11 @@ from dataclasses import asdict
 from itertools import zip_longest
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Baseline, Machine, Result, StoredResult, TimerTree, Timing
-from pytest_rlperf.report.printable import short_name
-from pytest_rlperf.report.rows import phases_note
+from pytest_rlperf.model import Baseline, Machine, Result, StoredResult, TimerTree, Timing, test_name
 from pytest_rlperf.report.table import Column, make_table
 from pytest_rlperf.report.text import table_text
 from pytest_rlperf.report.tree import render_tree
+from pytest_rlperf.report.wording import phases_note
 
 _FIELDS = {
     "system": "operating system",
@@ -37,7 +36,7 @@ def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int, verb
     )
     rows = [
         (
-            short_name(key),
+            test_name(key),
             units.seconds(entry.result.call_s) if entry.result.measured else "",
             units.quantity(entry.result.items_per_s) if entry.result.measured else "",
             str(len(entry.result.workers)),
@@ -46,7 +45,7 @@ def render_baseline(baseline: Baseline, keys: Sequence[str], *, width: int, verb
         for key, entry in stored.items()
     ]
     lines = table_text(make_table(columns, rows), width)
-    accepted = [f"  {short_name(key)}: {_acceptance(entry)}" for key, entry in stored.items() if entry.accepted]
+    accepted = [f"  {test_name(key)}: {_acceptance(entry)}" for key, entry in stored.items() if entry.accepted]
     if accepted:
         lines += ["", "accepted although slower:", *accepted]
     text = "".join(f"{line}\n" for line in lines)

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pytest_rlperf.model import Fitness, Machine, Outcome, Provenance, Selfcheck
+from pytest_rlperf.model import Fitness, Machine, Outcome, Provenance, Selfcheck, Verdict
+from pytest_rlperf.report.wording import blame_text, fitness_lines, message, verdict_message
 
 SCHEMA = 1
 
@@ -46,8 +47,8 @@ def selfcheck_document(machine: Machine, checks: Mapping[str, Selfcheck], fitnes
         "schema": SCHEMA,
         "kind": "selfcheck",
         "machine": asdict(machine),
-        "fitness": asdict(fitness),
-        "tests": {key: asdict(check) | {"smallest_found": check.smallest_found} for key, check in checks.items()},
+        "fitness": asdict(fitness) | {"reasons": fitness_lines(list(checks.values()), fitness)},
+        "tests": {key: _selfcheck(check) for key, check in checks.items()},
     }
 
 
@@ -56,13 +57,29 @@ def written(document: dict[str, Any]) -> str:
     return json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def _selfcheck(check: Selfcheck) -> dict[str, Any]:
+    document = asdict(check)
+    for trial, written_trial in zip(check.trials, document["trials"], strict=True):
+        written_trial["verdict"] = _verdict(written_trial["verdict"], trial.verdict, verdict_message(trial.verdict))
+    return {**document, "smallest_found": check.smallest_found}
+
+
+def _verdict(document: dict[str, Any], verdict: Verdict, message: str) -> dict[str, Any]:
+    """Return a verdict's document: all reasons in one text, with the code of the one that decides."""
+    return {name: value for name, value in document.items() if name != "also"} | {
+        "reason": {"code": verdict.reason.code, "message": message}
+    }
+
+
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     document = asdict(outcome)
     live = outcome.live
+    document["verdict"] = _verdict(document["verdict"], outcome.verdict, message(outcome))
     document["call_s"] = outcome.result.call_s if outcome.result.measured else None
     document["base_call_s"] = None if outcome.before is None else outcome.before.call_s
     if live is not None:
         document["live"]["clock"] = live.clock
+        document["live"]["blame"] = blame_text(outcome)
         document["live"]["setup_s"] = sum(pair.setup_s for pair in live.pairs)
         document["live"]["measured_s"] = sum(pair.seconds for pair in live.pairs)
     return document

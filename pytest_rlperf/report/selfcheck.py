@@ -12,6 +12,7 @@ from rich.text import Text
 from pytest_rlperf import units
 from pytest_rlperf.model import Fitness, Selfcheck, Status, Trial
 from pytest_rlperf.report.printable import shown
+from pytest_rlperf.report.wording import fitness_lines
 
 _SHORT = {Status.UNDECIDED: "?", Status.INVALID: "INVALID"}
 
@@ -31,7 +32,7 @@ def render_selfcheck(checks: Sequence[Selfcheck], fitness: Fitness, *, machine: 
     lines.add_column(overflow="fold")
     lines.add_row("machine", Text(machine))
     lines.add_row("fit", Text("yes" if fitness.is_fit else "no", "green" if fitness.is_fit else "bold red"))
-    for sentence in fitness.reasons:
+    for sentence in fitness_lines(checks, fitness):
         lines.add_row("", Text(sentence))
     console.print(lines)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
@@ -48,7 +49,7 @@ def _table(checks: Sequence[Selfcheck]) -> Table:
     for check in checks:
         smallest = check.smallest_found
         cells = [
-            shown(check.result.nodeid.rpartition("::")[2]),
+            shown(check.result.name),
             units.seconds(check.result.call_s),
             *(_cell(trial) for trial in check.trials),
             "none" if smallest is None else f"+{100 * smallest:g} %",

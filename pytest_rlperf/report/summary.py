@@ -9,8 +9,7 @@ from pathlib import Path
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
-from pytest_rlperf.report.accepting import improved
-from pytest_rlperf.report.rows import trailer_of
+from pytest_rlperf.report.wording import improved, trailer_of
 
 
 @dataclass(frozen=True)

@@ -12,19 +12,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Outcome, Status
+from pytest_rlperf.model import Code, Outcome, Status
 from pytest_rlperf.report.counters import counter_lines
 from pytest_rlperf.report.device import device_lines
 from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.rows import (
-    ENVIRONMENT,
     SINCE_FIRST,
-    blame_lines,
-    cost_text,
-    creep_text,
     phase_rows,
-    phases_note,
-    test_name,
     verdict_table,
 )
 from pytest_rlperf.report.shares import shares_lines
@@ -32,6 +26,7 @@ from pytest_rlperf.report.statuses import STYLES
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.text import kept_columns, print_facts, print_table, rendered
+from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, message, phases_note
 
 _REFRESH_S = 0.1
 _DEEPEST = 3  # levels of phases shown without -v
@@ -142,7 +137,7 @@ def _print_verdicts(console: Console, outcomes: Sequence[Outcome], *, verbose: b
 
 def _since_first(outcomes: Sequence[Outcome]) -> str:
     """Return how tests have changed since their first figures, those that have grown the most."""
-    known = [(outcome.creep.ratio, shown(test_name(outcome))) for outcome in outcomes if outcome.creep is not None]
+    known = [(outcome.creep.ratio, shown(outcome.result.name)) for outcome in outcomes if outcome.creep is not None]
     grown = [f"{name} {units.change(ratio)}" for ratio, name in sorted(known, key=lambda change: -change[0])]
     more = [f"{len(grown) - _MOST_GROWN} more with -v"] if len(grown) > _MOST_GROWN else []
     return f"{SINCE_FIRST}: {', '.join([*grown[:_MOST_GROWN], *more])}"
@@ -163,14 +158,15 @@ def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None
     verdict = outcome.verdict
     same = verdict.status is Status.SAME and not verbose
     # Code that is the same, at another time than stored: the table alone would look like a mistake.
-    is_plain = verdict.reason.code != ENVIRONMENT and not outcome.result.notes and not verdict.counters
+    is_plain = verdict.reason.code != Code.ENVIRONMENT and not outcome.result.notes and not verdict.counters
     if same and outcome.result.measured and is_plain:
         return
-    title = _line(f"{test_name(outcome)}  ")
+    title = _line(f"{outcome.result.name}  ")
     title.append(verdict.status.value, STYLES[verdict.status.value])
     console.print(title)
-    sentences = [*blame_lines(outcome), *(f"note: {note}" for note in outcome.result.notes)]
-    for text in (_text(verdict.reason.message), *map(_line, sentences)):
+    blame = blame_text(outcome)
+    sentences = [*([blame] if blame else []), *(f"note: {note}" for note in outcome.result.notes)]
+    for text in (_text(message(outcome)), *map(_line, sentences)):
         console.print(_indented(text))
     if not same:
         _print_phases(console, outcome, verbose=verbose)

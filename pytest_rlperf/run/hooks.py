@@ -11,6 +11,7 @@ from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.fixtures import ENGINE, is_measured, result_key
 from pytest_rlperf.measure.one_side import WORKERS, expected_s
+from pytest_rlperf.model import Code
 from pytest_rlperf.options import Config
 from pytest_rlperf.pytest_benchmark import TakenOver, add_stats, uses_benchmark
 from pytest_rlperf.report.files import OutputError
@@ -178,7 +179,7 @@ class MeasuredRun:
     def _refuse_empty_comparison(self, session: pytest.Session) -> None:
         """Make it a usage error, never a pass, where no gated test could run on what it was to be compared with."""
         gated = [outcome for outcome in self._ledger.outcomes.values() if outcome.verdict.gated]
-        if gated and all(outcome.verdict.reason.code == "base" for outcome in gated):
+        if gated and all(outcome.verdict.reason.code == Code.BASE for outcome in gated):
             self._notes.append(f"nothing was compared: no gated test runs on {self._settings.against}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 

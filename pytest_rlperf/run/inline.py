@@ -58,7 +58,7 @@ class InlineEngine:
             self.progress.clear()
         result = make_result(key, m.Called(workload.component, workload.unit, workload.items), measured)
         result = replace(result, counting=counted_by([worker]))
-        verdict = self.ledger.judge(key, result, self.ledger.stored_policy(settings, settleable=False))
+        verdict = self.ledger.judge(key, result, self.ledger.policy(settings), settleable=False)
         outcome = self.ledger.enter(key, result, None, verdict, time.monotonic() - started_s)
         failure = failure_of(outcome, self.ledger)
         if failure is not None:

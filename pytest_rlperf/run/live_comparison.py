@@ -7,10 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pytest_rlperf.judge.blame import contributions, told
-from pytest_rlperf.judge.devices import other_device
-from pytest_rlperf.judge.live import PairLimits, judge_pairs
-from pytest_rlperf.judge.verdict import broken_rule
+from pytest_rlperf.judge.live import UNPLACED_LEAST, PairLimits, carriers, contributions, judge_records
+from pytest_rlperf.judge.validity import broken_rule, other_device
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.one_side import SideMeasurement
@@ -19,26 +17,28 @@ from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import (
     Contribution,
     Live,
-    PairRecord,
     Policy,
     Progress,
-    Reason,
     Result,
     Status,
     Verdict,
-    log_ratios,
+    Work,
+    reasons,
 )
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.pool import BaseSide, WorkerGroup, WorkerPool
 from pytest_rlperf.workers.process import WorkerProcess
 
-UNPLACED_LEAST = 5
 COUNTED_PAIRS = 3
 _MANY_CALLS_S = 1.0
 
 
 class OtherWorkError(Exception):
-    """A call is not the same work on both sides."""
+    """A call is not the same work on both sides; ``reason`` has both."""
+
+    def __init__(self, reason: reasons.OtherWork) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class SameCode(Exception):  # noqa: N818 - a finding, not an error
@@ -177,15 +177,14 @@ class LiveComparison:
                 (measured.base, [base for base, _ in workers]),
             )
         )
-        parts, blame = _blame(measured, base, verdict)
-        live = Live(sides.base.label, sides.head.label, base, measured.pairs, parts, blame)
+        parts = _contributions(measured, base, verdict)
+        live = Live(sides.base.label, sides.head.label, base, measured.pairs, parts, carriers(parts))
         broken = broken_rule(result) or broken_rule(base)
-        elsewhere = other_device(base, result)
+        elsewhere = other_device(base, result, sides.base.label)
         if elsewhere is not None:
-            reason = Reason("device", f"on {sides.base.label} {elsewhere}")
-            verdict = replace(verdict, status=Status.INCOMPARABLE, reason=reason)
+            verdict = replace(verdict, status=Status.INCOMPARABLE, reason=elsewhere)
         if broken is not None:
-            verdict = replace(verdict, status=Status.INVALID, reason=Reason(*broken))
+            verdict = replace(verdict, status=Status.INVALID, reason=broken)
         return Found(result, live, verdict)
 
     def _many_calls_may_differ(self, base: WorkerProcess, head: WorkerProcess) -> bool:
@@ -201,21 +200,7 @@ class LiveComparison:
         assert head is not None
         if base != head:
             sides = self._base_side.sides
-            raise OtherWorkError(
-                f"a call is {_work(head)} on {sides.head.label}, {_work(base)} on {sides.base.label}: "
-                "their times cannot be compared"
-            )
-
-
-def judge_records(records: Sequence[PairRecord], policy: Policy, limits: PairLimits, *, final: bool) -> Verdict | None:
-    """Judge the pairs so far; None means one more. ``final`` says that no more can be had.
-
-    Where the kernel places workers, pairs differ by more, and three may happen to agree: there it takes more.
-    """
-    if any(record.placed is None for record in records):
-        limits = PairLimits(max(limits.least, UNPLACED_LEAST), max(limits.most, UNPLACED_LEAST))
-    base_call_s = statistics.median(record.base.wall.call_s for record in records)
-    return judge_pairs(log_ratios(list(records)), policy, limits, base_call_s, final=final)
+            raise OtherWorkError(reasons.OtherWork(sides.head.label, sides.base.label, _work(head), _work(base)))
 
 
 def make_result(key: str, called: m.Called, measured: SideMeasurement) -> Result:
@@ -232,8 +217,8 @@ def make_result(key: str, called: m.Called, measured: SideMeasurement) -> Result
     )
 
 
-def _work(called: m.Called) -> str:
-    return f"{called.component} of {called.items:g} {called.unit}"
+def _work(called: m.Called) -> Work:
+    return Work(called.component, called.unit, called.items)
 
 
 def _at_pace(result: Result) -> Result:
@@ -248,16 +233,14 @@ def _at_pace(result: Result) -> Result:
     return replace(result, phases=phases, traced_call_s=result.call_s)
 
 
-def _blame(measured: PairsMeasured, base: Result, verdict: Verdict) -> tuple[tuple[Contribution, ...], str]:
-    """Return what every phase adds to a change, and in words which carry it, where there is one."""
+def _contributions(measured: PairsMeasured, base: Result, verdict: Verdict) -> tuple[Contribution, ...]:
+    """Return the part of every phase in a change, where there is one."""
     if verdict.status not in (Status.SLOWER, Status.FASTER) or verdict.estimate is None:
-        return (), ""
+        return ()
     ratio = verdict.estimate.ratio
-    # The estimate says how long the calls are, traced turns what share of them a phase has.
+    # The estimate is of the length of a call, traced slices are of the share of it that a phase has.
     blocks = [
         (base_shares, {path: ratio * share for path, share in head_shares.items()})
         for base_shares, head_shares in (block.shares() for block in measured.traced)
     ]
-    change_s = base.call_s * (ratio - 1)
-    parts = contributions(blocks, base.call_s, change_s)
-    return tuple(Contribution(path, part_s) for path, part_s in parts), told(parts, change_s)
+    return contributions(blocks, base.call_s, base.call_s * (ratio - 1))

@@ -154,7 +154,7 @@ class TestLoop:
         settings: Config,
     ) -> m.Conclude:
         """Compare a test with itself."""
-        policy, limits = self._ledger.live_policy(settings), PairLimits(*settings.pairs)
+        policy, limits = self._ledger.policy(settings), PairLimits(*settings.pairs)
         found = SelfcheckOfTest(group, heads, twins, policy, limits, self._progress).run(
             settings.max_time_s, settings.slowdowns
         )

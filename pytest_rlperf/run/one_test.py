@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import PairLimits
+from pytest_rlperf.judge.policy import verdict as verdict_of
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, expected_s, measure_one_side
-from pytest_rlperf.model import Outcome, Progress, Reason, Result, Status, Verdict
+from pytest_rlperf.model import Outcome, Progress, Reason, Result, Status, Verdict, reasons
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.junit import properties
-from pytest_rlperf.report.rows import failure_text
+from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.live_comparison import COUNTED_PAIRS, LiveComparison, OtherWorkError, SameCode, make_result
 from pytest_rlperf.run.outcomes import Ledger
 from pytest_rlperf.workers import messages as m
@@ -98,52 +99,43 @@ class Examination:
         """Compare live, unless it is the same code; ``saved`` are the figures to store, where there are such."""
         base = base_side.sides.base.label
         if base_side.is_same_code:
-            return self._same_code(f"same code as {base}", saved)
-        policy = self._ledger.live_policy(self._settings)
+            return self._same_code(reasons.SameCode(base, only_loaded=False), saved)
+        policy = self._ledger.policy(self._settings)
         limits = PairLimits(*self._settings.pairs)
         try:
             counting = self._counting_pass(2 * COUNTED_PAIRS)
             comparison = LiveComparison(self._group, base_side, policy, limits, counting, self._progress)
             found = comparison.run(self._settings.max_time_s)
         except OtherWorkError as other:
-            return self._enter(
-                saved or self._unmeasured(), self._unjudged(Status.INCOMPARABLE, Reason("work", str(other)))
-            )
+            return self._enter(saved or self._unmeasured(), self._unjudged(Status.INCOMPARABLE, other.reason))
         except SameCode:
-            return self._same_code(f"nothing that this test loads differs from {base}", saved)
+            return self._same_code(reasons.SameCode(base, only_loaded=True), saved)
         finally:
             base_side.trim()
         keep = saved is not None and self._settings.save
         result = saved if keep and saved is not None else found.result
-        verdict, cause = found.verdict, self._cause(saved)
+        verdict, cause = found.verdict, self._cause(saved, None)
         if verdict.status is Status.SAME and cause is not None:
-            verdict = replace(verdict, reason=Reason("environment", f"the code is as fast as it was; {cause}"))
+            verdict = replace(verdict, reason=cause)
         verdict = self._ledger.with_counts(result, found.live.base, verdict, self._settings)
         verdict = self._ledger.allow(self._group.key, verdict, base_side.sides.commit)
         return self._ledger.enter(self._group.key, result, found.live, verdict, self._seconds())
 
-    def _cause(self, measured: Result | None) -> str | None:
-        """Return what may have made stored numbers see a change where the code has none, if they do see one."""
+    def _cause(self, measured: Result | None, same_code: reasons.SameCode | None) -> reasons.OtherEnvironment | None:
+        """Return what else has changed where the code has not, if stored numbers show a change."""
         if measured is None or self._against is not None:
             return None
         suspicion = self._judge(measured, settleable=True)
         suspicious = suspicion.suspect or suspicion.status is Status.FASTER
-        return self._ledger.environment(self._group.key, suspicion) if suspicious else None
+        if not suspicious:
+            return None
+        ratio = None if suspicion.estimate is None else suspicion.estimate.ratio
+        return reasons.OtherEnvironment(ratio, self._ledger.versions_since(self._group.key), same_code)
 
-    def _same_code(self, text: str, saved: Result | None) -> Outcome:
+    def _same_code(self, same_code: reasons.SameCode, saved: Result | None) -> Outcome:
         """Enter a test whose sides do not differ."""
-        result = saved or self._unmeasured()
-        cause = self._cause(saved)
-        verdict = Verdict(
-            status=Status.SAME,
-            reason=Reason("code", text) if cause is None else Reason("environment", f"{text}; {cause}"),
-            estimate=None,
-            smallest_seen=None,
-            suspect=False,
-            gated=self._settings.gate,
-            accepted=self._settings.accept is not None,
-        )
-        return self._enter(result, verdict)
+        reason = self._cause(saved, same_code) or same_code
+        return self._enter(saved or self._unmeasured(), self._unjudged(Status.SAME, reason))
 
     def _unmeasured(self) -> Result:
         """Return a result without figures."""
@@ -155,22 +147,12 @@ class Examination:
     def _not_on_base(self, base_side: BaseSide, early: LeftEarlyError) -> Verdict:
         """Say that base cannot run the test: NEW where a name is missing there, else INCOMPARABLE."""
         status = Status.NEW if early.done.name_missing else Status.INCOMPARABLE
-        how = {"missing": "cannot be collected", "passed": "never calls its fixture"}
-        did = how.get(early.done.outcome, early.done.outcome)
-        said = f": {essence(early.done.text)}" if early.done.text.strip() else ""
-        return self._unjudged(status, Reason("base", f"on {base_side.sides.base.label} the test {did}{said}"))
+        error = essence(early.done.text) if early.done.text.strip() else ""
+        return self._unjudged(status, reasons.NotOnBase(base_side.sides.base.label, early.done.outcome, error))
 
     def _unjudged(self, status: Status, reason: Reason) -> Verdict:
-        """Say why there is nothing to compare with."""
-        return Verdict(
-            status=status,
-            reason=reason,
-            estimate=None,
-            smallest_seen=None,
-            suspect=False,
-            gated=self._settings.gate,
-            accepted=self._settings.accept is not None,
-        )
+        """Return the verdict where no times were compared."""
+        return verdict_of(self._ledger.policy(self._settings), status, reason)
 
     def _find(self, commit: str) -> tuple[BaseSide | None, str | None]:
         """Return the code of a commit as a base side, or why it cannot be had."""
@@ -202,8 +184,7 @@ class Examination:
         return CountingPass(self._settings.max_time_s, workers, is_wanted=asked.are_counted, gates=bool(asked.gates))
 
     def _judge(self, result: Result, *, settleable: bool) -> Verdict:
-        policy = self._ledger.stored_policy(self._settings, settleable=settleable)
-        return self._ledger.judge(self._group.key, result, policy)
+        return self._ledger.judge(self._group.key, result, self._ledger.policy(self._settings), settleable=settleable)
 
     def _enter_unsettled(self, result: Result, obstacle: str) -> Outcome:
         """Enter a test that live pairs should have decided, by its stored numbers."""

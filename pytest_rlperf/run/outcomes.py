@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import differences, this_machine
 from pytest_rlperf.baseline.provenance import Tree, changed_versions, make_provenance, read_tree
 from pytest_rlperf.baseline.store import Store
-from pytest_rlperf.judge.allowance import allow, unmatched_notes
 from pytest_rlperf.judge.counters import combine, uncounted
-from pytest_rlperf.judge.creep import creep
-from pytest_rlperf.judge.fitness import judge_fitness
-from pytest_rlperf.judge.live import LIVE_TOLERANCE, live_policy
-from pytest_rlperf.judge.saying import without_advice
-from pytest_rlperf.judge.verdict import can_certify, judge_stored, stored_policy
+from pytest_rlperf.judge.live import judge_fitness
+from pytest_rlperf.judge.policy import LIVE_TOLERANCE, make_policy
+from pytest_rlperf.judge.stored import can_certify, creep, judge_stored
+from pytest_rlperf.judge.verdict import allow, unmatched
 from pytest_rlperf.model import (
     Allowance,
     Baseline,
@@ -26,17 +22,18 @@ from pytest_rlperf.model import (
     Outcome,
     Policy,
     Provenance,
-    Reason,
     Result,
     Selfcheck,
     Status,
     StoredResult,
     Verdict,
+    VersionChange,
+    reasons,
 )
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import Config
-from pytest_rlperf.report.rows import origin_text
 from pytest_rlperf.report.summary import Saved, Uncompared
+from pytest_rlperf.report.wording import machine_text, origin_text, unmatched_text, version_text
 from pytest_rlperf.run.stored_counts import Memory, live_counts, tree_top
 from pytest_rlperf.sides.git import git_user, read_allowances
 
@@ -74,7 +71,7 @@ class Ledger:
         self._root = root
         self._gated = 1
         self._elsewhere = self.store.others() if self.baseline is None else []
-        self._others = [", ".join(differences(other.machine, self.machine)) for other in self._elsewhere]
+        self._others = [tuple(differences(other.machine, self.machine)) for other in self._elsewhere]
         self._memory = Memory(
             self.machine,
             self.baseline,
@@ -111,7 +108,7 @@ class Ledger:
         if commit is None or settings.confirm == "never":
             return Plan(None, at_once=False)
         stored = self.stored(key)
-        hopeless = stored is None or not can_certify(stored.result, self.stored_policy(settings, settleable=True))
+        hopeless = stored is None or not can_certify(stored.result, self.policy(settings))
         return Plan(commit, at_once=hopeless or settings.confirm == "always")
 
     def stored(self, key: str) -> StoredResult | None:
@@ -126,35 +123,30 @@ class Ledger:
                 return baseline.sessions[stored.session].commit
         return None
 
-    def stored_policy(self, settings: Config, *, settleable: bool) -> Policy:
-        """Return the rules for stored numbers; where live pairs can follow, they certify no less than those would."""
-        tolerance = LIVE_TOLERANCE if settings.tolerance is None and settleable else settings.tolerance
-        return stored_policy(tolerance=tolerance, **self._rules(settings))
-
     def tolerance(self, key: str, settings: Config) -> float:
         """Return what a measured test's time may change and still be the same."""
         if self.outcomes[key].live is not None:
-            return self.live_policy(settings).tolerance
-        return self.stored_policy(settings, settleable=self.plan(key, settings).commit is not None).tolerance
+            return self.policy(settings).tolerance
+        policy = self.policy(settings)
+        return policy.stored_tolerance if self.plan(key, settings).commit is None else policy.tolerance
 
-    def live_policy(self, settings: Config) -> Policy:
-        """Return the rules for live pairs."""
-        return live_policy(tolerance=settings.tolerance, **self._rules(settings))
+    def policy(self, settings: Config) -> Policy:
+        """Return the rules of a test."""
+        return make_policy(
+            tolerance=settings.tolerance,
+            alpha=settings.alpha,
+            tests=self._gated,
+            min_change_s=settings.min_change_s,
+            gated=settings.gate,
+            accept=settings.accept is not None,
+            stores=self.settings.save,
+            gates=settings.counters.gates,
+            named=settings.counters.named,
+        )
 
-    def _rules(self, settings: Config) -> dict[str, Any]:
-        """Return the part of a policy that does not depend on what is compared."""
-        return {
-            "alpha": settings.alpha,
-            "tests": self._gated,
-            "min_change_s": settings.min_change_s,
-            "gated": settings.gate,
-            "accept": settings.accept is not None,
-        }
-
-    def judge(self, key: str, measured: Result, policy: Policy) -> Verdict:
+    def judge(self, key: str, measured: Result, policy: Policy, *, settleable: bool) -> Verdict:
         """Judge a result by stored numbers."""
-        verdict = judge_stored(measured, self.stored(key), self._others, policy)
-        return without_advice(verdict) if self.settings.save else verdict
+        return judge_stored(measured, self.stored(key), self._others, policy, settleable=settleable)
 
     def with_counts(self, result: Result, base: Result | None, verdict: Verdict, settings: Config) -> Verdict:
         """Return ``verdict`` with what exact counts say: of ``base`` in a live comparison, else of the stored ones."""
@@ -170,11 +162,12 @@ class Ledger:
         gates = settings.counters.gates
         missing = uncounted(remembered.counting, now, gates, settings.counters.named)
         if missing:
-            self.uncompared[result.nodeid] = Uncompared(missing, gates=True)
+            notes = dict.fromkeys((*now.notes, *remembered.counting.notes))
+            not_counted = f"{', '.join(missing)} was not counted on both sides"
+            self.uncompared[result.nodeid] = Uncompared("; ".join([not_counted, *notes]), gates=True)
         verdict = combine(verdict, remembered.counting, now, gates)
         if verdict.counters and remembered.origin:
-            code, message = verdict.reason.code, verdict.reason.message
-            verdict = replace(verdict, reason=Reason(code, f"{message}\ncounted before on {remembered.origin}"))
+            verdict = replace(verdict, also=(*verdict.also, reasons.CountedElsewhere(remembered.origin)))
         return verdict
 
     def allow(self, key: str, verdict: Verdict, base: str | None) -> Verdict:
@@ -192,7 +185,7 @@ class Ledger:
     def note_unmatched(self, keys: Collection[str]) -> None:
         """Take note of what commits allow of none of the tests of ``keys``, all that could have been measured."""
         allowances = dict.fromkeys(each for found in self._allowances.values() for each in found)
-        self.notes += unmatched_notes(list(allowances), keys)
+        self.notes += [unmatched_text(*found) for found in unmatched(list(allowances), keys)]
 
     def gates_outdated(self, result: Result, settings: Config) -> bool:
         """Whether counts gate a test and those stored are of other versions, so that only live sides can tell."""
@@ -214,31 +207,23 @@ class Ledger:
         self.outcomes[outcome.result.nodeid] = outcome
         return outcome
 
-    def environment(self, key: str, suspicion: Verdict) -> str:
-        """Say what may have made stored numbers see a change that the code does not have."""
-        stored, estimate = self.stored(key), suspicion.estimate
-        assert stored is not None
-        assert self.baseline is not None
-        told = "" if estimate is None else f" {units.change(estimate.ratio)}"
-        then = self.baseline.sessions[stored.session].packages
-        changed = changed_versions(then)
-        if not changed:
-            cause = "no package has changed, so the machine has"
-        else:
-            name = changed[0].partition(" ")[0]
-            cause = f"{', '.join(changed)}; --rlperf-against=pip:{name}=={then[name]} tells what that cost"
-        return f"stored numbers say{told}: {cause}"
+    def versions_since(self, key: str) -> tuple[VersionChange, ...]:
+        """Return the packages that have changed since a test's figures were stored."""
+        stored = self.stored(key)
+        if stored is None or self.baseline is None:
+            return ()
+        return tuple(changed_versions(self.baseline.sessions[stored.session].packages))
 
     def changes(self) -> list[str]:
         """Say what is different now from when the figures were stored that outcomes were compared with."""
         if self.settings.against is not None:
             return []
         if self.baseline is None:
-            return [f"the machine: {other}" for other in self._others if other]
+            return [f"the machine: {machine_text(other)}" for other in self._others if other]
         then: dict[str, str] = {}
         for key in sorted({outcome.baseline.session for outcome in self.outcomes.values() if outcome.baseline}):
             then.update(self.baseline.sessions[key].packages)
-        return changed_versions(then)
+        return [version_text(change) for change in changed_versions(then)]
 
     def told_by_mean(self, key: str) -> bool | None:
         """Whether a test's stored figures are means of long calls, None where there are none to go by."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from pytest_rlperf.judge.verdict import broken_rule
+from pytest_rlperf.judge.validity import broken_rule
 from pytest_rlperf.measure.one_side import WORKERS
-from pytest_rlperf.model import Acceptance, Outcome, Reason, Status, StoredResult
-from pytest_rlperf.report.rows import test_name
+from pytest_rlperf.model import Acceptance, Outcome, Status, StoredResult
 from pytest_rlperf.report.summary import Saved
 from pytest_rlperf.run.outcomes import Ledger
 
@@ -39,7 +38,7 @@ def save(ledger: Ledger, failed: Collection[str]) -> None:
         ledger.store.write(session, now, results)
     ledger.saved = Saved(ledger.store.path, now.settleable, list(results), kept_back)
     for key in results:
-        _tell_stored(ledger, ledger.outcomes[key])
+        ledger.amend(replace(ledger.outcomes[key], stored=True))
 
 
 def _may_be_slower(outcome: Outcome) -> bool:
@@ -54,7 +53,7 @@ def _may_be_slower(outcome: Outcome) -> bool:
 
 def _slower(held: Iterable[Outcome], *, stored: bool) -> str:
     """Say which tests keep their old figures, or are ``stored`` nowhere yet, and what stores these."""
-    names = [test_name(outcome) for outcome in held]
+    names = [outcome.result.name for outcome in held]
     more = [f"{len(names) - _NAMED_MOST} more"] if len(names) > _NAMED_MOST else []
     end = (
         'old figures stay, --rlperf-accept="why" replaces them'
@@ -83,12 +82,3 @@ def _acceptance(ledger: Ledger, outcome: Outcome, created: str) -> Acceptance | 
         return None
     reason = ledger.settings.accept or ("" if allowance is None else f"{allowance.reason} ({allowance.commit})")
     return Acceptance(reason, created, outcome.baseline.result.call_s, ledger.user())
-
-
-def _tell_stored(ledger: Ledger, outcome: Outcome) -> None:
-    """Add to what there was nothing to compare with that from now on there is."""
-    verdict = outcome.verdict
-    if verdict.status in (Status.NEW, Status.INCOMPARABLE):
-        first, end, others = verdict.reason.message.partition("\n")
-        reason = Reason(verdict.reason.code, f"{first}; stored now{end}{others}")
-        ledger.amend(replace(outcome, verdict=replace(verdict, reason=reason)))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from pytest_rlperf.judge.live import PairLimits
-from pytest_rlperf.model import Policy, Progress, Result, Selfcheck, Trial
+from pytest_rlperf.model import Policy, Progress, Result, Selfcheck, Trial, test_name
 from pytest_rlperf.run.live_comparison import LivePairs, make_result
 from pytest_rlperf.workers.pool import WorkerGroup, WorkerPool
 
@@ -46,7 +46,7 @@ class SelfcheckOfTest:
     def _try(self, slowdown: float, max_time_s: float) -> Trial:
         started_s = time.monotonic()
         change = f"{100 * slowdown:g} % slower" if slowdown else "unchanged"
-        self._progress.begin(f"{self._group.key.rpartition('::')[2]}, {change}")
+        self._progress.begin(f"{test_name(self._group.key)}, {change}")
         pairs = LivePairs(self._group, self._twins, self._heads, self._policy, self._limits, self._progress, max_time_s)
         steps: int | None = None if slowdown else 0
         while pairs.verdict is None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from pytest_rlperf.baseline.history import is_same_work
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.baseline.provenance import changed_versions, providing
 from pytest_rlperf.baseline.store import BaselineError
-from pytest_rlperf.model import Baseline, Counting, Machine, PhaseCounts, Result
+from pytest_rlperf.model import Baseline, Counting, Machine, PhaseCounts, Result, VersionChange
+from pytest_rlperf.report.wording import version_text
 from pytest_rlperf.sides.packages import installs_from, normalized
 
 # What runs the tests and no code that they measure; of another version it counts the same. pytest-rlperf itself is not
@@ -77,7 +77,7 @@ class Memory:
         outdated = False
         for baseline in self._baselines(obstacles):
             stored = baseline.results.get(result.nodeid)
-            if stored is None or not is_same_work(stored.result, result):
+            if stored is None or not stored.result.is_same_work(result):
                 continue
             counting = stored.result.counting
             if counting is None or not counting.workers:
@@ -89,7 +89,7 @@ class Memory:
             differing = self._differing(baseline, stored.session)
             if differing:
                 outdated = True
-                obstacles.append(f"stored with other versions: {', '.join(differing)}")
+                obstacles.append(f"stored with other versions: {', '.join(map(version_text, differing))}")
                 continue
             if baseline.machine.accelerators != self._machine.accelerators:
                 counting = _without(counting, _OF_THE_DEVICE)
@@ -109,11 +109,11 @@ class Memory:
     def _others(self) -> Sequence[Baseline]:
         return self._read_others()
 
-    def _differing(self, baseline: Baseline, session: str) -> list[str]:
-        """Say what measured code runs on is not what it was: the interpreter's minor version, and packages."""
+    def _differing(self, baseline: Baseline, session: str) -> list[VersionChange]:
+        """Return what measured code runs on and is not what it was: the interpreter's minor version, and packages."""
         differing = []
         if baseline.machine.python != self._machine.python:
-            differing.append(f"{baseline.machine.python} → {self._machine.python}")
+            differing.append(VersionChange("Python", baseline.machine.python, self._machine.python))
         then = {
             name: version
             for name, version in baseline.sessions[session].packages.items()

@@ -316,9 +316,7 @@ def selfcheck_of(slowdown: float, verdict: Verdict, device: DeviceFigures | None
     result = result_of("test_sac_update", {}, None, device)
     other = builders.verdict(Status.SAME, 1.0)
     checked = Selfcheck(result, (Trial(slowdown + 0.2, other, (), 1.0), Trial(slowdown, verdict, (), 1.0)))
-    return json.loads(
-        written(selfcheck_document(builders.MACHINE, {result.nodeid: checked}, Fitness(0.03, True, 0, ())))
-    )
+    return json.loads(written(selfcheck_document(builders.MACHINE, {result.nodeid: checked}, Fitness(0.03, True, 0))))
 
 
 def bounds_of(test: str) -> dict[str, Bound]:

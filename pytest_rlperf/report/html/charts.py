@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Estimate, Outcome, Phase, Result
-from pytest_rlperf.report.rows import blame_lines
+from pytest_rlperf.report.wording import blame_text
 
 CALL = "one call"
 REST = "(unaccounted)"
@@ -318,7 +318,8 @@ def _phases(outcome: Outcome, tolerance: float | None) -> Chart | None:
     for box in boxes:
         box.shade = box.added_s / full_s
     words = ". ".join(f"{name}: {_largest(result)}" for name, result in traced)
-    change = "".join(f" Change: {line}." for line in blame_lines(outcome))
+    blame = blame_text(outcome)
+    change = f" Change: {blame}." if blame else ""
     legend = f"Width is time, on one scale; a box lies below the phase that it is a part of. {_colours(outcome)}"
     words = f"{words}.{change} The table of phases has every figure."
     return Chart("phases", "Phases of one call", words, legend, icicles=icicles)

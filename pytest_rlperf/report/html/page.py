@@ -16,10 +16,11 @@ from pytest_rlperf.report.files import OutputError, check_file, write_file
 from pytest_rlperf.report.html.charts import Chart, charts
 from pytest_rlperf.report.html.tables import Block, all_of, changed_counts
 from pytest_rlperf.report.printable import shown
-from pytest_rlperf.report.rows import blame_lines, by_counts, cost_text, creep_text, test_name, verdict_table
+from pytest_rlperf.report.rows import verdict_table
 from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.table import Table
+from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, message
 
 if TYPE_CHECKING:
     import jinja2
@@ -121,8 +122,8 @@ def _headline(outcomes: Sequence[Outcome]) -> str:
 def _named(outcome: Outcome) -> str:
     """Return a slower test's name with how much slower it is, and whether that is accepted."""
     verdict, estimate = outcome.verdict, outcome.verdict.estimate
-    how = "does more in a call" if by_counts(outcome) else "" if estimate is None else units.change(estimate.ratio)
-    return f"{test_name(outcome)} {how}{' (accepted)' if verdict.accepted else ''}".strip()
+    how = "does more in a call" if verdict.by_counts else "" if estimate is None else units.change(estimate.ratio)
+    return f"{outcome.result.name} {how}{' (accepted)' if verdict.accepted else ''}".strip()
 
 
 def _run_facts(summary: Summary, created: str) -> list[tuple[str, str]]:
@@ -171,12 +172,12 @@ def _test(outcome: Outcome, tolerance: float | None, command: str) -> Test:
         path=result.nodeid.partition("::")[0],
         status=verdict.status,
         change=_change(outcome),
-        reason=[verdict.reason.message, *blame_lines(outcome)],
+        reason=[message(outcome), *filter(None, [blame_text(outcome)])],
         notes=result.notes,
         facts=[(term, text) for term, text in _facts(outcome, tolerance) if text],
         charts=charts(outcome, tolerance),
         counts=changed_counts(outcome),
-        by_counts=by_counts(outcome),
+        by_counts=verdict.by_counts,
         blocks=all_of(outcome),
         command=f"{command} {shlex.quote(result.nodeid)}",
     )
@@ -185,7 +186,7 @@ def _test(outcome: Outcome, tolerance: float | None, command: str) -> Test:
 def _change(outcome: Outcome) -> str:
     """Return how a test has changed by what its verdict rests on."""
     verdict = outcome.verdict
-    if by_counts(outcome):
+    if outcome.verdict.by_counts:
         return f"does {'more' if verdict.status is Status.SLOWER else 'less'} in a call"
     return "" if verdict.estimate is None else units.change(verdict.estimate.ratio)
 

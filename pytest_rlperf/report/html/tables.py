@@ -18,8 +18,9 @@ from pytest_rlperf.model import (
     disturbances_text,
 )
 from pytest_rlperf.report.html.charts import sides
-from pytest_rlperf.report.rows import phase_rows, phases_note
+from pytest_rlperf.report.rows import phase_rows
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
+from pytest_rlperf.report.wording import phases_note
 
 _WHOLE = "(whole call)"
 _NONE = ""  # written as a dash; a column of nothing else is left out

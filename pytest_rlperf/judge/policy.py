@@ -1,0 +1,60 @@
+"""The rules of a run, made in one place, and what follows from them for every verdict."""
+
+from __future__ import annotations
+
+from pytest_rlperf.model import Estimate, Policy, Reason, Status, Verdict
+
+CONFIDENCE = 0.99
+LIVE_TOLERANCE = 0.03
+STORED_CONVICTION = 0.20  # below this, stored numbers show differences of days, not of versions
+
+
+def make_policy(
+    *,
+    tolerance: float | None,
+    alpha: float,
+    tests: int,
+    min_change_s: float,
+    gated: bool,
+    accept: bool,
+    stores: bool = False,
+    gates: tuple[str, ...] = (),
+    named: tuple[str, ...] = (),
+) -> Policy:
+    """Return the rules of a test; ``tolerance`` is the user's, None for that of the kind of comparison."""
+    return Policy(
+        tolerance=LIVE_TOLERANCE if tolerance is None else tolerance,
+        stored_tolerance=STORED_CONVICTION if tolerance is None else tolerance,
+        stored_conviction=max(STORED_CONVICTION, tolerance or 0.0),
+        confidence=CONFIDENCE,
+        alpha=alpha,
+        tests=tests,
+        min_change_s=min_change_s,
+        gated=gated,
+        accept=accept,
+        stores=stores,
+        gates=gates,
+        named=named,
+    )
+
+
+def verdict(
+    policy: Policy,
+    status: Status,
+    reason: Reason,
+    estimate: Estimate | None = None,
+    smallest_seen: float | None = None,
+    *,
+    tolerance: float | None = None,
+) -> Verdict:
+    """Return a verdict and what follows from the policy; ``tolerance`` is of stored numbers, else of live pairs."""
+    over = 1 + (policy.tolerance if tolerance is None else tolerance)
+    return Verdict(
+        status=status,
+        reason=reason,
+        estimate=estimate,
+        smallest_seen=smallest_seen,
+        suspect=estimate is not None and estimate.ratio > over,
+        gated=policy.gated,
+        accepted=policy.accept,
+    )

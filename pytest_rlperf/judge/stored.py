@@ -1,0 +1,168 @@
+"""Verdicts by stored numbers, and how a test has changed since its first stored figures."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pytest_rlperf.judge.policy import verdict
+from pytest_rlperf.judge.stats import welch
+from pytest_rlperf.judge.validity import broken_rule, incomparable
+from pytest_rlperf.model import (
+    Creep,
+    Estimate,
+    Figures,
+    MachineDifference,
+    Policy,
+    Reason,
+    Result,
+    Status,
+    StoredResult,
+    Verdict,
+    reasons,
+)
+
+
+def judge_stored(
+    result: Result,
+    stored: StoredResult | None,
+    others: Sequence[Sequence[MachineDifference]],
+    policy: Policy,
+    *,
+    settleable: bool = False,
+) -> Verdict:
+    """Judge a result against the stored one; ``others`` are the differences of the machine classes that are stored.
+
+    Where live pairs can follow (``settleable``), stored numbers certify no less than those would.
+    """
+    invalid = broken_rule(result)
+    if invalid is not None:
+        return verdict(policy, Status.INVALID, invalid)
+    if stored is None and others:
+        elsewhere = reasons.OtherMachines(tuple(map(tuple, others)), policy.stores)
+        return verdict(policy, Status.INCOMPARABLE, elsewhere)
+    if stored is None:
+        return verdict(policy, Status.NEW, reasons.NoBaseline(policy.stores))
+    other = incomparable(stored, result, stores=policy.stores)
+    if other is not None:
+        return verdict(policy, Status.INCOMPARABLE, other)
+    base = stored.result
+    if min(len(base.workers), len(result.workers)) < 2:
+        return verdict(policy, Status.UNDECIDED, reasons.TooFewWorkers(len(result.workers), len(base.workers)))
+    # CPU time stands in where it may on both sides; both go by the same clock.
+    clock = "cpu" if base.clock == result.clock == "cpu" else "wall"
+    then, now = _figures(base, clock), _figures(result, clock)
+    interpreter, memory = (
+        welch(
+            [getattr(figures, pace) for figures in then],
+            [getattr(figures, pace) for figures in now],
+            confidence=policy.confidence,
+            alpha=policy.alpha / policy.tests,
+        )
+        for pace in ("relative", "relative_memory")
+    )
+    tolerance = policy.tolerance if settleable else policy.stored_tolerance
+    found = _weigh(_Paces(interpreter, memory), then, now, policy, tolerance)
+    return verdict(policy, *found, tolerance=tolerance)
+
+
+def can_certify(base: Result, policy: Policy) -> bool:
+    """Whether a baseline's own spread would let stored numbers call unchanged code SAME."""
+    if len(base.workers) < 2:
+        return False
+    figures = _figures(base, base.clock)
+    likely = [
+        welch(sample, sample, confidence=policy.confidence, alpha=policy.alpha / policy.tests)
+        for sample in ([each.relative for each in figures], [each.relative_memory for each in figures])
+    ]
+    return min(estimate.high for estimate in likely) < 1 + policy.tolerance
+
+
+def _figures(result: Result, clock: str) -> list[Figures]:
+    """Return the workers' figures by one clock."""
+    return [getattr(worker, clock) for worker in result.workers]
+
+
+class _Paces(NamedTuple):
+    """The same comparison at the interpreter's pace and at the memory's.
+
+    They differ where the machine has changed in one and not in the other, and which of them the workload goes by is
+    not known. So a test is SLOWER only by both.
+    """
+
+    interpreter: Estimate
+    memory: Estimate
+
+    @property
+    def sharper(self) -> Estimate:
+        """The one with the narrower interval: its pace goes better with the workload."""
+        return min(self, key=_width)
+
+
+def _width(estimate: Estimate) -> float:
+    """Return the width of an interval, in logarithms."""
+    return math.log(estimate.high / estimate.low)
+
+
+_Found = tuple[Status, Reason, Estimate, float]
+
+
+def _weigh(paces: _Paces, then: Sequence[Figures], now: Sequence[Figures], policy: Policy, tolerance: float) -> _Found:
+    """Return status, reason, estimate and smallest slowdown seen: both paces must show it, the sharper for certain."""
+    sharper = paces.sharper
+    conviction, half = 1 + policy.stored_conviction, 1 + policy.stored_conviction / 2
+    least = min(estimate.ratio for estimate in paces)
+    most = max(estimate.ratio for estimate in paces)
+    smallest = max(conviction * sharper.ratio / least, half * sharper.ratio / sharper.floor) - 1
+    if least > conviction and sharper.floor > half:
+        change_s = statistics.median(figures.call_s for figures in then) * (sharper.ratio - 1)
+        if change_s < policy.min_change_s:
+            return Status.SAME, reasons.UnderMinimum(change_s, policy.min_change_s, at_most=False), sharper, smallest
+        return Status.SLOWER, reasons.StoredSlower(policy.stored_conviction), sharper, smallest
+    if most < 1 / conviction and sharper.ceiling < 1 / half:
+        return Status.FASTER, reasons.StoredFaster(policy.stores), sharper, smallest
+    # What one pace calls faster and the other the same is no slowdown; what one calls slower may be one.
+    certain = [each for each in paces if 1 / (1 + tolerance) < each.low and each.high < 1 + tolerance]
+    if certain and most < 1 + tolerance:
+        return Status.SAME, reasons.StoredSame(tolerance), min(certain, key=_width), smallest
+    interpreter, memory = paces
+    # What stood in the way: a machine that has changed, or figures that differ too much among workers.
+    why: Reason = reasons.StoredSpread(tolerance, smallest)
+    if abs(math.log(interpreter.ratio / memory.ratio)) > math.log1p(tolerance):
+        why = reasons.PacesDiffer(interpreter.ratio, memory.ratio, _memory_pace(then, now))
+    return Status.UNDECIDED, why, sharper, smallest
+
+
+def _memory_pace(then: Sequence[Figures], now: Sequence[Figures]) -> float:
+    """Return how long the memory kernel takes now, over what it took in the baseline."""
+    before, after = (
+        statistics.median(figures.call_s / figures.relative_memory for figures in side) for side in (then, now)
+    )
+    return after / before
+
+
+# ----------------------------------------------------------------------- since the first figures
+
+
+def creep(result: Result, stored: StoredResult | None, live_ratio: float | None) -> Creep | None:
+    """Return how a test's time has changed since the oldest stored figures; None where there are none before the last.
+
+    Many small slowdowns add up, each of which moved the baseline along. Times are relative to the reference kernel, as
+    the machine's pace was another. Live pairs have no kernel: ``live_ratio``, head over the code of the stored figures,
+    stands for the last step.
+    """
+    first = None if stored is None else stored.first
+    if stored is None or first is None:
+        return None
+    then = statistics.median(first.relative)
+    now = [getattr(worker, first.clock).relative for worker in result.workers]
+    if now and min(now) > 0:
+        ratio = statistics.median(now) / then
+    elif live_ratio is not None:
+        last = [getattr(worker, first.clock).relative for worker in stored.result.workers]
+        ratio = live_ratio * statistics.median(last) / then
+    else:
+        return None
+    return Creep(ratio, first.created, first.commit)

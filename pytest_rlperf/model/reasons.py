@@ -1,0 +1,453 @@
+"""Why a verdict is what it is: a code that programs may rely on, and typed facts.
+
+`report.wording` makes English of them.
+
+Ratios are head over base, 1.05 being 5 % slower; slowdowns and tolerances are ratios minus one.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from pytest_rlperf.model.counting import CounterChange
+from pytest_rlperf.model.device import Disturbance, Pace
+
+
+class Code(str, enum.Enum):
+    """The kinds of reasons, by the names that JSON and JUnit XML have them under."""
+
+    __str__ = str.__str__
+
+    # Nothing was compared.
+    NEW = "new"
+    MACHINE = "machine"  # also of a machine that has changed in one of its paces
+    WORKLOAD = "workload"
+    WORK = "work"
+    DEVICE = "device"
+    BASE = "base"
+    # The measurement broke its own rules.
+    BACKGROUND = "background"
+    PHASES = "phases"
+    # Times decided, or could not.
+    STORED = "stored"
+    LIVE = "live"
+    MIN_CHANGE = "min_change"
+    WORKERS = "workers"
+    PAIRS = "pairs"
+    SPREAD = "spread"
+    NEAR = "near"
+    UNCONFIRMED = "unconfirmed"
+    # Something else than times decided, or explains them.
+    CODE = "code"
+    ENVIRONMENT = "environment"
+    COUNTERS = "counters"
+    # Beside the reason that decides.
+    TIME = "time"
+    ORIGIN = "origin"
+    ALLOWANCE = "allowance"
+
+
+class Reason:
+    """Why a verdict is what it is; a kind of reason is a frozen dataclass of facts with the ``code`` it goes by.
+
+    :class:`WrittenReason` is one read from a file.
+    """
+
+    code: str
+
+
+@dataclass(frozen=True)
+class WrittenReason(Reason):
+    """A reason that a file has in words; ``code`` may be one of a later version."""
+
+    code: str
+    message: str
+
+
+class Work(NamedTuple):
+    """The work of one call, as far as it must be the same on both sides."""
+
+    component: str
+    unit: str
+    items: float
+
+
+class MachineDifference(NamedTuple):
+    """A field of the machine class, and its values on two machines."""
+
+    field: str
+    one: object
+    other: object
+
+
+class VersionChange(NamedTuple):
+    """A distribution, or the interpreter, and its version then and now; ``now`` is None where it is gone."""
+
+    name: str
+    then: str
+    now: str | None
+
+
+class SettingChange(NamedTuple):
+    """A setting that changes what a device computes; None where it is not known of one side."""
+
+    name: str
+    was: str | None
+    now: str | None
+
+
+# ----------------------------------------------------------------------- nothing to compare with
+
+
+@dataclass(frozen=True)
+class NoBaseline(Reason):
+    """No figures of this test are stored; here and below, ``stores`` marks a run that stores its own."""
+
+    stores: bool
+    code = Code.NEW
+
+
+@dataclass(frozen=True)
+class OtherMachines(Reason):
+    """Figures are stored of other machine classes only; ``differences`` are those of each to this machine."""
+
+    differences: tuple[tuple[MachineDifference, ...], ...]
+    stores: bool
+    code = Code.MACHINE
+
+
+@dataclass(frozen=True)
+class OtherWorkload(Reason):
+    """The baseline's calls are other work than this run's."""
+
+    then: Work
+    now: Work
+    stores: bool
+    code = Code.WORKLOAD
+
+
+@dataclass(frozen=True)
+class OtherAverage(Reason):
+    """One of baseline and run takes the mean round of a slice, the other the median; ``now_mean`` for this run."""
+
+    now_mean: bool
+    stores: bool
+    code = Code.WORKLOAD
+
+
+@dataclass(frozen=True)
+class OtherWork(Reason):
+    """A call is not the same work on both live sides."""
+
+    head_label: str
+    base_label: str
+    head: Work
+    base: Work
+    code = Code.WORK
+
+
+@dataclass(frozen=True)
+class OtherPlace:
+    """Calls ran on another device than base's; None stands for the host."""
+
+    was: str | None
+    now: str | None
+
+
+@dataclass(frozen=True)
+class OtherPace:
+    """Calls are judged at another pace than base's."""
+
+    was: Pace
+    now: Pace
+
+
+@dataclass(frozen=True)
+class OtherCap:
+    """One of the sides ran under the device's power cap all the time; ``now`` for head."""
+
+    now: bool
+
+
+@dataclass(frozen=True)
+class OtherSettings:
+    """The device computed with other settings than base's."""
+
+    changes: tuple[SettingChange, ...]
+
+
+DeviceDifference: TypeAlias = OtherPlace | OtherPace | OtherCap | OtherSettings
+
+
+@dataclass(frozen=True)
+class OtherDevice(Reason):
+    """Times on devices that cannot be compared; ``base_label`` names base of a live comparison, None the baseline."""
+
+    difference: DeviceDifference
+    base_label: str | None
+    stores: bool
+    code = Code.DEVICE
+
+
+@dataclass(frozen=True)
+class NotOnBase(Reason):
+    """Base cannot run the test; ``error`` is the line of the failure that names the cause, or empty.
+
+    ``ended`` is the outcome that base's worker reported: "missing", "passed" without calling the fixture, or pytest's.
+    """
+
+    base_label: str
+    ended: str
+    error: str
+    code = Code.BASE
+
+
+# ----------------------------------------------------------------------- the measurement broke its own rules
+
+
+@dataclass(frozen=True)
+class BackgroundWork(Reason):
+    """A worker used ``idle_cpu_share`` of a CPU while others had their turn."""
+
+    idle_cpu_share: float
+    code = Code.BACKGROUND
+
+
+@dataclass(frozen=True)
+class PhasesOverCall(Reason):
+    """The phases of a call add up to more than the call."""
+
+    phases_s: float
+    call_s: float
+    code = Code.PHASES
+
+
+@dataclass(frozen=True)
+class DeviceDisturbed(Reason):
+    """A worker's slices on a device were disturbed, and every retake with them."""
+
+    device: str
+    disturbances: tuple[Disturbance, ...]
+    code = Code.DEVICE
+
+
+@dataclass(frozen=True)
+class CapInSomeWorkers(Reason):
+    """A device was under its power cap in ``capped`` of ``workers`` workers, so their figures are of two clocks."""
+
+    device: str
+    capped: int
+    workers: int
+    code = Code.DEVICE
+
+
+# ----------------------------------------------------------------------- stored numbers
+
+
+@dataclass(frozen=True)
+class TooFewWorkers(Reason):
+    """One of the sides has a single worker's figures, which have no spread."""
+
+    now: int
+    stored: int
+    code = Code.WORKERS
+
+
+@dataclass(frozen=True)
+class StoredSame(Reason):
+    """Stored numbers bound the change within ``tolerance`` either way."""
+
+    tolerance: float
+    code = Code.STORED
+
+
+@dataclass(frozen=True)
+class StoredSlower(Reason):
+    """Stored numbers show a slowdown over ``conviction``, and for certain over half of it."""
+
+    conviction: float
+    code = Code.STORED
+
+
+@dataclass(frozen=True)
+class StoredFaster(Reason):
+    """Stored numbers show a gain."""
+
+    stores: bool
+    code = Code.STORED
+
+
+@dataclass(frozen=True)
+class StoredSpread(Reason):
+    """Workers' figures differ too much to certify ``tolerance``; ``smallest_seen`` would have been SLOWER."""
+
+    tolerance: float
+    smallest_seen: float
+    code = Code.SPREAD
+
+
+@dataclass(frozen=True)
+class PacesDiffer(Reason):
+    """The change is another relative to the interpreter's kernel than to the memory's: the machine has changed.
+
+    ``memory_pace`` is how long the memory's kernel takes now, over then.
+    """
+
+    interpreter: float
+    memory: float
+    memory_pace: float
+    code = Code.MACHINE
+
+
+@dataclass(frozen=True)
+class UnderMinimum(Reason):
+    """A change of ``change_s`` a call, or of that at most, is less than the least that matters."""
+
+    change_s: float
+    least_s: float
+    at_most: bool
+    code = Code.MIN_CHANGE
+
+
+# ----------------------------------------------------------------------- live pairs
+
+
+@dataclass(frozen=True)
+class PairsSame(Reason):
+    """Live pairs bound the change within ``tolerance`` either way."""
+
+    pairs: int
+    tolerance: float
+    code = Code.LIVE
+
+
+@dataclass(frozen=True)
+class PairsDiffer(Reason):
+    """Live pairs show a change and a fresh one, the last of them, confirmed it with ``fresh`` by itself.
+
+    ``certain`` is the bound that the ratio has at the run's error rate; ``is_slower`` is the direction, ``all_agree``
+    whether every pair by itself has it too.
+    """
+
+    pairs: int
+    is_slower: bool
+    all_agree: bool
+    certain: float
+    fresh: float
+    code = Code.LIVE
+
+
+@dataclass(frozen=True)
+class PairsUnconfirmed(Reason):
+    """Pairs show the change ``ratio``, and there was no time for a fresh pair to confirm it."""
+
+    ratio: float
+    at_most: float
+    code = Code.UNCONFIRMED
+
+
+@dataclass(frozen=True)
+class PairsSpread(Reason):
+    """Pairs differ too much among themselves; ``time_is_short`` where more were allowed and there was no time."""
+
+    at_most: float
+    smallest_seen: float
+    time_is_short: bool
+    code = Code.SPREAD
+
+
+@dataclass(frozen=True)
+class PairsNear(Reason):
+    """The change is so near the tolerance that no more pairs can be expected to decide."""
+
+    at_most: float
+    smallest_seen: float
+    tolerance: float
+    code = Code.NEAR
+
+
+@dataclass(frozen=True)
+class TooFewPairs(Reason):
+    """There was time for ``pairs`` of ``least`` pairs; ``at_most`` is their upper bound, None without any."""
+
+    pairs: int
+    least: int
+    at_most: float | None
+    code = Code.PAIRS
+
+
+# ----------------------------------------------------------------------- something else than times
+
+
+@dataclass(frozen=True)
+class SameCode(Reason):
+    """Both sides are the same code.
+
+    ``only_loaded`` where the trees differ, but in no file that the test loads.
+    """
+
+    base_label: str
+    only_loaded: bool
+    code = Code.CODE
+
+
+@dataclass(frozen=True)
+class OtherEnvironment(Reason):
+    """The code is as fast as it was, but stored numbers show the change ``ratio``.
+
+    ``versions`` are the packages that have changed since; without any, the machine has. ``same_code`` where nothing was
+    measured live, as there is nothing that differs.
+    """
+
+    ratio: float | None
+    versions: tuple[VersionChange, ...]
+    same_code: SameCode | None
+    code = Code.ENVIRONMENT
+
+
+@dataclass(frozen=True)
+class CountsChanged(Reason):
+    """Exact counts that gate have changed, and decide whatever the time does."""
+
+    changes: tuple[CounterChange, ...]
+    code = Code.COUNTERS
+
+
+# ----------------------------------------------------------------------- beside the reason that decides
+
+
+@dataclass(frozen=True)
+class TimeAlone(Reason):
+    """The verdict that the time has by itself, where counts decide."""
+
+    status: str
+    reason: Reason
+    code = Code.TIME
+
+
+@dataclass(frozen=True)
+class AlsoCounted(Reason):
+    """Counts that gate have changed too, where the time decides."""
+
+    changes: tuple[CounterChange, ...]
+    code = Code.COUNTERS
+
+
+@dataclass(frozen=True)
+class CountedElsewhere(Reason):
+    """The stored counts are of another machine."""
+
+    machine: str
+    code = Code.ORIGIN
+
+
+@dataclass(frozen=True)
+class BeyondAllowance(Reason):
+    """The slowdown is more than the ``most`` that a commit accepts, which is 0 where it accepts counts alone."""
+
+    commit: str
+    most: float
+    ratio: float
+    code = Code.ALLOWANCE

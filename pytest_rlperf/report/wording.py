@@ -1,0 +1,521 @@
+"""English for verdicts: every reason, blame and note that the reports show is written here, and read by no code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from pytest_rlperf import units
+from pytest_rlperf.model import (
+    Allowance,
+    Contribution,
+    CounterChange,
+    Disturbance,
+    Fitness,
+    MachineDifference,
+    Outcome,
+    Provenance,
+    Reason,
+    Result,
+    Selfcheck,
+    Status,
+    Verdict,
+    VersionChange,
+    Work,
+    WrittenReason,
+    disturbances_text,
+    reasons,
+    test_name,
+)
+from pytest_rlperf.model.judged import TRAILER
+from pytest_rlperf.report.printable import shown, shown_lines
+
+SAVING = "pytest --rlperf-save-baseline"
+_STORE_AGAIN = "store it again with --rlperf-save-baseline"
+_OPERATIONS = "ops:"  # left out: what follows names PyTorch's operation fully
+_TRACED_APART = 0.25  # of the median: by more than that, phases are seen not to add up to it
+_COUNTS_MOST = 4  # of one phase
+_MACHINES_MOST = 3
+_THROTTLED = "let the device cool down, raise its power limit, or use it alone"
+_RECOMPILED = "have every shape compiled before the measured call, or keep shapes fixed"
+_ALLOCATED = "do not empty the allocator's cache within a call, and let none of its tensors grow"
+
+
+# ----------------------------------------------------------------------- a verdict
+
+
+def message(outcome: Outcome) -> str:
+    """Return why a test's verdict is what it is, in one or more lines."""
+    lines = verdict_lines(outcome.verdict)
+    if outcome.stored and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE):
+        lines[0] += "; stored now"
+    return "\n".join(lines)
+
+
+def verdict_message(verdict: Verdict) -> str:
+    """Return why a verdict is what it is, in one or more lines."""
+    return "\n".join(verdict_lines(verdict))
+
+
+def verdict_lines(verdict: Verdict) -> list[str]:
+    """Return the reason that decides, those beside it, and the commit that accepts a slowdown."""
+    found = [*reason_lines(verdict.reason), *(line for reason in verdict.also for line in reason_lines(reason))]
+    return found if verdict.allowance is None else [*found, accepted_text(verdict.allowance)]
+
+
+def accepted_text(allowance: Allowance) -> str:
+    """Write what a commit accepts: ``accepted up to 9 % by 1a2b3c4d5e6f: larger networks``."""
+    extent = f"accepted up to {bound(allowance.most)}" if allowance.most else "counts accepted"
+    return f"{extent} by {allowance.commit}: {allowance.reason}"
+
+
+def bound(fraction: float) -> str:
+    """Write a tolerance: ``20 %``."""
+    return f"{100 * fraction:g} %"
+
+
+def reason_lines(reason: Reason) -> list[str]:
+    """Return a reason in English, in lines that fit 80 columns where its facts are short."""
+    for write in (_nothing_compared, _broken, _stored, _live, _beside_times):
+        text = write(reason)
+        if text is not None:
+            return text.split("\n")
+    assert isinstance(reason, WrittenReason), reason
+    return reason.message.split("\n")
+
+
+def _nothing_compared(reason: Reason) -> str | None:
+    match reason:
+        case reasons.NoBaseline(stores):
+            return (
+                "no baseline yet: nothing to compare with"
+                if stores
+                else "no baseline yet: store one with --rlperf-save-baseline"
+            )
+        case reasons.OtherMachines(differences, stores):
+            machines = "; or ".join(map(machine_text, differences[:_MACHINES_MOST]))
+            advice = "" if stores else "; store one of this machine with --rlperf-save-baseline"
+            return f"the baseline is of another machine class ({machines}){advice}"
+        case reasons.OtherWorkload(then, now, stores):
+            return f"{_other_workload(then, now)}{_again(stores)}"
+        case reasons.OtherAverage(now_mean, stores):
+            averages = ("median", "mean") if now_mean else ("mean", "median")
+            return f"the baseline used the {averages[0]} round and this run the {averages[1]}{_again(stores)}"
+        case reasons.OtherWork(head_label, base_label, head, base):
+            return (
+                f"a call is {_work(head)} on {head_label} and {_work(base)} on {base_label}: "
+                "times of different work are not compared"
+            )
+        case reasons.OtherDevice(difference, base_label, stores):
+            where = "in the baseline" if base_label is None else f"on {base_label}"
+            return f"{_device_difference(difference, where)}{_again(stores or base_label is not None)}"
+        case reasons.NotOnBase(base_label, ended, error):
+            endings = {"missing": "cannot be collected", "passed": "never calls its fixture"}
+            ending = endings.get(ended, ended)
+            return f"on {base_label} the test {ending}{f': {error}' if error else ''}"
+    return None
+
+
+def _again(stores: bool) -> str:
+    return "" if stores else f"; {_STORE_AGAIN}"
+
+
+def machine_text(differences: Sequence[MachineDifference]) -> str:
+    """Write how a machine differs from this one: ``cpu: Neoverse there, EPYC here``."""
+    return ", ".join(f"{each.field}: {each.one} there, {each.other} here" for each in differences)
+
+
+def _other_workload(then: Work, now: Work) -> str:
+    if (then.component, then.unit) != (now.component, now.unit):
+        return f"the baseline measured {then.component} in {then.unit}s, this run {now.component} in {now.unit}s"
+    return (
+        f"a call processed {units.quantity(then.items)} {then.unit}s in the baseline and {units.quantity(now.items)} "
+        "now, so it is another workload"
+    )
+
+
+def _work(work: Work) -> str:
+    return f"{work.component} of {work.items:g} {work.unit}"
+
+
+def _device_difference(difference: reasons.DeviceDifference, where: str) -> str:
+    match difference:
+        case reasons.OtherPlace(was, now):
+            return f"{where} it ran on {was or 'the host'}, and now on {now or 'the host'}"
+        case reasons.OtherPace(was_pace, now_pace):
+            return f"{where} its {was_pace.value} was judged, and now its {now_pace.value}: the two are never compared"
+        case reasons.OtherCap(now=True):
+            return f"{where} it was not under its power cap, and now is all the time, at another clock"
+        case reasons.OtherCap():
+            return f"{where} it was under its power cap all the time, and now is not, so its clock is another"
+        case reasons.OtherSettings(changes):
+            changed = ", ".join(
+                f"{each.name} was {each.was or 'unknown'} and is {each.now or 'unknown'}" for each in changes
+            )
+            return f"{where} the device computed with other settings: {changed}"
+
+
+def _broken(reason: Reason) -> str | None:
+    match reason:
+        case reasons.BackgroundWork(share):
+            return (
+                f"background work: a worker used {units.percent(share, signed=False)} of a CPU while it was not its "
+                "turn; stop threads and child processes between calls, or measure them inside the call"
+            )
+        case reasons.PhasesOverCall(phases_s, call_s):
+            return (
+                f"the timed phases of a call add up to {units.seconds(phases_s)}, more than the "
+                f"{units.seconds(call_s)} that it takes; time no phase twice"
+            )
+        case reasons.DeviceDisturbed(device, disturbances):
+            advice = "; ".join(_advice(disturbances))
+            return f"{device} was not fit to be measured on: {disturbances_text(disturbances)}; {advice}"
+        case reasons.CapInSomeWorkers(device, capped, workers):
+            return (
+                f"{device} was under its power cap in {capped} of {workers} workers and not in the others; {_THROTTLED}"
+            )
+    return None
+
+
+def _advice(disturbances: Sequence[Disturbance]) -> list[str]:
+    """Return what helps against disturbances on a device."""
+    return [
+        *([_THROTTLED] if any(each.throttled for each in disturbances) else []),
+        *([_RECOMPILED] if any(each.recompiled for each in disturbances) else []),
+        *([_ALLOCATED] if any(each.allocated for each in disturbances) else []),
+    ]
+
+
+def _stored(reason: Reason) -> str | None:
+    match reason:
+        case reasons.TooFewWorkers(now, stored):
+            return (
+                f"figures of {units.counted(now, 'worker')}, and of {stored} in the baseline: a comparison needs two "
+                "of each; raise --rlperf-max-time"
+            )
+        case reasons.StoredSame(tolerance):
+            return f"stored numbers show a change of less than ±{bound(tolerance)}"
+        case reasons.StoredSlower(conviction):
+            return f"stored numbers only: over {bound(conviction)} slower, and over {bound(conviction / 2)} for certain"
+        case reasons.StoredFaster(stores):
+            return f"stored numbers only{'' if stores else '; keep the gain with --rlperf-save-baseline'}"
+        case reasons.StoredSpread(tolerance, smallest_seen):
+            return (
+                f"stored numbers cannot exclude a change of ±{bound(tolerance)}; here they find slowdowns from "
+                f"{units.change(1 + smallest_seen)} on"
+            )
+        case reasons.PacesDiffer(interpreter, memory, memory_pace):
+            return (
+                f"{units.change(interpreter)} by the interpreter's kernel and {units.change(memory)} by the memory's: "
+                f"memory takes this machine {units.change(memory_pace)} since the baseline was stored, and stored "
+                "numbers cannot distinguish slower code from that"
+            )
+        case reasons.UnderMinimum(change_s, least_s, at_most):
+            extent = "at most " if at_most else ""
+            return f"{extent}{units.seconds(change_s)} more a call, less than min_change={units.seconds(least_s)}"
+    return None
+
+
+def _live(reason: Reason) -> str | None:
+    match reason:
+        case reasons.PairsSame(pairs, tolerance):
+            return f"{units.counted(pairs, 'live pair')} show a change of less than ±{bound(tolerance)}"
+        case reasons.PairsDiffer(pairs, is_slower, all_agree, certain, fresh):
+            word = "slower" if is_slower else "faster"
+            least = units.percent(abs(certain - 1), signed=False)
+            return (
+                f"{units.counted(pairs, 'live pair')}{f', each {word}' if all_agree else ''}; at least {least} {word} "
+                f"for certain\nconfirmed by a fresh pair ({units.change(fresh)})"
+            )
+        case reasons.PairsUnconfirmed(ratio, at_most):
+            return f"{_at_most(at_most)}; no time to confirm {units.change(ratio)}\nraise --rlperf-max-time"
+        case reasons.PairsSpread(at_most, smallest_seen, time_is_short):
+            flag = "--rlperf-max-time" if time_is_short else "--rlperf-pairs"
+            return f"{_at_most(at_most)}; {_finds(smallest_seen)}\nraise {flag} for more pairs"
+        case reasons.PairsNear(at_most, smallest_seen, tolerance):
+            return (
+                f"{_at_most(at_most)}; {_finds(smallest_seen)}\ntoo near ±{bound(tolerance)} for more pairs to decide"
+            )
+        case reasons.TooFewPairs(pairs, least, at_most):
+            if at_most is None:
+                return "no time for a pair: raise --rlperf-max-time"
+            return f"{_at_most(at_most)}; time for {pairs} of {least} pairs: raise --rlperf-max-time"
+    return None
+
+
+def _at_most(ratio: float) -> str:
+    """Write an upper bound: ``change at most +3.3 %``."""
+    return f"change at most {units.change(ratio)}"
+
+
+def _finds(smallest_seen: float) -> str:
+    return f"slowdowns are found from {units.change(1 + smallest_seen)} on"
+
+
+def _beside_times(reason: Reason) -> str | None:
+    match reason:
+        case reasons.SameCode():
+            return _same_code(reason)
+        case reasons.OtherEnvironment(ratio, versions, same_code):
+            found = "the code is as fast as it was" if same_code is None else _same_code(same_code)
+            change = "another time" if ratio is None else units.change(ratio)
+            return f"{found}; stored numbers show {change}: {_cause(versions)}"
+        case reasons.CountsChanged(changes):
+            return changes_text(changes)
+        case reasons.TimeAlone(status, time):
+            return f"time alone: {status}, {'; '.join(reason_lines(time))}"
+        case reasons.AlsoCounted(changes):
+            return f"also counted: {changes_text(changes)}"
+        case reasons.CountedElsewhere(machine):
+            return f"counted before on {machine}"
+        case reasons.BeyondAllowance(commit, most, ratio):
+            if not most:
+                return f"it is slower by its time, and {commit} accepts its counts alone"
+            return f"{units.change(ratio)} is more than the {bound(most)} that {commit} accepts"
+    return None
+
+
+def _same_code(reason: reasons.SameCode) -> str:
+    if reason.only_loaded:
+        return f"this test loads no file that differs from {reason.base_label}"
+    return f"same code as {reason.base_label}"
+
+
+def _cause(versions: Sequence[VersionChange]) -> str:
+    """Write what differs from when figures were stored, and what shows the cost of that."""
+    if not versions:
+        return "no package has changed, so the machine has"
+    first = versions[0]
+    return (
+        f"{', '.join(map(version_text, versions))}; --rlperf-against=pip:{first.name}=={first.then} shows the cost of "
+        "that"
+    )
+
+
+def version_text(change: VersionChange) -> str:
+    """Write a change of version: ``numpy 1.26.4 → 2.0.0``."""
+    return f"{change.name} {change.then} → {change.now or 'none'}"
+
+
+# ----------------------------------------------------------------------- a failing test
+
+
+def failure_text(outcome: Outcome, origin: str) -> str:
+    """Return the text of a failing test at the user's line; ``origin`` names what it was compared with."""
+    verdict, result = outcome.verdict, outcome.result
+    component = shown(result.component)
+    takes = f"{component} takes {units.seconds(result.call_s)} a call" if result.measured else component
+    lines = verdict_lines(verdict)
+    blame = blame_text(outcome)
+    return shown_lines(
+        "\n".join(
+            [
+                *([f"{verdict.status.value} by what it does: {lines.pop(0)}", takes] if verdict.by_counts else []),
+                *([] if verdict.by_counts else _times(outcome, takes)),
+                f"compared {'with ' if outcome.live is None else ''}{shown(origin)}",
+                *filter(None, lines),
+                *([shown(blame)] if blame else []),
+                *_acceptance_advice(outcome),
+            ]
+        )
+    )
+
+
+def _times(outcome: Outcome, takes: str) -> list[str]:
+    """Return a verdict with the change and both times, and the interval with what it rests on."""
+    verdict, live, before = outcome.verdict, outcome.live, outcome.before
+    estimate = verdict.estimate
+    if estimate is None or before is None:
+        return [f"{verdict.status.value}: {takes}"]
+    where = "in the baseline" if live is None else f"on {shown(live.base_label)}"
+    interval = f"{units.change(estimate.low)} to {units.change(estimate.high)}"
+    pairs = "" if live is None else f"{units.counted(len(live.pairs), 'live pair')}, {live.clock} time"
+    return [
+        f"{verdict.status.value} {units.change(estimate.ratio)}: {takes}, {units.seconds(before.call_s)} {where}",
+        f"{100 * estimate.confidence:.0f} % interval {interval}, {pairs or 'relative to the reference kernels'}",
+    ]
+
+
+def _acceptance_advice(outcome: Outcome) -> list[str]:
+    """Return how to accept a slowdown that is intended."""
+    if outcome.verdict.status is not Status.SLOWER:
+        return []
+    if outcome.live is not None:
+        return [f"if this is intended, accept it in a commit's message: {trailer_of(outcome)} why"]
+    if outcome.baseline is not None or outcome.verdict.by_counts:
+        return [
+            'if this is intended: commit it, and store its figures with --rlperf-save-baseline --rlperf-accept="why"'
+        ]
+    return []
+
+
+def trailer_of(outcome: Outcome) -> str:
+    """Return the line of a commit message that accepts how much slower a test is, less the reason."""
+    estimate = None if outcome.verdict.by_counts else outcome.verdict.estimate
+    bounds = (None, None) if estimate is None else (estimate.ratio, estimate.high)
+    return trailer(outcome.result.nodeid, *bounds)
+
+
+def trailer(key: str, ratio: float | None, high: float | None) -> str:
+    """Return the line of a commit message that accepts how much slower the test of ``key`` is, less the reason.
+
+    ``ratio`` is the change with ``high`` its upper bound, None for a test that is slower by its counts.
+    """
+    # Parameters are left open, as brackets mean something in patterns.
+    name, bracket, _ = test_name(key).partition("[")
+    extent = "counts" if ratio is None else f"<= +{_whole_percent(ratio, high)}%"
+    return f"{TRAILER}: {shown(name)}{'*' if bracket else ''} {extent}"
+
+
+def _whole_percent(ratio: float, high: float | None) -> int:
+    """Return the whole percentage that a change surely stays under: measured again, it will not be just the same."""
+    known = [each for each in (ratio, high) if each is not None and math.isfinite(each)]
+    return max(1, *(math.ceil(round(100 * (each - 1), 6)) for each in known)) if known else 1
+
+
+def improved(count: int) -> str:
+    """Advise to store what got faster than its baseline, by more than the tolerance."""
+    verb, whose = ("is", "its") if count == 1 else ("are", "their")
+    return f"{units.counted(count, 'test')} {verb} faster than {whose} baseline: store the new figures to keep the gain"
+
+
+# ----------------------------------------------------------------------- exact counts
+
+
+def changes_text(changes: Iterable[CounterChange]) -> str:
+    """Write changed counts by phase: ``update/critic: aten::mm 12 → 18; syncs 2 → 5``; the whole call first."""
+    by_path: dict[str, list[CounterChange]] = {}
+    for change in sorted(changes, key=lambda change: change.path):
+        by_path.setdefault(change.path, []).append(change)
+    return " · ".join(_phase_changes(path, found) for path, found in by_path.items())
+
+
+def _phase_changes(path: str, changes: Sequence[CounterChange]) -> str:
+    largest = sorted(changes, key=lambda change: abs(change.now - change.was), reverse=True)
+    counts = [
+        f"{change.name.removeprefix(_OPERATIONS)} {change.was} → {change.now}" for change in largest[:_COUNTS_MOST]
+    ]
+    if len(largest) > _COUNTS_MOST:
+        counts.append(f"{len(largest) - _COUNTS_MOST} more")
+    return f"{path}: {'; '.join(counts)}" if path else "; ".join(counts)
+
+
+def count_text(change: CounterChange) -> str:
+    """Write one changed count and its phase: ``update/critic: ops:aten::mm 12 → 18``."""
+    return f"{change.path or 'the call'}: {change.name} {change.was:,} → {change.now:,}"
+
+
+# ----------------------------------------------------------------------- the phases that carry a change
+
+
+def blame_text(outcome: Outcome) -> str:
+    """Name the phases that carry a live change: ``critic +1.9 of +2.1 ms a call``; empty where nothing changed."""
+    live = outcome.live
+    if live is None or not (outcome.result.phases or live.base.phases):
+        return ""
+    by_time = outcome.verdict.status in (Status.SLOWER, Status.FASTER) and not outcome.verdict.by_counts
+    return carriers_text(live.contributions, live.carriers) if live.contributions or by_time else ""
+
+
+def carriers_text(contributions: Sequence[Contribution], carriers: Sequence[Contribution]) -> str:
+    """Write the share of a change that its carriers have; there are no contributions where too little was traced."""
+    if not contributions:
+        return "too few traced turns to find the phase that carries it: raise --rlperf-max-time"
+    if not carriers:
+        return "no phase by itself carries it"
+    whole_s = math.fsum(part.change_s for part in contributions)
+    *parts, whole = units.changes_s([*(part.change_s for part in carriers), whole_s])
+    phases = ", ".join(f"{carrier.path} {part}" for carrier, part in zip(carriers, parts, strict=True))
+    return f"{phases} of {whole} a call"
+
+
+def phases_note(result: Result) -> str:
+    """Write the time that phases add up to where that is not about the median; empty where it is.
+
+    Phases are means of traced calls, which a stall makes longer; the median leaves it out.
+    """
+    if not (result.measured and result.phases):
+        return ""
+    traced_s, median_s = result.traced_call_s, result.call_s
+    if abs(traced_s - median_s) <= _TRACED_APART * median_s:
+        return ""
+    traced, median = units.seconds(traced_s), units.seconds(median_s)
+    return f"phases are means of traced calls of {traced}, as clocked; the median is {median}"
+
+
+# ----------------------------------------------------------------------- the figures behind a test
+
+
+def cost_text(outcome: Outcome) -> str:
+    """Write what a test's figures rest on, and what they cost."""
+    if not outcome.result.measured:
+        return f"{outcome.seconds:.1f} s"
+    workers = outcome.result.workers
+    share = sum(worker.cpu_share for worker in workers) / len(workers)
+    parts = [
+        units.counted(len(workers), "worker"),
+        units.counted(sum(worker.calls for worker in workers), "call"),
+        f"{outcome.result.clock} time",
+        f"cpu/wall {share:.2f}",
+        units.counted(sum(worker.collections for worker in workers), "collection"),
+    ]
+    if outcome.live is not None:
+        pairs = outcome.live.pairs
+        each = " ".join(units.change(math.exp(ratio)) for ratio in outcome.live.log_ratios)
+        parts[:1] = [f"{units.counted(len(pairs), 'live pair')} ({each})"]
+        parts.append(f"set-up {sum(pair.setup_s for pair in pairs):.1f} s")
+        parts.append(f"measured {sum(pair.seconds for pair in pairs):.1f} s")
+    return ", ".join([*parts, f"{outcome.seconds:.1f} s in all"])
+
+
+def creep_text(outcome: Outcome) -> str:
+    """Write the change since the oldest figures stored of a test; empty where that is not known."""
+    creep = outcome.creep
+    if creep is None:
+        return ""
+    commit = "" if creep.commit is None else f", commit {creep.commit[:12]}"
+    return f"{units.change(creep.ratio)} since {creep.created.partition('T')[0]}{commit}"
+
+
+def origin_text(name: str, provenance: Provenance | None) -> str:
+    """Name the baseline that was compared with, its day and its commit."""
+    if provenance is None:
+        return f"baseline {name!r}, which has no figures for this test"
+    day = provenance.created.partition("T")[0]
+    if provenance.commit is None:
+        return f"baseline {name!r} of {day}, made outside git, so live pairs cannot run its code"
+    commit = provenance.commit[:12]
+    if provenance.dirty:
+        return (
+            f"baseline {name!r} of {day}, made from uncommitted changes on {commit}, so live pairs cannot run its code"
+        )
+    return f"baseline {name!r} of {day}, commit {commit}"
+
+
+# ----------------------------------------------------------------------- a self-check
+
+
+def fitness_lines(checks: Sequence[Selfcheck], fitness: Fitness) -> list[str]:
+    """Return why a machine is or is not fit to find slowdowns of the tolerance."""
+    trials = [trial for check in checks for trial in check.trials]
+    unchanged = [trial for trial in trials if not trial.slowdown]
+    large = [trial for trial in trials if fitness.is_large(trial)]
+    same, found = sum(trial.is_found for trial in unchanged), sum(trial.is_found for trial in large)
+    least, needed = f"{100 * fitness.found_from:.3g} %", f"a tolerance of {bound(fitness.tolerance)} needs that"
+    alarms = units.counted(fitness.false_alarms, "false alarm")
+    return [
+        f"{alarms}; {same} of {units.counted(len(unchanged), 'unchanged test')} SAME",
+        f"{found} of {units.counted(len(large), 'slowdown')} of {least} or more found; {needed}"
+        if large
+        else f"no slowdown of {least} or more was tried; {needed}: add one to rlperf_slowdowns",
+    ]
+
+
+# ----------------------------------------------------------------------- notes of a run
+
+
+def unmatched_text(allowance: Allowance, near: str) -> str:
+    """Write that a commit's trailer matches no test; ``near`` is a pattern close to its own that would."""
+    close = f"; close to it is {near!r}" if near else ""
+    pattern = f"{allowance.pattern!r} fits no measured test of this run"
+    return f"{TRAILER} of {allowance.commit} accepts nothing: {pattern}{close}"
