@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 from pytest_rlperf.attribution import owners
-from pytest_rlperf.attribution.environments import Aside, Place, find_environments
+from pytest_rlperf.attribution.environments import Aside, Place, entered_by, places_of
 from pytest_rlperf.model.counting import Share
 
 __all__ = ["ProfilerBusyError", "refuse_company", "shares"]
@@ -30,6 +30,7 @@ __all__ = ["ProfilerBusyError", "refuse_company", "shares"]
 ClockNs = Callable[[], int]
 _BLOCK_S = 0.001  # short calls are watched many at a time
 _SMALLEST = 0.01  # of a call: extensions that take less are shown together
+_MOST_SLOWDOWN = 10.0  # under cProfile, of functions that do next to nothing
 _CALIBRATION_CALLS = 2000
 _CALIBRATION_RUNS = 7
 _MONITORING: Any = getattr(sys, "monitoring", None)  # cProfile uses it from Python 3.12 on
@@ -101,8 +102,9 @@ def _watch(
     if isinstance(call, MethodType):  # looked up for each call, as the class may get another one
         call = partial(_call_attribute, call.__self__, call.__name__)
     prepare()
-    places: list[Place] = []
-    first_ns = _ns_of(lambda: places.extend(find_environments(call)), clock_ns)
+    methods: dict[FunctionType, Place] = {}
+    first_ns = _ns_of(lambda: methods.update(entered_by(call)), clock_ns)
+    places = places_of(methods, call)
     size = max(1, min(most_at_once, round(_BLOCK_S * 1e9 / max(first_ns, 100))))
 
     def block() -> None:
@@ -258,14 +260,14 @@ def _attribute(watched: _Watched) -> dict[str, float]:
     """Return the seconds of each owner.
 
     Interpreted code runs slower under the profiler by an unknown factor, so its functions share what native ones and
-    environments leave of a call.
+    environments leave of a call, and no less than the most that a profiler slows code down.
     """
     spent_s = {owners.ENVIRONMENT: watched.environment_s}
     for owner, seconds in watched.native_s.items():
         _add(spent_s, owner, seconds)  # an environment may be native, too
     rest_s = max(0.0, watched.whole_s - sum(spent_s.values()))
     interpreted_s = sum(watched.interpreted_s.values())
-    scale = min(1.0, rest_s / interpreted_s) if interpreted_s > 0 else 0.0
+    scale = min(1.0, max(rest_s / interpreted_s, 1.0 / _MOST_SLOWDOWN)) if interpreted_s > 0 else 0.0
     for owner, seconds in watched.interpreted_s.items():
         _add(spent_s, owner, scale * seconds)
     return spent_s

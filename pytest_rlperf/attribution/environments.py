@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FrameType, FunctionType, MethodType
 from typing import Any
@@ -34,11 +34,10 @@ def _nothing() -> None:
     """Stand in for a missing method."""
 
 
-def find_environments(call: Callable[[], object]) -> list[Place]:
-    """Run a call, and return where its code finds the steps and resets of environments.
+def entered_by(call: Callable[[], object]) -> dict[FunctionType, Place]:
+    """Run a call, and return the steps and resets of environments that it enters, each with its class and name.
 
-    These are classes, and variables and attributes of ``call`` that hold a bound method. Environments within
-    another one's step are part of it and not returned.
+    Environments within another one's step are part of it and not returned.
     """
     entered: dict[type, dict[FunctionType, Place]] = {}
     inside: FrameType | None = None
@@ -62,8 +61,7 @@ def find_environments(call: Callable[[], object]) -> list[Place]:
         call()
     finally:
         sys.setprofile(None)
-    methods = {function: place for kind in entered for function, place in entered[kind].items()}
-    return [*methods.values(), *_bound(call, methods)] if methods else []
+    return {function: place for methods in entered.values() for function, place in methods.items()}
 
 
 def _methods(kind: type) -> dict[FunctionType, Place]:
@@ -76,14 +74,18 @@ def _methods(kind: type) -> dict[FunctionType, Place]:
     }
 
 
-def _bound(call: object, functions: Iterable[FunctionType]) -> Iterator[Place]:
-    """Yield where ``call`` holds bound methods of some functions: replacing a class's method does not reach these."""
-    known = set(map(id, functions))
+def places_of(methods: Mapping[FunctionType, Place], call: object) -> list[Place]:
+    """Return where a call finds some methods: in their classes, and bound in variables and attributes of its own."""
+    if not methods:
+        return []
+    known = set(map(id, methods))
+    places = list(methods.values())
     for _, holder in reached("call", call):
         members = variables_of(holder) if isinstance(holder, FunctionType) else _attributes(holder)
-        for name, member in list(members.items()):
+        for name, member in members.items():
             if type(member) is MethodType and id(member.__func__) in known:
-                yield holder, name
+                places.append((holder, name))
+    return places
 
 
 def _attributes(holder: object) -> dict[str, object]:
