@@ -1,4 +1,4 @@
-"""When things ran within one iteration: what a trace viewer shows."""
+"""Spans of one iteration, which trace viewers show."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Trace:
-    """One iteration of one test on one side, ``"base"`` or ``"head"``, told as spans; ``label`` says whose code it is.
+    """The spans of one iteration of one test on one side, ``"base"`` or ``"head"``; ``label`` names that side's code.
 
-    ``notes`` say what the spans are to be read with: what was left out.
+    ``notes`` name what the spans leave out.
     """
 
     nodeid: str

@@ -1,6 +1,6 @@
 """Hierarchical timings, usable in production code and without pytest.
 
-Nothing is timed, at no cost, unless the environment says ``RLPERF_TIMERS=on`` (or ``standby``) before this is imported.
+Nothing is timed, and nothing is paid, unless ``RLPERF_TIMERS=on`` (or ``standby``) is set before this is imported.
 """
 
 from pytest_rlperf.timers.merge import merge

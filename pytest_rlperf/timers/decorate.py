@@ -24,10 +24,10 @@ def pauses(fn: Callable[..., Any]) -> bool:
 
 
 def pausing(fn: F, whole: Callable[[], Context], in_turns: Callable[[], Context]) -> F:
-    """Return ``fn`` with contexts around what it does.
+    """Return ``fn`` with contexts around its body.
 
-    A coroutine function has ``whole()`` around it from its first step to its last. A generator function has
-    ``in_turns()`` around it likewise, and what that gives around each of its turns, from one item to the next.
+    A coroutine runs within ``whole()`` from its first step to its last. A generator likewise runs within
+    ``in_turns()``, and each of its turns, from one item to the next, runs within the context that this yields.
     """
 
     async def coroutine(*args: Any, **kwargs: Any) -> Any:
@@ -55,7 +55,7 @@ def pausing(fn: F, whole: Callable[[], Context], in_turns: Callable[[], Context]
                     with turn:
                         await body.aclose()
                     raise
-                except BaseException as error:  # the body's to handle
+                except BaseException as error:  # which the body handles
                     given, step = error, body.athrow
 
     kind: Callable[..., Any] = async_generator
@@ -67,7 +67,7 @@ def pausing(fn: F, whole: Callable[[], Context], in_turns: Callable[[], Context]
 
 
 def _taking_turns(body: Generator[Any, Any, Any], turn: Context) -> Generator[Any, Any, Any]:
-    """Run a generator as it is, with ``turn`` around what it does between two items."""
+    """Run a generator, each of its turns within ``turn``."""
     step: Callable[[Any], Any] = body.send
     given: Any = None
     while True:
@@ -83,7 +83,7 @@ def _taking_turns(body: Generator[Any, Any, Any], turn: Context) -> Generator[An
             with turn:
                 body.close()
             raise
-        except BaseException as error:  # the body's to handle
+        except BaseException as error:  # which the body handles
             given, step = error, body.throw
 
 
@@ -92,15 +92,15 @@ R = TypeVar("R")
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """Return what a function is timed as: its qualified name."""
+    """Return the name that a function is timed by: its qualified name."""
     return function.__qualname__.replace("<locals>.", "")
 
 
 def decorate(function: Callable[P, R], scope: Scope) -> Callable[P, R]:
     """Return ``function`` with ``scope`` around its body.
 
-    A coroutine is timed from its first step to its last, what it waits for included; a generator while it runs, what
-    its consumer does in between left out, each generator as one entry.
+    A coroutine is timed from its first step to its last, waits included. A generator is timed while it runs, without
+    the time of its consumer, and each generator is one entry.
     """
     if isinstance(function, staticmethod | classmethod):
         return cast("Callable[P, R]", type(function)(decorate(function.__func__, scope)))
@@ -111,7 +111,7 @@ def decorate(function: Callable[P, R], scope: Scope) -> Callable[P, R]:
 
 def _around_call(function: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        # Called one by one, they take less than in a with statement. Looked up here: only the scope can be pickled.
+        # Two calls take less time than a with statement. They are looked up here because only the scope can be pickled.
         enter, leave = scope.__enter__, scope.__exit__
         enter()
         try:
@@ -123,7 +123,7 @@ def _around_call(function: Callable[..., Any], scope: Scope) -> Callable[..., An
 
 
 class _Entry(AbstractContextManager["_Part"]):
-    """One entry of a path that is made of several parts."""
+    """One entry of a path, made of several parts."""
 
     def __init__(self, scope: Scope) -> None:
         self._part = _Part(scope)
@@ -136,7 +136,7 @@ class _Entry(AbstractContextManager["_Part"]):
 
 
 class _Part(AbstractContextManager[None]):
-    """Times one part after another, none of them an entry by itself."""
+    """Times one part after another; no part is an entry by itself."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -160,11 +160,11 @@ class _Part(AbstractContextManager[None]):
             self._node, self._clearings = node, node.clearings
 
     def _earlier_ns(self, node: Node) -> int:
-        """Return what earlier parts took, as far as ``node`` still has it: a reset may have come between."""
+        """Return the time of earlier parts, 0 where a reset has cleared it from ``node`` since."""
         return self._elapsed_ns if node is self._node and node.clearings == self._clearings else 0
 
     def count(self) -> None:
-        """Count all parts as one entry of the path that the last of them was on."""
+        """Count all parts as one entry of the path of the last part."""
         node = self._node
         if node is not None:
             elapsed_ns = self._earlier_ns(node)

@@ -1,4 +1,4 @@
-"""Putting frozen trees together: sums where paths meet, and each worker's own view beside them."""
+"""Merging frozen trees: paths of one name are added up, and each worker's own tree is kept beside the sums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_rlperf.model import Gauge, TimerTree, Timing
 
 
 def add_timings(one: Timing, other: Timing) -> Timing:
-    """Return both as one path: entries and times added up, extremes kept, the last entry the other's."""
+    """Return two timings of one path as one: counts and times add up, and the last entry is that of ``other``."""
     return replace(
         one,
         count=one.count + other.count,
@@ -24,9 +24,9 @@ def add_timings(one: Timing, other: Timing) -> Timing:
 
 
 def merge_timings(groups: Sequence[Sequence[Timing]], *, are_parallel: bool = False) -> tuple[Timing, ...]:
-    """Return the paths of all groups, those of one name and mode as one; of the first group are others' if need be.
+    """Return the paths of all groups; those of one name and mode are added up.
 
-    ``are_parallel`` says that every group but the first ran beside the others.
+    With ``are_parallel``, every group but the first ran beside the others, and its paths are marked so.
     """
     found: dict[tuple[str, str], Timing] = {}
     for number, group in enumerate(groups):
@@ -40,10 +40,10 @@ def merge_timings(groups: Sequence[Sequence[Timing]], *, are_parallel: bool = Fa
 def merge(
     tree: TimerTree, other: TimerTree, root_name: str, *, is_parallel: bool = True, worker: str | None = None
 ) -> TimerTree:
-    """Return ``tree`` with ``other`` below it as ``root_name``, added to what is there by that name.
+    """Return ``tree`` with ``other`` below it as ``root_name``, added to an existing path of that name.
 
-    What ``other`` saw by itself stays in ``workers``, as ``worker`` or by its name; gauges are added up. Parallel
-    paths are no part of the time of the path above them.
+    ``other`` itself stays in ``workers``, as ``worker`` or by its own name; gauges are added up. Parallel paths are no
+    part of the time of the path above them.
     """
     below = replace(other.root, name=root_name, is_parallel=is_parallel)
     root = replace(tree.root, children=merge_timings([tree.root.children, [below]]))
@@ -58,12 +58,12 @@ def merge(
 
 
 def called(tree: TimerTree, name: str | None) -> TimerTree:
-    """Return the tree under another name, where there is one."""
+    """Return the tree, renamed unless ``name`` is None."""
     return tree if name is None else replace(tree, root=replace(tree.root, name=name))
 
 
 def add_workers(trees: Iterable[TimerTree]) -> tuple[TimerTree, ...]:
-    """Return the trees, those of one name added up, and so the trees within them."""
+    """Return the trees; those of one name are added up, and likewise the workers' trees within them."""
     found: dict[str, TimerTree] = {}
     for tree in trees:
         known = found.get(tree.name)
@@ -82,7 +82,7 @@ def add_workers(trees: Iterable[TimerTree]) -> tuple[TimerTree, ...]:
 
 
 def add_gauges(groups: Iterable[Mapping[str, Gauge]]) -> dict[str, Gauge]:
-    """Return the gauges of all groups, those of one name as one: its last value, extremes and number of settings."""
+    """Return the gauges of all groups; those of one name become one, with the last value and the sum of counts."""
     found: dict[str, Gauge] = {}
     for group in groups:
         for name, gauge in group.items():

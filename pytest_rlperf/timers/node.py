@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pytest_rlperf.model import Mode, Timing
 from pytest_rlperf.timers.merge import merge_timings
 
-WINDOW = 100  # entries whose mean a timer of mode MEAN gives, unless told otherwise
+WINDOW = 100  # the default number of last entries whose mean a timer of mode MEAN reports
 
 
 class TimerModeError(ValueError):
@@ -17,16 +17,17 @@ class TimerModeError(ValueError):
 
 
 def key_of(name: str, mode: Mode) -> str:
-    """Return what a path is known by among its siblings: one object for equal names and modes."""
-    # So that scopes can compare by identity, and of two modes one is not found and looked into.
+    """Return the key of a path among its siblings, which is one object for equal names and modes."""
+    # Interned, so that scopes compare keys by identity. The mode is part of it, so that no scope finds another mode's.
     return sys.intern(name if mode is Mode.SUM else f"{mode.value}\0{name}")
 
 
 class Node:
-    """A path in one thread's tree; it is open at most once at a time, so its start can live on it.
+    """A path in one thread's tree. It is open at most once at a time, so its start is kept here.
 
-    ``total_ns`` counts entries that have ended. An entry between ``low_ns`` and ``high_ns`` has nothing more to note:
-    they are the shortest and the longest so far, or exclude everything where recent entries are kept.
+    ``total_ns`` is of entries that have ended. ``low_ns`` and ``high_ns`` are the shortest and longest entry so far: an
+    entry between them changes neither extreme and needs no :meth:`note`. Where recent entries are kept, no entry lies
+    between them, so that each is noted.
     """
 
     __slots__ = (
@@ -110,7 +111,7 @@ class Node:
             self.note(elapsed_ns)
 
     def note(self, elapsed_ns: int) -> None:
-        """Take in an entry that is shorter or longer than all before, or that is to be kept."""
+        """Update the extremes by an entry, and keep it where recent entries are kept."""
         self.min_ns = elapsed_ns if self.min_ns is None else min(self.min_ns, elapsed_ns)
         self.max_ns = elapsed_ns if self.max_ns is None else max(self.max_ns, elapsed_ns)
         if self.recent is None:
@@ -119,19 +120,19 @@ class Node:
             self.recent.append(elapsed_ns)
 
     def add(self, timing: Timing, *, is_parallel: bool) -> None:
-        """Add what somebody else has seen of this path, children included; TimerModeError changes nothing."""
+        """Add the timings of another tree to this path and its children; where TimerModeError is raised, nothing is."""
         self._refuse_other_modes(timing)
         pending = [(self, timing, is_parallel)]
         while pending:
             node, seen, parallel = pending.pop()
             node._add_entries(seen, parallel)
             for part in seen.children:
-                # Somebody else may have kept few because there were few.
+                # The other tree may have kept fewer than its window, because there were no more entries.
                 keep = max(WINDOW, len(part.recent_ns)) if part.recent_ns else 0
                 pending.append((node.child(part.name, part.mode, keep), part, part.is_parallel))
 
     def _refuse_other_modes(self, timing: Timing) -> None:
-        """Raise TimerModeError where a path below is of another mode here."""
+        """Raise TimerModeError where a path below has another mode in this tree."""
         pending = [(self, timing)]
         while pending:
             node, seen = pending.pop()
@@ -158,10 +159,10 @@ class Node:
             self.recent.extend(timing.recent_ns)
 
     def timings(self, open_ns: Mapping[Node, int], *, forgotten: bool = False) -> tuple[Timing, ...]:
-        """Return what was seen below this path.
+        """Return the timings of all paths below this one.
 
-        ``open_ns`` is what entries that have not ended have taken so far. ``forgotten`` says that entries that have
-        ended are about to be cleared, and count no more.
+        ``open_ns`` are the durations so far of open entries. With ``forgotten``, entries that have ended do not count:
+        they are about to be cleared.
         """
         order = [self]
         for node in order:  # which grows: trees are as deep as the code that was timed recurses
@@ -179,8 +180,8 @@ class Node:
     def _frozen(self, below: tuple[Timing, ...], open_ns: int | None, *, forgotten: bool) -> Timing | None:
         count, total_ns = (0, 0) if forgotten else (self.count, self.total_ns)
         if not (count or total_ns or below) and open_ns is None:
-            return None  # it was forgotten, and has not been entered since
-        # What another thread does meanwhile may reach a path's children before the path.
+            return None  # it was cleared, and has not been entered since
+        # Another thread that records meanwhile updates a path's children before the path.
         least_ns = sum(part.total_ns for part in below if not part.is_parallel)
         return Timing(
             name=self.name,

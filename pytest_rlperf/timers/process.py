@@ -35,7 +35,7 @@ def _read(setting: str) -> tuple[bool, bool]:
     value = setting.strip().lower()
     if value not in _ON | _STANDBY | _OFF:
         warnings.warn(
-            f"{VARIABLE}={setting} is none of on, standby and off: timers stay off", RuntimeWarning, stacklevel=2
+            f"{VARIABLE}={setting} is not one of on, standby and off: timers stay off", RuntimeWarning, stacklevel=2
         )
     return value in _ON | _STANDBY, value in _ON
 
@@ -44,7 +44,7 @@ ARMED, _STARTS_ON = _read(os.environ.get(VARIABLE, ""))
 
 
 def _refuse(action: str) -> None:
-    """Warn that timers were left out of this process, so that nothing can be switched."""
+    """Warn that an action has no effect, because timers were left out of this process."""
     warnings.warn(
         f"{action} does nothing: timers were not armed when pytest_rlperf.timers was imported. "
         f"Set {VARIABLE}=on (or standby) in the environment before Python starts",
@@ -57,7 +57,7 @@ _names: dict[str, str] = {}  # by the actor's or the worker's id
 
 
 def worker_name() -> str | None:
-    """Return what an actor, or a worker that runs tasks, is called; None in a driver and where there is no Ray."""
+    """Return the name of the Ray actor or worker that this process is; None in a driver, and without Ray."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
@@ -69,7 +69,7 @@ def worker_name() -> str | None:
     if identity not in _names:
         kind = (context.get_task_name() or "").partition(".")[0] if actor else ""
         given: str = context.get_actor_name() or "" if actor else ""
-        # An actor may be named for each of its calls; the first name stays, so that reports add up.
+        # The task's name may change with every call of an actor. The first one stays, so that its reports add up.
         _names[identity] = given or f"{kind or ('actor' if actor else 'worker')} {identity[:8]}"
     return _names[identity]
 
@@ -79,17 +79,17 @@ R = TypeVar("R")
 
 
 class _Process:
-    """What there is once in a process: the switch that scopes look at, and the trees behind it."""
+    """The one state of a process: the switch that scopes look at, and the trees behind it."""
 
     def __init__(self) -> None:
         self.switch = PROCESS
         self.tree = Tree()
         self.components: dict[str, tuple[Tree, Switch]] = {}
         self.is_on = False
-        self.is_recording = False  # into a tree of its own, which this one stands aside for
+        self.is_recording = False  # into another tree than this one, which pauses meanwhile
 
     def turn(self, *, on: bool) -> None:
-        """Record, or do not."""
+        """Switch recording on or off."""
         if on == self.is_on:
             return
         self.is_on = on
@@ -97,7 +97,7 @@ class _Process:
             (tree.record if on else tree.pause)(switch)
 
     def start_anew(self) -> None:
-        """Forget in a forked child what is its parent's; locks and stacks may have been in use."""
+        """Start with empty trees in a forked child: the parent's locks and stacks may have been in use."""
         on, self.is_on, self.is_recording = self.is_on, False, False
         self.switch.turn_off()  # a recording goes on in the parent
         self.tree = Tree(keep=self.tree.keep)
@@ -176,7 +176,7 @@ def enable() -> None:
 
 
 def disable() -> None:
-    """Record nothing from now on, here and in processes started from now on; what was recorded stays."""
+    """Stop recording, here and in processes started from now on; recorded timings stay."""
     _turn("disable()", on=False)
 
 
@@ -200,17 +200,17 @@ def child_environment() -> dict[str, str]:
 
 
 def snapshot() -> TimerTree:
-    """Return what this process has recorded so far, with the trees of its components as ``workers``."""
+    """Return the tree of this process so far, with the trees of its components as ``workers``."""
     return _whole(_process.tree.snapshot(), [tree.snapshot() for tree, _ in _process.components.values()])
 
 
 def reset() -> TimerTree:
-    """Forget what this process has recorded, and return it; scopes that are open count from now."""
+    """Clear the tree of this process, and return what it was; scopes that are open count from now."""
     return _whole(_process.tree.reset(), [tree.reset() for tree, _ in _process.components.values()])
 
 
 def _whole(seen: TimerTree, parts: list[TimerTree]) -> TimerTree:
-    """Return a process's tree, named as its process is, with those of its components."""
+    """Return a process's tree under the process's name, with the trees of its components as ``workers``."""
     multiprocessing = sys.modules.get("multiprocessing")
     name = _MAIN if multiprocessing is None else multiprocessing.current_process().name
     if name == _MAIN:
@@ -249,28 +249,29 @@ class Component:
         return self._scopes.setdefault(key, TreeScope(self._switch, name, mode, window)) if scope is None else scope
 
     def snapshot(self) -> TimerTree:
-        """Return what this component has recorded so far."""
+        """Return the tree of this component so far."""
         return _process.components[self.name][0].snapshot()
 
 
 def set_gauge(name: str, value: float) -> None:
-    """Note the value of a quantity, where timers record."""
+    """Set a gauge in the tree that records now, if one does."""
     tree = _current()
     if tree is not None:
         tree.set_gauge(name, value)
 
 
 def add_metadata(key: str, value: str) -> None:
-    """Keep a text with the tree, where timers record."""
+    """Keep a text with the tree that records now, if one does."""
     tree = _current()
     if tree is not None:
         tree.metadata[key] = value
 
 
 def merge_tree(other: TimerTree, root_name: str, *, is_parallel: bool = True, worker: str | None = None) -> None:
-    """Add what another process has seen since its last :func:`reset` below the path open here, where timers record.
+    """Add another process's tree below the path that is open here, in the tree that records now, if one does.
 
-    Among ``workers`` it is called ``worker``, or by its own name; those of one name are added up.
+    It should hold the time since that process's last :func:`reset`. Among ``workers`` it is called ``worker``, or by
+    its own name; those of one name are added up.
     """
     tree = _current()
     if tree is not None:
@@ -292,7 +293,7 @@ def recording(clock: ClockNs = time.perf_counter_ns) -> Iterator[Tree]:
 
 @contextmanager
 def recording_into(tree: Tree) -> Iterator[None]:
-    """Have every scope of this process record into ``tree`` while the body runs, once more if it did before."""
+    """Have every scope of this process record into ``tree`` while the body runs; a tree may be recorded into again."""
     if not ARMED:
         _refuse("recording()")
         yield
@@ -315,7 +316,9 @@ def recording_into(tree: Tree) -> Iterator[None]:
 
 def _refuse_within_recording(action: str) -> None:
     if _process.is_recording:
-        raise RuntimeError(f"{action} within a recording, which has all scopes of the process: recordings do not nest")
+        raise RuntimeError(
+            f"{action} within a recording: all scopes of the process record there, and recordings do not nest"
+        )
 
 
 # ------------------------------------------------------------------ torch.compile

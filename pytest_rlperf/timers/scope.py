@@ -1,4 +1,4 @@
-"""Scopes: what code under measurement is bracketed with. The costs of these few lines are what timing costs."""
+"""Scopes: the context managers that time code. Timing costs what these few lines cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_rlperf.timers.stack import ClockNs, Joinable, Stack, Switch
 
 
 class Timer(Protocol):
-    """A context manager that times its body, or does nothing where nothing is to be timed."""
+    """A context manager that times its body, or does nothing where nothing records."""
 
     def __enter__(self) -> None: ...
 
@@ -26,21 +26,22 @@ class Timer(Protocol):
 
 
 class Nothing:
-    """The scope that there is where timers are not armed."""
+    """The scope that does nothing, where timers are not armed."""
 
     __slots__ = ()
 
-    # Both do nothing with whatever they are given and return what is false, without a frame of Python's.
+    # Both take any arguments, do nothing, and return a false value, without a Python frame.
     __enter__ = staticmethod({}.clear)
     __exit__ = staticmethod("".format)
 
 
 NOTHING = cast("Timer", Nothing())
 
-# What the process's switch has, where a scope finds it soonest.
+# The state of the process's switch, as globals of this module: a scope reads them fastest.
 _local: threading.local | None = None
 _clock: ClockNs = time.perf_counter_ns
-# The stack of the process's only thread, None where there are others: a thread enters, and joins, before it leaves.
+# The stack of the process's only thread, None where there are others. Leaving may rely on it: a thread enters, and by
+# that joins, before it leaves.
 _only: Stack | None = None
 
 
@@ -53,7 +54,7 @@ class _ProcessSwitch(Switch):
         _only = None
         super().turn_on(tree, clock)
         _clock, _local = self.clock, self.local
-        # Had there been others, they could leave what they entered before, unnoticed.
+        # Another thread could leave a scope that it had entered before, without having joined.
         if threading.active_count() == 1:
             only = self.join()
             _only = only
@@ -76,10 +77,10 @@ PROCESS = _ProcessSwitch()
 
 
 class _Bracket(type):
-    """The type of scopes, each of which has functions of its own for the two methods that ``with`` calls.
+    """The type of scopes, where every scope holds functions of its own for the two methods that ``with`` calls.
 
-    To call a method, ``with`` first makes a bound one; twice an entry, that is an eighth of what a scope takes. Whoever
-    asks the class for the methods, as ``contextlib.ExitStack`` does, gets these.
+    To call a method, ``with`` first makes a bound method. Twice an entry, that takes an eighth of a scope's time.
+    ``contextlib.ExitStack`` looks the methods up on the class, where it finds the two properties below.
     """
 
     @property
@@ -94,8 +95,9 @@ class _Bracket(type):
 class Scope(metaclass=_Bracket):
     """A reusable, reentrant context manager that times its body under ``name``; bind it once to save the look-up.
 
-    Its parent is the scope open around it, in the same thread and the same task, when it is entered. ``mode`` says what
-    its entries come to: their sum, the last, or the mean of the last ``window``. It records where the process does.
+    Its parent is the scope open around it, in the same thread and the same task, when it is entered. ``mode`` selects
+    the figure of its entries: their sum, the last, or the mean of the last ``window``. It records into the tree of the
+    process.
     """
 
     __slots__ = ("__enter__", "__exit__", "_keep", "_key", "mode", "name", "switch")
@@ -119,7 +121,7 @@ class Scope(metaclass=_Bracket):
         self.__enter__, self.__exit__ = self._bracket()  # type: ignore[method-assign]  # slots, whatever they look like
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Its key is one object in each process, which a copy from elsewhere would not be.
+        # The key is interned in each process, so a copy from another process would not be identical.
         return type(self), (self.name, self.mode, 1, self._keep)
 
     def _bracket(self) -> tuple[Callable[[], None], Callable[..., None]]:
@@ -144,7 +146,7 @@ class Scope(metaclass=_Bracket):
                 node = stack.node.children[key]
             except KeyError:
                 node = stack.node.first(self.name, self.mode, self._keep)
-            # The start before the node: who looks from another thread finds no open node without one.
+            # The start before the node: another thread that looks finds no open node without a start.
             node.start_ns = _clock()
             stack.node = node
 
@@ -207,7 +209,7 @@ class Scope(metaclass=_Bracket):
                 break
             inner.append(node)
         else:
-            return  # entered before recording began, or ended already together with one around it
+            return  # entered before recording began, or already ended together with a scope around it
         for left in inner:
             left.close(now_ns - left.start_ns)
         node.close(now_ns - node.start_ns)

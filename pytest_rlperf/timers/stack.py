@@ -70,7 +70,7 @@ class Stack:
         host, key = self.node, id(task)
 
         def end(_: object) -> None:
-            # Bound to no more than it needs: the reference that calls this lives as long as the task.
+            # It holds no more than it needs: the reference that calls this lives as long as the task.
             self._tasks.pop(key, None)
             stack.leave_to(stack.root)
             self._idle.setdefault(host, []).append(stack)
@@ -98,7 +98,7 @@ class Stack:
         return nodes
 
     def open_ns(self, now_ns: int) -> dict[Node, int]:
-        """Return what each open entry has taken so far, in this stack and those of its tasks."""
+        """Return the duration so far of each open entry, in this stack and those of its tasks."""
         since_ns = self.pending_ns
         found = {
             node: max(0, now_ns - (node.start_ns if since_ns is None else max(since_ns, node.start_ns)))
@@ -109,7 +109,7 @@ class Stack:
         return found
 
     def forget(self, before_ns: int) -> None:
-        """Forget all entries that have ended, and what open ones took before then."""
+        """Forget all entries that have ended, and count open ones from ``before_ns`` on."""
         self.pending_ns = None
         self.root.clear_all()
         for node in self.open_nodes():
@@ -119,19 +119,19 @@ class Stack:
 
 
 class Joinable(Protocol):
-    """A tree that threads have stacks of."""
+    """A tree in which every thread has a stack."""
 
     def join(self) -> Stack:
-        """Return the current thread's stack, with nothing open."""
+        """Return the current thread's stack; scopes that were open when recording ended are left."""
 
     def note_fault(self, fault: str) -> bool:
-        """Remember that scopes were misused; return whether it is news."""
+        """Note a misuse of scopes; return whether it is the first of its kind."""
 
 
 class Switch:
-    """What scopes look at first: ``local`` holds each thread's stack while something records, and is None otherwise.
+    """Whether and where scopes record: ``local`` holds each thread's stack while a tree records, and is None otherwise.
 
-    It is another one whenever threads are to join the tree anew, to see what has changed.
+    It is replaced whenever threads have to join the tree anew, as after a reset.
     """
 
     __slots__ = ("clock", "local", "tree")
@@ -155,7 +155,7 @@ class Switch:
         """Return the current thread's stack, which then finds itself in ``local``."""
         tree, local = self.tree, self.local
         if tree is None or local is None:
-            return Stack("")  # recording has ended between two lines
+            return Stack("")  # another thread has ended the recording since the caller looked
         stack = tree.join()
         local.stack = stack
         return stack
@@ -170,7 +170,7 @@ class Switch:
 
 
 def _running_loop() -> object:
-    """Return the loop that runs in this thread, None where none does."""
+    """Return the event loop that runs in this thread, None where none does."""
     return None
 
 
@@ -179,17 +179,17 @@ running_tasks: Mapping[object, object] = {}
 
 
 def watch_tasks() -> None:
-    """Have scopes tell coroutines apart from now on; what asyncio takes to import is paid here."""
+    """Have scopes distinguish coroutines from now on; this imports asyncio, which takes time."""
     global _running_loop, running_tasks
     import asyncio.tasks
 
     _running_loop = asyncio._get_running_loop
-    # A look at the list costs a tenth of a question to asyncio. It is private, and in 3.14 it is no more.
+    # Reading the dictionary takes a tenth of the time of asyncio.current_task(). It is private, and 3.14 has none.
     running_tasks = _Loops() if sys.version_info >= (3, 14) else asyncio.tasks._current_tasks  # type: ignore[attr-defined]
 
 
 class _Loops(Mapping[object, object]):
-    """Stands for the running tasks where there is no list of them: there are some while a loop runs in this thread."""
+    """The running tasks where asyncio keeps no dictionary of them: true while a loop runs in this thread."""
 
     def __getitem__(self, loop: object) -> object:
         task = None if loop is None else sys.modules["asyncio"].current_task()

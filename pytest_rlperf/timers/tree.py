@@ -1,4 +1,4 @@
-"""A tree of named scopes that is being recorded: per thread, per task, and all of it at one moment."""
+"""Trees of named scopes while they record: a stack for each thread and task, and a snapshot of them all."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NUMBERED = re.compile(r"^(Thread|Dummy)-\d+")  # the names that threads get by 
 class Tree:
     """The timings of one component or process, with scopes of its own (:meth:`timer`) that always record.
 
-    The thread that makes it has its paths at the top; those of other threads are below their names, of threads that
-    have ended added up. ``clock`` gives integer nanoseconds. ``keep`` is how many of each path's last entries are kept
-    one by one. A tree may be used from any thread; of what another thread does at the moment of :meth:`snapshot`, the
-    last scope may be missing.
+    The paths of the thread that makes it are at the top. Those of another thread are below its name, and threads of one
+    name are added up once they end. ``clock`` returns integer nanoseconds. ``keep`` is how many of each path's last
+    entries are kept one by one. A tree may be used from any thread; a :meth:`snapshot` may lack the scope that another
+    thread ends at that moment.
     """
 
     def __init__(self, name: str = "root", clock: ClockNs = time.perf_counter_ns, *, keep: int = 0) -> None:
@@ -34,7 +34,7 @@ class Tree:
         self.gauges: dict[str, Gauge] = {}
         self.metadata: dict[str, str] = {}
         self.faults: Counter[str] = Counter()
-        self._lock = threading.RLock()  # taken again by what the garbage collector calls
+        self._lock = threading.RLock()  # reentrant: the garbage collector may run _end_thread while it is held
         self._homes = threading.local()
         self._owner = self.new_stack("")
         self._homes.stack = self._owner
@@ -78,14 +78,14 @@ class Tree:
             self._since_ns = None
 
     def join(self) -> Stack:
-        """Return the current thread's stack, as it is to go on from here."""
+        """Return the current thread's stack, brought up to date with resets and recordings since it last joined."""
         stack: Stack | None = getattr(self._homes, "stack", None)
         if stack is None:
             stack = self._homes.stack = self.new_stack(_label(threading.current_thread().name))
             token = self._homes.token = _Token()
             with self._lock:
                 self._stacks.append(stack)
-            # The thread's locals go when it does, whatever else holds on to its stack.
+            # Thread locals are freed when their thread ends, even if its stack is still referenced.
             itself, key = weakref.ref(self), id(stack)
             stack.token = weakref.ref(token, lambda _: _end_thread(itself(), key))
         if stack.epoch != self._epoch:
@@ -96,11 +96,11 @@ class Tree:
         return stack
 
     def new_stack(self, label: str) -> Stack:
-        """Return a thread's stack, nothing on it."""
+        """Return an empty stack for a thread."""
         return Stack(label)
 
     def note_fault(self, fault: str) -> bool:
-        """Remember that scopes were misused; return whether it is news."""
+        """Note a misuse of scopes; return whether it is the first of its kind."""
         with self._lock:
             self.faults[fault] += 1
             return self.faults[fault] == 1
@@ -111,10 +111,10 @@ class Tree:
             self.gauges = add_gauges([self.gauges, {name: Gauge(value, value, value, 1)}])
 
     def merge(self, other: TimerTree, root_name: str, *, is_parallel: bool = True, worker: str | None = None) -> None:
-        """Add what somebody else has seen below the path that is open here, as ``root_name``.
+        """Add another tree below the path that is open here, as ``root_name``.
 
-        What ``other`` saw by itself is kept in the snapshot's ``workers``, as ``worker`` or by its name. Parallel paths
-        are no part of the time of the path above them.
+        The snapshot keeps ``other`` itself in ``workers``, as ``worker`` or by its own name. Parallel paths are no part
+        of the time of the path above them.
         """
         stack = next((switch.current() for switch in self._switches), None)
         with self._lock:
@@ -126,7 +126,7 @@ class Tree:
     # ------------------------------------------------------------------ reading
 
     def snapshot(self) -> TimerTree:
-        """Return all that was seen until now; open entries count by what they have taken so far."""
+        """Return all timings until now; an open entry has its duration so far, and is not counted."""
         with self._lock:
             now_ns = self.clock()
             below = merge_timings([self._seen(self._owner, now_ns), self._threads(now_ns)])
@@ -150,7 +150,7 @@ class Tree:
                 if stack is mine:
                     stack.forget(now_ns)
                 else:
-                    stack.pending_ns = now_ns  # what another thread has at hand only that thread can change
+                    stack.pending_ns = now_ns  # only the thread itself may change its stack
             for switch in self._switches:
                 switch.turn_on(self, self.clock)
             self.gauges, self._ended, self._workers = {}, {}, ()
@@ -160,7 +160,7 @@ class Tree:
         return seen
 
     def phases(self, iterations: int) -> tuple[Phase, ...]:
-        """Return the paths of the thread that made the tree, per iteration; what ran beside it is left out."""
+        """Return the paths of the thread that made the tree, per iteration; other threads are left out."""
         with self._lock:
             seen = Timing("", 0, 0, children=self._seen(self._owner, self.clock()))
         return tuple(
@@ -190,7 +190,7 @@ class Tree:
         ]
 
     def _end_thread(self, key: int) -> None:
-        """Keep what a thread that has ended saw, and let go of its stack."""
+        """Keep the timings of a thread that has ended, and release its stack."""
         with self._lock:
             for stack in [stack for stack in self._stacks if id(stack) == key]:
                 self._stacks.remove(stack)
@@ -209,5 +209,5 @@ class _Token:
 
 
 def _label(name: str) -> str:
-    """Return a thread's name, less the number it got for want of a name: such threads come and go."""
+    """Return a thread's name without a generated number: such threads come and go, and are added up."""
     return _NUMBERED.sub("Thread", name)
