@@ -14,8 +14,9 @@ import pytest
 from test_live import Repository
 
 OK, FAILED = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
-# The most there may be; a worker measures for a second and a half.
-WORKERS, INLINE = ("--rlperf", "--rlperf-max-time=6"), ("--rlperf-inline", "--rlperf-max-time=10")
+# A process needs some of this time for phases.
+WORKERS, INLINE = ("--rlperf", "--rlperf-max-time=6"), ("--rlperf-inline", "--rlperf-max-time=2")
+pytestmark = pytest.mark.usefixtures("alone")
 
 # An agent without timers, whose methods take a while; plain calls hold that nothing is in place of them.
 AGENT = """
@@ -166,34 +167,39 @@ def test_nothing_is_in_place_of_plain_calls(pytester: pytest.Pytester) -> None:
     assert set(phases["test_update"]) == {"critic", "polyak"}
 
 
-@pytest.mark.parametrize(
-    ("phases", "says"),
-    [
-        ('{"critic": "update_critik"}', "phase 'critic': the Agent has no 'update_critik'; there is update_critic"),
-        ('{"polyak": "agent:poliak"}', "phase 'polyak': agent has no 'poliak'; there is polyak"),
-        ('{"a/b": "update_critic"}', "without '/'"),
-        ('["update_critic"]', "a mapping of names to methods, like"),
-    ],
-)
-@pytest.mark.parametrize("measured", [True, False])
-def test_a_wrong_name_is_an_error_of_its_test(
-    pytester: pytest.Pytester, phases: str, says: str, measured: bool
-) -> None:
-    """It says what there is, before anything runs, in a measured run and in any other."""
+WRONG_NAMES = {
+    '{"critic": "update_critik"}': "phase 'critic': the Agent has no 'update_critik'; there is update_critic",
+    '{"polyak": "agent:poliak"}': "phase 'polyak': agent has no 'poliak'; there is polyak",
+    '{"a/b": "update_critic"}': "without '/'",
+    '["update_critic"]': "a mapping of names to methods, like",
+}
+
+
+@pytest.mark.parametrize("how", [INLINE, ()], ids=["measured", "not measured"])
+def test_a_wrong_name_is_an_error_of_its_test(pytester: pytest.Pytester, how: Sequence[str]) -> None:
+    """The error lists the names that exist, before anything runs, in a measured run and in any other."""
     write(
         pytester,
-        f"""
-        def test_update(rlperf_sac_update):
-            agent = library.Agent()
+        """
+        def update(agent, phases, rlperf_sac_update):
             agent.update = lambda *_: print("has", "run")
-            rlperf_sac_update(agent, 4, phases={phases})
-        """,
+            rlperf_sac_update(agent, 4, phases=phases)
+        """
+        + "".join(
+            f"""
+        def test_{number}(rlperf_sac_update):
+            update(library.Agent(), {phases}, rlperf_sac_update)
+        """
+            for number, phases in enumerate(WRONG_NAMES)
+        ),
     )
-    result = pytester.runpytest_subprocess(*(INLINE if measured else ()))
-    assert result.ret == FAILED, result.stdout.str()
-    words = re.sub(r"\s+", " ", result.stdout.str())
-    assert says in words
-    assert "has run" not in words
+    result = pytester.runpytest_subprocess(*how)
+    result.assert_outcomes(failed=len(WRONG_NAMES))
+    assert result.ret == FAILED
+    failures = re.split(r"_ test_\d _", re.sub(r"\s+", " ", result.stdout.str()))[1:]
+    for failure, names in zip(failures, WRONG_NAMES.values(), strict=True):
+        assert names in failure
+    assert "has run" not in result.stdout.str()
 
 
 TORCH_AGENT = """
