@@ -39,6 +39,8 @@ from pytest_rlperf.run.outcomes import Ledger
 from pytest_rlperf.run.saving import save
 from pytest_rlperf.sides.git import parse_allowance, read_allowances
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 SLOWER = builders.verdict(
     Status.SLOWER, 1.08, margin=0.02, code="live", message="4 live pairs", smallest_seen=0.03, suspect=True
 )
