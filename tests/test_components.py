@@ -22,6 +22,8 @@ from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import recording
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 Array = NDArray[Any]
 
 
