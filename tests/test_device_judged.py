@@ -50,6 +50,8 @@ from pytest_rlperf.run.live_comparison import make_result
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.workers import messages as m
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 FIGURES = DeviceFigures(
     device="cuda:0",
     gated=Pace.STEADY,
