@@ -16,7 +16,7 @@ from pytest_rlperf.model import Workload
 
 gymnasium: Any = pytest.importorskip("gymnasium")
 torch: Any = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 
 
 @pytest.fixture
