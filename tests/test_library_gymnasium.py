@@ -10,7 +10,7 @@ from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import recording
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 pytest.importorskip("gymnasium")
 
 import gymnasium as gym  # noqa: E402 - where it is installed
