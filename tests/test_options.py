@@ -30,6 +30,8 @@ from pytest_rlperf.options import (
     read_config,
 )
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 # --------------------------------------------------------------------------- one value at a time
 
 
