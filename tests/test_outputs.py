@@ -51,6 +51,8 @@ from pytest_rlperf.timers.process import recording_into
 from pytest_rlperf.timers.scope import PROCESS
 from pytest_rlperf.traces.chrome import write_spans
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 REASON = {"$ref": "#/$defs/Reason"}
 SCHEMA_FILE = Path(__file__).parents[1] / "docs" / "schema" / "rlperf-run.schema.json"
 HOSTILE = "tests/a b.py::Test<b>::test_x[</script>|`@x`::set%0A\x1b[2J\u202e\ud800\n日本]"
