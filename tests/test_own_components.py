@@ -23,6 +23,8 @@ from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.timers import recording
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 Array = NDArray[Any]
 
 
