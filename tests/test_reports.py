@@ -56,6 +56,8 @@ from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.report.trace import write_traces
 from pytest_rlperf.report.wording import failure_text
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 HOSTILE = (
     "tests/a b.py::Test<b>::test_x[</script><img src=x onerror=alert(1)>|`@everyone`\"'&::set-output name=x::y%0A"
     "\n::error::boo\r\x1b[2J\x07\x7f\u202e\u2028\ud800日本<!---->]]>"
