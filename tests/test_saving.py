@@ -16,6 +16,8 @@ from pytest_rlperf.report.wording import message, verdict_message
 from pytest_rlperf.run.outcomes import Ledger
 from pytest_rlperf.run.saving import save
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 NewLedger = Callable[..., Ledger]
 
 SAME = builders.verdict(Status.SAME, 1.0, code="stored", message="stored numbers certify less than ±3 %")
