@@ -17,6 +17,8 @@ from pytest_rlperf.components.samples import Samples
 from pytest_rlperf.model import Outcome, Status
 from pytest_rlperf.report.matrix import render_matrix
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 ROOT = Path(__file__).parents[1]
 OK = pytest.ExitCode.OK
 LIBRARIES = [library for library in libraries() if library.samples != Samples()]
