@@ -1,4 +1,4 @@
-"""Phases for code that one cannot edit: methods, PyTorch's own events, other libraries' timers."""
+"""Phases for code that one cannot edit: from methods, PyTorch's own events, and other libraries' timers."""
 
 import sys
 
@@ -26,5 +26,5 @@ __all__ = [
 
 
 def standing_probes() -> tuple[Probe, ...]:
-    """Return the probes that any code is measured with: whatever loaded libraries tell of themselves."""
+    """Return the probes that any code is measured with: for the timers and ranges of libraries that are loaded."""
     return (LiveTimers(), Ranges()) if "torch" in sys.modules else (LiveTimers(),)

@@ -15,12 +15,12 @@ _MISSING = object()
 
 
 class ProbeError(Exception):
-    """There is no such thing to put a timer around, or it cannot be done; the text says what there is."""
+    """A timer cannot be put around something, or there is no such thing; the text lists near names."""
 
 
 @contextmanager
 def attached(probes: Iterable[Probe]) -> Iterator[None]:
-    """Have all probes in place while the body runs; whatever happens, all is afterwards as it was."""
+    """Have all probes in place while the body runs, and undo all of them afterwards, whatever happens."""
     with ExitStack() as stack:
         for probe in probes:
             stack.callback(probe.attach())
@@ -28,9 +28,10 @@ def attached(probes: Iterable[Probe]) -> Iterator[None]:
 
 
 def put(target: object, attribute: str, value: object) -> Undo:
-    """Set an attribute of an object, class or module, and return what sets it back, or removes it if it was not there.
+    """Set an attribute of an object, class or module, and return a function that restores or removes it.
 
-    What a class of Python's has against it is passed over. AttributeError or TypeError where it is read-only.
+    A ``__setattr__`` that is written in Python is bypassed. AttributeError or TypeError where the attribute is
+    read-only.
     """
     set_, delete = (
         (type.__setattr__, type.__delattr__) if isinstance(target, type) else (object.__setattr__, object.__delattr__)
@@ -55,7 +56,7 @@ def put(target: object, attribute: str, value: object) -> Undo:
 
 
 def put_variable(function: FunctionType, name: str, value: object) -> Undo:
-    """Set a variable that a function refers to, of its closure or its module, and return what sets it back."""
+    """Set a variable of a function's closure or module, and return a function that restores it."""
     free = function.__code__.co_freevars
     if name not in free:
         return put(sys.modules[function.__module__], name, value)
@@ -66,7 +67,10 @@ def put_variable(function: FunctionType, name: str, value: object) -> Undo:
 
 
 def together(undoes: Iterable[Undo]) -> Undo:
-    """Return what undoes everything, the last first; where one of them cannot be had, all before it are undone."""
+    """Return one function that calls all ``undoes``, the last first.
+
+    Where making one of them fails, those before it are called at once.
+    """
     with ExitStack() as stack:
         for undo in undoes:
             stack.callback(undo)

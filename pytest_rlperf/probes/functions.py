@@ -26,7 +26,10 @@ _RUNS_IN_PIECES = (
 
 
 def can_be_watched(function: FunctionType) -> bool:
-    """Whether a function's code tells of it alone, and of one call at a time: a decorator's is that of all it made."""
+    """Whether a function's code belongs to it alone and runs one call at a time.
+
+    The functions that a decorator or a closure's maker returns share one code.
+    """
     return (
         sys.version_info >= (3, 12)
         and function.__closure__ is None
@@ -36,7 +39,7 @@ def can_be_watched(function: FunctionType) -> bool:
 
 
 class _Monitor:
-    """One tool of the interpreter's for all that is watched; there are six for everybody."""
+    """The one tool of ``sys.monitoring`` for everything that is watched; the interpreter has six in all."""
 
     def __init__(self) -> None:
         self._tool: int | None = None
@@ -74,7 +77,7 @@ class _Monitor:
         monitoring.register_callback(self._tool, events.PY_START, self._enter)
         for event in (events.PY_RETURN, events.PY_UNWIND):
             monitoring.register_callback(self._tool, event, self._leave)
-        monitoring.set_events(self._tool, events.PY_UNWIND)  # which is told of all code or none
+        monitoring.set_events(self._tool, events.PY_UNWIND)  # an event for all code or none
         return True
 
     def _end(self) -> None:
@@ -104,15 +107,16 @@ watch = _Monitor().watch
 
 Target = str | Callable[..., object]
 Phases = Mapping[str, Target | Iterable[Target]]
-_REFUSALS = (AttributeError, TypeError, ValueError)  # what objects answer who do not want an attribute set
+_REFUSALS = (AttributeError, TypeError, ValueError)  # raised by objects that do not let an attribute be set
 
 
 def probes_for(phases: Phases, owner: object) -> list[Probe]:
     """Return a probe for every phase: ``{"critic": "update_critic", "sample": "buffer.sample", …}``.
 
-    A text leads from ``owner`` to a method, attribute by attribute, or is ``"module:function"`` or
-    ``"module:Class.method"``; where it leads to a module of PyTorch's, its forward passes are timed. A bound method or
-    a function may be given itself; several make one phase. ProbeError where there is nothing to time.
+    A text is the path from ``owner`` to a method, attribute by attribute, or ``"module:function"`` or
+    ``"module:Class.method"``. Where it leads to a PyTorch module, the module's forward passes are timed. A target may
+    also be a bound method or a function itself; several targets make one phase. ProbeError where there is nothing to
+    time.
     """
     return [_probe(name, target, owner) for name, targets in phases.items() for target in _several(name, targets)]
 
@@ -121,10 +125,10 @@ def _several(name: str, targets: Target | Iterable[Target]) -> list[Target]:
     if isinstance(targets, str) or callable(targets):
         return [targets]
     if not isinstance(targets, Iterable):
-        raise ProbeError(f"phase {name!r}: a method or function, by name or itself, not {targets!r:.60}")
+        raise ProbeError(f"phase {name!r}: expected a method or function, by name or itself, not {targets!r:.60}")
     found = list(targets)
     if not found:
-        raise ProbeError(f"phase {name!r}: no method or function is named for it")
+        raise ProbeError(f"phase {name!r}: its list of methods and functions is empty")
     return found
 
 
@@ -141,8 +145,8 @@ def _probe(name: str, target: Target, owner: object) -> Probe:
     if isinstance(target, FunctionType):
         return _function_probe(name, target)
     raise ProbeError(
-        f"phase {name!r}: a method or function of Python's, by name or itself, not {type(target).__qualname__}; "
-        "of others the name tells where they are held: 'buffer.sample' or 'module:function'"
+        f"phase {name!r}: expected a Python method or function, not {type(target).__qualname__}: "
+        "name it instead by where it is held, as in 'buffer.sample' or 'module:function'"
     )
 
 
@@ -154,7 +158,7 @@ def _module(name: str, module: str) -> ModuleType:
 
 
 def _attribute_of(method: MethodType) -> str:
-    """Return the name that a method's object has it by; its own may be a decorator's, or lack the class's."""
+    """Return the attribute that holds a method; the method's own ``__name__`` may be that of a decorator's function."""
     held = method.__self__
     members = [
         name
@@ -186,7 +190,7 @@ def _probe_at(name: str, owner: object, path: str) -> Probe:
 
 
 class AttributeProbe:
-    """Times what a path of attributes leads to from an object, a class or a module."""
+    """Times the method or function that a path of attributes leads to from an object, a class or a module."""
 
     def __init__(self, name: str, owner: object, path: str) -> None:
         self.name = name
@@ -194,7 +198,7 @@ class AttributeProbe:
         self._names = path.split(".")
 
     def resolve(self) -> list[object]:
-        """Return the owner and what the path leads to, step by step; ProbeError where it leads nowhere."""
+        """Return the owner and every object on the path; ProbeError where the path leads nowhere."""
         chain = [self._owner]
         for name in self._names:
             here = chain[-1]
@@ -204,7 +208,7 @@ class AttributeProbe:
                 raise ProbeError(f"phase {self.name!r}: {_called(here)} has no {name!r}{hint}")
             chain.append(getattr(here, name))
         if not callable(chain[-1]):
-            raise ProbeError(f"phase {self.name!r}: {'.'.join(self._names)} is no function but {chain[-1]!r:.60}")
+            raise ProbeError(f"phase {self.name!r}: {'.'.join(self._names)} cannot be called: it is {chain[-1]!r:.60}")
         return chain
 
     def attach(self) -> Undo:
@@ -220,7 +224,7 @@ class AttributeProbe:
             try:
                 return put(holder, attribute, _timed_in(holder, found, Scope(self.name)))
             except _REFUSALS as error:
-                raise ProbeError(f"phase {self.name!r}: {error}; name the way to an object of it instead") from None
+                raise ProbeError(f"phase {self.name!r}: {error}; name the path to an instance instead") from None
         timed = _timed_in(holder, found, Scope(self.name))
         if is_proxy(holder):
             return put_timed(holder, attribute, timed)
@@ -235,8 +239,8 @@ class AttributeProbe:
         """Put a proxy in the place of an object that takes no attributes."""
         if len(self._names) < 2:
             raise ProbeError(
-                f"phase {self.name!r}: {_called(chain[0])} takes no attributes ({reason}), and nothing is known to "
-                "hold it: name the way to it from an object that does"
+                f"phase {self.name!r}: {_called(chain[0])} takes no attributes ({reason}): "
+                "name the path to the method from an object that holds it"
             )
         holder, place, target = chain[-3], self._names[-2], chain[-2]
         proxy = proxy_for(target, {self._names[-1]: timed})
@@ -251,7 +255,7 @@ class AttributeProbe:
 
 
 class FunctionProbe:
-    """Times a function by putting a timed one in its place wherever a module or class that is loaded has it."""
+    """Times a function by replacing it with a timed one in every loaded module and class that has it."""
 
     def __init__(self, name: str, function: object) -> None:
         self.name = name
@@ -259,16 +263,16 @@ class FunctionProbe:
         self._places: list[tuple[object, str]] = []
 
     def find(self) -> None:
-        """Look for what has it; ProbeError where nothing does."""
+        """Find the modules and classes that have it; ProbeError where none does."""
         self._places = places_of(self._function)
         if not self._places:
             raise ProbeError(
                 f"phase {self.name!r}: no module or class that is loaded has "
-                f"{getattr(self._function, '__qualname__', self._function)}: name the method that it is instead"
+                f"{getattr(self._function, '__qualname__', self._function)}: name the method instead"
             )
 
     def attach(self) -> Undo:
-        """Time it from now on; who took it into a variable or a closure of his own goes on with the plain one."""
+        """Time it from now on; code that holds it in a variable or closure of its own goes on calling the plain one."""
         if not self._places:
             self.find()
         scope = Scope(self.name)
@@ -276,20 +280,20 @@ class FunctionProbe:
 
 
 class MonitoredProbe:
-    """Times a function by what the interpreter tells of it, whoever holds it; for Python 3.12 and later."""
+    """Times a function by the interpreter's own events, wherever it is held; for Python 3.12 and later."""
 
     def __init__(self, name: str, function: FunctionType) -> None:
         self.name = name
         self._function = function
 
     def attach(self) -> Undo:
-        """Time it from now on; where the interpreter has no tool left, by another function in its place."""
+        """Time it from now on; where no tool of ``sys.monitoring`` is free, by replacing the function."""
         undo = watch(self._function.__code__, Scope(self.name))
         return FunctionProbe(self.name, self._function).attach() if undo is None else undo
 
 
 def _timed_in(holder: object, found: Any, scope: Scope) -> object:
-    """Return what times ``found`` in its place in ``holder``: in a class, something that binds as it does."""
+    """Return a timed replacement for ``found`` in ``holder``; in a class, it binds to instances as ``found`` does."""
     if isinstance(found, FunctionType | MethodType | staticmethod | classmethod):
         return decorate(cast("Callable[..., Any]", found), scope)
     if not isinstance(holder, type):
@@ -309,11 +313,11 @@ def _timed_in(holder: object, found: Any, scope: Scope) -> object:
 def replace_function(
     function: object, around: Callable[[Any], object], places: Iterable[tuple[object, str]] | None = None
 ) -> Undo:
-    """Put what ``around`` makes of a function in its place wherever a loaded module or class has it."""
+    """Replace a function by what ``around`` returns for it, in every loaded module and class that has it."""
     made: dict[int, object] = {}
 
     def instead(current: object) -> object:
-        return made.setdefault(id(current), around(current))  # one for all who have one
+        return made.setdefault(id(current), around(current))  # the same one for every holder
 
     def put_all() -> Iterator[Undo]:
         for holder, name in places_of(function) if places is None else places:
@@ -328,7 +332,7 @@ def replace_function(
 
 
 def _is_of(member: object, function: object) -> bool:
-    """Whether something is a function, or what another probe has put in its place."""
+    """Whether something is ``function``, or a replacement that another probe has put in its place."""
     while member is not function and member is not None:
         member = member._rlperf_target if is_proxy(member) else vars(member).get("__wrapped__")  # type: ignore[attr-defined]
     return member is function
@@ -352,7 +356,7 @@ def places_of(function: object) -> list[tuple[object, str]]:
 def replace_method(
     owner: object, target: object, attribute: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Undo:
-    """Put what ``around`` makes of a method in its place, by a proxy in ``owner`` where ``target`` takes none."""
+    """Replace a method by what ``around`` returns for it, or ``target`` by a proxy where it takes no attributes."""
     other = around(getattr(target, attribute))
     if is_proxy(target):
         return put_timed(target, attribute, other)

@@ -1,4 +1,4 @@
-"""What an object is made of, as far as it can be reached."""
+"""Objects and what they refer to: everything reachable, and the parts of an agent by the names it has for them."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ _NOT_LOOKED_INTO = frozenset({"env", "envs", "eval_env", "logger", "writer", "co
 
 @dataclass(frozen=True)
 class Parts:
-    """What an update is made of.
+    """The parts of an actor-critic update.
 
-    Modules with what they are (``actor``, ``critic`` or ``target_q``), the section of each optimizer by its id, buffers
-    with what holds them, and what moves target networks: functions of modules, and methods with their object, or
-    functions with the function whose variables they are in.
+    ``modules`` have their kind: ``actor``, ``critic`` or ``target_q``. ``optimizers`` maps an optimizer's id to its
+    section. ``buffers`` have the object that holds them. ``soft_updates`` are module-level functions that move target
+    networks; ``soft_methods`` are the attributes that do so, with the object, or the function, that has them.
     """
 
     modules: tuple[tuple[Any, str], ...]
@@ -149,7 +149,7 @@ def _kind(path: tuple[str, ...]) -> str | None:
 
 
 def _section(optimizer: Any, path: tuple[str, ...], kinds: Mapping[int, str]) -> str:
-    """Return what an optimizer is for: what it trains says more than its name."""
+    """Return the section of an optimizer: by the parameters that it trains, and only then by its name."""
     tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
     trained = {kinds.get(id(tensor)) for tensor in tensors}
     if len(trained) == 1 and None not in trained:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-# What a stand-in has of its own, or must not have: descriptors, and how Python makes and pickles objects.
+# Attributes that a stand-in has of its own or must not have: descriptors, and those that make and pickle objects.
 _OWN = frozenset(
     {
         *("__class__", "__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__dict__", "__slots__"),
@@ -31,8 +31,8 @@ _OF_THE_PROXY = frozenset(
 class Proxy:
     """Passes everything on to an object but the attributes that are ``timed``.
 
-    It has the object's class for ``isinstance``; a copy of it, or what is unpickled, is one of the object's. Compiled
-    code that is handed the proxy and looks for its own type is the one thing that can tell.
+    ``isinstance`` sees the object's class, and copying or pickling the proxy copies the object. Only compiled code that
+    receives the proxy and checks for its own type can see the difference.
     """
 
     __slots__ = ("__weakref__", "_rlperf_target", "_rlperf_timed")
@@ -69,7 +69,7 @@ def _itself(value: object) -> object:
 
 def _forward(name: str) -> Callable[..., Any]:
     def method(self: Proxy, *args: Any, **kwargs: Any) -> Any:
-        # An operand may be a proxy too, which compiled code would not know.
+        # An operand may be a proxy, too, and compiled code would refuse it.
         plain = [arg._rlperf_target if is_proxy(arg) else arg for arg in args]
         result = getattr(self, name)(*plain, **kwargs)
         return self if result is self._rlperf_target else result
@@ -79,7 +79,7 @@ def _forward(name: str) -> Callable[..., Any]:
 
 
 def proxy_for(target: object, timed: Mapping[str, object]) -> Proxy:
-    """Return a proxy of an object that can do what the object's class can."""
+    """Return a proxy of an object, with the special methods of the object's class."""
     special: dict[str, object] = {}
     # Python looks these up on the class, past __getattribute__.
     for name in dir(type(target)):
@@ -92,7 +92,7 @@ def proxy_for(target: object, timed: Mapping[str, object]) -> Proxy:
 
 
 def put_timed(proxy: object, attribute: str, timed: object) -> Callable[[], None]:
-    """Have one more attribute of a proxy timed, and return what has it as before."""
+    """Have one more attribute of a proxy timed, and return a function that undoes it."""
     held: dict[str, object] = proxy._rlperf_timed  # type: ignore[attr-defined]
     before = dict(held)
     held[attribute] = timed
@@ -105,5 +105,5 @@ def put_timed(proxy: object, attribute: str, timed: object) -> Callable[[], None
 
 
 def is_proxy(value: object) -> bool:
-    """Whether a value is a proxy, which says of itself that it is something else."""
+    """Whether a value is a proxy, whose ``__class__`` is that of its object."""
     return issubclass(type(value), Proxy)

@@ -1,4 +1,4 @@
-"""Phases of an actor-critic update that is one function: the whole of it, cut where PyTorch tells that a part ends."""
+"""Phases of an actor-critic update that is one function: sections, cut at PyTorch's own events."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from pytest_rlperf.timers.stack import Stack
 class Update:
     """One update as it runs: the section it is in, and those that have ended.
 
-    A section without a name is a gap: what comes next says what it was for. ``is_guess`` says that of a ``target_q``
-    only the actor has run, which alone may be for something else. ``targets`` is what target networks were as the gap
-    began. ``nodes`` are those of all sections so far, in their order, and after the first ``used`` some of an update
-    before: one that is begun again takes no memory, which else would be counted as the update's.
+    A section without a name is a gap, which the next event names. ``is_guess`` marks a ``target_q`` in which only the
+    actor has run so far: that alone may be for another section. ``targets`` are the bytes of the target networks when
+    the gap began. The first ``used`` of ``nodes`` are the sections so far, in their order. The others are kept from an
+    earlier update, so that an update that is counted allocates none.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Update:
         self.targets: bytes | None = None
 
     def begin(self, stack: Stack, targets: bytes | None) -> None:
-        """Begin within what is open."""
+        """Begin within the phase that is open."""
         self.stack, self.root, self.thread, self.used = stack, stack.node, get_ident(), 0
         self.targets = targets
         self.open(PROCESS.clock())
@@ -58,7 +58,7 @@ class Update:
         self.node.name = self.name or ""  # for a tape, which keeps every entry with its node
 
     def end(self) -> None:
-        """End the last section, and with it the update; of one that has phases still open nothing is known."""
+        """End the last section, and with it the update; a section that still has phases open does not count."""
         if self.stack.node is self.node:
             self.close(PROCESS.clock())
         else:
@@ -67,23 +67,23 @@ class Update:
 
     @property
     def has_phases(self) -> bool:
-        """Whether there were phases of somebody's since the section began."""
+        """Whether timers of the update's own code have ended within the section."""
         return any(child.count for child in self.node.children.values())
 
-    def tell(self) -> None:
-        """Put the sections into the tree, those of one name as one entry."""
+    def add_to_tree(self) -> None:
+        """Add the sections to the tree, those of one name as one entry."""
         ended = self.nodes[: self.used]
         for name in dict.fromkeys(node.name for node in ended):
             nodes = [node for node in ended if node.name == name]
             section = self.root
-            if name:  # else phases of somebody's in a gap, which are the update's own
+            if name:  # else a gap, and the phases within belong to the update itself
                 section = self.root.child(name)
                 section.close(sum(node.total_ns for node in nodes))
             for node in nodes:
                 section.add(Timing(section.name, 0, 0, children=node.timings({})), is_parallel=False)
 
     def clear(self) -> None:
-        """Forget what was seen."""
+        """Forget all sections."""
         for node in self.nodes:
             node.clear_all()
 
@@ -96,12 +96,12 @@ class UpdateSections:
     """Cuts an update into ``sample``, ``target_q``, ``critic``, ``actor``, ``alpha`` and ``polyak``.
 
     Sampling lasts until the first module runs. A module that runs without gradients, or is a target, begins
-    ``target_q``, which lasts until a module runs with gradients or a backward pass begins; the actor with gradients
-    begins ``actor``; a critic with gradients begins ``critic``, unless it judges the actor's actions. Clearing the
-    temperature's gradient begins ``alpha``. The step of an optimizer ends its section, and says what it was; what comes
-    between that and the next event belongs to what the next event is of. After the last one it is ``polyak`` where it
-    has moved target networks, and else nothing's: what has no phase is no more than a tail. Backward passes, optimizer
-    steps and modules' forward passes are phases within.
+    ``target_q``, which lasts until a module runs with gradients or a backward pass begins. The actor with gradients
+    begins ``actor``; a critic with gradients begins ``critic``, unless it evaluates the actor's actions. Clearing the
+    temperature's gradient begins ``alpha``. The step of an optimizer ends its section and names it. The time from there
+    to the next event belongs to the section of that event. After the last step it is ``polyak`` where target networks
+    have moved, and no section's otherwise. Backward passes, optimizer steps and modules' forward passes are phases
+    within.
     """
 
     def __init__(self, agent: object, target_updates: Iterable[FunctionType] = ()) -> None:
@@ -118,7 +118,7 @@ class UpdateSections:
         return bool(self._parts.optimizers)
 
     def around(self, call: Callable[[], object]) -> Callable[[], object]:
-        """Return ``call``, one update, with its sections told while something records."""
+        """Return ``call``, one update, which is cut into sections while something records."""
 
         def run() -> object:
             stack = PROCESS.current()
@@ -142,7 +142,7 @@ class UpdateSections:
         return run
 
     def attach(self) -> Undo:
-        """Watch from now on; undoing it puts what was seen into the tree."""
+        """Watch from now on; undoing it adds the sections to the tree."""
         return together(self._watch())
 
     def _watch(self) -> Iterator[Undo]:
@@ -169,7 +169,7 @@ class UpdateSections:
     # ------------------------------------------------------------------ events
 
     def _here(self) -> Update | None:
-        """Return the update that an event is of: one of this thread that is within no phase of somebody's."""
+        """Return the update that an event belongs to: one of this thread, with no phase open within its section."""
         update = self._update
         if update is None or update.thread != get_ident() or update.stack.node is not update.node:
             return None
@@ -215,7 +215,7 @@ class UpdateSections:
         @wraps(zero_grad)
         def announced(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             update = self._here()
-            # Gradients of others may be cleared anywhere; that of the temperature comes when its loss is known.
+            # Other gradients may be cleared anywhere; that of the temperature is cleared once its loss is computed.
             if update is not None and self._parts.optimizers.get(id(optimizer)) == "alpha":
                 if update.is_guess:
                     update.name, update.is_guess = "alpha", False
@@ -249,7 +249,7 @@ class UpdateSections:
         """Return a function that is a section by itself; sampling goes on until something else begins."""
 
         @wraps(function)
-        def told(*args: Any, **kwargs: Any) -> Any:
+        def cutting(*args: Any, **kwargs: Any) -> Any:
             update = self._here()
             if update is None:
                 return function(*args, **kwargs)
@@ -260,21 +260,21 @@ class UpdateSections:
                 if section == _POLYAK and update is self._here():
                     self._cut(update)
 
-        return told
+        return cutting
 
     # ------------------------------------------------------------------ target networks
 
     def _first_target(self) -> memoryview | None:
-        """Return the bytes of a tensor that moves when target networks do: a network's last, mostly its output's bias.
+        """Return the memory of a tensor that moves when target networks do: a target network's last parameter.
 
-        They are read as the host's memory: an operation of PyTorch's would be one more, and take memory of its own.
+        It is read as host memory, because an operation of PyTorch would be counted, and allocate memory.
         """
         for module, kind in self._parts.modules:
             last = list(module.parameters())[-1:]
             if kind == "target_q" and last and last[0].device.type == "cpu" and last[0].is_contiguous():
                 import torch
 
-                with suppress(RuntimeError, TypeError):  # a tensor of somebody's class may have no memory of its own
+                with suppress(RuntimeError, TypeError):  # a tensor of a subclass may have no memory of its own
                     return memoryview(last[0].detach().reshape(-1).view(torch.uint8).numpy())
         return None
 
@@ -282,7 +282,7 @@ class UpdateSections:
         return None if self._target is None else self._target.tobytes()
 
     def _end_polyak(self, update: Update) -> None:
-        """End a gap in which target networks have moved, unless within a phase of somebody's."""
+        """End a gap in which target networks have moved, unless timers of the update's own code ran in it."""
         if update.name is None and not update.has_phases and update.targets != self._targets():
             update.name = _POLYAK
             self._cut(update)
@@ -308,11 +308,11 @@ class UpdateSections:
         update.targets = self._targets()
 
     def settle(self, *, keep: bool = False) -> None:
-        """Put the sections of all updates into the tree; with ``keep`` the next ones take no memory of their own."""
+        """Add the sections of all updates to the tree; with ``keep`` the next updates use their nodes again."""
         self._depth = 0
         done, self._done = self._updates[: self._done], 0
         for update in done:
-            update.tell()
+            update.add_to_tree()
             update.clear()
         if not keep:
             self._updates = []
@@ -324,14 +324,14 @@ class UpdateSections:
 
 
 def settle(probes: Iterable[object]) -> None:
-    """Put what update sections among ``probes`` have seen so far into the tree, for who reads it before they go."""
+    """Add the sections of the updates so far to the tree, which is read before ``probes`` are removed."""
     for probe in probes:
         if isinstance(probe, UpdateSections):
             probe.settle(keep=True)
 
 
 def unsettled(probes: Iterable[object]) -> Iterator[Node]:
-    """Yield the sections that are not yet in the tree; each has its name, and the path that it will be in around it."""
+    """Yield the sections that are not yet in the tree; each has its name and its later parent."""
     for probe in probes:
         if isinstance(probe, UpdateSections):
             yield from probe.nodes()

@@ -1,4 +1,4 @@
-"""Phases that PyTorch tells of: optimizer steps, backward, modules' forward, and ranges put in for its profiler."""
+"""Phases from PyTorch's own events: optimizer steps, backward and forward passes, and ranges for its profiler."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def before_steps(hook: Callable[[Any], None]) -> Undo:
 
 
 def after_steps(hook: Callable[[Any], None]) -> Undo:
-    """Have ``hook`` called with the optimizer after every step of any; PyTorch does not tell of one that failed."""
+    """Have ``hook`` called with the optimizer after every step of any; PyTorch has no hook for a step that failed."""
     from torch.optim import optimizer
 
     undo: Undo = optimizer.register_optimizer_step_post_hook(_outermost(hook)).remove
@@ -43,11 +43,11 @@ def _outermost(hook: Callable[[Any], None]) -> Callable[..., None]:
 
     wrapper = _code_within(Optimizer.profile_hook_step, "wrapper")
 
-    def told(optimizer: Any, *_: object) -> None:
+    def of_outermost(optimizer: Any, *_: object) -> None:
         if _steps_open(optimizer, wrapper) <= 1:
             hook(optimizer)
 
-    return told
+    return of_outermost
 
 
 def _steps_open(optimizer: object, wrapper: CodeType | None) -> int:
@@ -64,7 +64,7 @@ def _steps_open(optimizer: object, wrapper: CodeType | None) -> int:
 
 
 def _code_within(function: Callable[..., Any], name: str) -> CodeType | None:
-    """Return the code of a function that another one makes, None where PyTorch has it otherwise."""
+    """Return the code of a function defined within another, None where PyTorch has no such function."""
     constants = function.__code__.co_consts
     return next((const for const in constants if isinstance(const, CodeType) and const.co_name == name), None)
 
@@ -96,7 +96,7 @@ class Backward:
         self._before = before
 
     def attach(self) -> Undo:
-        """Time them from now on; who took such a function out of ``torch.autograd`` goes on with the plain one."""
+        """Time them from now on; code that imported such a function by name goes on calling the plain one."""
         import torch
 
         # Tensor.backward looks torch.autograd.backward up when it is called.
@@ -110,11 +110,11 @@ class Backward:
             return timed
 
         @wraps(function)
-        def told(*args: Any, **kwargs: Any) -> Any:
+        def announced(*args: Any, **kwargs: Any) -> Any:
             before()
             return timed(*args, **kwargs)
 
-        return told
+        return announced
 
 
 class Forward:
@@ -124,7 +124,7 @@ class Forward:
         self._modules = modules
 
     def attach(self) -> Undo:
-        """Time them from now on, by the modules' own hooks; also a pass that fails ends its phase."""
+        """Time them from now on, by the modules' own hooks; a pass that fails ends its phase, too."""
         return together(self._hooks())
 
     def _hooks(self) -> Iterator[Undo]:
@@ -172,9 +172,9 @@ class Ranges:
 
 
 def follow(owner: Any, push: str, pop: str) -> Iterator[Undo]:
-    """Yield what undoes it: a phase lasts from each call of ``push``, whose last argument is its name, to its ``pop``.
+    """Make a phase of the time from each ``push``, whose last argument is the phase's name, to its ``pop``.
 
-    One that fails is none. What is open is of its own thread.
+    Yields functions that undo it. A ``push`` that raises begins no phase. Every thread has its own open phases.
     """
     original_push, original_pop = getattr(owner, push), getattr(owner, pop)
     local = threading.local()
@@ -199,12 +199,12 @@ def follow(owner: Any, push: str, pop: str) -> Iterator[Undo]:
 
 
 def phase_name(name: object) -> str:
-    """Return the name of a phase for what somebody else calls a range: paths are joined by slashes."""
+    """Return the name of a phase for another library's name of a range, without slashes, which join paths."""
     return str(name).replace("/", "|") or "(unnamed)"
 
 
 def quieten_torchrl() -> None:
-    """Have TorchRL make no ranges but while they are attached: armed, they cost what they cost."""
+    """Have TorchRL make ranges only while they are attached: each takes time."""
     torchrl = sys.modules.get("torchrl._utils")
     if torchrl is not None and getattr(torchrl, "_PROFILING_ENABLED", False):
         torchrl.set_profiling_enabled(False)
