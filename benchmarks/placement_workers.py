@@ -12,6 +12,7 @@ import random
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import repeat
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.measure.placement import place, usable_cpus
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Tally, Warm, Workload
-from pytest_rlperf.workers.process import Conversation
 
 CPUS = usable_cpus()
 PADDING_MOST = 4096  # bytes of environment, so that stacks begin at different addresses
@@ -146,7 +146,7 @@ class Stage:
             child.cpu_affinity(list(cpus))
 
 
-def work(connection: Conversation, seed: int) -> None:
+def work(connection: Connection[Any, Any], seed: int) -> None:
     """Do what the other end of ``connection`` says, until there is none."""
     stage = Stage(seed)
     with contextlib.suppress(EOFError, BrokenPipeError):

@@ -863,7 +863,7 @@ def test_other_interpreter_needs_the_same_protocol(tree: Path, tmp_path: Path, m
     """Another version of the plugin is told apart by what its workers say."""
     monkeypatch.delenv("PYTHONPATH", raising=False)  # which stands before what an interpreter has installed
     venv.create(tmp_path / "old", symlinks=True)
-    files = dict.fromkeys(["pytest.py", "pytest_rlperf/__init__.py", "pytest_rlperf/workers/worker.py"], "")
+    files = dict.fromkeys(["pytest.py", "pytest_rlperf/__init__.py", "pytest_rlperf/workers/session.py"], "")
     files |= {"pytest_rlperf/model/__init__.py": "", "pytest_rlperf/model/sides.py": "PROTOCOL = 0"}
     write(site_packages(tmp_path / "old"), files)
     with pytest.raises(SideError, match=rf"another version of pytest-rlperf \(protocol 0, here {PROTOCOL}\)"):

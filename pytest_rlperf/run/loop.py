@@ -14,7 +14,7 @@ import pytest
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.live import PairLimits
-from pytest_rlperf.model import Progress, Project, Side, Sides
+from pytest_rlperf.model import Progress, Project, Sides
 from pytest_rlperf.options import Config
 from pytest_rlperf.run import diagnostics
 from pytest_rlperf.run.forwarding import ReportForwarder
@@ -24,8 +24,8 @@ from pytest_rlperf.run.selfcheck import SelfcheckOfTest
 from pytest_rlperf.run.stored_counts import tree_top
 from pytest_rlperf.sides.prepare import prepare_sides
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.pool import BaseSide, BaseSides, WorkerGroup, WorkerPool
-from pytest_rlperf.workers.process import Launch, LeftEarlyError, WorkerLostError, WorkerProcess
+from pytest_rlperf.workers.pool import BaseSide, BaseSides, WorkerGroup, WorkerPool, WorkerPools
+from pytest_rlperf.workers.process import LeftEarlyError, WorkerLostError, WorkerProcess
 
 _PATIENCE_LEAST_S = 10.0
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
@@ -52,35 +52,30 @@ class TestLoop:
         # It takes a second, and is shown in these places only.
         settings = ledger.settings
         self._explains = config.get_verbosity() > 0 or settings.json is not None or settings.html is not None
-        self.relay = ReportForwarder(config, progress.clear)
+        self._reports = ReportForwarder(config, progress.clear)
 
     def run(self, session: pytest.Session) -> None:
         """Run the session's tests, all of which are measured."""
         project = make_project(session, self._path, self._ledger.settings)
-        own = project.side("working tree", sys.executable, project.path, ())
-        sides = self._sides_asked_for(project)
-        heads = self._pool(self._launch("worker", own if sides is None else sides.head, sides, project))
-        base_sides = BaseSides(
-            project,
-            heads,
-            own if sides is None else sides.head,
-            lambda name, side, of: self._launch(name, side, of, project),
-            self._pool,
-        )
+        today = project.side("working tree", sys.executable, project.path, ())
+        sides = self._prepare_sides(project)
+        head = today if sides is None else sides.head
+        pools = self._worker_pools(project)
+        heads = pools.add("worker", head, sides, reports=True)
         try:
             if self._ledger.settings.selfcheck:
-                twins = base_sides.pool(self._launch("twin worker", own, None, project))
+                twins = pools.add("twin worker", today)
                 self._run_items(session, partial(self._check_self, heads, twins))
             else:
-                against = None if sides is None else self._meet(base_sides, sides, session)
+                base_sides = BaseSides(project, pools, heads, head)
+                against = None if sides is None else self._base_side(base_sides, sides, session)
                 self._run_items(session, partial(self._compare, heads, base_sides, against))
         finally:
             self._progress.clear()
-            heads.close()
-            base_sides.close()
+            pools.close()
 
-    def _sides_asked_for(self, project: Project) -> Sides | None:
-        """Prepare what --rlperf-against names; what cannot be had is a UsageError."""
+    def _prepare_sides(self, project: Project) -> Sides | None:
+        """Return the sides of --rlperf-against; UsageError where its code cannot be had."""
         spec = self._ledger.settings.against
         if spec is None:
             return None
@@ -94,9 +89,9 @@ class TestLoop:
         self._notes += sides.notes
         return sides
 
-    def _meet(self, base_sides: BaseSides, sides: Sides, session: pytest.Session) -> BaseSide:
-        """Start what was asked to be compared with; where none of the tests runs there, that is a UsageError."""
-        base_side = base_sides.meet(sides)
+    def _base_side(self, base_sides: BaseSides, sides: Sides, session: pytest.Session) -> BaseSide:
+        """Start the base side of --rlperf-against; UsageError where none of the tests can be collected there."""
+        base_side = base_sides.add(sides)
         if not base_side.is_same_code:
             self._progress.begin(sides.base.label)
             self._progress.show("starting workers")
@@ -113,7 +108,7 @@ class TestLoop:
         limit_s = share_s(self._ledger.settings, len(session.items))
         for item, following in zip(session.items, [*session.items[1:], None], strict=True):
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-            self.relay.begin(item)
+            self._reports.begin(item)
             settings = self._ledger.settings.for_test(item)
             group = WorkerGroup(
                 result_key(item),
@@ -123,7 +118,7 @@ class TestLoop:
             settings = replace(settings, max_time_s=min(settings.max_time_s, limit_s))
             self._progress.begin(item.name)
             self._examine(group, partial(examine, group, settings))
-            self.relay.finish(properties_of(self._ledger.outcomes.get(group.key)))
+            self._reports.finish(properties_of(self._ledger.outcomes.get(group.key)))
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
@@ -184,31 +179,23 @@ class TestLoop:
         group.release()
         reporter = group.reporter or culprit
         if reporter is None or not reporter.alive:
-            self.relay.fabricate(text)
+            self._reports.fabricate(text)
         elif reporter.running:
             try:
                 reporter.conclude(m.Conclude(None, m.Failure(text, regression=False)))
             except WorkerLostError as lost:
-                self.relay.fabricate(f"{text}\n{lost}")
+                self._reports.fabricate(f"{text}\n{lost}")
         elif missing:
-            self.relay.fabricate(text)
+            self._reports.fabricate(text)
         # Otherwise the reporter has left by itself, and reported why.
 
-    def _pool(self, launch: Launch) -> WorkerPool:
-        return WorkerPool(launch, self.relay.forward)
-
-    def _launch(self, name: str, side: Side, sides: Sides | None, project: Project) -> Launch:
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        homes = side.homes if sides is None else (*sides.base.homes, *sides.head.homes)
-        return Launch(
-            name=name,
-            side=side,
-            reports=name == "worker",
-            markup=bool(reporter is not None and reporter.hasmarkup),
+    def _worker_pools(self, project: Project) -> WorkerPools:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        return WorkerPools(
+            tree_top(project.rootdir),
+            self._reports.forward,
+            markup=bool(terminal is not None and terminal.hasmarkup),
             share_terminal=self._config.option.capture in ("no", "tee-sys"),
-            watched=tuple(str(home) for home in dict.fromkeys((*homes, tree_top(project.rootdir)))),
-            packages=() if sides is None else sides.packages,
-            foreign=() if sides is None else _foreign(side, sides),
         )
 
 
@@ -242,12 +229,6 @@ def _no_coverage(config: pytest.Config, settings: Config) -> list[str]:
 def share_s(settings: Config, tests: int) -> float:
     """Return the seconds of the run's budget that fall to each of ``tests`` tests; infinite without a budget."""
     return math.inf if settings.budget_s is None or not tests else settings.budget_s / tests
-
-
-def _foreign(side: Side, sides: Sides) -> tuple[str, ...]:
-    """Return the homes of the other side that are not this one's too."""
-    other = sides.head if side is sides.base else sides.base
-    return tuple(str(home) for home in other.homes if home not in side.homes)
 
 
 def _departure(early: LeftEarlyError) -> str:

@@ -1,10 +1,10 @@
-"""What coordinator and worker say to each other: tagged msgpack records over one connection, never pickle.
+"""The messages between a run and its workers: tagged msgpack records over one connection, never pickle.
 
-One test goes: ``Run`` → reports of its setup → ``Called`` (a fixture was called with a component) → ``Check`` →
-``Checked`` → perhaps ``Count`` → ``Counted`` → ``WarmUp`` → ``Warmed`` → any number of ``Take`` → ``Taken``, before
+The messages of one test: ``Run`` → reports of its setup → ``Called`` (the test called an rlperf fixture) → ``Check``
+→ ``Checked`` → perhaps ``Count`` → ``Counted`` → ``WarmUp`` → ``Warmed`` → any number of ``Take`` → ``Taken``, before
 them perhaps ``Place`` → ``Placed`` and ``Slow`` → ``Slowed`` → perhaps ``Explain`` → ``Explained`` and ``Trace`` →
 ``Traced`` → ``Conclude`` or ``Unwind`` → the remaining reports → ``Done``. At any point ``Done`` may come instead: the
-test skipped, failed or never called.
+test skipped, failed or never called its fixture.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENVIRONMENT_KEY = "PYTEST_RLPERF_WORKER"
 
 
 class UnreadableError(Exception):
-    """What was sent is no message of this protocol."""
+    """The bytes received are no message of this protocol."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -29,10 +29,10 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What a worker is told through its environment, before it can be told anything else.
+    """The settings that a worker reads from its environment, before its connection is open.
 
-    One worker of a run ``reports``: it is the one the user sees. Files below ``watched`` and of ``packages`` are told
-    about once they are loaded, and who imported those below ``foreign``, which should not be. A worker of another
+    One worker of a run ``reports``: it is the one the user sees. A worker lists the loaded files below ``watched`` and
+    of ``packages``, and the modules that imported any below ``foreign``, where none should be. A worker of another
     protocol must be able to read this, so fields are only added.
     """
 
@@ -49,18 +49,18 @@ class Start(msgspec.Struct, frozen=True):
     foreign: list[str]
 
 
-# ------------------------------------------------------------------ worker → coordinator
+# ------------------------------------------------------------------ worker → run
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """The files of the code under test by module, and by module who imported those that are another side's."""
+    """The loaded files of the code under test, and the importers of the other side's files, both by module."""
 
     files: dict[str, str] = {}
     importers: dict[str, str] = {}
 
 
 class Ready(Message, frozen=True):
-    """The worker has collected tests by these keys, and loaded this of the code under test."""
+    """The worker has collected tests with these keys; ``loaded`` is the code under test that this loaded."""
 
     protocol: int
     keys: list[str] = []
@@ -95,10 +95,9 @@ class Called(Message, frozen=True):
 
 
 class Checked(Message, frozen=True):
-    """The component ran once and is right: how long that took, check included, and how many items it processed.
+    """The component ran once and is correct, in ``first_call_s`` with the check, and processed ``items``.
 
-    ``loaded`` is what there is of the code under test, now that it has run; what ``children`` processes have loaded is
-    not part of it.
+    ``loaded`` is the code under test that is loaded by now, except for files that only ``children`` processes loaded.
     """
 
     first_call_s: float
@@ -108,7 +107,7 @@ class Checked(Message, frozen=True):
 
 
 class Counted(Message, frozen=True):
-    """What calls of the workload did."""
+    """The counts of the workload's calls."""
 
     tally: Tally
 
@@ -120,20 +119,20 @@ class Warmed(Message, frozen=True):
 
 
 class Surveyed(Message, frozen=True):
-    """What there is of the code under test by now, functions of files that no module is of included."""
+    """The code under test that is loaded by now, with files that are no module's but whose functions were run."""
 
     loaded: Loaded
     children: bool
 
 
 class Slowed(Message, frozen=True):
-    """The workload does ``steps`` of extra work a round from now on."""
+    """Each round does ``steps`` of extra work from now on."""
 
     steps: int
 
 
 class Placed(Message, frozen=True):
-    """The worker's threads are where they were told to be."""
+    """The worker's threads are on the CPUs of the order."""
 
 
 class Taken(Message, frozen=True):
@@ -143,14 +142,14 @@ class Taken(Message, frozen=True):
 
 
 class Explained(Message, frozen=True):
-    """Where a call's time goes; where that is not known, ``notes`` say why."""
+    """Where a call's time goes; ``notes`` give the reason where that is unknown."""
 
     shares: tuple[Share, ...]
     notes: tuple[str, ...]
 
 
 class Traced(Message, frozen=True):
-    """When what was open in one call; ``notes`` say what the spans lack."""
+    """The spans of one call; ``notes`` name what is missing among them."""
 
     spans: tuple[Span, ...]
     notes: tuple[str, ...]
@@ -159,7 +158,7 @@ class Traced(Message, frozen=True):
 class Done(Message, frozen=True):
     """The test is over in this worker. ``modules`` are the top-level modules loaded by then.
 
-    ``name_missing`` says that it was for want of a name: a module, an attribute, or the test itself.
+    ``name_missing``: the test ended because a name does not exist: a module, an attribute, or the test itself.
     """
 
     outcome: str
@@ -168,7 +167,7 @@ class Done(Message, frozen=True):
     name_missing: bool
 
 
-# ------------------------------------------------------------------ coordinator → worker
+# ------------------------------------------------------------------ run → worker
 
 
 class Run(Message, frozen=True):
@@ -185,7 +184,7 @@ class Check(Message, frozen=True):
 
 
 class Count(Message, frozen=True):
-    """Count what ``repetitions`` calls do, if that takes no longer than about ``limit_s``."""
+    """Count ``repetitions`` calls, if that takes no longer than about ``limit_s``."""
 
     repetitions: int
     limit_s: float
@@ -194,7 +193,7 @@ class Count(Message, frozen=True):
 class WarmUp(Message, frozen=True):
     """Warm up for at most ``limit_s``; size the slices, or take the given shape; ``long`` as the baseline has it.
 
-    Without ``kernels`` no slice of a reference kernel will be asked for.
+    Without ``kernels`` no slice of a reference kernel follows.
     """
 
     shape: Shape | None
@@ -204,7 +203,7 @@ class WarmUp(Message, frozen=True):
 
 
 class Survey(Message, frozen=True):
-    """Say what has been loaded by now."""
+    """List the code under test that is loaded by now."""
 
 
 class Slow(Message, frozen=True):
@@ -227,15 +226,15 @@ class Take(Message, frozen=True):
 
 
 class Explain(Message, frozen=True):
-    """Look where a call's time goes, after all that is timed."""
+    """Find where a call's time goes, once all timed slices are taken."""
 
 
 class Trace(Message, frozen=True):
-    """Record one call, after all that is timed."""
+    """Trace one call, once all timed slices are taken."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a measured call must fail: a regression, or a measurement that broke."""
+    """The reason for a measured call to fail: a regression, or a measurement that broke."""
 
     message: str
     regression: bool
@@ -272,22 +271,22 @@ FromWorker: TypeAlias = (
     | Traced
     | Done
 )
-FromCoordinator: TypeAlias = (
+ToWorker: TypeAlias = (
     Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Explain | Trace | Conclude | Unwind | Quit
 )
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=str)
 _from_worker = msgspec.msgpack.Decoder(FromWorker)
-_from_coordinator = msgspec.msgpack.Decoder(FromCoordinator)
+_to_worker = msgspec.msgpack.Decoder(ToWorker)
 
 
-def send(connection: Connection[Any, Any], message: FromWorker | FromCoordinator) -> None:
-    """Send one message; what a report holds beside plain data crosses as its text."""
+def send(connection: Connection[Any, Any], message: FromWorker | ToWorker) -> None:
+    """Send one message; data in a report that msgpack cannot encode is sent as its text."""
     connection.send_bytes(_encoder.encode(message))
 
 
 def receive_from_worker(connection: Connection[Any, Any]) -> FromWorker:
-    """Wait for a worker's next message; EOFError when it is gone, UnreadableError when it sent something else."""
+    """Wait for a worker's next message; EOFError when it is gone, UnreadableError when it sent other bytes."""
     try:
         message: FromWorker = _from_worker.decode(connection.recv_bytes())
     except msgspec.ValidationError as error:
@@ -295,9 +294,9 @@ def receive_from_worker(connection: Connection[Any, Any]) -> FromWorker:
     return message
 
 
-def receive_from_coordinator(connection: Connection[Any, Any]) -> FromCoordinator:
-    """Wait for the coordinator's next message; EOFError when it is gone."""
-    message: FromCoordinator = _from_coordinator.decode(connection.recv_bytes())
+def receive_order(connection: Connection[Any, Any]) -> ToWorker:
+    """Wait for the run's next message; EOFError when the run is gone."""
+    message: ToWorker = _to_worker.decode(connection.recv_bytes())
     return message
 
 

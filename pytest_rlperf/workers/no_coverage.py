@@ -1,6 +1,6 @@
 """A plugin for workers of another interpreter: takes pytest-cov's options where pytest-cov is not installed.
 
-They are the run's, typed or of its settings. Workers leave coverage alone, so nothing is missed there.
+The options come from the run's command line or settings. Workers do not measure coverage, so nothing is lost there.
 """
 
 from __future__ import annotations

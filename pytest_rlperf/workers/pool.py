@@ -1,4 +1,4 @@
-"""The workers of a session."""
+"""The workers of a run: in pools, as the group that has one test open, and on a base side."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from pytest_rlperf.model import Project, Side, Sides
 from pytest_rlperf.sides.prepare import commit_sides
 from pytest_rlperf.sides.verify import check_loaded
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.process import Launch, WorkerLostError, WorkerProcess
+from pytest_rlperf.workers.process import Forward, StartSettings, WorkerLostError, WorkerProcess
 
 QUIT_LIMIT_S = 10.0
 WAITING_MOST = 5  # kept from test to test; more are ended with the test that needed them, as each takes its memory
 
 
 class WorkerPool:
-    """The workers of a session, kept alive from test to test; a lost one is replaced when it is next needed."""
+    """Workers of one side, kept alive from test to test; a lost one is replaced when it is next needed."""
 
-    def __init__(self, launch: Launch, relay: Callable[[m.Reported | m.Warned], None]) -> None:
-        self._launch = launch
-        self._relay = relay
+    def __init__(self, settings: StartSettings, forward: Forward) -> None:
+        self._settings = settings
+        self._forward = forward
         self._scratch = Path(tempfile.mkdtemp(prefix="rlperf-"))
-        self._births = itertools.count()
+        self._starts = itertools.count()
         self._workers: dict[int, WorkerProcess] = {}
 
     def start(self, count: int) -> None:
-        """Start what is missing of ``count`` workers, all at once, and do not wait for them."""
+        """Start those of ``count`` workers that are missing, all at once, and do not wait for them."""
         for number in range(count):
             if not self._is_usable(number):
-                scratch = self._scratch / f"worker{number}-{next(self._births)}"
-                self._workers[number] = WorkerProcess(number, self._launch, scratch, self._relay)
+                scratch = self._scratch / f"worker{number}-{next(self._starts)}"
+                self._workers[number] = WorkerProcess(number, self._settings, scratch, self._forward)
 
     def ensure(self, count: int) -> list[WorkerProcess]:
         """Return ``count`` workers that have collected, starting those that are missing."""
@@ -62,7 +62,7 @@ class WorkerPool:
         self._end([self._workers.pop(number) for number in list(self._workers) if number >= WAITING_MOST])
 
     def close(self) -> None:
-        """End every worker, letting fixtures tear down, and remove what they wrote."""
+        """End every worker, letting fixtures tear down, and remove their files."""
         self._end(list(self._workers.values()))
         self._workers.clear()
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -77,7 +77,7 @@ class WorkerPool:
 
 
 class WorkerGroup:
-    """The workers engaged with one test, of whichever side; the first one engaged reports it.
+    """The workers that have one test open, of whichever side; the first one reports it.
 
     Each worker may take ``patience_s`` for any answer once its test has called an rlperf fixture.
     """
@@ -95,13 +95,13 @@ class WorkerGroup:
 
     @property
     def called(self) -> m.Called:
-        """What the reporter's test called its fixture with."""
+        """The component that the reporter's test gave its fixture."""
         assert self.reporter is not None
         assert self.reporter.called is not None
         return self.reporter.called
 
     def engage(self, *wanted: tuple[WorkerPool, int]) -> list[list[WorkerProcess]]:
-        """Return the first so many workers of each pool, with the test at its call; what is missing starts at once."""
+        """Return the first ``count`` workers of each pool, with the test at its call; start those that are missing."""
         for pool, count in wanted:
             pool.start(count)
         groups = [pool.ensure(count) for pool, count in wanted]
@@ -123,22 +123,60 @@ class WorkerGroup:
         return reporter.conclude(order)
 
     def release(self) -> None:
-        """Let every worker but the reporter leave the test, if it still can; the others may be engaged anew."""
+        """Let every worker but the reporter leave the test, if it still can; they may be engaged again."""
         others, self.workers = self.workers[1:], self.workers[:1]
         for worker in others:
             try:
                 if worker.alive:
                     worker.unwind()
             except WorkerLostError:
-                continue  # one reason is enough; the pool replaces it
+                continue  # the test has its error already; the pool replaces the worker
 
 
-MakePool = Callable[[Launch], WorkerPool]
-MakeLaunch = Callable[[str, Side, Sides | None], Launch]
+class WorkerPools:
+    """All pools of a run; ``markup`` and ``share_terminal`` are the terminal's, ``top`` is the top of today's tree."""
+
+    def __init__(self, top: Path, forward: Forward, *, markup: bool, share_terminal: bool) -> None:
+        self._top = top
+        self._forward = forward
+        self._markup = markup
+        self._share_terminal = share_terminal
+        self._pools: list[WorkerPool] = []
+
+    def add(self, name: str, side: Side, sides: Sides | None = None, *, reports: bool = False) -> WorkerPool:
+        """Return a new pool of workers of ``side``, one of ``sides`` where two are compared; they are called ``name``.
+
+        The user sees the tests of the first worker of a pool that ``reports``.
+        """
+        homes = side.homes if sides is None else (*sides.base.homes, *sides.head.homes)
+        settings = StartSettings(
+            name=name,
+            side=side,
+            reports=reports,
+            markup=self._markup,
+            share_terminal=self._share_terminal,
+            watched=tuple(str(home) for home in dict.fromkeys((*homes, self._top))),
+            packages=() if sides is None else sides.packages,
+            foreign=() if sides is None else _homes_of_other(side, sides),
+        )
+        pool = WorkerPool(settings, self._forward)
+        self._pools.append(pool)
+        return pool
+
+    def close(self) -> None:
+        """End every worker of every pool."""
+        for pool in self._pools:
+            pool.close()
+
+
+def _homes_of_other(side: Side, sides: Sides) -> tuple[str, ...]:
+    """Return the homes of the other side that are not this one's too."""
+    other = sides.head if side is sides.base else sides.base
+    return tuple(str(home) for home in other.homes if home not in side.homes)
 
 
 class BaseSide:
-    """A base side, and the pools that a pair's workers come from."""
+    """A base side, and the pools that the workers of a pair come from."""
 
     def __init__(self, sides: Sides, base: WorkerPool, head: WorkerPool) -> None:
         self.sides = sides
@@ -155,7 +193,7 @@ class BaseSide:
         return worker in self.base
 
     def check_collected(self, keys: Collection[str]) -> None:
-        """Raise SideError, with base's own words, where base's first worker has collected none of ``keys``."""
+        """Raise SideError, with base's own message, where base's first worker has collected none of ``keys``."""
         (first,) = self.base.ensure(1)
         if first.keys.isdisjoint(keys):
             raise SideError(
@@ -164,12 +202,9 @@ class BaseSide:
             )
 
     def may_differ(self, base: WorkerProcess, head: WorkerProcess) -> bool:
-        """Verify what a pair has loaded so far; return whether it may differ.
-
-        SideError where a side has loaded the other's.
-        """
+        """Whether the files that a pair has loaded so far may differ; SideError where one is the other side's."""
         differs = check_loaded(self.sides, base.loaded, head.loaded, base.importers | head.importers)
-        return differs or base.has_children or head.has_children  # whose files nobody sees
+        return differs or base.has_children or head.has_children  # files of child processes are unknown
 
     def trim(self) -> None:
         """End the pairs that only one test needed."""
@@ -178,31 +213,29 @@ class BaseSide:
 
 
 class BaseSides:
-    """The base sides of a run, by the commit that a baseline names."""
+    """The base sides of a run, by the commit of a baseline; ``head`` is the side that ``heads`` run."""
 
-    def __init__(self, project: Project, heads: WorkerPool, own: Side, launch: MakeLaunch, make_pool: MakePool) -> None:
+    def __init__(self, project: Project, pools: WorkerPools, heads: WorkerPool, head: Side) -> None:
         self._project = project
+        self._pools = pools
         self._heads = heads
-        self._own = own
-        self._launch = launch
-        self._make_pool = make_pool
+        self._head = head
         self._known: dict[str, BaseSide | SideError] = {}
-        self._pools: list[WorkerPool] = []
         self._bases: list[WorkerPool] = []
 
-    def meet(self, sides: Sides) -> BaseSide:
-        """Return the base side that ``sides`` describe."""
-        base = self.pool(self._launch("base worker", sides.base, sides))
+    def add(self, sides: Sides) -> BaseSide:
+        """Return the base side of ``sides``, with pools for both of them."""
+        base = self._pools.add("base worker", sides.base, sides)
         self._bases.append(base)
-        alike = _starts(sides.head) == _starts(self._own)
-        head = self._heads if alike else self.pool(self._launch("head worker", sides.head, sides))
+        starts_alike = _start_of(sides.head) == _start_of(self._head)
+        head = self._heads if starts_alike else self._pools.add("head worker", sides.head, sides)
         return BaseSide(sides, base, head)
 
     def of_commit(self, sha: str, progress: Callable[[str], None]) -> BaseSide:
-        """Return the base side that is the code of ``sha``; SideError where it cannot be had, every time."""
+        """Return the base side with the code of ``sha``; SideError, every time, where it cannot be had."""
         if sha not in self._known:
             try:
-                self._known[sha] = self.meet(commit_sides(sha, self._project, progress))
+                self._known[sha] = self.add(commit_sides(sha, self._project, progress))
             except SideError as error:
                 self._known[sha] = error
         found = self._known[sha]
@@ -215,23 +248,12 @@ class BaseSides:
         return any(worker in base for base in self._bases)
 
     def give_up(self, base_side: BaseSide, error: SideError) -> None:
-        """Remember that ``base_side`` cannot be compared with after all."""
+        """Answer with ``error`` from now on where ``base_side`` would be asked for."""
         for sha, known in self._known.items():
             if known is base_side:
                 self._known[sha] = error
 
-    def close(self) -> None:
-        """End every worker but those of the run's own pool."""
-        for pool in self._pools:
-            pool.close()
 
-    def pool(self, launch: Launch) -> WorkerPool:
-        """Return a pool of workers that ends with the run."""
-        pool = self._make_pool(launch)
-        self._pools.append(pool)
-        return pool
-
-
-def _starts(side: Side) -> tuple[object, ...]:
-    """Return all that a worker's start depends on."""
+def _start_of(side: Side) -> tuple[object, ...]:
+    """Return the settings that a worker's start depends on."""
     return side.python, side.path, side.directory, side.args, side.files, dict(side.environment)

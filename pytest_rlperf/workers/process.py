@@ -1,4 +1,4 @@
-"""The coordinator's end of one worker: what it is told, about one test at a time, and what it answers."""
+"""A worker process as the run sees it: its start, the messages to and from it, and its end."""
 
 from __future__ import annotations
 
@@ -24,22 +24,26 @@ from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.timers.process import VARIABLE
 from pytest_rlperf.workers import messages as m
 
+START_LIMIT_S = 300.0  # importing and collecting, several workers at once
+SETUP_LIMIT_S = 300.0  # a test's own fixtures
+_POLL_S = 0.2
+_LAST_LINES = 30  # of a lost worker's output
+_HINT = "; work that long needs a longer --rlperf-max-time, of which an answer may take four times"
 _PADDING = "PYTEST_RLPERF_PADDING"
 _PADDING_MOST = 4096  # bytes: a page
+# Takes the current directory off the path, where a file may bear the name of a module; the run's own path follows.
+_BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.workers.session import main; main()"
 
-Conversation: TypeAlias = "Connection[Any, Any]"
-
-# Takes the current directory off the path, where a file may bear the name of a module; the coordinator's path follows.
-_BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.workers.worker import main; main()"
+Forward: TypeAlias = Callable[[m.Reported | m.Warned], None]
+"""Receives the reports and warnings that a worker sends between its answers."""
 
 
 @dataclass(frozen=True)
-class Launch:
-    """What every worker of one side is started with.
+class StartSettings:
+    """The settings that every worker of one side starts with; ``name`` is part of its workers' names.
 
-    ``name`` is what its workers are called. The first worker of a launch that ``reports`` is the one the user sees.
-    ``watched`` are the directories and ``packages`` the import packages whose loaded files are told, ``foreign`` the
-    directories that nothing should be loaded from.
+    Where a side ``reports``, its first worker is the one whose tests the user sees. ``watched`` are the directories
+    and ``packages`` the import packages whose loaded files a worker lists; no file should be loaded from ``foreign``.
     """
 
     name: str
@@ -51,212 +55,23 @@ class Launch:
     packages: tuple[str, ...]
     foreign: tuple[str, ...]
 
-    def start(self, number: int, name: str, scratch: Path, log: Path) -> tuple[subprocess.Popen[bytes], Conversation]:
-        """Start worker ``number``, which keeps its files in ``scratch`` and writes to ``log``."""
-        here, there = Pipe()
-        side = self.side
-        # With -s the user sees what the reporting worker prints, as it prints it.
-        reporter = self.reports and number == 0
-        start = m.Start(
-            descriptor=there.fileno(),
-            number=number,
-            path=list(side.path),
-            args=list(side.args),
-            files=[str(path) for path in side.files],
-            scratch=str(scratch),
-            markup=self.markup,
-            reports=reporter,
-            watched=list(self.watched),
-            packages=list(self.packages),
-            foreign=list(self.foreign),
-        )
-        output = None if self.share_terminal and reporter else log.open("ab")
-        try:
-            process = subprocess.Popen(
-                [side.python, *_interpreter_flags(), "-c", _BOOT],
-                stdin=subprocess.DEVNULL,
-                stdout=None if reporter else output,  # what a test writes past the capture is for the user to see
-                stderr=output,
-                cwd=side.directory,
-                env=_environment(side) | {m.ENVIRONMENT_KEY: m.encode_start(start)},
-                pass_fds=[there.fileno()],
-                start_new_session=True,  # a Ctrl-C at the terminal is the coordinator's to handle
-            )
-        except OSError as error:
-            here.close()
-            raise MeasurementError(f"cannot start {name}: {error}") from None
-        finally:
-            there.close()
-            if output is not None:
-                output.close()
-        return process, here
+
+class WorkerLostError(WorkerStoppedError):
+    """A worker died, or did not answer in time and was ended; the text states which, with the end of its output."""
+
+    def __init__(self, worker: WorkerProcess, text: str) -> None:
+        super().__init__(text)
+        self.worker = worker
 
 
-def _environment(side: Side) -> dict[str, str]:
-    """Return a worker's environment: this process's, less what is meant for it alone, and the side's own.
+class LeftEarlyError(WorkerStoppedError):
+    """A test ended in a worker before its measurement did: it was skipped, failed, or called nothing."""
 
-    Each worker has its own hash seed and, by an environment of another size, its own addresses of the stack: one
-    layout for all would be a bias that looks like a result. (T. Mytkowicz et al., "Producing wrong data without doing
-    anything obviously wrong!", ASPLOS 2009)
-    """
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("COV_CORE_", "COVERAGE_PROCESS_"))
-        and name not in ("PYTEST_CURRENT_TEST", "PYTHONHASHSEED")
-    }
-    for name, setting in side.environment.items():
-        if setting is None:
-            environment.pop(name, None)
-        else:
-            environment[name] = setting
-    environment.setdefault("TORCHRL_PROFILING", "1")  # TorchRL's ranges: likewise
-    environment[VARIABLE] = "standby"  # before anything binds a scope; traced slices switch them on
-    environment[_PADDING] = "." * random.SystemRandom().randrange(_PADDING_MOST)
-    return environment
+    def __init__(self, worker: WorkerProcess, done: m.Done) -> None:
+        super().__init__(done.text)
+        self.worker = worker
+        self.done = done
 
-
-def _interpreter_flags() -> list[str]:
-    """Return the flags this interpreter was started with, as multiprocessing passes them on."""
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return flags
-
-
-_POLL_S = 0.2
-_LAST_WORDS = 30  # lines
-_HINT = "; work that long needs a longer --rlperf-max-time, of which an answer may take four times"
-
-
-class ChildLostError(Exception):
-    """A process died, or did not answer in time and was ended; the text says how, with its last output."""
-
-
-class Child:
-    """One process started by ``launch``, called ``name``, which keeps its files in ``scratch``.
-
-    ``relay`` gets the reports and warnings that come between answers. What is said to a process that has died, or
-    waited for in vain, is a ChildLostError.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        name: str,
-        launch: Launch,
-        scratch: Path,
-        relay: Callable[[m.Reported | m.Warned], None],
-    ) -> None:
-        self._name = name
-        self._relay = relay
-        self._scratch = scratch
-        scratch.mkdir(parents=True)
-        self._process, self._connection = launch.start(number, name, scratch, self._log)
-
-    @property
-    def _log(self) -> Path:
-        return self._scratch / "output"
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process can be talked to."""
-        return self._process.poll() is None and not self._connection.closed
-
-    def cpu_s(self) -> float:
-        """Return the CPU seconds the process and its children have used."""
-        total_s = 0.0
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self._process.pid)
-            for member in (process, *process.children(recursive=True)):
-                with contextlib.suppress(psutil.Error):
-                    times = member.cpu_times()
-                    total_s += times.user + times.system
-        return total_s
-
-    def send(self, message: m.FromCoordinator) -> None:
-        """Say something."""
-        try:
-            m.send(self._connection, message)
-        except OSError:
-            raise ChildLostError(self._how_it_ended()) from None
-
-    def receive(self, limit_s: float) -> m.FromWorker:
-        """Return the next message that is an answer; relay what comes before it."""
-        deadline = time.monotonic() + limit_s
-        while True:
-            try:
-                if self._connection.poll(_POLL_S):
-                    message = m.receive_from_worker(self._connection)
-                    if not isinstance(message, m.Reported | m.Warned):
-                        return message
-                    self._relay(message)
-                    continue
-            except (EOFError, OSError):
-                raise ChildLostError(self._how_it_ended()) from None
-            except m.UnreadableError as error:
-                self.end(0)
-                raise ChildLostError(f"{self._name} sent what cannot be read: {error}") from None
-            # A process the worker forked may hold the connection open after the worker's death.
-            if self._process.poll() is not None and not self._connection.poll(0):
-                raise ChildLostError(self._how_it_ended())
-            if time.monotonic() > deadline:
-                raise ChildLostError(self._abort(limit_s))
-
-    def end(self, limit_s: float) -> None:
-        """End the process and its children: wait ``limit_s`` for it to end by itself, then use force."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(limit_s)
-        # Even after a clean exit: what the worker started in its session and left running ends with it.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._connection.close()
-
-    def _abort(self, limit_s: float) -> str:
-        """End a worker that does not answer; SIGABRT has faulthandler write where it hangs."""
-        captured = self._last_words()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGABRT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(2)
-        stack = self._last_words()
-        self.end(0)
-        return f"{self._name} did not answer within {limit_s:.0f} s and was ended{_HINT}.\n{stack or captured}"
-
-    def _how_it_ended(self) -> str:
-        """Say how a dead worker ended, with its last output."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-        code = self._process.poll()
-        self.end(0)
-        if code is None:
-            how = "closed its connection and was ended"
-        elif code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
-        else:
-            how = f"exited with code {code}"
-        return f"{self._name} {how}.\n{self._last_words()}"
-
-    def _last_words(self) -> str:
-        """Return the end of what the worker wrote: to its standard streams, and what pytest had captured of them."""
-        parts = []
-        titles = {"captured0": "stdout", "captured1": "stderr", "output": "process output"}
-        for path in [*sorted(self._scratch.glob("captured*")), self._log]:
-            with contextlib.suppress(OSError):
-                text = path.read_text(encoding="utf-8", errors="replace").strip()
-                if text:
-                    title = titles.get(path.name, "output captured by a fixture")
-                    parts.append(f"--- last {title} ---\n" + "\n".join(_telling(text.splitlines())))
-        return "\n".join(parts)
-
-
-def _telling(lines: list[str]) -> list[str]:
-    """Return the lines that tell the most: the last, or of a crash the first, for faulthandler begins innermost."""
-    crashes = [index for index, line in enumerate(lines) if line.startswith("Fatal Python error")]
-    return lines[crashes[-1] :][:_LAST_WORDS] if crashes else lines[-_LAST_WORDS:]
-
-
-START_LIMIT_S = 300.0  # importing and collecting, several workers at once
-SETUP_LIMIT_S = 300.0  # a test's own fixtures
 
 Reply = TypeVar(
     "Reply",
@@ -274,34 +89,16 @@ Reply = TypeVar(
 )
 
 
-class WorkerLostError(WorkerStoppedError):
-    """A worker died, or did not answer in time and was ended; the text says how, with its last output."""
-
-    def __init__(self, worker: WorkerProcess, text: str) -> None:
-        super().__init__(text)
-        self.worker = worker
-
-
-class LeftEarlyError(WorkerStoppedError):
-    """A test ended in a worker before its measurement did: it was skipped, failed, or called nothing."""
-
-    def __init__(self, worker: WorkerProcess, done: m.Done) -> None:
-        super().__init__(done.text)
-        self.worker = worker
-        self.done = done
-
-
 class WorkerProcess:
-    """One worker process, and the conversation with it about one test at a time.
+    """One worker process, at work on one test at a time; it keeps its files in ``scratch``.
 
-    ``relay`` gets the reports and warnings that come between answers.
+    ``forward`` receives the reports and warnings that come between answers. Every method that sends or receives may
+    raise WorkerLostError, and LeftEarlyError where the test has ended instead of answering.
     """
 
-    def __init__(
-        self, number: int, launch: Launch, scratch: Path, relay: Callable[[m.Reported | m.Warned], None]
-    ) -> None:
+    def __init__(self, number: int, settings: StartSettings, scratch: Path, forward: Forward) -> None:
         self.number = number
-        self.name = f"{launch.name} {number}"
+        self.name = f"{settings.name} {number}"
         self.seed = 1000 + number  # both workers of a pair have the same
         self.loaded: dict[str, str] = {}
         self.importers: dict[str, str] = {}
@@ -314,12 +111,40 @@ class WorkerProcess:
         self.tally: Tally | None = None
         self.has_children = False
         self.patience_s = SETUP_LIMIT_S
-        self._child = Child(number, self.name, launch, scratch, relay)
+        self._forward = forward
+        self._scratch = scratch
+        self._log = scratch / "output"
+        scratch.mkdir(parents=True)
+        self._process, self._connection = self._start(settings)
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process can be talked to."""
-        return self._child.alive
+    def _start(self, settings: StartSettings) -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
+        """Start the process; return it with this end of the connection."""
+        here, there = Pipe()
+        # With -s the user sees the output of the reporting worker as it prints it.
+        is_reporter = settings.reports and self.number == 0
+        output = None if settings.share_terminal and is_reporter else self._log.open("ab")
+        start = m.encode_start(_start_message(settings, self.number, self._scratch, there.fileno()))
+        try:
+            process = subprocess.Popen(
+                [settings.side.python, *_interpreter_flags(), "-c", _BOOT],
+                stdin=subprocess.DEVNULL,
+                stdout=None if is_reporter else output,  # output that escapes pytest's capture is for the user to see
+                stderr=output,
+                cwd=settings.side.directory,
+                env=_environment(settings.side) | {m.ENVIRONMENT_KEY: start},
+                pass_fds=[there.fileno()],
+                start_new_session=True,  # a Ctrl-C at the terminal is for the run to handle
+            )
+        except OSError as error:
+            here.close()
+            raise MeasurementError(f"cannot start {self.name}: {error}") from None
+        finally:
+            there.close()
+            if output is not None:
+                output.close()
+        return process, here
+
+    # ------------------------------------------------------------------ one test, from its start to its end
 
     def wait_ready(self) -> None:
         """Wait until the worker has collected."""
@@ -329,7 +154,7 @@ class WorkerProcess:
             theirs = f"protocol {ready.protocol}" if isinstance(ready, m.Ready) else repr(ready)
             raise WorkerLostError(
                 self,
-                f"{self.name} has another version of pytest-rlperf: it speaks {theirs}, this process {PROTOCOL}. "
+                f"{self.name} has another version of pytest-rlperf: it uses {theirs}, this process {PROTOCOL}. "
                 "Both sides are measured by one version",
             )
         self.keys = frozenset(ready.keys)
@@ -338,7 +163,7 @@ class WorkerProcess:
         self.ready = True
 
     def start_run(self, key: str, next_key: str | None, *, reporter: bool, patience_s: float) -> None:
-        """Have the worker begin a test, in which it may take ``patience_s`` for any answer once it was called."""
+        """Begin a test, in which any answer may take ``patience_s`` once it has called its fixture."""
         self.patience_s = patience_s
         self.running = True
         self.called = None
@@ -352,11 +177,11 @@ class WorkerProcess:
         return self.called
 
     def start_check(self) -> None:
-        """Have the worker run the component once."""
+        """Begin to run the component once and check it."""
         self._send(m.Check())
 
     def wait_checked(self) -> tuple[float, float]:
-        """Wait for that; return the seconds it took and the items it processed."""
+        """Return the seconds of the checked call and the items it processed."""
         checked = self._expect(m.Checked, self.patience_s)
         self._note(checked.loaded)
         self.has_children = checked.children
@@ -364,53 +189,42 @@ class WorkerProcess:
         return checked.first_call_s, checked.items
 
     def start_count(self, repetitions: int, limit_s: float) -> None:
-        """Have the worker count what a call does, if that takes no longer than ``limit_s``."""
+        """Begin to count ``repetitions`` calls, unless that takes longer than ``limit_s``."""
         self._send(m.Count(repetitions, limit_s))
 
     def wait_counted(self) -> Tally:
-        """Wait for that, and return what it counted."""
+        """Return the counts."""
         return self._expect(m.Counted, self.patience_s).tally
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
-        """Have the worker warm up, and wait for it."""
-        self._send(m.WarmUp(shape, limit_s, long, kernels))
-        return self._expect(m.Warmed, self.patience_s).warm
+        """Warm up for at most ``limit_s``, and size the slices unless ``shape`` is given."""
+        return self._ask(m.WarmUp(shape, limit_s, long, kernels), m.Warmed).warm
 
     def survey(self) -> None:
-        """Note what the worker has loaded by now: also what a later call than the first was the first to need."""
-        self._send(m.Survey())
-        surveyed = self._expect(m.Surveyed, self.patience_s)
+        """List the files that are loaded by now: later calls than the first may have loaded more."""
+        surveyed = self._ask(m.Survey(), m.Surveyed)
         self._note(surveyed.loaded)
         self.has_children |= surveyed.children
 
     def slow_down(self, share: float, steps: int | None) -> int:
-        """Have every round do extra work from now on, ``share`` of it unless told in steps; return the steps."""
-        self._send(m.Slow(share, steps))
-        return self._expect(m.Slowed, self.patience_s).steps
+        """Have every round do extra work from now on, and return its steps: ``share`` of a round without ``steps``."""
+        return self._ask(m.Slow(share, steps), m.Slowed).steps
 
     def place(self, cpus: Collection[int]) -> None:
         """Keep the worker on ``cpus`` until it leaves the test."""
-        self._send(m.Place(list(cpus)))
-        self._expect(m.Placed, self.patience_s)
+        self._ask(m.Place(list(cpus)), m.Placed)
 
     def take(self, kind: SliceKind) -> SliceRecord:
-        """Have the worker take one slice, and wait for it."""
-        self._send(m.Take(kind))
-        return self._expect(m.Taken, self.patience_s).record
+        """Take one slice."""
+        return self._ask(m.Take(kind), m.Taken).record
 
     def explain(self) -> m.Explained:
-        """Have the worker look where a call's time goes, and wait for it."""
-        self._send(m.Explain())
-        return self._expect(m.Explained, self.patience_s)
+        """Return where a call's time goes."""
+        return self._ask(m.Explain(), m.Explained)
 
     def trace(self) -> m.Traced:
-        """Have the worker record one call, and wait for it."""
-        self._send(m.Trace())
-        return self._expect(m.Traced, self.patience_s)
-
-    def cpu_s(self) -> float:
-        """Return the CPU seconds the process and its children have used."""
-        return self._child.cpu_s()
+        """Return the trace of one call."""
+        return self._ask(m.Trace(), m.Traced)
 
     def conclude(self, order: m.Conclude) -> m.Done:
         """Give the reporter its result, and wait for the end of its test."""
@@ -419,33 +233,17 @@ class WorkerProcess:
         return self._wait_done()
 
     def start_unwinding(self) -> None:
-        """Have the worker leave its test, if it is at the call."""
+        """Leave the test, if it is at the call."""
         if self.running and self.called is not None:
             self.called = None
             self._send(m.Unwind())
 
     def unwind(self) -> m.Done | None:
-        """Have the worker leave its test at the call, wherever it has got to, and wait until it has."""
+        """Leave the test at the call, which it may yet have to reach, and wait for its end."""
         if not self.running:
             return None
         self.start_unwinding()
         return self._wait_done()
-
-    def start_quitting(self) -> None:
-        """Ask the worker to leave its test and end its session, with all teardowns."""
-        with contextlib.suppress(WorkerLostError):
-            if self.running:
-                self._send(m.Unwind())  # though it has not called yet: it will read this when it does
-            self._send(m.Quit())
-
-    def end(self, limit_s: float) -> None:
-        """End the process and its children: wait ``limit_s`` for it to end by itself, then use force."""
-        self._child.end(limit_s)
-        self.running = False
-
-    def _note(self, loaded: m.Loaded) -> None:
-        self.loaded |= loaded.files
-        self.importers |= loaded.importers
 
     def _wait_done(self) -> m.Done:
         """Wait for the end of the test; a call made meanwhile is unwound."""
@@ -458,6 +256,22 @@ class WorkerProcess:
             if isinstance(message, m.Called):
                 self._send(m.Unwind())
 
+    def _note(self, loaded: m.Loaded) -> None:
+        self.loaded |= loaded.files
+        self.importers |= loaded.importers
+
+    # ------------------------------------------------------------------ messages
+
+    def _ask(self, message: m.ToWorker, kind: type[Reply]) -> Reply:
+        self._send(message)
+        return self._expect(kind, self.patience_s)
+
+    def _send(self, message: m.ToWorker) -> None:
+        try:
+            m.send(self._connection, message)
+        except OSError:
+            raise self._lost(self._how_it_ended()) from None
+
     def _expect(self, kind: type[Reply], limit_s: float) -> Reply:
         message = self._receive(limit_s)
         if isinstance(message, kind):
@@ -469,18 +283,154 @@ class WorkerProcess:
         self.end(0)
         raise WorkerLostError(self, f"{self.name} answered {message!r} where {kind.__name__} was due")
 
-    def _send(self, message: m.FromCoordinator) -> None:
-        try:
-            self._child.send(message)
-        except ChildLostError as lost:
-            raise self._lost(lost) from None
-
     def _receive(self, limit_s: float) -> m.FromWorker:
-        try:
-            return self._child.receive(limit_s)
-        except ChildLostError as lost:
-            raise self._lost(lost) from None
+        """Return the next message that is an answer; forward the reports and warnings before it."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                if self._connection.poll(_POLL_S):
+                    message = m.receive_from_worker(self._connection)
+                    if not isinstance(message, m.Reported | m.Warned):
+                        return message
+                    self._forward(message)
+                    continue
+            except (EOFError, OSError):
+                raise self._lost(self._how_it_ended()) from None
+            except m.UnreadableError as error:
+                self.end(0)
+                raise self._lost(f"{self.name} sent a message that cannot be read: {error}") from None
+            # A process the worker forked may hold the connection open after the worker's death.
+            if self._process.poll() is not None and not self._connection.poll(0):
+                raise self._lost(self._how_it_ended())
+            if time.monotonic() > deadline:
+                raise self._lost(self._abort(limit_s))
 
-    def _lost(self, lost: ChildLostError) -> WorkerLostError:
+    def _lost(self, text: str) -> WorkerLostError:
         self.running = False
-        return WorkerLostError(self, str(lost))
+        return WorkerLostError(self, text)
+
+    # ------------------------------------------------------------------ the process
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs and can receive messages."""
+        return self._process.poll() is None and not self._connection.closed
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that the process and its children have used."""
+        total_s = 0.0
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self._process.pid)
+            for member in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    times = member.cpu_times()
+                    total_s += times.user + times.system
+        return total_s
+
+    def start_quitting(self) -> None:
+        """Begin to leave the test and end the session, with all teardowns."""
+        with contextlib.suppress(WorkerLostError):
+            if self.running:
+                self._send(m.Unwind())  # also before the call: the worker reads this message when it gets there
+            self._send(m.Quit())
+
+    def end(self, limit_s: float) -> None:
+        """End the process and its children: wait ``limit_s`` for it to end by itself, then use force."""
+        self.running = False
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(limit_s)
+        # Even after a clean exit: processes that the worker started in its session and left running end with it.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._connection.close()
+
+    def _abort(self, limit_s: float) -> str:
+        """End a worker that does not answer; SIGABRT has faulthandler write where it hangs."""
+        captured = self._last_output()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGABRT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2)
+        stack = self._last_output()
+        self.end(0)
+        return f"{self.name} did not answer within {limit_s:.0f} s and was ended{_HINT}.\n{stack or captured}"
+
+    def _how_it_ended(self) -> str:
+        """Return how a dead worker ended, with the end of its output."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        code = self._process.poll()
+        self.end(0)
+        if code is None:
+            how = "closed its connection and was ended"
+        elif code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        else:
+            how = f"exited with code {code}"
+        return f"{self.name} {how}.\n{self._last_output()}"
+
+    def _last_output(self) -> str:
+        """Return the end of the worker's output: of its standard streams, and of those that pytest captured."""
+        parts = []
+        titles = {"captured0": "stdout", "captured1": "stderr", "output": "process output"}
+        for path in [*sorted(self._scratch.glob("captured*")), self._log]:
+            with contextlib.suppress(OSError):
+                text = path.read_text(encoding="utf-8", errors="replace").strip()
+                if text:
+                    title = titles.get(path.name, "output captured by a fixture")
+                    parts.append(f"--- last {title} ---\n" + "\n".join(_useful_lines(text.splitlines())))
+        return "\n".join(parts)
+
+
+def _start_message(settings: StartSettings, number: int, scratch: Path, descriptor: int) -> m.Start:
+    return m.Start(
+        descriptor=descriptor,
+        number=number,
+        path=list(settings.side.path),
+        args=list(settings.side.args),
+        files=[str(path) for path in settings.side.files],
+        scratch=str(scratch),
+        markup=settings.markup,
+        reports=settings.reports and number == 0,
+        watched=list(settings.watched),
+        packages=list(settings.packages),
+        foreign=list(settings.foreign),
+    )
+
+
+def _environment(side: Side) -> dict[str, str]:
+    """Return a worker's environment: this process's without its private variables, and the side's own.
+
+    Each worker has its own hash seed and, by an environment of another size, its own stack addresses: one layout for
+    all workers would be a bias that looks like a result. (T. Mytkowicz et al., "Producing wrong data without doing
+    anything obviously wrong!", ASPLOS 2009)
+    """
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("COV_CORE_", "COVERAGE_PROCESS_"))
+        and name not in ("PYTEST_CURRENT_TEST", "PYTHONHASHSEED")
+    }
+    for name, setting in side.environment.items():
+        if setting is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = setting
+    # Before any scope is bound; traced slices switch both on: TorchRL's ranges, and our scopes.
+    environment.setdefault("TORCHRL_PROFILING", "1")
+    environment[VARIABLE] = "standby"
+    environment[_PADDING] = "." * random.SystemRandom().randrange(_PADDING_MOST)
+    return environment
+
+
+def _interpreter_flags() -> list[str]:
+    """Return the flags this interpreter was started with, as multiprocessing passes them on."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return flags
+
+
+def _useful_lines(lines: list[str]) -> list[str]:
+    """Return the last lines, or of a crash the first: faulthandler writes the innermost frame first."""
+    crashes = [index for index, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    return lines[crashes[-1] :][:_LAST_LINES] if crashes else lines[-_LAST_LINES:]

@@ -1,32 +1,47 @@
-"""What a worker's pytest session does differently: it runs tests as told, and sends back what the user should see."""
+"""A worker: a pytest session in a process of its own that runs the tests of its orders, and measures in them.
+
+It is an ordinary session of the user's, with the user's options, conftests and plugins, except that it writes no
+reports, and that its run loop waits for orders. A measured test runs with all its own fixtures; its call to an rlperf
+fixture stays open and takes slices until the run has a verdict.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
+import itertools
 import json
 import logging
 import os
 import random
+import signal
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
+from _pytest import capture
+from _pytest.config import _prepareconfig
 from _pytest.terminal import TerminalReporter
 
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
-from pytest_rlperf.fixtures import result_key
+from pytest_rlperf.fixtures import ENGINE, result_key
 from pytest_rlperf.measure.counting_pass import count
 from pytest_rlperf.measure.kernels import make_kernels
 from pytest_rlperf.measure.placement import children_seen, place, usable_cpus
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Result, Shape, SliceKind, Workload
 from pytest_rlperf.model.sides import PROTOCOL
+from pytest_rlperf.options import read_option
+from pytest_rlperf.pytest_benchmark import TakenOver
 from pytest_rlperf.sides.verify import executed_files, importers_of, loaded_files
 from pytest_rlperf.workers import messages as m
 
+# Plugins that would run a test again, reseed it, or talk to a controller that is not there. They are dropped before
+# they configure themselves, with what they would have declared: a marker that --strict-markers would miss.
+_DROPPED = {"rerunfailures": "flaky: rerun on failure; ignored while measuring", "randomly": None}
 # Dropped after they have configured themselves: a time limit of the user's is meant for a test, not for measuring it.
 _SILENCED = ("timeout",)
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
@@ -37,7 +52,7 @@ class Unwound(BaseException):
 
 
 class RemoteEngine:
-    """Measures a workload on the coordinator's orders."""
+    """Measures a workload, order by order of the run."""
 
     def __init__(self, start: m.Start, connection: Connection[Any, Any], *, sync_edges: bool) -> None:
         self._start = start
@@ -57,7 +72,7 @@ class RemoteEngine:
         self._seed_loaded()
 
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
-        """Take slices until told how it ended: return the result, raise the failure, or leave the test."""
+        """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
         m.send(self._connection, m.Called(workload.component, workload.unit, workload.items))
         meter = Meter(workload, self._kernels, sync_edges=self._sync_edges, kernel_shapes=self._kernel_shapes)
@@ -65,57 +80,56 @@ class RemoteEngine:
         try:
             while True:
                 order = self.receive()
-                match order:
-                    case m.Check():
-                        self._seed_loaded()  # what the test's fixtures were the first to import
-                        first_call_s = meter.check()
-                        m.send(
-                            self._connection,
-                            m.Checked(first_call_s, workload.processed(1), self.loaded(), _had_children(ended)),
-                        )
-                    case m.Count(repetitions, limit_s):
-                        m.send(self._connection, m.Counted(count(workload, repetitions, limit_s)))
-                    case m.WarmUp(shape, limit_s, long, kernels):
-                        m.send(self._connection, m.Warmed(meter.warm_up(shape, limit_s, long, kernels=kernels)))
-                    case m.Survey():
-                        gc.unfreeze()  # the collector does not name what is frozen; warming up freezes it again
-                        executed = executed_files(self._start.watched)
-                        seen = self.loaded()
-                        survey = m.Loaded(executed | seen.files, seen.importers)
-                        m.send(self._connection, m.Surveyed(survey, _had_children(ended)))
-                    case m.Slow():
-                        m.send(self._connection, m.Slowed(meter.slow_down(order.share, order.steps)))
-                    case m.Place():
-                        place(order.cpus)
-                        m.send(self._connection, m.Placed())
-                    case m.Take():
-                        m.send(self._connection, m.Taken(meter.take(order.kind)))
-                    case m.Explain():
-                        m.send(self._connection, m.Explained(*meter.explain()))
-                    case m.Trace():
-                        m.send(self._connection, m.Traced(*meter.trace()))
-                    case m.Conclude():
-                        return _conclude(order)
-                    case m.Unwind():
-                        raise Unwound
-                    case _:
-                        raise MeasurementError(f"unexpected order while measuring {item.nodeid}: {order!r}")
+                if isinstance(order, m.Conclude):
+                    return _conclude(order)
+                if isinstance(order, m.Unwind):
+                    raise Unwound
+                m.send(self._connection, self._answer(order, meter, ended))
         finally:
             meter.thaw()
             place(self._cpus)
 
+    def _answer(self, order: m.ToWorker, meter: Meter, ended: int) -> m.FromWorker:
+        """Do what an order asks for; child processes had ``ended`` that often before the test called its fixture."""
+        __tracebackhide__ = True
+        match order:
+            case m.Check():
+                self._seed_loaded()  # modules that the test's fixtures were the first to import
+                first_call_s = meter.check()
+                return m.Checked(first_call_s, meter.workload.processed(1), self.loaded(), _had_children(ended))
+            case m.Count(repetitions, limit_s):
+                return m.Counted(count(meter.workload, repetitions, limit_s))
+            case m.WarmUp(shape, limit_s, long, kernels):
+                return m.Warmed(meter.warm_up(shape, limit_s, long, kernels=kernels))
+            case m.Survey():
+                gc.unfreeze()  # the collector does not list frozen objects; warming up freezes them again
+                executed, seen = executed_files(self._start.watched), self.loaded()
+                return m.Surveyed(m.Loaded(executed | seen.files, seen.importers), _had_children(ended))
+            case m.Slow(share, steps):
+                return m.Slowed(meter.slow_down(share, steps))
+            case m.Place(cpus):
+                place(cpus)
+                return m.Placed()
+            case m.Take(kind):
+                return m.Taken(meter.take(kind))
+            case m.Explain():
+                return m.Explained(*meter.explain())
+            case m.Trace():
+                return m.Traced(*meter.trace())
+        raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
+
     def loaded(self) -> m.Loaded:
-        """Return what is loaded of the code under test."""
+        """Return the files that are loaded of the code under test."""
         files = loaded_files(self._start.watched, self._start.packages)
         foreign = loaded_files(self._start.foreign, ())
         return m.Loaded(files, importers_of(foreign) if foreign else {})
 
-    def receive(self) -> m.FromCoordinator:
-        """Wait for the next order; a coordinator that is gone ends the session, with all its teardowns."""
+    def receive(self) -> m.ToWorker:
+        """Wait for the next order; where the run's process is gone, end the session with all its teardowns."""
         try:
-            return m.receive_from_coordinator(self._connection)
+            return m.receive_order(self._connection)
         except (EOFError, OSError):
-            pytest.exit("the coordinator is gone", returncode=1)
+            pytest.exit("the run that started this worker is gone", returncode=1)
 
     def _seed_loaded(self) -> None:
         """Seed NumPy's and PyTorch's global generators, each once a test, without importing either."""
@@ -142,7 +156,7 @@ def _conclude(order: m.Conclude) -> Result:
 
 
 class Session:
-    """The worker's hooks: collect, then run what it is told, sending back what the user should see."""
+    """The hooks of a worker: it collects, then runs the tests of its orders and sends back their reports."""
 
     def __init__(self, start: m.Start, connection: Connection[Any, Any], engine: RemoteEngine, terminal: int) -> None:
         self._start = start
@@ -174,20 +188,20 @@ class Session:
             logs.log_cli_handler.stream = TerminalReporter(config, file)
 
     def pytest_internalerror(self, excrepr: Any) -> None:
-        """Leave word of what ends this process."""
-        self._leave_word(str(excrepr))
+        """Write down the error that ends this process."""
+        self._write_down(str(excrepr))
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Leave word of what ends this process."""
-        self._leave_word(excinfo.exconly())
+        """Write down the error that ends this process."""
+        self._write_down(excinfo.exconly())
 
-    def _leave_word(self, text: str) -> None:
+    def _write_down(self, text: str) -> None:
         with (Path(self._start.scratch) / "output").open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{text}\n")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Drop what would interrupt or repeat a test while it is measured."""
+        """Drop plugins that would interrupt or repeat a test while it is measured."""
         for name in _SILENCED:
             session.config.pluginmanager.unregister(name=name)
 
@@ -198,7 +212,7 @@ class Session:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Run tests as told, until told to quit."""
+        """Run the tests of the orders, until the order to quit."""
         self._items = {result_key(item): item for item in session.items}
         errors = "\n\n".join(self._errors.values())
         m.send(self._connection, m.Ready(PROTOCOL, list(self._items), _encodable(errors), self._engine.loaded()))
@@ -209,7 +223,7 @@ class Session:
                 case m.Quit():
                     return True
                 case m.Unwind():
-                    pass  # it crossed with the end of the test it was meant for
+                    pass  # it crossed with the end of its test
 
     def _run(self, session: pytest.Session, order: m.Run) -> None:
         self._last = None
@@ -219,7 +233,7 @@ class Session:
             self._done("missing", text, name_missing=self._nameless.issuperset(self._errors))
             return
         self._nameless.discard(item.nodeid)
-        # The last test may have been followed by another here than in the coordinator.
+        # The test that follows the last one here may be another than in the run.
         session._setupstate.teardown_exact(item)
         self._reporting = order.reporter
         self._engine.seed(order.seed)
@@ -233,7 +247,7 @@ class Session:
         m.send(self._connection, m.Done(outcome, _encodable(text), modules, name_missing))
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
-        """Remember what failed for want of a name: on a side with older code that is no failure of the test's."""
+        """Remember tests that failed because a name is missing: on a side with older code the test is not to blame."""
         error = None if call.excinfo is None else call.excinfo.value
         # Collecting a module wraps what importing it raised.
         if isinstance(error, _NO_SUCH_NAME) or (error is not None and isinstance(error.__cause__, _NO_SUCH_NAME)):
@@ -250,7 +264,7 @@ class Session:
     def pytest_warning_recorded(
         self, warning_message: Any, when: str, nodeid: str, location: tuple[str, int, str] | None
     ) -> None:
-        """Send the warnings of the reporter's tests; the coordinator's own collection saw the others."""
+        """Send the warnings of the reporter's tests; the run's own collection recorded the others."""
         if not (self._reporting and when == "runtest"):
             return
         category = warning_message.category
@@ -278,3 +292,91 @@ def _text(report: pytest.TestReport | None) -> str:
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[2])
     return report.longreprtext
+
+
+def _prepare(start: m.Start) -> pytest.Config:
+    """Return the user's own configuration, without the settings that are for the run alone."""
+    config = _prepareconfig(list(start.args))
+    config.inicfg.pop("faulthandler_timeout", None)  # a measured test is open for longer than its own code runs
+    for name, marker in _DROPPED.items():
+        if config.pluginmanager.unregister(name=name) is not None and marker is not None:
+            config.addinivalue_line("markers", marker)
+    # Plugins look for this attribute to find out that their process reports to another.
+    config.workerinput = {  # type: ignore[attr-defined]
+        "workerid": f"rlperf{start.number}",
+        "workercount": 1,
+        "testrunuid": "rlperf",
+        "mainargv": sys.argv,
+    }
+    config.workeroutput = {}  # type: ignore[attr-defined]
+    config.args = list(start.files)
+    overrides: dict[str, Any] = {
+        # The run writes pytest-benchmark's reports and judges its gates.
+        "benchmark_autosave": False,
+        "benchmark_compare": None,
+        "benchmark_compare_fail": [],
+        "benchmark_csv": None,
+        "benchmark_histogram": None,
+        "benchmark_json": None,
+        "benchmark_quiet": True,
+        "benchmark_save": None,
+        "basetemp": str(Path(start.scratch) / "tmp"),
+        "continue_on_collection_errors": True,
+        "dist": "no",
+        "failedfirst": False,
+        "lf": False,
+        "maxfail": 0,
+        "newfirst": False,
+        "no_cov": True,
+        "numprocesses": None,
+        "stepwise": False,
+        "stepwise_skip": False,
+        "trace": False,
+        "tx": [],
+        "usepdb": False,
+        # The run creates the file; one worker adds to it.
+        **({"log_file_mode": "a"} if start.reports else {"log_file": os.devnull}),
+    }
+    for name, value in overrides.items():
+        if hasattr(config.option, name):
+            setattr(config.option, name, value)
+    return config
+
+
+def _die_with_parent() -> None:
+    """Have Linux send SIGTERM when the run's process dies while this process is deep in a call.
+
+    Elsewhere, and in between calls, the end of the connection ends this process.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+def _keep_captured_output(scratch: Path) -> None:
+    """Have pytest capture into named files, so that the run can read them when this process is dead."""
+    numbers = itertools.count()
+
+    def named_file(buffering: int) -> IO[bytes]:
+        return (scratch / f"captured{next(numbers)}").open("w+b", buffering=buffering)
+
+    if hasattr(capture, "TemporaryFile"):
+        capture.TemporaryFile = named_file
+
+
+def main() -> None:
+    """Run a worker until the run has no more use for it."""
+    _die_with_parent()
+    terminal = os.dup(1)  # before pytest captures it
+    start = m.decode_start(os.environ.pop(m.ENVIRONMENT_KEY))
+    sys.path[:] = start.path
+    os.set_inheritable(start.descriptor, False)
+    connection: Connection[Any, Any] = Connection(start.descriptor)
+    _keep_captured_output(Path(start.scratch))
+    config = _prepare(start)
+    engine = RemoteEngine(start, connection, sync_edges=read_option(config, "device_edges") == "sync")
+    config.stash[ENGINE] = engine
+    config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
+    config.pluginmanager.register(Session(start, connection, engine, terminal), "rlperf-worker")
+    sys.exit(int(config.hook.pytest_cmdline_main(config=config)))
