@@ -345,7 +345,7 @@ def test_another_profiler_is_not_disturbed() -> None:
 
     sys.setprofile(somebody)
     try:
-        with pytest.raises(ProfilerBusyError, match="somebody watches this process already; run without"):
+        with pytest.raises(ProfilerBusyError, match="somebody already profiles or traces this process; run without"):
             shares(lambda: 1 / 0, setup=None, calls=1)
         assert sys.getprofile() is somebody
     finally:

@@ -87,8 +87,8 @@ def refuse_company() -> None:
         names += [tool] if tool is not None else []
     if names:
         raise ProfilerBusyError(
-            f"where the time goes was not looked at: {' and '.join(names)} watches this process already; "
-            "run without coverage, profiler or debugger to have it"
+            f"where the time goes was not measured: {' and '.join(names)} already profiles or traces this process; "
+            "run without coverage, profiler or debugger to see it"
         )
 
 

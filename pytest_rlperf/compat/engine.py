@@ -1,4 +1,4 @@
-"""What the stand-ins for other libraries' timers share: scopes that end out of order, and functions that pause."""
+"""The common part of the stand-ins for other libraries' timers: scopes that end late, and functions that pause."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
 """The names of ``mlagents_envs.timers``, with the same trees and the same JSON.
 
-Figures are seconds as they were. On purpose different are, all of them where the original loses track:
+Figures are seconds, as in the original. The differences are deliberate; each is a case in which the original loses
+track:
 
-- A thread's timers end with it. Another one that is given its identifier later starts with none, and
-  :func:`get_timer_stack_for_thread` finds those of a thread that has ended for as long as the thread is kept.
-- Scopes that are open at :func:`reset_timers` go on in the new tree, and count from then.
-- A scope that ends before one within it warns, and takes nothing but itself off the open ones.
-- A timed coroutine is timed from its first step to its last, and what it waits for is not timed below it; a timed
-  generator while it runs, each one entry. What either has open is not open while it pauses.
+- A thread's timers end with it. A later thread with the same identifier starts with none, and
+  :func:`get_timer_stack_for_thread` finds those of an ended thread for as long as the thread object lives.
+- Scopes that are open at :func:`reset_timers` go on in the new tree, and count from the reset.
+- A scope that ends before one within it warns, and closes nothing but itself.
+- A timed coroutine counts from its first step to its last, without other tasks' scopes below it. A timed generator
+  counts while it runs, each generator as one entry. Their open scopes are closed while they pause.
 - :func:`timed` keeps a function's name, documentation and signature, and takes static and class methods.
-- Merged gauges are copies, and so is a tree's metadata: neither changes any more once taken.
+- Merged gauges and a tree's metadata are copies: later changes do not reach them.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ TIMER_FORMAT_VERSION = "0.1.0"
 
 
 class TimerNode:
-    """One path: its total time in seconds, how often it was timed, and what is below it by name."""
+    """One path: its total time in seconds, its number of entries, and its children by name."""
 
     __slots__ = ["children", "count", "is_parallel", "name", "total"]
 
@@ -65,7 +66,7 @@ class TimerNode:
         self.total = 0.0
         self.count = 0
         self.is_parallel = False
-        self.name: str = ""  # for what has to find its place in another tree
+        self.name: str = ""  # a reset needs it to find the node's place in the new tree
 
     def get_child(self, name: str) -> TimerNode:
         """Return the child called ``name``, made where there is none."""
@@ -81,27 +82,27 @@ class TimerNode:
         self.count += 1
 
     def merge(self, other: TimerNode, root_name: str | None = None, is_parallel: bool = True) -> None:
-        """Add what ``other`` and all below it have seen, to the child ``root_name`` if one is named.
+        """Add the figures of ``other`` and everything below it, to the child ``root_name`` if one is named.
 
-        With ``is_parallel`` all of it is marked as having run beside something else.
+        With ``is_parallel`` all of it is marked as parallel.
         """
         node = self.get_child(root_name) if root_name else self
         node.total += other.total
         node.count += other.count
         node.is_parallel |= is_parallel
-        for name, child in other.children.copy().items():  # which may be growing in a thread of its own
+        for name, child in other.children.copy().items():  # a thread may be adding some
             node.get_child(name).merge(child, is_parallel=is_parallel)
 
 
 class GaugeNode:
-    """A quantity that is set now and then: the last value, the extremes, and how often."""
+    """A quantity that is set now and then: its last value, its extremes, and how often it was set."""
 
     __slots__ = ["_timestamp", "count", "max_value", "min_value", "value"]
 
     def __init__(self, value: float) -> None:
         self.value = self.min_value = self.max_value = value
         self.count = 1
-        self._timestamp = time.time()  # the time of day, which other processes have as well
+        self._timestamp = time.time()  # the time of day, which all processes share
 
     def update(self, new_value: float) -> None:
         """Set the value."""
@@ -114,7 +115,7 @@ class GaugeNode:
         self._timestamp = time.time()
 
     def merge(self, other: GaugeNode) -> None:
-        """Add what another gauge has seen; the value is that of the one set last."""
+        """Add another gauge's values; the value is that of the one set last."""
         if other._timestamp > self._timestamp:
             self.value, self._timestamp = other.value, other._timestamp
         self.min_value = min(self.min_value, other.min_value)
@@ -122,11 +123,11 @@ class GaugeNode:
         self.count += other.count
 
     def as_dict(self) -> dict[str, float]:
-        """Return what JSON has of it."""
+        """Return the gauge as JSON holds it."""
         return gauge_document(self.value, self.min_value, self.max_value, self.count)
 
     def copy(self) -> GaugeNode:
-        """Return another one that has seen the same."""
+        """Return a gauge with the same values."""
         copy = GaugeNode(self.value)
         copy.min_value, copy.max_value, copy.count = self.min_value, self.max_value, self.count
         copy._timestamp = self._timestamp
@@ -134,12 +135,12 @@ class GaugeNode:
 
 
 class TimerStack:
-    """A tree with the path that is open in it: ``stack`` is the root and then the open nodes, the innermost last."""
+    """A tree and its open path: ``stack`` holds the root and then the open nodes, the innermost last."""
 
     __slots__ = ["gauges", "metadata", "moved", "root", "stack", "start_time"]
 
     def __init__(self) -> None:
-        # What was open at a reset, each with the node that has its place since.
+        # Nodes that were open at a reset, each with its node in the new tree.
         self.moved: dict[TimerNode, TimerNode] = {}
         self._begin()
 
@@ -152,11 +153,11 @@ class TimerStack:
         self._add_default_metadata()
 
     def reset(self) -> None:
-        """Begin a new tree; what is open stays open, and counts from now."""
+        """Begin a new tree; open scopes stay open, and count from now."""
         left_open = self.stack[1:]
         self._begin()
         moved = {node: self.push(node.name) for node in left_open}
-        # Who opened a path knows the node that it was given then, however many resets ago.
+        # A scope keeps the node that it opened, however many resets ago.
         known = {node: old for old, node in self.moved.items()}
         self.moved = {known.get(node, node): new for node, new in moved.items()}
 
@@ -179,7 +180,7 @@ class TimerStack:
         return self.root
 
     def get_timing_tree(self, node: TimerNode | None = None) -> dict[str, Any]:
-        """Return the tree at ``node`` as JSON has it, all of it by default, with gauges and metadata."""
+        """Return the tree at ``node`` as JSON holds it, by default the whole tree with gauges and metadata."""
         if node is not None:
             return _document(node)
         root = self.get_root()
@@ -235,7 +236,7 @@ class _Stacks(dict[int, TimerStack]):
         self.ended.clear()
 
     def join(self) -> TimerStack:
-        """Return a stack for the current thread: a new one, or its own if it was thought to have ended."""
+        """Return a stack for the current thread: a new one, or its own if the thread only seemed to have ended."""
         thread = threading.current_thread()
         if not hasattr(self.locals, "presence"):
             self.locals.presence = _Presence(self, threading.get_ident(), thread)
@@ -244,7 +245,7 @@ class _Stacks(dict[int, TimerStack]):
 
 
 class _Presence:
-    """Lives among a thread's locals, and so dies with it, before its identifier is another's."""
+    """Lives among a thread's locals, and so is deleted with it, before another thread gets its identifier."""
 
     def __init__(self, stacks: _Stacks, ident: int, thread: threading.Thread) -> None:
         self._stacks, self._ident, self._thread = stacks, ident, thread
@@ -270,7 +271,7 @@ def get_timer_stack_for_thread(t: threading.Thread) -> TimerStack | None:
     if t.ident is None:
         return None
     stack = _thread_timer_stacks.get(t.ident)
-    if stack is not None and t.is_alive():  # asked last: if it is alive now, the identifier was its own before
+    if stack is not None and t.is_alive():  # checked last: if it is alive now, the identifier was its own before
         return stack
     return _stacks.ended.get(t)
 
@@ -279,9 +280,9 @@ def get_timer_stack_for_thread(t: threading.Thread) -> TimerStack | None:
 
 
 class hierarchical_timer:  # noqa: N801 - ML-Agents' name
-    """Times its body, or each call of what it decorates, as ``name`` below what is open in the thread.
+    """Times its body, or each call of a decorated function, as ``name`` below the thread's innermost open scope.
 
-    ``timer_stack`` is what to time in instead. A ``with`` statement is given the node.
+    ``timer_stack`` is another stack to time in. A ``with`` statement receives the node.
     """
 
     __slots__ = ("_name", "_node", "_stack", "_start", "_timer_stack")
@@ -312,7 +313,7 @@ class hierarchical_timer:  # noqa: N801 - ML-Agents' name
 
 
 def _leave(stack: TimerStack, node: TimerNode, start: float, elapsed: float) -> None:
-    """Count an entry that is not the innermost open one, or was open at a reset."""
+    """Count an entry that is not the innermost open scope, or that was open at a reset."""
     if node in stack.moved:
         node = stack.moved.pop(node)
         elapsed -= max(0.0, stack.start_time - start)
@@ -433,7 +434,7 @@ def add_metadata(key: str, value: str, timer_stack: TimerStack | None = None) ->
 
 
 def get_timer_tree(timer_stack: TimerStack | None = None) -> dict[str, Any]:
-    """Return the current thread's tree or the given one as JSON has it."""
+    """Return the current thread's tree or the given one as JSON holds it."""
     return (timer_stack or _get_thread_timer()).get_timing_tree()
 
 
@@ -443,5 +444,5 @@ def get_timer_root(timer_stack: TimerStack | None = None) -> TimerNode:
 
 
 def reset_timers(timer_stack: TimerStack | None = None) -> None:
-    """Begin the current thread's tree or the given one anew; what is open stays open, and counts from now."""
+    """Begin the current thread's tree or the given one anew; open scopes stay open, and count from now."""
     (timer_stack or _get_thread_timer()).reset()

@@ -1,4 +1,4 @@
-"""``rlox.callbacks.TimingCallback``, whose labels time what they say.
+"""``rlox.callbacks.TimingCallback``, with each label bound to the calls that it names.
 
 It goes wherever rlox takes callbacks. The original gives all time between two hooks to one label, whatever runs
 between them: PPO's first minibatch is its ``gae_compute``, SAC's updates are its ``env_step``. Here labels belong to

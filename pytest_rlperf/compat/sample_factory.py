@@ -1,13 +1,13 @@
 """``Timing`` under the name and in the text of ``sample_factory.utils.timing``.
 
-Readers of Sample Factory's logs find every figure where it was, and values are seconds as they were. On purpose
-different are, all of them where the original loses track:
+Logs have every figure where Sample Factory's have it, and values are seconds. The differences are deliberate; each is
+a case in which the original loses track:
 
-- Time is read off a clock that is never set back.
+- The clock is one that is never set back.
 - Each thread nests its own scopes, and no entry of two threads is lost. A scope may be kept, entered again within
   itself and shared between threads.
-- A scope that ends before one within it warns, and takes nothing but itself off the open ones.
-- A name that is summed up here and averaged there is an error that says so, and leaves no scope open.
+- A scope that ends before one within it warns, and closes nothing but itself.
+- A name that is both summed up and averaged is an error, and leaves no scope open.
 - No name hides a method: after ``add_time("items")``, ``timing.items()`` still is the mapping's, and
   ``timing["items"]`` the time.
 - The mapping holds the name and the values only. A pickled copy has them and the tree, and no open scope.
@@ -28,7 +28,7 @@ from pytest_rlperf.model import Mode, TimerTree
 from pytest_rlperf.traces.sample_factory import tree_text
 
 _SUM, _LAST, _MEAN = Mode  # looked up once: members of an enum are slow to find
-LEAST_S = 1e-8  # what any entry comes to at least, so that values can be divided by
+LEAST_S = 1e-8  # of any entry, so that callers can divide by a value
 
 
 class AvgTime:
@@ -42,7 +42,7 @@ class AvgTime:
 
 
 class _Node:
-    """One path; ``value`` is what its entries come to, and what the original prints."""
+    """One path; ``value`` is the sum, the last or the mean of its entries, as the original prints it."""
 
     __slots__ = ("children", "count", "key", "lasts", "means", "mode", "sums", "total", "value")
 
@@ -53,7 +53,7 @@ class _Node:
         self.count = 0
         self.total = 0.0
         self.children: dict[Any, _Node] = {}
-        # What enters each child, by the way that it counts: a look-up in place of a new object each time.
+        # The scope of each child, by the way that it counts: a look-up is cheaper than a new object.
         self.sums: dict[Any, TimingContext] = {}
         self.lasts: dict[Any, TimingContext] = {}
         self.means: dict[Any, TimingContext] = {}
@@ -65,14 +65,14 @@ class _Node:
 
 
 class _Open(threading.local):
-    """What is open in a thread, innermost last: paths with their starts, the root at the bottom."""
+    """A thread's open paths with their starts, the root first and the innermost last."""
 
     def __init__(self, root: _Node) -> None:
         self.stack: list[tuple[_Node, float]] = [(root, 0.0)]
 
 
 class TimingContext:
-    """Times its body under one path; it knows nothing of its entries, so that it may be entered anywhere again."""
+    """Times its body under one path; it holds nothing of its entries, so that any code may enter it again."""
 
     __slots__ = ("_acquire", "_average", "_key", "_mode", "_node", "_open", "_release", "_timing")
 
@@ -152,7 +152,7 @@ def _key(entry: tuple[_Node, float]) -> object:
 class Timing(dict[Any, Any]):
     """Times by name, as items and as attributes, and the tree of scopes within scopes that they were spent in.
 
-    ``_name``, an item like the others, is what the tree's text begins with. Further arguments are the mapping's.
+    ``_name``, an item like the others, heads the tree's text. Further arguments are the mapping's.
     A scope's parent is the one that was open in the thread when the scope was asked for.
     """
 
@@ -170,7 +170,7 @@ class Timing(dict[Any, Any]):
     # ------------------------------------------------------------------ timing
 
     def add_time(self, key: Any) -> TimingContext:
-        """Return a context manager that adds the time of its body to what there is."""
+        """Return a context manager that adds the time of its body to the value."""
         scopes = self._open.stack[-1][0].sums
         return scopes[key] if key in scopes else self._first(scopes, key, _SUM)
 
@@ -209,7 +209,7 @@ class Timing(dict[Any, Any]):
     __str__ = tree_str
 
     def snapshot(self) -> TimerTree:
-        """Return the tree as it is; what is open in the calling thread counts by what it has taken so far."""
+        """Return the tree as it is; the calling thread's open scopes count with their time so far."""
         with self._lock:
             now = _clock()
             open_s: dict[_Node, float] = {}

@@ -1,16 +1,16 @@
-"""``timeit`` and the profiling switches under the names of ``torchrl._utils``; torch is loaded where it is asked for.
+"""``timeit`` and the profiling switches under the names of ``torchrl._utils``; torch is loaded only where needed.
 
-Names, figures and text are TorchRL's, its environment variable ``TORCHRL_PROFILING`` included. On purpose different
-are, all of them where the original loses track:
+Names, figures and text are TorchRL's, its environment variable ``TORCHRL_PROFILING`` included. The differences are
+deliberate; each is a case in which the original loses track:
 
-- Time is read off a clock that is never set back, so ``t0`` is no time of day.
+- The clock is one that is never set back, so ``t0`` is no time of day.
 - A timer may be entered again before it has ended, by recursion or in another thread or task: no start is lost and
   no entry.
-- A decorated coroutine function is timed until it has ended and not until it is called; a generator function while it
-  runs, each generator one entry, what its consumer does in between left out. The same holds for profiler ranges.
+- A decorated coroutine function is timed until it has ended, not until it is called. A generator function is timed
+  while it runs, without its consumer's work in between; each generator is one entry. Profiler ranges do the same.
 - Where nothing has set up the logger ``torchrl``, ``timeit.print`` writes to the standard output, as TorchRL's own
   set-up has it.
-- What is asked of a timer that was never started is an error that says so.
+- Reading a timer that was never started is an error with a message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _acquire, _release = _lock.acquire, _lock.release
 
 
 class timeit:  # noqa: N801 - TorchRL's name
-    """Times its body, or each call of what it decorates, in one register for the whole process.
+    """Times its body, or each call of a decorated function, in one register for the whole process.
 
     ``sync`` waits for CUDA's work at both ends, where there is CUDA.
     """
@@ -251,13 +251,13 @@ def set_profiling_enabled(enabled: bool) -> None:
             stacklevel=2,
         )
         return
-    # The name is what callers and tests of the original read, so the switch is the name itself.
+    # Callers and tests of the original read this name, so the switch is the name itself.
     global _PROFILING_ENABLED
     _PROFILING_ENABLED = enabled
 
 
 def _is_compiling() -> bool:
-    torch = sys.modules.get("torch")  # what has not been loaded compiles nothing
+    torch = sys.modules.get("torch")  # where it is not loaded, nothing compiles
     return torch is not None and torch.compiler.is_compiling()
 
 
