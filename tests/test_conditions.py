@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 
 from pytest_rlperf.baseline.machine import accelerators, describe, differences, slug, this_machine
-from pytest_rlperf.measure.conditions import (
+from pytest_rlperf.measure.device_state import (
     NO_REASONS,
     NVML_MISSING,
+    Torch,
     count_others,
     nvml_reader,
     throttle_reasons,
+    used_between,
     worst,
 )
-from pytest_rlperf.measure.library import Torch, used_between
 from pytest_rlperf.model import Conditions
 
 UUID = "1a2b3c4d-0000-1111-2222-333344445555"

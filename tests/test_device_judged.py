@@ -18,7 +18,7 @@ from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule, other_device
-from pytest_rlperf.measure.conditions import ConditionReader
+from pytest_rlperf.measure.device_state import ConditionReader
 from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.one_side import measure_one_side
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured

@@ -15,8 +15,8 @@ from virtual_gpu import VirtualGPU
 from pytest_rlperf.devices import devices_of, driving
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure import rounds
-from pytest_rlperf.measure.conditions import NVML_MISSING, ConditionReader, NothingTold
 from pytest_rlperf.measure.device import RETAKES
+from pytest_rlperf.measure.device_state import NVML_MISSING, ConditionReader, NoReader
 from pytest_rlperf.measure.figures import device_figures, merged_times, worker_record
 from pytest_rlperf.measure.one_side import WorkerSlices
 from pytest_rlperf.measure.rounds import Clocks, steady_shape
@@ -509,7 +509,7 @@ def test_warming_up_a_device_that_never_settles_is_bounded(bench: Bench) -> None
 
 def test_a_device_that_nobody_tells_of_is_measured_with_a_note(bench: Bench) -> None:
     """Without NVML there are times, no cycles, and the way to have them."""
-    bench.library.reader = NothingTold(NVML_MISSING)
+    bench.library.reader = NoReader(NVML_MISSING)
     bench.warm()
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.device is not None

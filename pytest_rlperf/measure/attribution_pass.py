@@ -1,4 +1,4 @@
-"""Where a call's time goes, looked at once nothing is timed any more."""
+"""Where a call's time goes, looked at once all timed slices are taken."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pytest_rlperf import units
 from pytest_rlperf.attribution import ProfilerBusyError, shares
 from pytest_rlperf.model import Share, Workload
 
-_PLAIN_S = 0.1  # of plain calls; watched ones take several times as long
+_PLAIN_S = 0.1  # of plain calls; profiled ones take several times as long
 _LEAST_CALLS, _MOST_CALLS = 8, 600
-_LONGEST_CALL_S = 0.5  # from here on the watched calls would take longer than all that was measured
+_LONGEST_CALL_S = 0.5  # from here on the profiled calls would take longer than the whole measurement
 _WAITS = 5
 
 
 def explain(
     workload: Workload, call_s: float, wait: Callable[[], None] | None
 ) -> tuple[tuple[Share, ...], tuple[str, ...]]:
-    """Return the shares of a call that takes about ``call_s``, or none, and notes that say why not.
+    """Return the shares of a call that takes about ``call_s``; or none, and notes with the reason.
 
-    ``wait`` waits until the device that it runs on is done; None where it runs on none.
+    ``wait`` waits until the device of the call is done; None for a call on the host.
     """
     if call_s > _LONGEST_CALL_S:
-        return (), (f"where the time goes was not looked at: a call takes {units.seconds(call_s)}",)
+        return (), (f"where the time goes is unknown: a call is too long to profile, it takes {units.seconds(call_s)}",)
     calls = max(_LEAST_CALLS, min(_MOST_CALLS, round(_PLAIN_S / max(call_s, 1e-9))))
     call, device_wait_s = workload.call, 0.0
     if wait is not None:
@@ -33,8 +33,10 @@ def explain(
         found = shares(call, setup=workload.setup, calls=calls, device_wait_s=device_wait_s)
     except ProfilerBusyError as busy:
         return (), (str(busy),)
-    except Exception as error:  # of code that cannot be watched, and has been measured by now
-        return (), (f"where the time goes cannot be seen: watched, the call raised {type(error).__name__}: {error}",)
+    except Exception as error:  # by code that cannot be profiled; its measurement is complete
+        return (), (
+            f"where the time goes is unknown: under the profiler, the call raised {type(error).__name__}: {error}",
+        )
     finally:
         workload.processed(0)  # these calls belong to no slice
     return found, ()

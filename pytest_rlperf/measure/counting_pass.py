@@ -1,6 +1,6 @@
-"""Counting what a call does: one worker's counts, and what is learnt from those of several.
+"""The counting pass: exact counts of a call, by one worker, and the counts that several workers agree on.
 
-It happens right after the check, when a test's state is the same in every process, and before anything is timed.
+It runs right after the check, when a test's state is the same in every process, and before anything is timed.
 """
 
 from __future__ import annotations
@@ -14,31 +14,35 @@ from pytest_rlperf import units
 from pytest_rlperf.components.libraries import environments
 from pytest_rlperf.counters import tally
 from pytest_rlperf.devices import Device, HostClock, clock_for, devices_of
+from pytest_rlperf.measure.tracing_pass import look_for_phases
 from pytest_rlperf.measure.worker import Worker, wait_all
-from pytest_rlperf.model import Count, Counting, Harvest, PhaseCounts, Tally, Workload
-from pytest_rlperf.probes import attached, quieten_torchrl, standing_probes
-from pytest_rlperf.timers import Tree, recording_into
+from pytest_rlperf.model import Count, Counting, PhaseCounts, Tally, Workload
+from pytest_rlperf.probes import quieten_torchrl
 
 REPETITIONS = 2
-_COST_CALLS = 20  # what counting one call once takes, in plain calls: every instrument's passes, and their slowness
+_SHARE = 0.15  # of the time a test may be measured, for all of its workers together
+_GATING_SHARE = 0.5  # likewise, where counts decide: a gate that is left out lets everything pass
+_FIRST_CALL_SHARE = 0.1  # likewise: a first call that took longer leaves no time for another
+_LENIENCE = 4.0  # times the first worker's limit for the others, whose calls are as long but for a cold start
+_COST_CALLS = 20  # plain calls that take as long as counting one call: every instrument has a pass, and slows it
 
 
 def count(
     workload: Workload, repetitions: int, limit_s: float, clock_ns: Callable[[], int] = time.perf_counter_ns
 ) -> Tally:
-    """Count what the workload's call does, ``repetitions`` times; nothing, with a note, where ``limit_s`` is too short.
+    """Count the workload's call ``repetitions`` times; nothing, with a note, where ``limit_s`` is too short.
 
-    One call is made before, which tells how long it takes and where phases come from. Where that is too long it is
-    timed once more: it may have been held up.
+    A call before that shows how long it takes and where its phases come from. Where it takes too long it is timed once
+    more: it may have been held up.
     """
     __tracebackhide__ = True
     quieten_torchrl()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as in slices
-        call_s, traced = _first_look(workload, clock_ns)
+        call_s, traced = look_for_phases(workload, clock_ns)
         longest_s = limit_s / (repetitions * _COST_CALLS)
         if longest_s < call_s <= limit_s:
-            call_s = min(call_s, _first_look(workload, clock_ns)[0])
+            call_s = min(call_s, look_for_phases(workload, clock_ns)[0])
         if call_s > longest_s:
             cost_s = repetitions * _COST_CALLS * call_s
             found = Tally((), (f"not counted: {_too_long(call_s, cost_s, limit_s)}",))
@@ -51,24 +55,8 @@ def count(
                 devices=_devices(workload),
                 environments=environments(),
             )
-    workload.processed(0)  # what counting processed belongs to no slice
+    workload.processed(0)  # items processed while counting belong to no slice
     return found
-
-
-def _first_look(workload: Workload, clock_ns: Callable[[], int]) -> tuple[float, Harvest]:
-    """Return the seconds of a call, and how to see its phases: in code without timers, as it is harvested."""
-    __tracebackhide__ = True
-    traced = Harvest(workload.call, (*standing_probes(), *workload.probes))
-    tree = Tree(clock=clock_ns)
-    if workload.setup is not None:
-        workload.setup()
-    with attached(traced.probes), recording_into(tree):
-        start_ns = clock_ns()
-        workload.call()
-        call_s = (clock_ns() - start_ns) / 1e9
-    if workload.harvest is not None and not any(phase.depth for phase in tree.phases(1)):
-        traced = Harvest(workload.harvest.call, (*standing_probes(), *workload.harvest.probes))
-    return call_s, traced
 
 
 def _devices(workload: Workload) -> tuple[Device, ...] | None:
@@ -85,10 +73,10 @@ def _too_long(call_s: float, cost_s: float, limit_s: float) -> str:
 
 
 def learn(tallies: Sequence[Tally]) -> Counting | None:
-    """Return what workers' tallies have in common; None where nobody was asked to count.
+    """Return the counts of several workers together; None without any worker.
 
-    A count is exact where it was equal in every worker and repetition, of two workers at least. What a repetition does
-    not have is zero there, unless its instrument is missing: what was not counted everywhere is left out.
+    A count is exact where it was equal in every worker and repetition, of at least two workers. A count that a
+    repetition lacks is zero there; but where an instrument did not run in every worker, its counts are left out.
     """
     counted = [each for each in tallies if each.repetitions]
     notes = tuple(dict.fromkeys(note for each in tallies for note in each.notes))
@@ -114,21 +102,15 @@ def _by_place(counts: Sequence[Count]) -> dict[tuple[str, str], int]:
 
 
 def _instruments(counts: dict[tuple[str, str], int]) -> set[str]:
-    """Return the sums that were counted: an instrument that ran gives its own even where they are zero."""
+    """Return the names of the whole call's counts: an instrument that ran has its own there, even if they are zero."""
     return {name for path, name in counts if not path}
 
 
-_SHARE = 0.15  # of the time a test may be measured, for all of its workers together
-_GATING_SHARE = 0.5  # likewise, where counts decide: a gate that is left out lets everything pass
-_FIRST_CALL_SHARE = 0.1  # likewise: a first call that took longer leaves no time for another
-_LENIENCE = 4.0  # times the first worker's limit for the others, whose calls are as long but for a cold start
-
-
 class CountingPass:
-    """Has workers of one test count, in about 15 % of ``max_time_s`` for ``workers`` of them.
+    """Decides which workers of one test count, and for how long: about 15 % of ``max_time_s`` for ``workers`` of them.
 
-    It takes up to half of that time where what they count ``gates``. The first one tells for all: where it finds that
-    calls are too long for that, no other is asked. Where nothing ``is_wanted``, none is.
+    It takes up to half of that time where counts ``gates`` the test. The first worker decides for all: where calls are
+    too long for its share, no other counts. Where counts are not wanted (``is_wanted``), none does.
     """
 
     def __init__(self, max_time_s: float, workers: int, *, is_wanted: bool, gates: bool) -> None:
@@ -139,7 +121,7 @@ class CountingPass:
         self._has_counted = False
 
     def run(self, workers: Sequence[Worker]) -> None:
-        """Have those of ``workers`` count that have not yet done it; all have checked their component."""
+        """Have those of ``workers`` count that have not done so; all of them have checked their component."""
         __tracebackhide__ = True
         fresh = [worker for worker in workers if worker.tally is None]
         if not fresh or not self._is_wanted:
@@ -149,9 +131,9 @@ class CountingPass:
             note = f"not counted: the first call took {units.seconds(first.checked_s or 0.0)}"
             self._declined = Tally((), (f"{note}; a longer --rlperf-max-time leaves time for it",))
         for group in (fresh[:1], fresh[1:]):
-            self._ask(group)
+            self._count(group)
 
-    def _ask(self, workers: Sequence[Worker]) -> None:
+    def _count(self, workers: Sequence[Worker]) -> None:
         __tracebackhide__ = True
         if self._declined is not None:
             for worker in workers:
@@ -168,5 +150,5 @@ class CountingPass:
 
 
 def counted_by(workers: Sequence[Worker]) -> Counting | None:
-    """Return what is learnt from those of ``workers`` that were asked to count."""
+    """Return the counts of ``workers`` together, None where none of them has counted."""
     return learn([worker.tally for worker in workers if worker.tally is not None])

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from pytest_rlperf.devices import DeviceClockError, EventClock, HostClock, SyncClock, clock_for, devices_of
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.conditions import CLOCK_STEADY, all_reasons
-from pytest_rlperf.measure.library import DeviceLibrary
+from pytest_rlperf.measure.device_state import CLOCK_STEADY, DeviceLibrary, all_reasons
 from pytest_rlperf.measure.rounds import ClockNs, Timed
 from pytest_rlperf.model import (
     POWER_CAP,

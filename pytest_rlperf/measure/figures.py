@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import mul
 
-from pytest_rlperf.measure.conditions import worst
+from pytest_rlperf.measure.device_state import worst
 from pytest_rlperf.model import Bound, DeviceFigures, DeviceTimes, Figures, Pace, Phase, SliceRecord, Warm, WorkerRecord
 
 TRIM = 0.2

@@ -14,7 +14,7 @@ import psutil
 
 from pytest_rlperf.measure.attribution_pass import explain
 from pytest_rlperf.measure.device import Accelerator, find_accelerator
-from pytest_rlperf.measure.library import DeviceLibrary, Torch, used_between
+from pytest_rlperf.measure.device_state import DeviceLibrary, Torch, used_between
 from pytest_rlperf.measure.placement import ActivityWatch, cpu_reader
 from pytest_rlperf.measure.rounds import (
     SLICE_S,

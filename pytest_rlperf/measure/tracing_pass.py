@@ -1,4 +1,4 @@
-"""What traced slices record: a workload's own phases, or those that probes make of it; by the device's clock, too."""
+"""Traced slices: a workload's own phases, or those that probes make of it, by the device's clock too."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pytest_rlperf.devices import Tape
 from pytest_rlperf.devices.tracing import trace_call
 from pytest_rlperf.measure.device import Accelerator
 from pytest_rlperf.measure.rounds import ClockNs, Timed
-from pytest_rlperf.model import Phase, Probe, Workload
+from pytest_rlperf.model import Harvest, Phase, Probe, Workload
 from pytest_rlperf.model.spans import Span
 from pytest_rlperf.probes import attached, standing_probes
 from pytest_rlperf.timers import Tree, recording_into
 
-_UNSEEN_LOOKS = 3  # of which the median tells: a host that is woken late looks like a device that still works
+_UNSEEN_LOOKS = 3  # of which the median counts: a host that is woken late looks like a device that still works
 
 
 class Trace(Protocol):
-    """One traced slice: what its rounds run, with which probes in place, and the phases that they had."""
+    """One traced slice: the calls of its rounds, the probes in place, and then the phases."""
 
     timed: Timed
     probes: tuple[Probe, ...]
@@ -28,7 +28,7 @@ class Trace(Protocol):
         """Return the context that a round runs in."""
 
     def phases(self, calls: int) -> tuple[Phase, ...]:
-        """Return what was recorded of ``calls``, per call."""
+        """Return the phases of ``calls``, per call."""
 
 
 class HostTrace:
@@ -51,9 +51,9 @@ class HostTrace:
 class DeviceTrace:
     """Phases by the host's clock and by the device's, at the pace that is gated.
 
-    The tape is read between rounds, whose time that would be. Where it is to ``look``, two calls are recorded before
-    the first round: one in which the tape looks at memory, which counts for no time, and one whose first wait is the
-    tape's own, which tells it whether the device worked on unseen.
+    The tape is read between rounds, so that no round has that in its time. Where it is to ``look``, some calls are
+    recorded before the first round: one in which the tape looks at memory, which counts for no time, and others whose
+    first wait is the tape's own, which shows whether the device worked on unseen.
     """
 
     def __init__(
@@ -113,49 +113,64 @@ class DeviceTrace:
 
 
 class Tracer:
-    """Chooses how to see the phases of one workload; code without timers of its own is harvested."""
+    """Chooses the way to record the phases of one workload; code without timers of its own is harvested."""
 
     def __init__(self, workload: Workload, wall_ns: ClockNs) -> None:
         self._workload = workload
         self._wall_ns = wall_ns
-        self._has_phases: bool | None = None
+        self._found: Harvest | None = None
         self._has_looked = False
 
     def begin(self, device: Accelerator | None) -> Trace:
-        """Return what a slice is to run and record."""
-        call, probes = self._source()
-        setup = self._workload.setup
+        """Return a new traced slice."""
+        source, setup = self._source(), self._workload.setup
+        call, probes = source.call, source.probes
         if device is None:
             return HostTrace(Timed(call, setup), probes, self._wall_ns)
         return DeviceTrace(device, call, setup, probes, look=not self._has_looked)
 
     def keep(self) -> None:
-        """Have later slices look no more: one that did was kept, and once tells, as calls may be long."""
+        """Have later slices not look: a slice that did was kept, and once is enough, as calls may be long."""
         self._has_looked = True
 
     def trace_call(self, device: Accelerator | None) -> tuple[tuple[Span, ...], tuple[str, ...]]:
-        """Record one call, every entry by itself; return the spans, and notes on what they lack."""
-        call, probes = self._source()
-        setup = self._workload.setup
+        """Record one call, every entry by itself; return the spans, and notes on missing ones."""
+        source, setup = self._source(), self._workload.setup
+        call, probes = source.call, source.probes
         if device is None:
             return trace_call(call, setup=setup, probes=probes, clock=self._wall_ns)
         tape = Tape(device.clock, sync=device.sync_edges)
         return trace_call(call, setup=device.idle_after(setup), probes=probes, clock=self._wall_ns, tape=tape)
 
-    def _source(self) -> tuple[Callable[[], object], tuple[Probe, ...]]:
+    def _source(self) -> Harvest:
         """Return the call that is recorded and the probes to put in place."""
-        workload = self._workload
-        probes = (*standing_probes(), *workload.probes)
-        if workload.harvest is None:
-            return workload.call, probes
-        if self._has_phases is None:
-            tree = Tree(clock=self._wall_ns)
-            if workload.setup is not None:
-                workload.setup()
-            with attached(probes), recording_into(tree):
-                workload.call()
-            workload.processed(0)
-            self._has_phases = any(phase.depth for phase in tree.phases(1))
-        if self._has_phases:
-            return workload.call, probes
-        return workload.harvest.call, (*standing_probes(), *workload.harvest.probes)
+        if self._found is None:
+            if self._workload.harvest is None:
+                self._found = _own_phases(self._workload)
+            else:
+                self._found = look_for_phases(self._workload, self._wall_ns)[1]
+                self._workload.processed(0)
+        return self._found
+
+
+def look_for_phases(workload: Workload, clock_ns: ClockNs) -> tuple[float, Harvest]:
+    """Run one call; return its seconds, and the call and probes that show its phases.
+
+    A workload without phases of its own shows them by the call and probes of its harvest.
+    """
+    __tracebackhide__ = True
+    own = _own_phases(workload)
+    tree = Tree(clock=clock_ns)
+    if workload.setup is not None:
+        workload.setup()
+    with attached(own.probes), recording_into(tree):
+        start_ns = clock_ns()
+        workload.call()
+        call_s = (clock_ns() - start_ns) / 1e9
+    if workload.harvest is None or any(phase.depth for phase in tree.phases(1)):
+        return call_s, own
+    return call_s, Harvest(workload.harvest.call, (*standing_probes(), *workload.harvest.probes))
+
+
+def _own_phases(workload: Workload) -> Harvest:
+    return Harvest(workload.call, (*standing_probes(), *workload.probes))

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 from virtual_gpu import VirtualGPU
 
 from pytest_rlperf.devices import Driver
-from pytest_rlperf.measure.conditions import ConditionReader
-from pytest_rlperf.measure.library import DeviceLibrary, Torch
+from pytest_rlperf.measure.device_state import ConditionReader, DeviceLibrary, Torch
 from pytest_rlperf.model import Conditions
 
 COPY_BYTES = 1 << 20
