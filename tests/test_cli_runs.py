@@ -288,7 +288,7 @@ def test_a_newer_file_is_a_usage_error(
     more = {"diff": [str(path)]}.get(command, [])
     assert main([command, str(path), *more]) == Exit.USAGE
     assert capsys.readouterr().err == (
-        f"rlperf: error: {path} is a run of schema version 7, this pytest-rlperf reads up to 1: upgrade pytest-rlperf\n"
+        f"rlperf: error: {path} has schema version 7, this pytest-rlperf reads up to 1: upgrade pytest-rlperf\n"
     )
 
 

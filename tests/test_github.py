@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -30,7 +31,6 @@ from pytest_rlperf.model import (
     Phase,
     Status,
 )
-from pytest_rlperf.report import github_post
 from pytest_rlperf.report.github import (
     SUMMARY_BYTES,
     GitHubRun,
@@ -41,10 +41,20 @@ from pytest_rlperf.report.github import (
     step_outputs,
     write_github,
 )
-from pytest_rlperf.report.github_artifact import ARTIFACT_BYTES, ArtifactError, parse, read_document, unzip
-from pytest_rlperf.report.github_comment import COMMENT_BYTES, MARKER, comment_markdown, main
+from pytest_rlperf.report.github_comment import (
+    ARTIFACT_BYTES,
+    COMMENT_BYTES,
+    MARKER,
+    ArtifactError,
+    comment_markdown,
+    comment_of_zip,
+    main,
+    post_comment,
+    unzip,
+)
 from pytest_rlperf.report.rerun import continuing, reproducing, without_paths
 from pytest_rlperf.report.run_json import run_document, written
+from pytest_rlperf.report.statuses import Unmeasured
 from pytest_rlperf.report.summary import Summary
 
 HOSTILE = "test_x[a|b`c@everyone<img src=x>%0A::error::\n::warning::y</details>\x1b[31m\u202e#1]"
@@ -116,7 +126,7 @@ def test_summary_to_the_letter() -> None:
         "&#40;110 µs a call, was 100 µs&#41;\n\n"
         "Compared HEAD 1111 with main &#40;merge base 2222&#41;, live.\n\n"
         "Look at the phases that carry it below, and make it as fast as it was; if it is meant to be slower, "
-        "say so in a commit message, with the line below.\n\n"
+        "accept it in a commit message, with the line below.\n\n"
         "```text\nRlperf-Accept: test_gae* <= +12% the reason\n```\n\n"
         "| verdict | test | change | 99 % interval | was | now |\n"
         "| :-- | :-- | --: | --: | --: | --: |\n"
@@ -160,9 +170,9 @@ def test_summary_to_the_letter() -> None:
             {},
             "❌ 1 of 2 gated tests got slower: a does more in a call than it did",
         ),
-        ([SAME], {"unmeasured": {"tests/b": "failed"}}, "❌ 1 test failed, but no gated test got slower"),
-        ([SAME], {"unmeasured": {"tests/b": "skipped: no GPU"}}, "✅ No gated test got slower: 1 SAME"),
-        ([SLOWER], {"unmeasured": {SLOWER.result.nodeid: "failed"}}, "❌ 1 of 1 gated tests got slower: test_gae"),
+        ([SAME], {"unmeasured": {"tests/b": Unmeasured()}}, "❌ 1 test failed, but no gated test got slower"),
+        ([SAME], {"unmeasured": {"tests/b": Unmeasured("no GPU")}}, "✅ No gated test got slower: 1 SAME"),
+        ([SLOWER], {"unmeasured": {SLOWER.result.nodeid: Unmeasured()}}, "❌ 1 of 1 gated tests got slower: test_gae"),
         (
             [outcome("a", Status.NEW, None)],
             {"strict": True},
@@ -197,7 +207,9 @@ def test_what_is_not_gated_fails_nothing() -> None:
 
 def test_what_was_not_judged_is_said() -> None:
     """Skips and failures without a verdict are listed with the reason."""
-    text = render_summary_markdown([SAME], github_run(unmeasured={"t::b": "skipped: no *GPU*", "t::c": "failed"}))
+    text = render_summary_markdown(
+        [SAME], github_run(unmeasured={"t::b": Unmeasured("no *GPU*"), "t::c": Unmeasured()})
+    )
     assert (
         "Not judged:\n\n- <code>t&#58;&#58;b</code>: skipped&#58; no &#42;GPU&#42;\n- <code>t&#58;&#58;c</code>: failed"
         in text
@@ -219,7 +231,7 @@ def test_hostile_text_is_only_text() -> None:
     named = (Contribution(HOSTILE, 2e-5),)
     evil = replace(evil, live=replace(evil.live, contributions=named, carriers=named))
     summary = Summary(HOSTILE, [HOSTILE], [HOSTILE], [])
-    run = github_run(summary=summary, environment=[HOSTILE], unmeasured={HOSTILE: f"skipped: {HOSTILE}"})
+    run = github_run(summary=summary, environment=[HOSTILE], unmeasured={HOSTILE: Unmeasured(HOSTILE)})
     for text in (render_summary_markdown([evil], run), comment_markdown(document(evil))):
         outside = re.sub(r"(?s)```.*?```", "", text).removeprefix(MARKER)
         assert not re.search(r"[`@$\x1b\u202e]|<img|www\.|https?:", outside)
@@ -265,7 +277,9 @@ def test_the_worst_text_still_fits() -> None:
     name = "|" * 5000
     outcomes = [outcome(f"{number}{name}", Status.SLOWER, 1.1, name) for number in range(200)]
     summary = Summary(name, [name] * 500, [name] * 500, [])
-    run = github_run(summary=summary, environment=[name] * 500, unmeasured={f"{n}{name}": "failed" for n in range(500)})
+    run = github_run(
+        summary=summary, environment=[name] * 500, unmeasured={f"{n}{name}": Unmeasured() for n in range(500)}
+    )
     text = render_summary_markdown(outcomes, run)
     assert 1000 < len(text.encode()) <= SUMMARY_BYTES
     untrusted = document(*outcomes) | {"compared": [name] * 500, "notes": [name] * 500, "failed": [name] * 500}
@@ -524,6 +538,19 @@ def test_a_zip_with_tricks_is_refused(data: bytes, says: str) -> None:
         unzip(data)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_zip_is_read_or_refused(method: int) -> None:
+    """Whichever byte is another, nothing but the one error is raised."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        archive.writestr("run.json", json.dumps(document(SAME))[:300])
+    data = buffer.getvalue()
+    for place in range(len(data)):
+        damaged = data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]
+        with suppress(ArtifactError):
+            unzip(damaged)
+
+
 def changed(*path: str, value: object) -> dict[str, Any]:
     """Return a run's JSON with another value at a path."""
     found = here = document(SLOWER)
@@ -539,30 +566,31 @@ KEY = SLOWER.result.nodeid
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ([], "the document is list, and not an object"),
-        ({}, "schema is None, and no number"),
-        (changed("schema", value=99), "of schema 99, this pytest-rlperf reads"),
-        (changed("schema", value=True), "schema is True"),
-        (changed("kind", value="selfcheck"), "only a measured run can be shown"),
-        (changed("tests", value=[]), "tests is list"),
+        ([], "$ is a list, expected an object"),
+        ({}, "$.schema is None, expected a whole number"),
+        (changed("schema", value=99), "has schema version 99, this pytest-rlperf reads up to"),
+        (changed("schema", value=True), "$.schema is True"),
+        (changed("kind", value="other"), "$.kind is 'other', expected 'run' or 'selfcheck'"),
+        (changed("tests", value=[]), "$.tests is a list"),
         (changed("tests", value=dict.fromkeys(map(str, range(5001)), 1)), "the run has 5001 tests"),
-        (changed("tests", value={"\n::error::": 1}), r"\n::error:: is 1, and not an object"),
-        (changed("notes", value="a"), "notes is 'a', and not a list"),
-        (changed("compared", value=[1]), "compared is 1, and not a text"),
-        (changed("machine", "cpu", value=None), "machine.cpu is None"),
-        (changed("tests", KEY, "verdict", "status", value="FINE\n"), r"status is 'FINE\\n', which is no verdict"),
-        (changed("tests", KEY, "verdict", "gated", value=1), "gated is 1, and neither true nor false"),
-        (changed("tests", KEY, "verdict", "reason", value=None), "reason is None, and not an object"),
-        (changed("tests", KEY, "verdict", "estimate", "ratio", value="1"), "ratio is '1', and not a positive number"),
-        (changed("tests", KEY, "call_s", value=float("inf")), "call_s is inf, and not a positive number"),
-        (changed("tests", KEY, "call_s", value=-1), "call_s is -1, and not a positive number"),
-        (changed("tests", KEY, "live", "blame", value={"a": 1}), "blame is dict, and not a text"),
+        (changed("tests", value={"\n::error::": 1}), r"$.tests['\n::error::'] is 1, expected an object"),
+        (changed("notes", value="a"), "$.notes is 'a', expected a list"),
+        (changed("compared", value=[1]), "$.compared[0] is 1, expected a text"),
+        (changed("machine", "cpu", value=None), "$.machine.cpu is None, expected a text"),
+        (changed("tests", KEY, "verdict", "status", value="FINE\n"), r"status is 'FINE\n', expected one of SAME, "),
+        (changed("tests", KEY, "verdict", "gated", value=1), "gated is 1, expected true or false"),
+        (changed("tests", KEY, "verdict", "reason", value=None), "reason is None, expected an object"),
+        (changed("tests", KEY, "verdict", "estimate", "ratio", value="1"), "ratio is '1', expected a number"),
+        (changed("tests", KEY, "seconds", value=float("nan")), "seconds is nan, expected a number up to 1e+18"),
+        (changed("tests", KEY, "seconds", value=10**400), "seconds is a very large number, expected a number up to"),
+        (changed("tests", KEY, "result", "items", value=-1), "result.items is -1.0, expected no negative number"),
+        (changed("tests", KEY, "live", "pairs", value={"a": 1}), "pairs is an object, expected a list"),
     ],
 )
 def test_a_document_that_no_run_writes_is_refused(value: object, says: str) -> None:
     """The error names the first thing that is wrong, in one line that can do no harm."""
     with pytest.raises(ArtifactError) as raised:
-        read_document(value)
+        comment_markdown(value)
     assert says in str(raised.value)
     assert str(raised.value).isprintable()
 
@@ -571,7 +599,7 @@ def test_a_document_that_no_run_writes_is_refused(value: object, says: str) -> N
 def test_what_is_not_json_is_refused(text: bytes) -> None:
     """Neither broken, nor deep, nor long input does more than raise."""
     with pytest.raises(ArtifactError):
-        parse(text)
+        comment_of_zip(zipped(("run.json", text)))
 
 
 def test_lone_surrogates_do_not_stop_the_comment() -> None:
@@ -595,7 +623,7 @@ def test_unreadable_artifact_is_an_exit_code(tmp_path: Path, capsys: pytest.Capt
 
 def test_posting_needs_the_standard_library_alone() -> None:
     """The job that may write comments installs nothing."""
-    code = "import pytest_rlperf.report.github_post"
+    code = "import pytest_rlperf.report.github_comment"
     variables = {"PYTHONPATH": str(Path(__file__).parents[1]), "PATH": os.environ["PATH"]}
     done = subprocess.run(
         [sys.executable, "-S", "-c", code], env=variables, capture_output=True, text=True, check=False
@@ -702,7 +730,7 @@ def post(github: GitHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         "GITHUB_TOKEN": "secret",
         "RLPERF_ARTIFACT": "rlperf",
     }
-    return lambda: (github_post.main(variables), capsys.readouterr().out)
+    return lambda: (post_comment(variables), capsys.readouterr().out)
 
 
 def comments(*entries: tuple[int, str, str]) -> list[dict[str, Any]]:

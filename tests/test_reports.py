@@ -51,6 +51,7 @@ from pytest_rlperf.report.github_comment import comment_markdown
 from pytest_rlperf.report.html import render_html
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.run_json import run_document, written
+from pytest_rlperf.report.statuses import Unmeasured
 from pytest_rlperf.report.summary import Summary, next_commands
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.report.trace import write_traces
@@ -127,7 +128,7 @@ def page(outcomes: Sequence[Outcome], directory: Path) -> str:
 def github_run(outcomes: Sequence[Outcome]) -> GitHubRun:
     """Return what GitHub is told beside the outcomes, the first test's name in each."""
     key = outcomes[0].result.nodeid
-    return GitHubRun(summary_of(outcomes), f"pytest {key}", {}, [key], {f"{key}2": f"skipped: {key}"}, False, None)
+    return GitHubRun(summary_of(outcomes), f"pytest {key}", {}, [key], {f"{key}2": Unmeasured(key)}, False, None)
 
 
 def job_summary(outcomes: Sequence[Outcome], directory: Path) -> str:

@@ -16,6 +16,7 @@ from pytest_rlperf.components.libraries import BASIS, Library, libraries
 from pytest_rlperf.components.samples import Samples
 from pytest_rlperf.model import Outcome, Status
 from pytest_rlperf.report.matrix import render_matrix
+from pytest_rlperf.report.statuses import Unmeasured
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 OK = pytest.ExitCode.OK
 LIBRARIES = [library for library in libraries() if library.samples != Samples()]
 OF_LIBRARIES = "pytest_rlperf.suite.libraries.test_libraries"
-NOT_THERE = "skipped: skrl is not installed: pip install 'skrl[torch]'"
+NOT_THERE = Unmeasured("skrl is not installed: pip install 'skrl[torch]'")
 
 
 def outcome(key: str, items_per_s: float, status: Status = Status.NEW) -> Outcome:
@@ -49,12 +50,12 @@ OUTCOMES = [
     outcome("tests/test_other.py::test_gae[sb3-128-8]", 1.0),
 ]
 UNMEASURED = {
-    f"{OF_LIBRARIES}::test_sac_update[sb3]": "failed",
-    f"{OF_LIBRARIES}::test_gae[torchrl-2048-64]": "skipped: no time",
+    f"{OF_LIBRARIES}::test_sac_update[sb3]": Unmeasured(),
+    f"{OF_LIBRARIES}::test_gae[torchrl-2048-64]": Unmeasured("no time"),
     f"{OF_LIBRARIES}::test_gae[skrl-128-8]": NOT_THERE,
     f"{OF_LIBRARIES}::test_gae[skrl-2048-64]": NOT_THERE,
-    f"{OF_LIBRARIES}::test_gae[sb3-128-8]": "failed",
-    "tests/test_other.py::test_more": "skipped: another reason",
+    f"{OF_LIBRARIES}::test_gae[sb3-128-8]": Unmeasured(),
+    "tests/test_other.py::test_more": Unmeasured("another reason"),
 }
 
 
@@ -118,7 +119,7 @@ def test_seven_libraries_fit_80_columns() -> None:
 @pytest.mark.parametrize("count", [0, 3])
 def test_without_libraries_there_is_no_table(count: int) -> None:
     """The reference alone, or nothing, is compared with nothing."""
-    assert not render_matrix(OUTCOMES[:count], {f"{OF_LIBRARIES}::test_gae[sb3-128-8]": "failed"}, width=80)
+    assert not render_matrix(OUTCOMES[:count], {f"{OF_LIBRARIES}::test_gae[sb3-128-8]": Unmeasured()}, width=80)
 
 
 # --------------------------------------------------------------------------- the tests

@@ -79,9 +79,9 @@ class Store:
             sessions={name: kept for name, kept in sessions.items() if name in used},
             results=merged,
         )
-        senseless = _senseless(baseline)
-        if senseless is not None:
-            raise BaselineError(f"not written to {self.path}, as it could not be read back: {senseless}")
+        fault = senseless(baseline)
+        if fault is not None:
+            raise BaselineError(f"not written to {self.path}, as it could not be read back: {fault}")
         try:
             text = msgspec.json.format(msgspec.json.encode(_plain(baseline), order="sorted"), indent=1) + b"\n"
             _write_atomically(self.path, text)
@@ -126,9 +126,9 @@ class Store:
             baseline = msgspec.json.decode(raw, type=Baseline)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BaselineError(f"{path} is not a baseline: {error}; {way_out}") from None
-        senseless = _senseless(baseline)
-        if senseless is not None:
-            raise BaselineError(f"{path} is not a baseline: {senseless}; {way_out}")
+        fault = senseless(baseline)
+        if fault is not None:
+            raise BaselineError(f"{path} is not a baseline: {fault}; {way_out}")
         if path == self.path and baseline.machine != self._machine:
             raise BaselineError(f"{path} is of another machine class; {way_out}")
         return baseline
@@ -146,7 +146,7 @@ def _first_figures(old: Baseline | None, key: str, new: StoredResult) -> FirstFi
     return FirstFigures(session.created, session.commit, clock, relative)
 
 
-def _senseless(baseline: Baseline) -> str | None:
+def senseless(baseline: Baseline) -> str | None:
     """Return the first thing that no measurement can have given, by its place."""
     for key, stored in baseline.results.items():
         place = f"$.results[{key!r}]"

@@ -7,17 +7,20 @@ import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from pytest_rlperf.cli.command import Exit, UsageError, listed
 from pytest_rlperf.model import Baseline, Outcome, Provenance, Result
 
 if TYPE_CHECKING:
-    from pytest_rlperf.report.reading import Recorded
+    from pytest_rlperf.report.run_json import RunFile, SelfcheckFile
 
+    Recorded: TypeAlias = RunFile | SelfcheckFile | Baseline
 
 DIRECTORY = "a directory that holds one of them"
 LARGEST_BYTES = 64 * 1024 * 1024  # a run of 300 tests with 180 counts each has 3.4 MB
+_WRITERS = "--rlperf-json writes runs, --rlperf-save-baseline writes baselines; `rlperf tree` shows files of timers"
+_TITLES = {"run": "a run", "selfcheck": "a self-check"}
 
 
 def read(path: str) -> tuple[str, Recorded]:
@@ -27,19 +30,19 @@ def read(path: str) -> tuple[str, Recorded]:
     of baselines; the path is then that file's. UsageError where there is none, or more than one.
     """
     if path == "-":
-        return path, _parsed(_content(sys.stdin.buffer, "standard input"), "standard input")
+        return path, parse(_content(sys.stdin.buffer, "standard input"), "standard input")
     # Unlike Path.is_dir and Path.is_file these raise for no path, however long.
     if not os.path.isdir(path):  # noqa: PTH112
-        return path, _parsed(_content_of(path), path)
+        return path, parse(_content_of(path), path)
     names = [*sorted(map(str, Path(path).glob("*.json"))), *sorted(map(str, Path(path).glob("*/*.json")))]
     # Pipes and devices are left out. A file that several links lead to counts once, by the first of its names.
     files = sorted({os.path.realpath(name): name for name in reversed(names) if os.path.isfile(name)}.values())  # noqa: PTH113
     if len(files) == 1:  # the error that reading raises says why it is no run
-        return files[0], _parsed(_content_of(files[0]), files[0])
+        return files[0], parse(_content_of(files[0]), files[0])
     found: dict[str, Recorded] = {}
     for file in files:
         with suppress(UsageError):
-            found[file] = _parsed(_content_of(file), file)
+            found[file] = parse(_content_of(file), file)
     if not found:
         raise UsageError(
             f"{path} is a directory without a run or a baseline that can be read; --rlperf-json=FILE writes a run, "
@@ -50,13 +53,39 @@ def read(path: str) -> tuple[str, Recorded]:
     return found.popitem()
 
 
-def _parsed(data: bytes, source: str) -> Recorded:
-    from pytest_rlperf.report.reading import ReadingError, parse
+def parse(data: bytes, source: str) -> Recorded:
+    """Return the run, self-check or baseline in ``data``; UsageError, which calls it ``source``, where it has none."""
+    from pytest_rlperf.report.run_json import NewerError, ReadingError, decoded, read_document
 
+    if not data.strip():
+        raise UsageError(f"{source} is empty; {_WRITERS}")
     try:
-        return parse(data, source, printable=True)
+        document = decoded(data)
     except ReadingError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"{source} is no run and no baseline: {error}; {_WRITERS}") from None
+    known = document if isinstance(document, dict) else {}
+    is_baseline = "kind" not in known and {"schema", "machine", "results"} <= known.keys()
+    title = "a baseline" if is_baseline else _TITLES.get(str(known.get("kind")))
+    if title is None or "schema" not in known:
+        raise UsageError(f"{source} is JSON, but no run and no baseline; {_WRITERS}")
+    try:
+        return _baseline(known) if is_baseline else read_document(known)
+    except NewerError as error:
+        raise UsageError(f"{source} {error}") from None
+    except ReadingError as error:
+        raise UsageError(f"{source} is not {title}: {error}; write it anew") from None
+
+
+def _baseline(document: dict[str, Any]) -> Baseline:
+    from pytest_rlperf.baseline.store import SCHEMA, senseless
+    from pytest_rlperf.report.run_json import ReadingError, check_version, convert
+
+    check_version(document, SCHEMA)
+    baseline: Baseline = convert(document, Baseline, "$")
+    fault = senseless(baseline)
+    if fault is not None:
+        raise ReadingError(fault)
+    return baseline
 
 
 def _content_of(path: str) -> bytes:
@@ -87,7 +116,7 @@ def _content(file: BinaryIO, source: str) -> bytes:
 
 def outcomes_of(recorded: Recorded) -> dict[str, Outcome]:
     """Return the outcomes by test: none in what was not compared with anything."""
-    from pytest_rlperf.report.reading import RunFile
+    from pytest_rlperf.report.run_json import RunFile
 
     return recorded.tests if isinstance(recorded, RunFile) else {}
 
@@ -101,7 +130,7 @@ def results_of(recorded: Recorded) -> dict[str, Result]:
 
 def provenances_of(recorded: Recorded) -> list[Provenance]:
     """Return what is known of the code behind the figures, the latest last."""
-    from pytest_rlperf.report.reading import RunFile
+    from pytest_rlperf.report.run_json import RunFile
 
     if isinstance(recorded, Baseline):
         return sorted(recorded.sessions.values(), key=lambda provenance: provenance.created)

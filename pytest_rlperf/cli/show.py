@@ -10,8 +10,8 @@ from pytest_rlperf.cli.files import DIRECTORY, exit_code, outcomes_of, provenanc
 from pytest_rlperf.model import Result, Status
 
 if TYPE_CHECKING:
+    from pytest_rlperf.cli.files import Recorded
     from pytest_rlperf.report.difference import Difference
-    from pytest_rlperf.report.reading import Recorded
 
 _DIFFER = "times stored on one are INCOMPARABLE on the other; live pairs are not."
 _EQUAL = "They are of one class: times stored on one are compared with times of the other."
@@ -44,8 +44,8 @@ def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
     from pytest_rlperf.baseline.machine import describe
     from pytest_rlperf.model import Baseline
-    from pytest_rlperf.report.reading import RunFile
     from pytest_rlperf.report.recorded import render_baseline
+    from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.selfcheck import render_selfcheck
     from pytest_rlperf.report.summary import Summary
     from pytest_rlperf.report.terminal import render_summary

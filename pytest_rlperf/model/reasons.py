@@ -66,6 +66,11 @@ class WrittenReason(Reason):
     message: str
 
 
+@dataclass(frozen=True)
+class FullReason(WrittenReason):
+    """All reasons of a verdict in one text, with the code of the one that decides: as a run's JSON has them."""
+
+
 class Work(NamedTuple):
     """The work of one call, as far as it must be the same on both sides."""
 

@@ -1,35 +1,48 @@
-"""What a run tells GitHub Actions: a job summary, annotations at the tests' lines, and the outputs of its step."""
+"""Reports a run to GitHub: a job summary in Markdown, annotations at the tests' lines, and the outputs of a step.
+
+The job that comments on a pull request makes its comment here too, and has nothing installed: importing this module
+needs the standard library only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_rlperf.model import Outcome
-from pytest_rlperf.report.github_commands import annotation_lines, command, output_text, outputs
-from pytest_rlperf.report.github_findings import Finding, finding
-from pytest_rlperf.report.github_markdown import Page, render
+from pytest_rlperf import units
+from pytest_rlperf.model import Outcome, Status
+from pytest_rlperf.report.markdown import MOST_LINES, code, escape, fenced, folded, grid, listed
+from pytest_rlperf.report.printable import shown_lines
+from pytest_rlperf.report.rows import SINCE_FIRST, phase_rows
+from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS, Unmeasured
 from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.report.table import Cell, Column, Table, make_table
+from pytest_rlperf.report.wording import SAVING, blame_text, count_text, improved, message, phases_note, trailer_of
 
 SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for all that one step writes; over it nothing is shown
 _FILES = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
+_ANNOTATIONS_MOST = 10  # GitHub shows no more of each level a step
+_LEVELS = ("notice", "warning", "error")
+_LONGEST_TITLE = 200
 
 
 @dataclass(frozen=True)
 class GitHubRun:
-    """What GitHub is told beside the outcomes.
+    """What GitHub shows beside the outcomes.
 
     ``command`` is the run's, as typed. ``lines`` has a test's file, as seen from the repository's root, and line, by
-    its key. ``environment`` is what differs between then and now. ``unmeasured`` tells why tests have no figures, by
-    their keys: "failed", or "skipped: " and the reason. ``json`` is where the run's JSON lies, if anywhere.
+    its key. ``environment`` is what differs between then and now. ``unmeasured`` has the tests without figures, by
+    their keys. ``json`` is where the run's JSON lies, if anywhere.
     """
 
     summary: Summary
     command: str
     lines: Mapping[str, tuple[str, int]]
     environment: Sequence[str]
-    unmeasured: Mapping[str, str]
+    unmeasured: Mapping[str, Unmeasured]
     strict: bool
     json: Path | None
 
@@ -40,7 +53,7 @@ def is_github(environ: Mapping[str, str]) -> bool:
 
 
 def check_github(environ: Mapping[str, str]) -> list[str]:
-    """Say what of GitHub's files cannot be written, before anything is measured; nothing outside GitHub Actions."""
+    """Return which of GitHub's files cannot be written, before anything is measured; nothing outside GitHub Actions."""
     if not is_github(environ):
         return []
     return [trouble for name in _FILES if (trouble := _trouble(name, environ.get(name, "")))]
@@ -49,12 +62,11 @@ def check_github(environ: Mapping[str, str]) -> list[str]:
 def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: GitHubRun) -> list[str]:
     """Append the summary and the outputs to GitHub's files, and return the workflow commands to be printed.
 
-    Does nothing outside GitHub Actions. A file that cannot be written is told by one of the commands.
+    Does nothing outside GitHub Actions. One of the commands names a file that cannot be written.
     """
     if not is_github(environ):
         return []
-    findings = [finding(outcome, strict=run.strict) for outcome in outcomes]
-    commands = annotation_lines(findings, run.lines)
+    commands = annotation_commands(outcomes, run.lines, strict=run.strict)
     for name in _FILES:
         path = environ.get(name, "")
         trouble = _trouble(name, path)
@@ -62,27 +74,26 @@ def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: G
             commands.append(command("warning", trouble, title="pytest-rlperf"))
             continue
         with Path(path).open("a", encoding="utf-8") as file:
-            # What other commands of the step have written counts, too.
-            room = SUMMARY_BYTES - file.tell()
-            file.write(_summary(findings, run, room) if name == _FILES[0] else output_text(outputs(findings, run.json)))
+            if name == _FILES[0]:
+                # What other commands of the step have written counts, too.
+                file.write(render_summary_markdown(outcomes, run, SUMMARY_BYTES - file.tell()))
+            else:
+                file.write(_output_text(step_outputs(outcomes, run.json, strict=run.strict)))
     return commands
 
 
 def render_summary_markdown(outcomes: Sequence[Outcome], run: GitHubRun, limit_bytes: int = SUMMARY_BYTES) -> str:
     """Return the job summary in Markdown, of at most ``limit_bytes`` in UTF-8."""
-    return _summary([finding(outcome, strict=run.strict) for outcome in outcomes], run, limit_bytes)
-
-
-def annotation_commands(
-    outcomes: Sequence[Outcome], lines: Mapping[str, tuple[str, int]], *, strict: bool
-) -> list[str]:
-    """Return workflow commands that annotate the tests' lines: ten at most, and one that counts the others."""
-    return annotation_lines([finding(outcome, strict=strict) for outcome in outcomes], lines)
-
-
-def step_outputs(outcomes: Sequence[Outcome], json: Path | None, *, strict: bool) -> dict[str, str]:
-    """Return the step's outputs: ``verdict``, ``tests``, ``slower``, ``accepted`` and ``json``."""
-    return outputs([finding(outcome, strict=strict) for outcome in outcomes], json)
+    page = Page(
+        outcomes=outcomes,
+        strict=run.strict,
+        unmeasured=run.unmeasured,
+        compared=run.summary.origins,
+        environment=run.environment,
+        facts=[*(" ".join(note.split()) for note in run.summary.notes), run.summary.machine],
+        command=run.command,
+    )
+    return render(page, limit_bytes)
 
 
 def place_of(path: Path, line: int, environ: Mapping[str, str]) -> tuple[str, int]:
@@ -92,26 +103,422 @@ def place_of(path: Path, line: int, environ: Mapping[str, str]) -> tuple[str, in
     return (path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)), line
 
 
-def _summary(findings: Sequence[Finding], run: GitHubRun, limit_bytes: int) -> str:
-    summary = run.summary
-    page = Page(
-        findings=findings,
-        unmeasured=run.unmeasured,
-        compared=summary.origins,
-        environment=run.environment,
-        facts=[*(" ".join(note.split()) for note in summary.notes), summary.machine],
-        command=run.command,
-    )
-    return render(page, limit_bytes)
-
-
 def _trouble(name: str, path: str) -> str:
-    """Say why one of GitHub's files cannot be written; empty where it can."""
-    what = "job summary" if name == _FILES[0] else "step outputs"
+    """Return why one of GitHub's files cannot be written; empty where it can."""
+    lost = "job summary" if name == _FILES[0] else "step outputs"
     if not path:
-        return f"GITHUB_ACTIONS is set, but not {name}: there will be no {what}"
+        return f"GITHUB_ACTIONS is set, but not {name}: there will be no {lost}"
     try:
         with Path(path).open("a", encoding="utf-8"):
             return ""
     except OSError as error:
-        return f"{name}={path} cannot be written ({error.strerror}): there will be no {what}"
+        return f"{name}={path} cannot be written ({error.strerror}): there will be no {lost}"
+
+
+# --------------------------------------------------------------------------- the outputs of a step
+
+
+def step_outputs(outcomes: Sequence[Outcome], json: Path | None, *, strict: bool) -> dict[str, str]:
+    """Return the step's outputs: the gravest verdict, how many tests there are of some, and where the JSON is."""
+    slower = [outcome for outcome in outcomes if outcome.verdict.status is Status.SLOWER]
+    return {
+        "verdict": _gravest(outcomes),
+        "tests": str(len(outcomes)),
+        "slower": str(sum(outcome.verdict.fails(strict) for outcome in slower)),
+        "accepted": str(sum(map(_is_accepted, outcomes))),
+        "json": "" if json is None else str(json),
+    }
+
+
+def _gravest(outcomes: Sequence[Outcome]) -> str:
+    """Return the gravest verdict of the gated tests; accepted slowdowns are ``ACCEPTED``, none is ``""``."""
+    gated = [outcome for outcome in outcomes if outcome.verdict.gated]
+    words = {"ACCEPTED" if _is_accepted(outcome) else outcome.verdict.status.value for outcome in gated}
+    order = [status.value for status in GRAVEST_FIRST]
+    order.insert(order.index(Status.FASTER.value), "ACCEPTED")
+    return next((word for word in order if word in words), "")
+
+
+def _output_text(values: Mapping[str, str]) -> str:
+    """Return outputs as the runner reads them from its file; no value can end early or begin another."""
+    # A delimiter that nobody can know beforehand.
+    delimiter = f"rlperf-{uuid.uuid4()}"
+    return "".join(f"{name}<<{delimiter}\n{value}\n{delimiter}\n" for name, value in values.items())
+
+
+# --------------------------------------------------------------------------- annotations
+
+
+def annotation_commands(
+    outcomes: Sequence[Outcome], lines: Mapping[str, tuple[str, int]], *, strict: bool
+) -> list[str]:
+    """Return workflow commands for what a person should look at: ten at most, and one that counts the others.
+
+    ``lines`` has a test's file, as seen from the repository's root, and its line, by the test's key.
+    """
+    shown = [(level, outcome) for outcome in _ordered(outcomes, strict=strict) if (level := _level(outcome, strict))]
+    shown.sort(key=lambda entry: -_LEVELS.index(entry[0]))
+    commands = [
+        _annotation(level, outcome, lines.get(outcome.result.nodeid)) for level, outcome in shown[:_ANNOTATIONS_MOST]
+    ]
+    if len(shown) > _ANNOTATIONS_MOST:
+        used = [level for level, _ in shown[:_ANNOTATIONS_MOST]]
+        rest = f"and {units.counted(len(shown) - _ANNOTATIONS_MOST, 'more test')}: see the job's summary"
+        # Of one level GitHub shows ten at most, so the line about the others is of another.
+        commands.append(command(min(_LEVELS, key=used.count), rest, title="pytest-rlperf"))
+    return commands
+
+
+def command(level: str, text: str, **properties: str) -> str:
+    """Return a workflow command, in one line whatever the text has in it; what is not printable is written out."""
+    written = ",".join(f"{name}={_property(shown_lines(value))}" for name, value in properties.items())
+    return f"::{level} {written}::{_data(shown_lines(text))}"
+
+
+def _level(outcome: Outcome, strict: bool) -> str:
+    """Return the level of a test's annotation, empty where it has none."""
+    if outcome.verdict.fails(strict):
+        return "error"
+    if not outcome.verdict.gated:
+        return ""
+    if outcome.verdict.status is Status.INVALID:
+        return "warning"
+    return "notice" if _is_accepted(outcome) else ""
+
+
+def _annotation(level: str, outcome: Outcome, place: tuple[str, int] | None) -> str:
+    verdict = outcome.verdict
+    word = "accepted" if _is_accepted(outcome) else verdict.status.value
+    how = "by what it does" if verdict.by_counts else _change_text(outcome)
+    title = f"{word} {how}".rstrip() + f": {outcome.result.name[:_LONGEST_TITLE]}"
+    now, was = _now_s(outcome), _was_s(outcome)
+    pace = "" if now is None else f"{units.seconds(now)} a call"
+    if pace and was is not None:
+        pace += f", was {units.seconds(was)}"
+    text = "\n".join(part for part in (pace, message(outcome), blame_text(outcome)) if part)
+    if place is None:
+        return command(level, text, title=title)
+    return command(level, text, file=place[0], line=str(place[1]), title=title)
+
+
+def _data(text: str) -> str:
+    """Escape a message as the runner unescapes it: ``%``, carriage return and line feed."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """Escape a property, which ends at a comma or a colon."""
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+# --------------------------------------------------------------------------- the page
+
+
+@dataclass(frozen=True)
+class Page:
+    """A run as GitHub shows it.
+
+    ``compared`` names what was compared with what, ``environment`` what differs between then and now, ``facts`` what
+    stands in small print. ``link`` names the run in a comment, Markdown of our own making. A ``brief`` page has neither
+    phases nor notes nor tables of tests.
+    """
+
+    outcomes: Sequence[Outcome]
+    strict: bool
+    unmeasured: Mapping[str, Unmeasured]
+    compared: Sequence[str]
+    environment: Sequence[str]
+    facts: Sequence[str]
+    command: str
+    link: str = ""
+    brief: bool = False
+
+    @property
+    def other_failures(self) -> dict[str, Unmeasured]:
+        """Tests that were skipped, or failed otherwise than by their verdict."""
+        by_verdict = {outcome.result.nodeid for outcome in self.outcomes if outcome.verdict.fails(self.strict)}
+        return {key: why for key, why in self.unmeasured.items() if key not in by_verdict}
+
+    @property
+    def broken(self) -> int:
+        """How many tests failed otherwise than by their verdict."""
+        return sum(why.skipped is None for why in self.other_failures.values())
+
+
+def render(page: Page, limit_bytes: int, prefix: str = "") -> str:
+    """Return the page in at most ``limit_bytes`` of UTF-8.
+
+    Where that is too little, the page leaves out first details of tests, then tests, the gravest last of all, and
+    states how many. Where there is no room for the headline there is no page.
+    """
+    for tests, detailed, with_rest in _sizes(len(page.outcomes)):
+        text = prefix + _page(page, tests, detailed, with_rest=with_rest)
+        if len(text.encode()) <= limit_bytes:
+            return text
+    return ""
+
+
+def _sizes(total: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield how many tests to show, how many of them with details, and whether with the rest, from all to nothing."""
+    tests = detailed = total
+    yield tests, detailed, True
+    while tests:
+        if detailed:
+            detailed //= 2
+        else:
+            tests //= 2
+        yield tests, detailed, True
+    yield 0, 0, False
+
+
+def _page(page: Page, tests: int, detailed: int, *, with_rest: bool) -> str:
+    ordered = _ordered(page.outcomes, strict=page.strict)
+    gated = [outcome for outcome in ordered[:tests] if outcome.verdict.gated]
+    others = [outcome for outcome in ordered[:tests] if not outcome.verdict.gated]
+    bad = page.broken or any(outcome.verdict.fails(page.strict) for outcome in ordered)
+    blocks = [
+        f"## {'❌' if bad else '✅'} {escape(_headline(page, ordered))}",
+        "<br>".join(f"Compared {escape(origin)}." for origin in page.compared[:MOST_LINES]) if with_rest else "",
+        escape(_advice(page, ordered)),
+        escape(_improvements(ordered)),
+        fenced("text", _acceptance_lines(page, ordered)) if with_rest else "",
+        grid(_verdict_table(gated, strict=page.strict)),
+        _left_out(len(ordered), tests, detailed),
+        _accepted(ordered[:tests]),
+        *(_details(page, outcome) for outcome in ordered[:detailed] if _has_details(page, outcome)),
+        folded("Not gated: these fail nothing", grid(_verdict_table(others, strict=page.strict))),
+        folded("Phases of the other tests", _other_phases(page, ordered[:detailed])),
+        *(_rest(page) if with_rest else []),
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _rest(page: Page) -> list[str]:
+    """Return the blocks about the run rather than its tests' verdicts."""
+    small = [*([page.link] if page.link else []), *(escape(fact) for fact in page.facts[:MOST_LINES])]
+    return [
+        listed("Not judged", [f"{code(key)}: {escape(why.text)}" for key, why in page.other_failures.items()]),
+        listed("What differs from then", [escape(line) for line in page.environment]),
+        f"Run it again:\n\n{fenced('console', [page.command])}" if page.command else "",
+        f"<sub>{' · '.join(small)}</sub>" if small else "",
+    ]
+
+
+def _left_out(total: int, tests: int, detailed: int) -> str:
+    """Return what was left out to keep within GitHub's size."""
+    reason = "GitHub allows no longer text. The run's JSON has them all."
+    if tests < total:
+        return f"**{total - tests} more tests are left out: {reason}**"
+    if detailed < total:
+        return f"**The details of {units.counted(total - detailed, 'test')} are left out: {reason}**"
+    return ""
+
+
+def _accepted(outcomes: Sequence[Outcome]) -> str:
+    """Return why slower tests were accepted."""
+    accepted = [
+        (outcome.result.name, "; ".join(message(outcome).splitlines())) for outcome in outcomes if _is_accepted(outcome)
+    ]
+    return listed("Slower on purpose", [f"{code(name)}: {escape(why)}" for name, why in accepted])
+
+
+# --------------------------------------------------------------------------- the run in a sentence
+
+
+def _ordered(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
+    """Return outcomes with those first that fail, the gated before others, by verdict, then the largest change."""
+
+    def place(outcome: Outcome) -> tuple[bool, bool, int, float]:
+        verdict = outcome.verdict
+        ratio = 0.0 if verdict.estimate is None else verdict.estimate.ratio
+        return not verdict.fails(strict), not verdict.gated, GRAVEST_FIRST.index(verdict.status), -ratio
+
+    return sorted(outcomes, key=place)
+
+
+def _headline(page: Page, ordered: Sequence[Outcome]) -> str:
+    """Return the run's result in one sentence without markup."""
+    gated = [outcome for outcome in ordered if outcome.verdict.gated]
+    failing = [outcome for outcome in gated if outcome.verdict.fails(page.strict)]
+    slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
+    if slower:
+        first = slower[0]
+        which = ":" if len(slower) == 1 else ", most of all"
+        return f"{len(slower)} of {len(gated)} gated tests got slower{which} {first.result.name} {_slowdown(first)}"
+    if page.broken:
+        return f"{units.counted(page.broken, 'test')} failed, but no gated test got slower"
+    if failing:
+        return f"{len(failing)} of {len(gated)} gated tests cannot be called as fast as before, and this run is strict"
+    if not gated:
+        return "No gated test was measured"
+    counts = Counter("accepted" if _is_accepted(outcome) else outcome.verdict.status.value for outcome in gated)
+    result = "Nothing got slower but on purpose" if counts["accepted"] else "No gated test got slower"
+    return f"{result}: {', '.join(f'{count} {word}' for word, count in counts.most_common())}"
+
+
+def _slowdown(outcome: Outcome) -> str:
+    """Return how much slower a test is."""
+    if outcome.verdict.by_counts:
+        first = f": {count_text(outcome.verdict.counters[0])}" if outcome.verdict.counters else ""
+        return f"does more in a call than it did{first}"
+    now, was = _now_s(outcome), _was_s(outcome)
+    if now is None or was is None:
+        return _change_text(outcome)
+    return f"{_change_text(outcome)} ({units.seconds(now)} a call, was {units.seconds(was)})"
+
+
+def _advice(page: Page, ordered: Sequence[Outcome]) -> str:
+    """Return what to do about it, in one sentence without markup; empty where there is nothing to do."""
+    failing = [outcome for outcome in ordered if outcome.verdict.fails(page.strict)]
+    if any(outcome.verdict.status is Status.SLOWER for outcome in failing):
+        where = "counts that changed" if all(one.verdict.by_counts for one in failing) else "phases that carry it"
+        return (
+            f"Look at the {where} below, and make it as fast as it was; "
+            "if it is meant to be slower, accept it in a commit message, with the line below."
+        )
+    if page.broken:
+        return "Read the failures in the job's log."
+    if failing:
+        return "Read why below: --rlperf-strict lets only SAME and FASTER pass."
+    if any(outcome.verdict.status is Status.UNDECIDED and outcome.verdict.gated for outcome in ordered):
+        return "Nothing has to be done; UNDECIDED tests show below which slowdown they would have found."
+    return ""
+
+
+def _improvements(outcomes: Sequence[Outcome]) -> str:
+    """Return how to store what got faster than its baseline; empty where nothing did."""
+    faster = [one for one in outcomes if one.verdict.status is Status.FASTER and one.baseline is not None]
+    return f"{improved(len(faster))}, with {SAVING}." if faster else ""
+
+
+def _acceptance_lines(page: Page, ordered: Sequence[Outcome]) -> list[str]:
+    """Return the lines of a commit message that accept what got slower."""
+    failing = [outcome for outcome in ordered if outcome.verdict.fails(page.strict)]
+    slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
+    return [f"{trailer_of(outcome)} the reason" for outcome in slower]
+
+
+# --------------------------------------------------------------------------- tests
+
+
+def _verdict_table(outcomes: Sequence[Outcome], *, strict: bool) -> Table:
+    columns = (
+        Column("verdict", "verdict", "left"),
+        Column("test", "test", "left"),
+        Column("change", "change"),
+        Column("interval", "99 % interval"),
+        Column("since_first", SINCE_FIRST),
+        Column("counts", "exact counts", "left"),
+        Column("was", "was"),
+        Column("now", "now"),
+    )
+    return make_table(columns, [_verdict_row(outcome, strict=strict) for outcome in outcomes]).without_empty()
+
+
+def _verdict_row(outcome: Outcome, *, strict: bool) -> list[Cell | str]:
+    verdict, estimate, creep = outcome.verdict, outcome.verdict.estimate, outcome.creep
+    now, was = _now_s(outcome), _was_s(outcome)
+    # In bold the figure that the verdict rests on.
+    return [
+        _verdict_text(outcome, strict=strict),
+        Cell(outcome.result.name, "code"),
+        Cell(_change_text(outcome), "" if verdict.by_counts else "strong"),
+        "" if estimate is None else f"{units.change(estimate.low)} to {units.change(estimate.high)}",
+        "" if creep is None else units.change(creep.ratio),
+        Cell(_first_count(outcome), "strong" if verdict.by_counts else ""),
+        "" if was is None else units.seconds(was),
+        "" if now is None else units.seconds(now),
+    ]
+
+
+def _verdict_text(outcome: Outcome, *, strict: bool) -> str:
+    status = outcome.verdict.status
+    if _is_accepted(outcome):
+        return "☑️ accepted"
+    if status is Status.SLOWER and not outcome.verdict.fails(strict):
+        return f"⚠️ {status.value}"
+    return f"{LOOKS[status].emoji} {status.value}"
+
+
+def _first_count(outcome: Outcome) -> str:
+    """Return the first of the counts that changed, and how many others did."""
+    changes = outcome.verdict.counters
+    others = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
+    return f"{count_text(changes[0])}{others}" if changes else ""
+
+
+def _has_details(page: Page, outcome: Outcome) -> bool:
+    """Whether a test's reason is worth a place of its own."""
+    notes = outcome.result.notes and not page.brief
+    return outcome.verdict.status is not Status.SAME or bool(notes or outcome.verdict.counters)
+
+
+def _details(page: Page, outcome: Outcome) -> str:
+    """Return a test's reason, blame and phases, folded away below the line that names it."""
+    title, blame = f"{_verdict_text(outcome, strict=page.strict)} {code(outcome.result.name)}", blame_text(outcome)
+    if blame:
+        title += f": {escape(blame)}"
+    lines = [*message(outcome).splitlines(), *(() if page.brief else outcome.result.notes)]
+    sentences = [escape(line) for line in lines if line.strip()][:MOST_LINES]
+    counts = listed("Exact counts that changed", [escape(count_text(change)) for change in outcome.verdict.counters])
+    more = [] if page.brief else [_phases(outcome), *_fixed_width(outcome)]
+    parts = (code(outcome.result.nodeid), "<br>".join(sentences), counts, *more)
+    return folded(title, "\n\n".join(part for part in parts if part))
+
+
+def _fixed_width(outcome: Outcome) -> list[str]:
+    """Return the tables of a test that are text as it is."""
+    # Here, as laying text out needs more than the standard library.
+    from pytest_rlperf.report.device import device_lines
+    from pytest_rlperf.report.shares import shares_lines
+
+    tables = {"Where the time goes": shares_lines(outcome.result.shares), "On the device": device_lines(outcome)}
+    return [f"{title}:\n\n{fenced('text', lines)}" for title, lines in tables.items() if lines]
+
+
+def _other_phases(page: Page, outcomes: Sequence[Outcome]) -> str:
+    """Return the phases of tests that have no details."""
+    others = [] if page.brief else [outcome for outcome in outcomes if not _has_details(page, outcome)]
+    found = [(outcome, _phases(outcome)) for outcome in others]
+    return "\n\n".join(f"{code(outcome.result.name)}\n\n{phases}" for outcome, phases in found if phases)
+
+
+def _phases(outcome: Outcome) -> str:
+    columns = (
+        Column("phase", "phase", "left"),
+        Column("was", "was"),
+        Column("now", "now"),
+        Column("change", "adds to the change"),
+        Column("share", "share of a call"),
+        Column("entries", "entries a call"),
+    )
+    rows = [
+        (
+            Cell(row.name, depth=row.depth),
+            "" if row.was_s is None else units.seconds(row.was_s),
+            units.seconds(row.total_s),
+            "" if row.change_s is None else Cell(units.signed_seconds(row.change_s), "strong"),
+            units.percent(row.share, signed=False),
+            "" if row.count is None else f"{row.count:.3g}",
+        )
+        for row in phase_rows(outcome)
+    ]
+    note = phases_note(outcome.result)
+    return "\n\n".join(part for part in (grid(make_table(columns, rows)), escape(note) if rows else "") if part)
+
+
+def _is_accepted(outcome: Outcome) -> bool:
+    """Whether a test is slower, and a person or a commit accepts that."""
+    return outcome.verdict.status is Status.SLOWER and outcome.verdict.accepted
+
+
+def _change_text(outcome: Outcome) -> str:
+    return "" if outcome.verdict.estimate is None else units.change(outcome.verdict.estimate.ratio)
+
+
+def _now_s(outcome: Outcome) -> float | None:
+    return outcome.result.call_s if outcome.result.measured else None
+
+
+def _was_s(outcome: Outcome) -> float | None:
+    return outcome.before.call_s if outcome.before is not None and outcome.before.measured else None

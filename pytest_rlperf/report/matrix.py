@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
+from pytest_rlperf.report.statuses import Unmeasured
 from pytest_rlperf.report.table import Column, make_table
 from pytest_rlperf.report.text import blocks, table_text
 
@@ -57,15 +58,16 @@ class Cell:
 
     items_per_s: float | None
     word: str
+    is_skipped: bool = False
 
 
-def render_matrix(outcomes: Sequence[Outcome], unmeasured: Mapping[str, str], *, width: int) -> str:
+def render_matrix(outcomes: Sequence[Outcome], unmeasured: Mapping[str, Unmeasured], *, width: int) -> str:
     """Return the table in lines of at most ``width``, "" where of the suite no library but the reference was measured.
 
-    ``unmeasured`` tells why other tests have no figures, by their keys: "failed", or "skipped: " and the reason.
+    ``unmeasured`` has the tests without figures, by their keys.
     """
     cells = _cells(outcomes, unmeasured)
-    shown = {library for (_, library), cell in cells.items() if cell.word != "skipped"}
+    shown = {library for (_, library), cell in cells.items() if not cell.is_skipped}
     if not any(cell.items_per_s is not None for (_, library), cell in cells.items() if library != _REFERENCE):
         return ""
     libraries = sorted(shown, key=lambda name: (name != _REFERENCE, name))
@@ -79,7 +81,7 @@ def render_matrix(outcomes: Sequence[Outcome], unmeasured: Mapping[str, str], *,
         ],
     )
     tables = ["\n".join(table_text(block, None)) for block in blocks(table, width)]
-    skipped = (text for key, text in unmeasured.items() if text.startswith("skipped") and _place(key)[1] is not None)
+    skipped = (why.text for key, why in unmeasured.items() if why.skipped is not None and _place(key)[1] is not None)
     notes = [textwrap.fill(text, width) for text in (_LEGEND, *dict.fromkeys(skipped))]
     return "\n\n".join([*tables, "\n".join(notes)]) + "\n"
 
@@ -94,9 +96,12 @@ def _place(key: str) -> tuple[Row | None, str | None]:
     return Row(found["name"], tuple(parameters)), library
 
 
-def _cells(outcomes: Sequence[Outcome], unmeasured: Mapping[str, str]) -> dict[tuple[Row, str], Cell]:
+def _cells(outcomes: Sequence[Outcome], unmeasured: Mapping[str, Unmeasured]) -> dict[tuple[Row, str], Cell]:
     """Return the cells by row and library; a measurement that broke its own rules has no figure."""
-    known: dict[str, Cell] = {key: Cell(None, text.partition(":")[0]) for key, text in unmeasured.items()}
+    known = {
+        key: Cell(None, "failed") if why.skipped is None else Cell(None, "skipped", is_skipped=True)
+        for key, why in unmeasured.items()
+    }
     for outcome in outcomes:
         status, result = outcome.verdict.status, outcome.result
         if status is Status.INVALID or not result.measured:

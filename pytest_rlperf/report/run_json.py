@@ -1,15 +1,28 @@
-"""A run as JSON: everything the reports read, for programs."""
+"""Writes a run as JSON, with everything that the reports show, and reads it back. Standard library only."""
 
 from __future__ import annotations
 
 import enum
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from pytest_rlperf.model import Fitness, Machine, Outcome, Provenance, Selfcheck, Verdict
+from pytest_rlperf.model import (
+    Fitness,
+    Machine,
+    Outcome,
+    Provenance,
+    Reason,
+    Result,
+    Selfcheck,
+    Verdict,
+)
+from pytest_rlperf.model.reasons import FullReason
+from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.wording import blame_text, fitness_lines, message, verdict_message
 
 SCHEMA = 1
@@ -101,3 +114,201 @@ def _plain(value: Any) -> Any:
 def _text(text: str) -> str:
     """Return ``text`` with half a character, as a file's name may hold, written out: UTF-8 has no way to say it."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+# --------------------------------------------------------------------------- reading
+
+
+class ReadingError(ValueError):
+    """A file is not as it was written; the text names the first fault and its place."""
+
+
+class NewerError(ReadingError):
+    """A file is of a later version."""
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A measured run as ``--rlperf-json`` writes it; ``compared`` names what it was compared with.
+
+    ``provenance`` is of the code that was measured, None where that was not kept. ``failed`` are the keys of tests that
+    failed for whatever reason.
+    """
+
+    machine: Machine
+    compared: tuple[str, ...]
+    notes: tuple[str, ...]
+    tests: dict[str, Outcome]
+    provenance: Provenance | None = None
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SelfcheckFile:
+    """A self-check as ``--rlperf-selfcheck --rlperf-json`` writes it."""
+
+    machine: Machine
+    fitness: Fitness
+    tests: dict[str, Selfcheck]
+
+
+_KINDS: dict[object, type[RunFile | SelfcheckFile]] = {"run": RunFile, "selfcheck": SelfcheckFile}
+_WITH_LINES = (".message", ".notes")  # places of texts that may have several lines; names have one
+_LARGEST = 1e18  # of a count or a figure; a later sum or conversion cannot fail
+_EXPECTED: dict[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
+
+
+def decoded(data: bytes) -> Any:
+    """Return what JSON holds; ReadingError where it is none, is nested too deep, or has numbers that are not finite."""
+    try:
+        return json.loads(data, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ReadingError(f"not JSON: {error}") from None
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def read_document(document: object, *, tests_most: int | None = None) -> RunFile | SelfcheckFile:
+    """Return a run or a self-check from its JSON, which may be anybody's; ReadingError names the first fault.
+
+    A document of more than ``tests_most`` tests is refused. Control characters in names and texts are written out, so
+    that they can do a terminal no harm.
+    """
+    whole = _mapping(document, "$")
+    check_version(whole, SCHEMA)
+    kind = whole.get("kind")
+    if kind not in _KINDS:
+        raise ReadingError(f"$.kind is {_shown(kind)}, expected {' or '.join(map(repr, _KINDS))}")
+    tests = whole.get("tests")
+    if tests_most is not None and isinstance(tests, dict) and len(tests) > tests_most:
+        raise ReadingError(f"the run has {len(tests)} tests; over {tests_most} are not read")
+    recorded: RunFile | SelfcheckFile = convert(whole, _KINDS[kind], "$")
+    for place, result in _results(recorded):
+        _check_figures(result, place)
+    return recorded
+
+
+def check_version(document: dict[str, Any], newest: int) -> None:
+    """Refuse a document without a schema version, or of one that this code does not read."""
+    schema = document.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool):
+        raise ReadingError(f"$.schema is {_shown(schema)}, expected a whole number")
+    if schema > newest:
+        raise NewerError(
+            f"has schema version {_shown(schema)}, this pytest-rlperf reads up to {newest}: upgrade pytest-rlperf"
+        )
+    if schema < 1:
+        raise ReadingError(f"$.schema is {_shown(schema)}, the first was 1")
+
+
+def convert(value: Any, type_: Any, place: str) -> Any:
+    """Return a JSON value as ``type_``: a dataclass, an enum, a container of these, or a plain value.
+
+    ReadingError, which begins with the ``place``, where it is none.
+    """
+    origin, parts = get_origin(type_), get_args(type_)
+    if type_ is Reason:
+        return convert(value, FullReason, place)
+    if origin in (Union, UnionType):
+        (whole,) = (part for part in parts if part is not NoneType)
+        return None if value is None else convert(value, whole, place)
+    if origin is dict:
+        return {
+            shown(key): convert(part, parts[1], f"{place}[{_shown(key)}]")
+            for key, part in _mapping(value, place).items()
+        }
+    if origin is tuple:
+        return _convert_tuple(value, parts, place)
+    if is_dataclass(type_):
+        return _convert_record(value, type_, place)
+    if issubclass(type_, enum.Enum):
+        try:
+            return type_(value)
+        except ValueError:
+            known = ", ".join(str(one.value) for one in type_)
+            raise ReadingError(f"{place} is {_shown(value)}, expected one of {known}") from None
+    return _convert_plain(value, type_, place)
+
+
+def _convert_tuple(value: Any, parts: tuple[Any, ...], place: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ReadingError(f"{place} is {_shown(value)}, expected a list")
+    types = [parts[0]] * len(value) if parts[1:] == (...,) else list(parts)
+    if len(types) != len(value):
+        raise ReadingError(f"{place} has {len(value)} entries, expected {len(types)}")
+    return tuple(
+        convert(part, type_, f"{place}[{index}]") for index, (part, type_) in enumerate(zip(value, types, strict=True))
+    )
+
+
+def _convert_record(value: Any, type_: Any, place: str) -> Any:
+    known, hints = _mapping(value, place), _hints(type_)
+    values = {}
+    for field in fields(type_):
+        if field.name in known:
+            values[field.name] = convert(known[field.name], hints[field.name], f"{place}.{field.name}")
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ReadingError(f"{place}.{field.name} is missing")
+    return type_(**values)
+
+
+@cache
+def _hints(type_: type) -> dict[str, Any]:
+    return get_type_hints(type_)
+
+
+def _convert_plain(value: Any, type_: type, place: str) -> Any:
+    """Return a text, a truth value or a number; null is a figure that was not finite."""
+    if type_ is str and isinstance(value, str):
+        # A lone surrogate is JSON, and no UTF-8.
+        text = value.encode("utf-8", "replace").decode("utf-8")
+        has_lines = any(where in place[-40:] for where in _WITH_LINES)
+        return (shown_lines(text) if has_lines else shown(text)) if text else text
+    if type_ is bool and isinstance(value, bool):
+        return value
+    if type_ is float and value is None:
+        return math.inf
+    is_number = isinstance(value, (int, float) if type_ is float else int) and not isinstance(value, bool)
+    if type_ in (int, float) and is_number:
+        if not abs(value) <= _LARGEST:
+            raise ReadingError(f"{place} is {_shown(value)}, expected a number up to {_LARGEST:g}")
+        return type_(value)
+    raise ReadingError(f"{place} is {_shown(value)}, expected {_EXPECTED[type_]}")
+
+
+def _mapping(value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ReadingError(f"{place} is {_shown(value)}, expected an object")
+    return value
+
+
+def _results(recorded: RunFile | SelfcheckFile) -> Iterator[tuple[str, Result]]:
+    """Yield every result, with its place in the file."""
+    for key, test in recorded.tests.items():
+        place = f"$.tests[{_shown(key)}]"
+        yield f"{place}.result", test.result
+        if isinstance(test, Outcome) and test.baseline is not None:
+            yield f"{place}.baseline.result", test.baseline.result
+        if isinstance(test, Outcome) and test.live is not None:
+            yield f"{place}.live.base", test.live.base
+
+
+def _check_figures(result: Result, place: str) -> None:
+    """Refuse figures that no measurement can have given, and that later arithmetic would stumble over."""
+    for index, worker in enumerate(result.workers):
+        for clock, figures in (("wall", worker.wall), ("cpu", worker.cpu)):
+            if not 0 < figures.call_s < math.inf:
+                where = f"{place}.workers[{index}].{clock}.call_s"
+                raise ReadingError(f"{where} is {figures.call_s}, expected a positive number")
+    if not 0 <= result.items < math.inf:
+        raise ReadingError(f"{place}.items is {result.items}, expected no negative number")
+
+
+def _shown(value: object) -> str:
+    """Return a value for a message: cut, in ASCII and in one line."""
+    if isinstance(value, (str, int, float, type(None))):
+        text = ascii(value) if not isinstance(value, int) or abs(value) < _LARGEST else "a very large number"
+        return text if len(text) <= 100 else f"{text[:100]}..."
+    return "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else type(value).__name__

@@ -1,7 +1,8 @@
-"""How each status is shown: the order of the list, a word, a sign, an emoji, a colour. Standard library only."""
+"""The looks of each status: its place in a list, a word, a sign, an emoji, a colour. Standard library only."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_rlperf.model import Status
@@ -28,3 +29,15 @@ LOOKS = {
 }
 GRAVEST_FIRST = tuple(LOOKS)
 STYLES = {status.value: look.style for status, look in LOOKS.items()}
+
+
+@dataclass(frozen=True)
+class Unmeasured:
+    """A test without a verdict: it was skipped for a reason, or it failed where that is None."""
+
+    skipped: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Why there is no verdict: ``failed``, or ``skipped: `` and the reason."""
+        return "failed" if self.skipped is None else f"skipped: {self.skipped}"

@@ -47,7 +47,8 @@ _ALLOCATED = "do not empty the allocator's cache within a call, and let none of 
 def message(outcome: Outcome) -> str:
     """Return why a test's verdict is what it is, in one or more lines."""
     lines = verdict_lines(outcome.verdict)
-    if outcome.stored and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE):
+    is_written = isinstance(outcome.verdict.reason, reasons.FullReason)
+    if not is_written and outcome.stored and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE):
         lines[0] += "; stored now"
     return "\n".join(lines)
 
@@ -59,6 +60,8 @@ def verdict_message(verdict: Verdict) -> str:
 
 def verdict_lines(verdict: Verdict) -> list[str]:
     """Return the reason that decides, those beside it, and the commit that accepts a slowdown."""
+    if isinstance(verdict.reason, reasons.FullReason):
+        return reason_lines(verdict.reason)
     found = [*reason_lines(verdict.reason), *(line for reason in verdict.also for line in reason_lines(reason))]
     return found if verdict.allowance is None else [*found, accepted_text(verdict.allowance)]
 

@@ -15,6 +15,7 @@ from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.matrix import render_matrix
 from pytest_rlperf.report.rerun import continuing, reproducing, without_paths
 from pytest_rlperf.report.selfcheck import render_selfcheck
+from pytest_rlperf.report.statuses import Unmeasured
 from pytest_rlperf.report.summary import Summary, next_commands, saved_notes, uncompared_notes
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.run.outcomes import Ledger
@@ -95,7 +96,7 @@ class Epilogue:
         for command in self._tell_github(summary, unmeasured):
             reporter.write_line(command)
 
-    def _tell_github(self, summary: Summary, unmeasured: dict[str, str]) -> list[str]:
+    def _tell_github(self, summary: Summary, unmeasured: dict[str, Unmeasured]) -> list[str]:
         """Write GitHub's files, where this is one of its jobs, and return the commands to print."""
         github = GitHubRun(
             summary=summary,
@@ -138,14 +139,14 @@ class Epilogue:
             commands.insert(0, f"{commit}from now on this compares with it:\n  {command} --rlperf")
         return commands
 
-    def _unmeasured(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> dict[str, str]:
+    def _unmeasured(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> dict[str, Unmeasured]:
         """Return why tests have no figures, by their keys; of those that failed some have."""
         keys = {nodeid: result_key(item) for nodeid, item in self._items.items()}
-        unmeasured = {keys[nodeid]: "failed" for nodeid in failed if nodeid in keys}
+        unmeasured = {keys[nodeid]: Unmeasured() for nodeid in failed if nodeid in keys}
         for report in reporter.getreports("skipped"):
             why = report.longrepr[-1] if isinstance(report.longrepr, (tuple, list)) else report.longreprtext
             if report.nodeid in keys:
-                unmeasured[keys[report.nodeid]] = f"skipped: {str(why).removeprefix('Skipped: ')}"
+                unmeasured[keys[report.nodeid]] = Unmeasured(str(why).removeprefix("Skipped: "))
         return unmeasured
 
     def _typed(self) -> list[str]:
