@@ -229,9 +229,11 @@ class _Training:
         after: Callable[[], None],
         phase: str,
         original: Call,
+        /,
         *args: Any,
         **kwargs: Any,
     ) -> Any:
+        """Call ``original``, with ``before`` and ``after`` around it where the call is the training's own."""
         if not self._sees(phase):
             return original(*args, **kwargs)
         before()
