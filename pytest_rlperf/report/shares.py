@@ -12,9 +12,14 @@ _NAME_COLUMNS = 24  # a line must fit into 80 columns
 _LABELS = {"python": "python and operators"}  # a profiler does not see an extension's operators
 
 
+def owner_label(name: str) -> str:
+    """Return the name that a report shows for an owner of time."""
+    return _LABELS.get(name, name)
+
+
 def shares_lines(shares: Sequence[Share]) -> list[str]:
     """Return a line for each share: its name, percent and a bar; none where there are none."""
-    named = [(_LABELS.get(share.name, share.name), share.share) for share in shares]
+    named = [(owner_label(share.name), share.share) for share in shares]
     width = min(_NAME_COLUMNS, max((len(name) for name, _ in named), default=0))
     return [
         f"{name[:width]:<{width}}  {units.percent(share, signed=False):>7}  "

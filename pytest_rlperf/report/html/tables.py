@@ -19,6 +19,7 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.report.html.charts import sides
 from pytest_rlperf.report.rows import phase_rows
+from pytest_rlperf.report.shares import owner_label
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.wording import phases_note
 
@@ -76,7 +77,7 @@ def _shares(outcome: Outcome) -> Block | None:
     was = {} if outcome.before is None else {share.name: share.share for share in outcome.before.shares}
     rows: list[list[Cell | str]] = [
         [
-            share.name,
+            owner_label(share.name),
             Cell(units.percent(share.share, signed=False), bar=min(1.0, max(0.0, share.share))),
             units.percent(was[share.name], signed=False) if share.name in was else _NONE,
         ]
