@@ -516,7 +516,9 @@ def test_timers_within_compiled_code_break_its_graph_and_are_named() -> None:
         frames.append(counters["frames"]["total"])
     phases = {phase.path: phase for phase in tape.phases()}
     assert phases["outer/inner"].count == 1.0
-    assert tape.notes == ("within code for torch.compile, whose graph the timers break: outer/inner; time its call",)
+    assert tape.notes == (
+        "the timers break the graph of code for torch.compile: outer/inner; time the call of that code",
+    )
     assert (
         len(set(frames[1:])) == 1
     )  # what changes from call to call on the tape or in its driver compiles nothing anew

@@ -1,4 +1,4 @@
-"""Which clock tells the time of a workload, by the names of the devices it holds things on."""
+"""The clock for a workload, chosen by the devices that its objects are on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_rlperf.probes.objects import reached
 AnyClock: TypeAlias = HostClock | EventClock | SyncClock
 _ON_HOST = frozenset({"cpu", "host", "meta"})  # a meta tensor has no data, and no work
 
-# Devices that somebody drives by other means than PyTorch, as tests do theirs.
+# Devices with drivers of their own, such as the tests' virtual GPU.
 _driven: dict[str, Driver] = {}
 
 
@@ -39,16 +39,16 @@ def clock_for(
     """Return the clock for work on ``devices``, named as PyTorch does: ``"cpu"``, ``"cuda:0"``, ``"mps"``.
 
     ``drivers`` are those of devices that PyTorch does not drive, by name; so are those within :func:`driving`.
-    DeviceClockError where there are several accelerators, which no one clock tells the time of, where the one cannot
-    be used, or another library than PyTorch uses it (``"cupy cuda:0"``) and nobody drives it.
+    DeviceClockError where there are several accelerators, which share no clock, where the one cannot be used, or where
+    another library than PyTorch uses it (``"cupy cuda:0"``) and there is no driver for it.
     """
     names = sorted({name for name in devices if name.partition(":")[0] not in _ON_HOST})
     if not names:
         return HostClock(host_ns)
     if len(names) > 1:
         raise DeviceClockError(
-            f"the workload works on several devices, {', '.join(names)}, and no one clock tells the time of "
-            "all: have it work on one, or measure a workload for each"
+            f"the workload works on several devices, {', '.join(names)}, which share no clock: "
+            "have it work on one, or measure a workload for each"
         )
     (name,) = names
     driver = (drivers or {}).get(name) or _driven.get(name)
@@ -76,14 +76,14 @@ def devices_of(objects: Iterable[object]) -> tuple[str, ...]:
 
     They are PyTorch's tensors, those of modules and optimizers included, and whatever else has a class with
     ``holds_device_memory`` and a ``device``. Names are PyTorch's (``"cpu"``, ``"cuda:0"``), sorted. Other libraries'
-    arrays on a device are told by the array API's standard, with the library's name: ``"cupy cuda:0"``.
+    arrays are found by the array API's ``__dlpack_device__``, and named with their library: ``"cupy cuda:0"``.
     """
     torch = sys.modules.get("torch")
     tensor = () if torch is None else torch.Tensor
     found: set[str] = set()
     for number, held in enumerate(objects):
         for _, value in reached(str(number), held):
-            # The class is asked, not the object: a proxy or a lazy attribute may do anything when it is.
+            # The class is looked at and not the object: a proxy or a lazy attribute may run any code.
             kind = type(value)
             if (tensor and issubclass(kind, tensor)) or getattr(kind, "holds_device_memory", False) is True:
                 found.add(str(value.device))  # type: ignore[attr-defined]  # which both have

@@ -1,4 +1,4 @@
-"""What a clock is, and what one needs of a device."""
+"""Clocks of the host and of devices, and the driver that a clock needs for a device."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MarkT = TypeVar("MarkT")
 
 
 class DeviceClockError(Exception):
-    """There is no clock for a device, or it broke; the text says which and what to do."""
+    """There is no clock for a device, or it broke; the text names the device and the remedy."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A device's memory: bytes in use, the most since the peak was last reset, and how often it was asked for more."""
+    """A device's memory: bytes in use, the most since the last :meth:`Device.reset_peak`, and allocations so far."""
 
     allocated_bytes: int
     peak_bytes: int
@@ -26,26 +26,26 @@ class Memory:
 
 
 class Device(Protocol):
-    """What is asked of every accelerator, by whatever library drives it.
+    """An accelerator, driven by any library.
 
-    Errors are those of the device's own library, RuntimeError as a rule.
+    Errors are those of that library, RuntimeError as a rule.
     """
 
     device: str  # "cuda:0"
 
     def stream(self) -> Hashable:
-        """Return what identifies the host thread's current stream on the device."""
+        """Return an identifier of the host thread's current stream on the device."""
 
     def synchronize(self) -> None:
-        """Have the host wait until the device has done all it was given, on every stream."""
+        """Have the host wait until the device has finished its work on every stream."""
 
     def is_capturing(self) -> bool:
-        """Whether the current stream is captured into a graph, where no event may be timed and nothing waited for."""
+        """Whether the current stream is captured into a graph, which allows no timed event and no wait."""
 
     def memory(self) -> Memory | None:
-        """Return the state of the device's memory, None where it is not known.
+        """Return the state of the device's memory, None where it is unknown.
 
-        It is what the library's own allocator keeps: this takes no call to the device.
+        The library's own allocator keeps it, so this takes no call to the device.
         """
 
     def reset_peak(self) -> None:
@@ -54,11 +54,11 @@ class Device(Protocol):
     def counting_syncs(self) -> AbstractContextManager[Callable[[], int] | None]:
         """Within the context, count how often the host waits for the device because of an operation it called.
 
-        Yields what tells the count so far, None where it is not known.
+        Yields a function that returns the count so far, None where it is unknown.
         """
 
     def state(self) -> dict[str, str]:
-        """Return what identifies the device, for reports."""
+        """Return the device's name, size and versions, for reports."""
 
 
 class Driver(Device, Protocol):
@@ -91,7 +91,7 @@ class Mark:
 
 
 class Clock(Protocol[MarkT]):
-    """Marks moments, and tells the time between them."""
+    """Marks moments, and measures the time between two marks."""
 
     device: str  # "host", "cuda:0", "mps"
     resolution_ns: float
@@ -101,13 +101,13 @@ class Clock(Protocol[MarkT]):
         """Mark this moment, on the host and in the order of the device's work."""
 
     def elapsed_ns(self, start: MarkT, end: MarkT) -> float:
-        """Return the nanoseconds between two marks; what a device has not reached yet is a DeviceClockError."""
+        """Return the nanoseconds between two marks; DeviceClockError where the device has not reached one yet."""
 
     def synchronize(self) -> None:
-        """Wait until all that the device was given is done; nothing to wait for on the host."""
+        """Wait until the device has finished its work; the host's own clock has nothing to wait for."""
 
     def state(self) -> dict[str, str]:
-        """Return what identifies the device and its settings, for reports."""
+        """Return the device's name, settings and versions, for reports."""
 
 
 _RESOLUTION_NS = 1e9 * time.get_clock_info("perf_counter").resolution
@@ -135,14 +135,14 @@ class HostClock:
         """Return at once: the host waits for nothing."""
 
     def state(self) -> dict[str, str]:
-        """Return what identifies the host."""
+        """Return the host's processor."""
         return {"device": self.device, "name": platform.processor() or platform.machine()}
 
 
 class SyncClock:
-    """The host's clock, read once the device has done all it was given: for devices without timed events.
+    """The host's clock, read once the device has finished its work: for devices without timed events.
 
-    Waiting at every mark keeps host and device from overlapping, so its times compare with none of an
+    Waiting at every mark keeps host and device from overlapping, so its times cannot be compared with those of an
     :class:`EventClock`.
     """
 
@@ -169,7 +169,7 @@ class SyncClock:
         return end.host_ns - start.host_ns
 
     def synchronize(self) -> None:
-        """Wait until all that the device was given is done."""
+        """Wait until the device has finished its work."""
         try:
             self.driver.synchronize()
         except RuntimeError as error:
@@ -182,7 +182,7 @@ class SyncClock:
         """Do nothing: these marks cost the device nothing."""
 
     def state(self) -> dict[str, str]:
-        """Return what identifies the device."""
+        """Return the device's name, settings and versions."""
         return {"device": self.device, **self.driver.state()}
 
 
@@ -192,8 +192,8 @@ POOL_SIZE = 256  # marks; an iteration of a hundred phases needs two hundred and
 class EventClock:
     """The device's own clock: marks are events of a pool, recorded on the current stream without waiting.
 
-    To make an event takes twenty times as long as to take one from the pool, so the pool grows only when told to by
-    :meth:`reserve`; ``grown`` counts how often that was after it was first made. ``left`` is how many marks it has.
+    To make an event takes twenty times as long as to take one from the pool, so the pool grows only by
+    :meth:`reserve`. ``grown`` counts how often it has grown, ``left`` how many marks it has.
     """
 
     is_synced = False
@@ -248,11 +248,11 @@ class EventClock:
             return 1e6 * self.driver.elapsed_ms(start.event, end.event)
         except RuntimeError as error:
             raise DeviceClockError(
-                f"{self.device} does not tell the time between two events: {error}. Call synchronize() before reading"
+                f"{self.device} has no time between two events: {error}. Call synchronize() before reading"
             ) from error
 
     def synchronize(self) -> None:
-        """Wait until all that the device was given is done."""
+        """Wait until the device has finished its work."""
         try:
             self.driver.synchronize()
         except RuntimeError as error:
@@ -272,7 +272,7 @@ class EventClock:
                 self._free.append(mark)
 
     def state(self) -> dict[str, str]:
-        """Return what identifies the device."""
+        """Return the device's name, settings and versions."""
         return {"device": self.device, **self.driver.state()}
 
     def _fill(self, marks: int) -> None:

@@ -14,10 +14,10 @@ from pytest_rlperf.timers.edges import EdgeStack, path_of
 from pytest_rlperf.timers.node import Node
 
 MAIN_STREAM = "main"
-# Float32 milliseconds have half a microsecond up to 8.4 s; before that, times are told from a later mark.
+# Float32 milliseconds resolve half a microsecond up to 8.4 s; before that, times are read from a later mark.
 _REANCHOR_NS = 4_000_000_000
-# No device gets anywhere before the host. Its clock may run faster than the host's, by 1e-4 at the very most, and the
-# anchor may have been reached late, if the device slept.
+# No device reaches a mark before the host records it. Its clock may run faster than the host's, by 1e-4 at most, and it
+# may have reached the anchor late, if it slept.
 _EARLY_NS = 1_000_000
 _EARLY_SHARE = 0.02
 
@@ -98,7 +98,7 @@ class EdgeLog:
 
 
 class MarkReader(Protocol):
-    """Whatever reads the time between two marks: a clock."""
+    """A clock, as far as it reads the time between two marks."""
 
     device: str
 
@@ -110,9 +110,9 @@ class MarkReader(Protocol):
 class Entry:
     """One entry of a phase, in nanoseconds since the iteration's anchor, by the host's clock and by the device's.
 
-    The device's times are None where the edge was not marked: ``untimed`` says why. ``device_self_ns`` is None also
-    where a child changed streams. ``label`` names the thread, empty for the one that measures. ``peak_lag_ns`` is the
-    most that the device was behind at this phase's first edge, or any within.
+    The device's times are None where the edge was not marked, for the reason ``untimed``. ``device_self_ns`` is None
+    also where a child changed streams. ``label`` names the thread, empty for the one that measures. ``peak_lag_ns`` is
+    the longest that the device was behind the host, at this phase's first edge or any edge within.
     """
 
     path: tuple[str, ...]
@@ -151,7 +151,7 @@ class Timeline:
         self._reference = anchor
 
     def read(self, marks: Iterable[Mark]) -> None:
-        """Take in the marks that one thread made, in its order; DeviceClockError where their times make no sense."""
+        """Add the marks of one thread, in its order; DeviceClockError where their times contradict that order."""
         latest: dict[Hashable, int] = {self.anchor.stream: 0}
         for mark in marks:
             elapsed_ns = self._clock.elapsed_ns(self._reference, mark)
@@ -181,7 +181,7 @@ class Timeline:
         return self._names.setdefault(stream, f"side {len(self._names)}")
 
     def _check(self, mark: Mark, device_ns: int, before_ns: int) -> None:
-        """Raise DeviceClockError where a stream went back in time, or was somewhere before the host was."""
+        """Raise DeviceClockError where a stream went back in time, or reached a mark before the host recorded it."""
         if device_ns < before_ns:
             raise DeviceClockError(
                 f"the events of {self._clock.device} are broken: one was reached {before_ns - device_ns} ns before "
@@ -197,7 +197,7 @@ class Timeline:
 
 
 class _Open:
-    """A phase that has begun, and what is known of its children so far."""
+    """A phase that has begun, with the sums of its children so far."""
 
     def __init__(self, edge: Edge, place: int) -> None:
         self.edge = edge
@@ -207,7 +207,7 @@ class _Open:
         self.peak_lag_ns = 0
 
     def add(self, entry: Entry, stream: str | None) -> None:
-        """Take in a child that has ended; ``stream`` is the one of this phase."""
+        """Add a child that has ended; ``stream`` is the one of this phase."""
         self.host_below_ns += entry.host_end_ns - entry.host_start_ns
         self.peak_lag_ns = max(self.peak_lag_ns, entry.peak_lag_ns)
         if entry.untimed is Untimed.CAPTURED:

@@ -15,7 +15,7 @@ NEAR_SHARE = 0.1
 
 
 def bound_of(entry: Entry) -> Bound:
-    """Return what one entry's time hangs on, by how far the device was behind the host at its edges.
+    """Return what bounds the time of one entry, by how far the device was behind the host at its edges.
 
     Behind at the end: the device has work queued. Behind before but not at the end: the host waited, or did something
     else until the device had caught up, which looks the same. Never behind: the device waited for the host.
@@ -27,7 +27,7 @@ def bound_of(entry: Entry) -> Bound:
 
 
 class _Total:
-    """What all entries of one path come to."""
+    """The sums over all entries of one path."""
 
     def __init__(self) -> None:
         self.count = self.host_ns = self.host_self_ns = 0
@@ -54,11 +54,11 @@ class _Total:
         self.lag_in_ns += entry.lag_in_ns
         self.lag_out_ns += entry.lag_out_ns
         self.streams |= dict.fromkeys(entry.streams)
-        # Of entries that differ, the longest say what the path's time hangs on.
+        # Where entries differ, the longest ones decide what bounds the path's time.
         self.bounds[bound_of(entry)] += 1 + (entry.device_ns or 0)
 
     def look(self, looks: Sequence[Look]) -> None:
-        """Take in the looks from an entry's beginning to its end."""
+        """Add the looks from an entry's beginning to its end."""
         seen = [look.memory for look in looks]
         first, last = seen[0], seen[-1]
         if first is not None and last is not None:
@@ -68,7 +68,7 @@ class _Total:
         self.syncs += (looks[-1].syncs or 0) - (looks[0].syncs or 0)
 
     def device_times(self, iterations: int, looked: int, *, is_synced: bool) -> DeviceTimes | None:
-        """Return the device's times per iteration, None where it has none: of what was captured, say."""
+        """Return the device's times per iteration, None where it has none, as of a phase captured into a graph."""
         if not self.marked:
             return None
         bound = Bound.SYNC if is_synced else self.bounds.most_common(1)[0][0]
@@ -78,7 +78,7 @@ class _Total:
             stream=", ".join(self.streams),
             lag_in_s=self.lag_in_ns / self.marked / 1e9,
             lag_out_s=self.lag_out_ns / self.marked / 1e9,
-            # Where the device is not behind, only what was counted tells a wait from the lack of any.
+            # Where the device is not behind, only the counted waits show whether the host waited.
             bound=Bound.SYNC if bound is Bound.LAUNCH and self.syncs else bound,
             is_synced=is_synced,
             peak_bytes=self.peak_bytes,
@@ -87,7 +87,7 @@ class _Total:
 
 
 class PhaseTotals:
-    """All phases seen, and over how many iterations."""
+    """The sums over all phases, and the number of iterations."""
 
     def __init__(self) -> None:
         self.iterations = 0
@@ -95,13 +95,13 @@ class PhaseTotals:
         self._paths: dict[tuple[str, ...], _Total] = {}
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Take in the entries of one iteration."""
+        """Add the entries of one iteration."""
         self.iterations += 1
         for entry in entries:
             self._at(entry.path).add(entry)
 
     def look(self, entries: Iterable[Entry], looks: Sequence[Look]) -> None:
-        """Take in what was seen in an iteration that looked at the device's memory; its times do not count."""
+        """Add an iteration that looked at the device's memory; its times do not count."""
         self.looked += 1
         for entry in entries:
             first, last = entry.looks
@@ -131,7 +131,7 @@ class PhaseTotals:
         """Return the paths that were captured into a graph."""
         return ["/".join(path) for path, total in self._paths.items() if total.captured]
 
-    def astray(self) -> list[str]:
+    def across_streams(self) -> list[str]:
         """Return the paths whose edges are on different streams."""
         return ["/".join(path) for path, total in self._paths.items() if total.marked and total.span_ns is None]
 

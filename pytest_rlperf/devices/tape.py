@@ -21,7 +21,7 @@ from pytest_rlperf.timers.tree import Tree
 
 @dataclass
 class _Iteration:
-    """What was recorded of one call. ``looks`` are those of an iteration that looks at memory, and None in others."""
+    """The record of one call. ``looks`` is a list in an iteration that looks at memory, and None in others."""
 
     anchor: Mark | None
     looks: list[Look] | None
@@ -43,8 +43,8 @@ class Tape:
     :meth:`end_iteration`; :meth:`resolve` then waits for the device once and returns the phases. At each edge there is
     one reading of the host's clock and one event from the clock's pool: no waiting, and nothing is made.
 
-    With ``sync`` the device is waited for at every edge. Such times have no overlap, are marked ``is_synced`` and are
-    compared with none that have. A :class:`SyncClock` does so by itself.
+    With ``sync`` the host waits for the device at every edge. Such times have no overlap of host and device, are marked
+    ``is_synced``, and are not compared with others. A :class:`SyncClock` waits by itself.
     """
 
     def __init__(self, clock: EventClock | SyncClock, *, sync: bool = False) -> None:
@@ -73,9 +73,9 @@ class Tape:
     def begin_iteration(self, *, look: bool = False) -> None:
         """Begin to record a call.
 
-        With ``look`` it is the device's memory and implicit waits that are looked at, at every edge, without an event
-        or a wait. That takes the host's time, so these are no times to keep: take one such iteration beside the others.
-        It resets the peak that PyTorch's allocator keeps.
+        With ``look`` the device's memory and implicit waits are read at every edge, without an event or a wait. That
+        takes the host's time, so the times of such an iteration are not kept: take one beside the others. It resets the
+        peak that PyTorch's allocator keeps.
         """
         if self._running is not None:
             raise RuntimeError("begin_iteration() within an iteration of this tape: end_iteration() comes first")
@@ -109,11 +109,11 @@ class Tape:
     # ------------------------------------------------------------------ reading
 
     def resolve(self, *, waited: bool = False) -> tuple[Phase, ...]:
-        """Wait for the device, read all marks, and return the phases of all iterations so far, in means of them.
+        """Wait for the device, read all marks, and return the mean phases of all iterations so far.
 
-        This is the one wait of an iteration, or of several, and the first: what runs on after the last mark is seen by
-        how long it takes. Where the caller has ``waited`` already, nothing is learnt of that. DeviceClockError where
-        the device's events make no sense. Iterations for which there were too few events are ``dropped``; the pool is
+        It should be the first wait since the iterations: its length shows how long the device worked after the last
+        mark. Pass ``waited`` where the caller has waited before, which leaves that unknown. DeviceClockError where the
+        device's events contradict each other. Iterations with more edges than events are ``dropped``, and the pool is
         larger for the next.
         """
         if self._running is not None:
@@ -136,11 +136,11 @@ class Tape:
         return self.phases()
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return the phases of the thread that made the tape, as far as they were resolved."""
+        """Return the phases of the thread that made the tape, of all resolved iterations."""
         return self._main.phases(self.clock.device, is_synced=self.is_synced) if self._main.iterations else ()
 
     def beside(self) -> dict[str, tuple[Phase, ...]]:
-        """Return the phases of other threads, by the threads' names: of autograd's, for example."""
+        """Return the phases of other threads, such as autograd's, by the threads' names."""
         return {
             label: totals.phases(self.clock.device, is_synced=self.is_synced)
             for label, totals in self._beside.items()
@@ -149,7 +149,7 @@ class Tape:
 
     @property
     def unseen_s(self) -> float:
-        """How long the device still worked after the last mark, by the median wait: one may have been woken late."""
+        """How long the device worked on after the last mark, by the median: the host may return late from one wait."""
         return statistics.median_low(self._unseen_ns or [0]) / 1e9
 
     @property
@@ -159,17 +159,17 @@ class Tape:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the device's times do not tell, and why; a sentence for each."""
+        """The limits of the device's times, each with its reason."""
         device = self.clock.device
         totals = [self._main, *self._beside.values()]
         captured = ", ".join(dict.fromkeys(path for total in totals for path in total.captured()))
-        astray = ", ".join(dict.fromkeys(path for total in totals for path in total.astray()))
+        crossing = ", ".join(dict.fromkeys(path for total in totals for path in total.across_streams()))
         beside, compiled = ", ".join(self._beside), ", ".join(self._compiled)
         unseen_us = round(1e6 * self.unseen_s)
         notes = {
             f"captured into a graph, and so without times of {device}: {captured}": captured,
-            f"with edges on different streams of {device}, and so without a span: {astray}": astray,
-            f"within code for torch.compile, whose graph the timers break: {compiled}; time its call": compiled,
+            f"with edges on different streams of {device}, and so without a span: {crossing}": crossing,
+            f"the timers break the graph of code for torch.compile: {compiled}; time the call of that code": compiled,
             f"{device} worked for {unseen_us} µs after the last phase had ended, on streams that were current at no "
             "phase's edge: enter a timer where such a stream is current": unseen_us,
             f"{self.dropped} iterations with more edges than {device}'s clock had events were left out": self.dropped,
@@ -193,7 +193,7 @@ class Tape:
             iteration.log.leave(stack, node, outer, self._moment(iteration))
 
     def _moment(self, iteration: _Iteration) -> Moment:
-        """Mark this moment as far as the device allows."""
+        """Mark this moment; without an event where the device or the pool allows none."""
         clock = self.clock
         iteration.edges += 1
         if iteration.looks is not None:
@@ -208,7 +208,7 @@ class Tape:
                 return Moment(mark.host_ns, mark)
             iteration.missed += 1
         except (DeviceClockError, RuntimeError) as error:
-            # Raised by resolve(): the code that runs here did nothing wrong.
+            # resolve() raises it, and not the code that is being measured, which did nothing wrong.
             self._broken = DeviceClockError(f"marking the edge of a phase on {clock.device} failed: {error}")
         return Moment(clock.host_ns(), None, Untimed.SHORT)
 
@@ -220,7 +220,7 @@ class Tape:
         return len(looks) - 1
 
     def _read(self, iteration: _Iteration, before: Timeline | None) -> Timeline | None:
-        """Take in one iteration; return its timeline, which the next one's anchor is told by."""
+        """Add one iteration; return its timeline, by which the next one's anchor is placed."""
         if iteration.looks is not None:
             self._read_looks(iteration, iteration.looks)
             return before
@@ -243,7 +243,7 @@ class Tape:
         return timeline
 
     def _lag_of(self, anchor: Mark, before: Timeline | None) -> int:
-        """Return how far behind the device was at an anchor: not at all, unless calls follow each other."""
+        """Return how far behind the device was at an anchor, which is 0 for the first of calls in a row."""
         if before is None:
             return 0
         elapsed_ns = round(self.clock.elapsed_ns(before.anchor, anchor))
@@ -257,7 +257,7 @@ class Tape:
         self._main.look((entry for track in own for entry in entries_of(track, None, 0)), looks)
 
     def _note_unseen(self, timeline: Timeline, asked_ns: int, waited_ns: int) -> None:
-        """Note how long the device still worked after it had reached the last mark, and the host waited for it."""
+        """Note how long the host waited for the device after the last mark."""
         reached_ns = timeline.anchor.host_ns + timeline.anchor_lag_ns + timeline.last_ns
         unseen_ns = waited_ns - max(asked_ns, reached_ns)
         is_near = unseen_ns <= max(NEAR_NS, NEAR_SHARE * timeline.last_ns)

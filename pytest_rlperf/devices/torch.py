@@ -12,8 +12,8 @@ from typing import Any
 from pytest_rlperf.devices.clocks import DeviceClockError, Memory
 
 _CUDA_RESOLUTION_NS = 500.0  # "a resolution of around 0.5 microseconds": cudaEventElapsedTime in CUDA's reference
-_OTHER_RESOLUTION_NS = 1000.0  # no library of another vendor tells
-_SYNCED = "called a synchronizing CUDA operation"  # what PyTorch warns of in its debug mode for synchronising
+_OTHER_RESOLUTION_NS = 1000.0  # other vendors' libraries document none
+_SYNCED = "called a synchronizing CUDA operation"  # in the warnings of PyTorch's sync debug mode
 
 
 # The function that runs compiled code. Older PyTorch calls it "_fn", and likewise the one that keeps code from being
@@ -67,14 +67,14 @@ class CudaDriver:
         self._cuda.synchronize(self._index)
 
     def is_capturing(self) -> bool:
-        """Whether the current stream is captured into a graph; PyTorch asks that of the current device alone."""
+        """Whether the current stream is captured into a graph, which PyTorch reports for the current device alone."""
         if self._cuda.current_device() == self._index:
             return bool(self._cuda.is_current_stream_capturing())
         with self._cuda.device(self._index):
             return bool(self._cuda.is_current_stream_capturing())
 
     def memory(self) -> Memory | None:
-        """Return what PyTorch's caching allocator keeps of this device; None where another one took its place."""
+        """Return the figures of PyTorch's caching allocator; None where it was replaced."""
         try:
             stats = self._cuda.memory_stats(self._index)
         except RuntimeError:
@@ -87,7 +87,7 @@ class CudaDriver:
         )
 
     def reset_peak(self) -> None:
-        """Begin a new peak, for everybody who asks PyTorch; do nothing where its allocator was replaced."""
+        """Begin a new peak in PyTorch's own statistics; do nothing where its allocator was replaced."""
         with suppress(RuntimeError):
             self._cuda.reset_peak_memory_stats(self._index)
 
@@ -175,11 +175,11 @@ class AcceleratorDriver:
 
     def is_capturing(self) -> bool:
         """Whether the current stream is captured into a graph; older PyTorch has graphs for CUDA alone."""
-        asked = getattr(self._accelerator.current_stream(self.device), "is_capturing", None)
-        return bool(asked()) if callable(asked) else False
+        is_capturing = getattr(self._accelerator.current_stream(self.device), "is_capturing", None)
+        return bool(is_capturing()) if callable(is_capturing) else False
 
     def memory(self) -> Memory | None:
-        """Return what PyTorch's allocator keeps of this device, which it tells from 2.9 on."""
+        """Return the figures of PyTorch's allocator; None before PyTorch 2.9, which has none."""
         if not hasattr(self._accelerator, "memory_stats"):
             return None
         stats = self._accelerator.memory_stats(self._index)
@@ -192,17 +192,17 @@ class AcceleratorDriver:
         )
 
     def reset_peak(self) -> None:
-        """Begin a new peak, for everybody who asks PyTorch."""
+        """Begin a new peak in PyTorch's own statistics."""
         if hasattr(self._accelerator, "reset_peak_memory_stats"):
             self._accelerator.reset_peak_memory_stats(self._index)
 
     @contextmanager
     def counting_syncs(self) -> Iterator[Callable[[], int] | None]:
-        """Count nothing: PyTorch does not tell."""
+        """Count nothing: PyTorch does not report waits of this device."""
         yield None
 
     def state(self) -> dict[str, str]:
-        """Return the accelerator's model as far as PyTorch tells it, else its kind; and PyTorch's version."""
+        """Return the accelerator's model where PyTorch knows it, its kind otherwise, and PyTorch's version."""
         kind = self.device.partition(":")[0]
         name = getattr(getattr(self._torch, kind, None), "get_device_name", None)
         return {"name": str(name(self._index) if callable(name) else kind), "runtime": str(self._torch.__version__)}
@@ -243,7 +243,7 @@ class MpsDevice:
 
     @contextmanager
     def counting_syncs(self) -> Iterator[Callable[[], int] | None]:
-        """Count nothing: PyTorch does not tell."""
+        """Count nothing: PyTorch does not report waits of this device."""
         yield None
 
     def state(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""When each scope of one call was open: every entry by itself, where a tree has only their sums."""
+"""Traces of one call: every entry of every scope by itself, where a tree keeps only sums."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pytest_rlperf.timers.stack import ClockNs
 
 HOST = "host"
 WHOLE = "call"
-MOST_ENTRIES = 100_000  # of a long call the rest is left out: some 20 MB of JSON, as much as a viewer can bear
+MOST_ENTRIES = 100_000  # some 20 MB of JSON, about the most that viewers open; the rest of a long call is left out
 
 
 class HostTape:
-    """Remembers the edges of scopes that record into :attr:`tree`, by the host's clock alone."""
+    """Records every edge of the scopes that record into :attr:`tree`, by the host's clock alone."""
 
     def __init__(self, clock: ClockNs, most_entries: int = MOST_ENTRIES) -> None:
         self.clock = clock
@@ -91,11 +91,11 @@ def trace_call(
     clock: ClockNs,
     tape: Tape | None = None,
 ) -> tuple[tuple[Span, ...], tuple[str, ...]]:
-    """Return the spans of one call, the call itself the outermost, and notes on what they lack.
+    """Return the spans of one call, the call itself the outermost, and notes on spans that are missing.
 
-    ``setup`` runs before it, and ``probes`` are in place for it. With a ``tape``, the spans of its device are there,
-    too, on tracks of their own. To be called where nothing is being timed: an entry costs about a microsecond more
-    than in a traced slice.
+    ``setup`` runs before the call, and ``probes`` are in place during it. With a ``tape``, the device's spans are
+    included, on tracks of their own. No timing should run meanwhile: an entry takes about a microsecond more than in a
+    traced slice.
     """
     if tape is not None:
         return _trace_on_device(call, setup, probes, tape)
@@ -106,7 +106,7 @@ def trace_call(
         recorder.begin()
         call()
         end_s = recorder.elapsed_s()
-    left_out = f"the trace ends early: it holds {recorder.most_entries} entries, {recorder.missed} more came"
+    left_out = f"the trace ends early, after {recorder.most_entries} entries; {recorder.missed} more were left out"
     return (Span(WHOLE, 0.0, end_s, HOST), *recorder.spans()), (left_out,) if recorder.missed else ()
 
 
@@ -130,7 +130,7 @@ def _trace_on_device(
 
 
 def spans_of_tape(found: Iterable[Entry], device: str) -> tuple[Span, ...]:
-    """Return what a tape has of one call as spans: of threads, by the host's clock, and of streams, by the device's."""
+    """Return the spans of a tape's last call: of threads by the host's clock, of streams by the device's."""
     return tuple(sorted(_spans_of_tape(found, device), key=_in_order))
 
 
@@ -147,5 +147,5 @@ def _host_span(one: Entry, track: str) -> Span:
 
 
 def _in_order(span: Span) -> tuple[float, float, int]:
-    """Return what puts a span behind those it lies in."""
+    """Return a key that sorts a span behind those it lies in."""
     return span.start_s, -span.end_s, span.path.count("/")
