@@ -810,4 +810,4 @@ def test_the_page_about_counters_lists_them_all() -> None:
     section = page.partition("## What is counted")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     units = {"1": "", "B": "bytes"}
-    assert rows == [f"| `{name}` | {units[known.unit]} | {known.says} |" for name, known in NAMES.items()]
+    assert rows == [f"| `{name}` | {units[known.unit]} | {known.meaning} |" for name, known in NAMES.items()]

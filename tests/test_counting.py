@@ -73,7 +73,7 @@ def test_names_say_what_they_count_and_in_which_unit() -> None:
     found = exact(count(lambda: math.sqrt(2.0)))
     assert {name if name in NAMES else name.partition(":")[0] + ":" for _, name in found} <= NAMES.keys()
     assert {name.unit for name in NAMES.values()} == {"1", "B"}
-    assert all(name.says and not name.says.endswith(".") for name in NAMES.values())
+    assert all(name.meaning and not name.meaning.endswith(".") for name in NAMES.values())
 
 
 def test_a_tally_tells_zeros_of_the_whole_call_alone() -> None:
@@ -177,7 +177,7 @@ def test_a_profiler_goes_on_and_calls_are_not_counted() -> None:
     finally:
         sys.setprofile(None)
     assert seen.count("call") > 5
-    assert [note for note in found.notes if "python_calls" in note and "a profiler is at work" in note]
+    assert [note for note in found.notes if "python_calls" in note and "a profiler is active" in note]
     counted = exact(found, memory=False)
     assert ("", "python_calls") not in counted
     assert counted["", "garbage"] == 0

@@ -121,7 +121,7 @@ def test_operations_of_other_threads_are_said_not_to_be_counted() -> None:
     found = count(call)
     assert found.notes == (
         "not counted: ops, ops_backward, float64_ops, grad_ops, tensor_peak_bytes, tensor_net_bytes, "
-        "tensor_allocations: of other threads, which use PyTorch as well",
+        "tensor_allocations: in other threads, which use PyTorch as well",
     )
     counts = {(each.path, each.name): each.value for each in found.repetitions[0]}
     assert counts["", "ops:aten::sum"] == 1
@@ -256,7 +256,7 @@ def test_a_profiler_of_pytorchs_is_left_alone() -> None:
     assert any("aten::ones" in event.name for event in profiler.function_events)
     (note,) = found.notes
     assert "tensor_peak_bytes" in note
-    assert "a profiler of PyTorch's is at work" in note
+    assert "a PyTorch profiler is active" in note
     assert [each.value for each in found.repetitions[0] if each.name == "ops"] == [1]
 
 

@@ -20,11 +20,11 @@ _USED_BY_TIMERS = frozenset({"_thread", "builtins", "gc", "sys", "time", "torch"
 
 
 class Calls(TotalsInstrument):
-    """Counts the calls that the interpreter tells of, and graphs that torch.compile made, by the code that runs them.
+    """Counts the calls that the interpreter reports, and graphs that torch.compile made, by the code that runs them.
 
-    Native functions that are called by name are told of; operators, and before Python 3.12 ufuncs, are not. Types are
-    left out: which of them are native cannot be told. What timers and probes do is not counted. ``has_other_threads``
-    says that PyTorch was called in another thread than this.
+    The interpreter reports native functions that are called by name, but no operators, and no ufuncs before Python
+    3.12. Types are left out, because it does not report which are native. The calls of timers and probes are not
+    counted. ``has_other_threads`` is set once PyTorch is called in another thread than this.
     """
 
     names: tuple[str, ...] = ("python_calls", "native_calls", "graphs", "graph_breaks", "recompiles")
@@ -64,7 +64,7 @@ class Calls(TotalsInstrument):
             unit, module = self._natives[key]
         except KeyError:
             unit, module = self._natives[key] = self._learn_native(function)
-        # A timer may stand around a native function of somebody's.
+        # A timer may be wrapped around a native function that is to be counted.
         if module not in _USED_BY_TIMERS or self._unit_of(caller):
             self.totals.packed += unit
         if module == "torch" and threading.get_ident() != self._thread and not _is_in_backward():
@@ -95,7 +95,7 @@ def _is_in_backward() -> bool:
 
 
 def frames_compiled() -> int:
-    """Return how much code torch.compile has taken on so far; 0 where it is not loaded."""
+    """Return how many frames torch.compile has compiled so far; 0 where it is not loaded."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return 0 if dynamo is None else int(dynamo.counters["frames"]["total"])
 
@@ -105,7 +105,7 @@ def _is_compiled(code: CodeType) -> bool:
 
 
 def _key_of(function: Any) -> Hashable:
-    """Return what is the same for all calls of a native function; not a method that is bound for the call alone."""
+    """Return a key that all calls of a native function share, though each call of a method binds it anew."""
     if type(function) is BuiltinFunctionType:
         is_bound = getattr(function, "__module__", None) is None
         return (_class_of(function.__self__), function.__name__) if is_bound else cast("Hashable", function)
@@ -115,7 +115,7 @@ def _key_of(function: Any) -> Hashable:
 
 
 def owner_of(function: Any) -> str:
-    """Return the module that a native function is of; of a method, that of the class that has it."""
+    """Return the module of a native function, or that of a method's class."""
     if type(function) is MethodDescriptorType:
         return _module_of(function.__objclass__)
     module = getattr(function, "__module__", None)
@@ -131,16 +131,16 @@ def owner_of(function: Any) -> str:
 
 
 def _module_of(kind: type) -> str:
-    """Return the module of a class; one of Rust may say that it is built in, so that who has it must be looked for."""
-    said = str(kind.__module__)
-    if said != "builtins" or vars(builtins).get(kind.__name__) is kind:
-        return said
+    """Return the module of a class; of one that names "builtins", as Rust's do, a loaded module that has it."""
+    stated = str(kind.__module__)
+    if stated != "builtins" or vars(builtins).get(kind.__name__) is kind:
+        return stated
     holders = (
         name
         for name, module in list(sys.modules.items())
         if getattr(module, "__dict__", {}).get(kind.__name__) is kind and name.partition(".")[0] not in _STANDARD
     )
-    return min(holders, default=said)
+    return min(holders, default=stated)
 
 
 def _class_of(owner: object) -> type:
@@ -148,14 +148,14 @@ def _class_of(owner: object) -> type:
 
 
 def _is_native(function: Any) -> bool:
-    """Whether something that is called, and is no Python function, is native itself."""
+    """Whether a callable that is no Python function is native."""
     if type(function) in (BuiltinFunctionType, MethodDescriptorType):
         return True
     return not isinstance(function, type) and type(type(function).__call__) is not FunctionType
 
 
 class _Watch(AbstractContextManager[None]):
-    """Has a counter told of calls, in the frames of no more code than the counter knows to leave out."""
+    """Calls a counter for every call; code of its own that runs meanwhile is code that the counter leaves out."""
 
     def __init__(self, counter: Calls) -> None:
         self.counter = counter
@@ -172,10 +172,10 @@ class _Watch(AbstractContextManager[None]):
             raise CannotCountError("the call itself sets or removes the interpreter's profile function")
 
     def start(self) -> None:
-        """Begin; CannotCountError where somebody else is in the way."""
+        """Begin; CannotCountError where another tool prevents it."""
 
     def stop(self) -> bool:
-        """End, and return whether nobody else has."""
+        """End, and return whether it was in place until now."""
         return True
 
 
@@ -183,16 +183,16 @@ class _Profiling(_Watch):
     """Has the interpreter call a profile function, in this thread and in those that are started meanwhile."""
 
     def start(self) -> None:
-        """Begin; CannotCountError where somebody else is in the way."""
+        """Begin; CannotCountError where another profiler is active."""
         if sys.getprofile() is not None:
-            raise CannotCountError(f"a profiler is at work, {sys.getprofile()!r:.60}: run without it")
+            raise CannotCountError(f"a profiler is active, {sys.getprofile()!r:.60}: run without it")
         self._in_threads = threading.getprofile()
         self._function = self._profile
         threading.setprofile(self._function)
         sys.setprofile(self._function)
 
     def stop(self) -> bool:
-        """End, and return whether nobody else has."""
+        """End, and return whether it was in place until now."""
         is_undisturbed = sys.getprofile() is self._function
         sys.setprofile(None)
         threading.setprofile(self._in_threads)
@@ -206,15 +206,15 @@ class _Profiling(_Watch):
 
 
 class _Monitoring(_Watch):
-    """Has the interpreter tell a tool of its own, in all threads; other tools go on."""
+    """Is a tool of ``sys.monitoring``, in all threads; other tools go on."""
 
     def start(self) -> None:
-        """Begin; CannotCountError where there are tools enough."""
+        """Begin; CannotCountError where no tool is free."""
         self._monitoring: Any = sys.modules["sys"].monitoring
         tool = next((tool for tool in _TOOLS if self._monitoring.get_tool(tool) is None), None)
         if tool is None:
             users = ", ".join(str(self._monitoring.get_tool(tool)) for tool in range(6))
-            raise CannotCountError(f"sys.monitoring has no tool left: {users}")
+            raise CannotCountError(f"all tools of sys.monitoring are in use: {users}")
         self._tool = tool
         events = self._monitoring.events
         self._callbacks = {events.PY_START: self._start, events.PY_RESUME: self._start, events.CALL: self._call}
@@ -224,7 +224,7 @@ class _Monitoring(_Watch):
         self._monitoring.set_events(tool, sum(self._callbacks))
 
     def stop(self) -> bool:
-        """End, and return whether nobody else has."""
+        """End, and return whether it was in place until now."""
         self._monitoring.set_events(self._tool, 0)
         for event in self._callbacks:
             self._monitoring.register_callback(self._tool, event, None)

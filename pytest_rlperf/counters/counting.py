@@ -29,9 +29,9 @@ def tally(
 ) -> Tally:
     """Count what ``call`` does, ``repetitions`` times by every instrument, by phases of timers and ``probes``.
 
-    Each instrument has one call more, uncounted, in which what is made once is made; ``setup`` runs before every call.
-    ``devices`` are those that are counted, where none are given PyTorch's, if it has begun to use one; ``environments``
-    names the classes of environments whose steps are counted (see ``Steps``). What cannot be counted is left out, with
+    Each instrument has one more call, uncounted, for whatever a first call makes; ``setup`` runs before every call.
+    ``devices`` are the devices to count; None stands for PyTorch's, if it uses one already. ``environments`` names the
+    classes of environments whose steps are counted (see ``Steps``). A counter that cannot be counted is left out, with
     a note.
     """
     passes = _Passes(call, setup, probes, repetitions)
@@ -40,12 +40,12 @@ def tally(
         calls = Calls()
         is_counted = passes.run(calls)
         if calls.ran_compiled or (not is_counted and frames_compiled()):
-            passes.leave_out(Operations.names, "torch.compile's code would run as if it were not compiled")
+            passes.leave_out(Operations.names, "counting them would run code of torch.compile uncompiled")
         else:
             passes.run(Operations())
         passes.run(TensorMemory())
         if calls.has_other_threads:
-            passes.leave_out((*Operations.names, *TensorMemory.names), "of other threads, which use PyTorch as well")
+            passes.leave_out((*Operations.names, *TensorMemory.names), "in other threads, which use PyTorch as well")
         if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
             passes.run(Kernels())
         for device in devices_in_use() if devices is None else devices:
@@ -70,7 +70,7 @@ class _Passes:
         self._notes: list[str] = []
 
     def run(self, instrument: Instrument) -> bool:
-        """Make an instrument's pass, and return whether it could count; where not, a note says why."""
+        """Make an instrument's pass, and return whether it could count; where not, a note has the reason."""
         instrument.recorder.probes = self._probes
         try:
             # In this order: a probe goes on with the method that it finds.
@@ -79,7 +79,7 @@ class _Passes:
         except CannotCountError as error:
             self.leave_out(instrument.names, str(error))
             return False
-        except Exception as error:  # whatever the call raises, it did not do so where nothing was counted
+        except Exception as error:  # the call does not raise where nothing is counted, so the instrument is left out
             self.leave_out(instrument.names, f"the call fails while they are counted: {type(error).__name__}: {error}")
             return False
         for counts, found in zip(self._counts, passed[1:], strict=True):

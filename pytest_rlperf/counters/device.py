@@ -1,4 +1,4 @@
-"""What a device is asked to do: waits, memory, and whatever else it counts itself."""
+"""Counts of one device: implicit waits, memory, and whatever its driver counts itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_rlperf.timers.node import Node
 
 @runtime_checkable
 class CountsDevice(Protocol):
-    """A device that counts what it is asked to do; ``counts`` are running totals by the names of the vocabulary."""
+    """A driver that counts by itself; ``counts`` returns running totals by the names of the vocabulary."""
 
     device: str
 
@@ -24,7 +24,7 @@ class CountsDevice(Protocol):
 
 
 class DriverCounts:
-    """What can be counted of any device through its driver: implicit waits, and how often memory was asked of it."""
+    """The counts that any driver allows: implicit waits, and allocations of the device's memory."""
 
     def __init__(self, driver: Device) -> None:
         self.device = driver.device
@@ -38,7 +38,7 @@ class DriverCounts:
             yield
 
     def counts(self) -> dict[str, int]:
-        """Return the totals so far; what the device cannot tell is not among them."""
+        """Return the totals so far, without those that the driver does not know."""
         memory = self._driver.memory()
         found = {} if memory is None else {"device_allocations": memory.allocations}
         if self._waits is not None:
@@ -47,7 +47,7 @@ class DriverCounts:
 
 
 class DeviceCounts(TotalsInstrument):
-    """Counts what one device is asked to do, by looking at its totals at the edges of phases."""
+    """Counts one device's work by phase, by reading its totals at the edges of phases."""
 
     def __init__(self, driver: Device) -> None:
         super().__init__(on_edge=self._note_level)
@@ -69,7 +69,7 @@ class DeviceCounts(TotalsInstrument):
         mode = _sync_debug_mode()
         found = self._count(call)
         if _sync_debug_mode() != mode:
-            raise CannotCountError("the call itself sets PyTorch's sync debug mode, which tells of waits")
+            raise CannotCountError("the call itself sets PyTorch's sync debug mode, by which waits are counted")
         return found
 
     def _count(self, call: Callable[[], object]) -> tuple[Count, ...]:
@@ -115,7 +115,7 @@ class DeviceCounts(TotalsInstrument):
         return self.totals.packed
 
     def _all_counts(self) -> dict[str, int]:
-        """Return the totals so far; what a device counts itself is not counted for it."""
+        """Return the totals so far; the driver's own counts replace ours of the same name."""
         own = self._driver.counts() if isinstance(self._driver, CountsDevice) else {}
         return self._counted.counts() | own
 

@@ -1,4 +1,4 @@
-"""The garbage collector's work: its runs, what only it can free, and what a call leaves for it to look at."""
+"""The garbage collector's work: its runs, objects that only it can free, and objects that a call leaves behind."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pytest_rlperf.model import Count
 
 
 class Garbage(TotalsInstrument):
-    """Counts runs of the collector, from just after a run of all generations, and what it finds.
+    """Counts runs of the collector, from just after a run of all generations, and the objects that it finds.
 
-    ``is_on`` says whether the collector runs by itself, as the user has it; else it runs once a call is over.
+    With ``is_on``, as the user has it, the collector runs by itself; otherwise it runs once after the call.
     """
 
     names: tuple[str, ...] = ("collections", "objects_left", "garbage")
@@ -24,10 +24,10 @@ class Garbage(TotalsInstrument):
         self._run, self._object = self.totals.unit("collections"), self.totals.unit("garbage")
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
-        """Call once, and return what was counted; what a collection shows is the whole call's alone."""
+        """Call once, and return the counts; those of the final collection belong to the whole call, and to no phase."""
         with self.recorder.recording():
             start = self.read()
-            # Nothing is made between here and there that the collector looks at.
+            # No object that the collector tracks is made between the two readings, but by the call.
             before = _tracked()
             gc.callbacks.append(self._note)
             if self._is_on:
@@ -48,17 +48,17 @@ class Garbage(TotalsInstrument):
 
 
 def _tracked() -> int:
-    """Return how many objects the collector looks at, once it has done so and left alone what it need not."""
+    """Return how many objects the collector tracks, after it has stopped to track those that need not be."""
     gc.collect()
-    gc.collect()  # a tuple within a tuple is left alone by the first run, what holds it by the next
+    gc.collect()  # the first run untracks a tuple within a tuple, and the next the tuple around it
     return len(gc.get_objects())
 
 
 @contextmanager
 def undisturbed() -> Iterator[bool]:
-    """Keep the collector from running while the body does, and from what was there before; yield whether it was on.
+    """Switch the collector off, and freeze all present objects, while the body runs; yield whether it was on.
 
-    Afterwards it is as it was, but for what the body itself may have changed for good: thresholds.
+    Afterwards it is as it was, but for thresholds that the body itself may have set.
     """
     was_on, had_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
@@ -68,6 +68,6 @@ def undisturbed() -> Iterator[bool]:
         yield was_on
     finally:
         if not had_frozen:
-            gc.unfreeze()  # which else would thaw what somebody has frozen
+            gc.unfreeze()  # otherwise it would unfreeze objects that the user has frozen
         if was_on:
             gc.enable()

@@ -26,8 +26,8 @@ _BITS = 64  # a field, more than any total needs; in sums and differences of tot
 class Totals:
     """Counts by name that only grow, each in a field of its own of one integer.
 
-    What is ``packed`` at two moments can be subtracted, and differences added up, name by name in one operation: so the
-    tree that times phases by a clock tells what was counted in each phase, where its clock reads this.
+    Two readings of ``packed`` can be subtracted, and differences added up, for all names in one operation. So a tree
+    that takes this for its clock sums up the counts of each phase, as it else sums up nanoseconds.
     """
 
     def __init__(self) -> None:
@@ -82,20 +82,17 @@ class Recorder:
             yield
 
     def paths(self) -> dict[Node, str]:
-        """Return the path of every phase there is, until what was recorded is forgotten or told."""
+        """Return the path of every phase, until :meth:`clear` or :meth:`totals`."""
         return {} if self.stack is None else paths_below(self.stack, unsettled(self.probes))
 
     def clear(self) -> None:
-        """Forget what was recorded, but not the phases."""
+        """Forget the sums, but keep the phases."""
         settle(self.probes)
         if self._tree is not None:
             self._tree.reset()
 
     def totals(self) -> Iterator[tuple[str, int]]:
-        """Yield each phase's path and what the clock counted in it since this was last asked.
-
-        What ran beside the thread that calls is left out.
-        """
+        """Yield each phase's path and what the clock counted in it, and begin anew; other threads are left out."""
         settle(self.probes)
         if self._tree is not None:
             for path, timing in self._tree.reset().root.walk():
@@ -123,7 +120,7 @@ def _tree(clock: Callable[[], int], on_edge: Callable[[Node], None] | None) -> T
 def paths_below(stack: Stack, sections: Iterable[Node] = ()) -> dict[Node, str]:
     """Return the path of every node of a stack, those of tasks included, and of ``sections`` beside them.
 
-    A section without a name is left out: it is a part of what is around it, which is told of all that is in it.
+    A section without a name is left out: it is a part of the phase around it, and is counted there.
     """
     found = {stack.root: WHOLE}
     _add_paths(stack.root, WHOLE, found)
@@ -162,13 +159,13 @@ def lineage(node: Node | None) -> list[Node]:
 
 
 class CannotCountError(Exception):
-    """An instrument cannot be used here; the text says why."""
+    """An instrument cannot be used here; the text is the reason."""
 
 
 class Instrument(Protocol):
     """Counts some of the vocabulary, in passes of its own."""
 
-    names: tuple[str, ...]  # of what it always tells for the whole call, be it zero
+    names: tuple[str, ...]  # the counters that it always has for the whole call, zeros included
     recorder: Recorder
 
     def watch(self) -> AbstractContextManager[None]:
@@ -221,8 +218,8 @@ class TotalsInstrument:
 class Levels:
     """Follows a level, as memory in use is, through the phases of one call.
 
-    It is told of every stretch between two edges of phases. A phase's peak is over the level that an entry began at, of
-    the entry where that is most; its net is what all of its entries added.
+    :meth:`note` adds every stretch between two edges of phases. A phase's peak is the highest rise over the level at
+    the beginning of an entry; its net is the sum of what its entries added.
     """
 
     def __init__(self, level: int) -> None:
@@ -233,7 +230,7 @@ class Levels:
         self._nets: Counter[Node] = Counter()
 
     def note(self, open_nodes: Sequence[Node], level: int, peak: int) -> None:
-        """Take in a stretch: the phases that were open, the level at its end, and the highest within."""
+        """Add a stretch: the phases that were open, the level at its end, and the highest within."""
         last, bases = self._last, self._bases
         self._bases = now = {node: bases.get(node, last) for node in open_nodes}
         for node, base in now.items():

@@ -1,4 +1,4 @@
-"""Host memory of Python and NumPy, which tracemalloc is told of."""
+"""Host memory: of Python and NumPy by tracemalloc, and of PyTorch by its profiler."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EDGES_MOST = 5000  # of a call; every one takes a tenth of a millisecond, and m
 def tracing() -> Iterator[None]:
     """Trace memory while the body runs, and no longer unless it was traced before.
 
-    That is on for some calls before memory is counted: what they replace is of a size that nobody knows.
+    It is on for some calls before memory is counted, because blocks from before have no known size.
     """
     was_on = tracemalloc.is_tracing()
     if not was_on:
@@ -41,7 +41,7 @@ def tracing() -> Iterator[None]:
 class HostMemory:
     """Counts bytes that Python's allocators gave out, NumPy's arrays included; it needs :func:`tracing`.
 
-    At every edge of a phase the collector runs and caches are cleared. What is left is what somebody holds.
+    At every edge of a phase the collector runs and caches are cleared, so that only memory that is still held counts.
     """
 
     names: tuple[str, ...] = ("host_peak_bytes", "host_net_bytes")
@@ -114,7 +114,7 @@ def _clear_caches() -> None:
 
 
 def _traced_bytes() -> tuple[int, int]:
-    """Return the bytes in use and the most that were; CannotCountError where nobody is told of them any more."""
+    """Return the bytes in use and their peak; CannotCountError where tracemalloc was stopped."""
     if not tracemalloc.is_tracing():
         raise CannotCountError("the call itself stops tracemalloc")
     return tracemalloc.get_traced_memory()
@@ -122,11 +122,11 @@ def _traced_bytes() -> tuple[int, int]:
 
 _EDGE = "rlperf edge"
 _STDERR = 2
-_Sizes = list[int]  # bytes asked for, negative where given back
+_Sizes = list[int]  # bytes allocated, negative where freed
 
 
 class TensorMemory:
-    """Counts bytes that PyTorch's allocator of host memory gave out, in the order that they were asked for.
+    """Counts the bytes that PyTorch's allocator of host memory gave out, in the order of the allocations.
 
     The profiler is the older one of PyTorch's two, which keeps the order of its events and starts within microseconds.
     It complains on stderr of every block that is freed and was there before, in C++: while it is at work file
@@ -146,14 +146,14 @@ class TensorMemory:
         profiler = _profiler()
         if profiler is not None:
             if not hasattr(profiler, "_enable_profiler_legacy"):
-                raise CannotCountError("this PyTorch lacks the profiler that tells of allocations in their order")
+                raise CannotCountError("this PyTorch lacks the profiler that keeps the order of allocations")
             if profiler._profiler_enabled():
-                raise CannotCountError("a profiler of PyTorch's is at work")
+                raise CannotCountError("a PyTorch profiler is active")
             self._marker = sys.modules["torch"]._C._profiler._RecordFunctionFast(_EDGE)
         yield
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
-        """Call once, and return what was counted, by phase; where PyTorch is not loaded it asks for nothing."""
+        """Call once, and return the counts by phase; none where PyTorch is not loaded."""
         profiler = _profiler()
         if profiler is None or self._marker is None:
             call()
@@ -180,9 +180,9 @@ class TensorMemory:
             pass
 
     def _counts(self, stretches: list[_Sizes], elsewhere: _Sizes, paths: dict[Node, str]) -> Iterator[Count]:
-        """Yield counts; what other threads ask for has no place among the edges, and is the whole call's alone."""
+        """Yield counts; other threads' allocations have no place among the edges, and belong to no phase."""
         levels = Levels(0)
-        asked: Counter[str] = Counter()
+        allocated: Counter[str] = Counter()
         level = 0
         for open_nodes, sizes in zip(self._open[1:], stretches, strict=False):
             peak = level
@@ -191,18 +191,18 @@ class TensorMemory:
                 peak = max(peak, level)
             levels.note(open_nodes, level, peak)
             allocations = sum(size > 0 for size in sizes)
-            asked.update(dict.fromkeys((paths.get(node, WHOLE) for node in open_nodes), allocations))
+            allocated.update(dict.fromkeys((paths.get(node, WHOLE) for node in open_nodes), allocations))
         levels.note([], level + sum(elsewhere), level)
         yield from levels.counts(paths, "tensor_peak_bytes", "tensor_net_bytes")
         yield Count(WHOLE, "tensor_allocations", sum(size > 0 for size in chain(elsewhere, *stretches)))
-        for path, count in asked.items():
+        for path, count in allocated.items():
             if count and path != WHOLE:
                 yield Count(path, "tensor_allocations", count)
 
 
 @contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Have file descriptor 2 lead nowhere while the body runs; where a process has none there is nothing to do."""
+    """Redirect file descriptor 2 to the null device while the body runs, if the process has one."""
     try:
         kept = os.dup(_STDERR)
     except OSError:

@@ -1,4 +1,4 @@
-"""The vocabulary: what may be counted, in which unit, and what it says."""
+"""The vocabulary: the names of counters, with units and meanings."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 
 class CounterName(NamedTuple):
-    """The unit of a counter, ``"1"`` for plain numbers, and one line that says what it counts."""
+    """The unit of a counter, ``"1"`` for plain numbers, and its meaning in one line."""
 
     unit: str
-    says: str
+    meaning: str
 
 
-# What a count is rounded down to: two that are no further apart may be of one size.
+# A count is rounded down to a multiple of this: smaller differences are no differences in size.
 STEPS: Mapping[str, int] = {"host_peak_bytes": 1024}
 
-# A family ends with a colon: what follows it is named by what was counted.
+# A name that ends with a colon is a family: a part follows it that names what was counted.
 NAMES: Mapping[str, CounterName] = {
     "ops": CounterName("1", "tensor operations that PyTorch dispatched, forward and backward"),
     "ops:": CounterName("1", "the same by name: `ops:aten::mm`"),

@@ -1,4 +1,4 @@
-"""Tensor operations: what PyTorch dispatches, and what that does to gradients, precision and devices."""
+"""Tensor operations that PyTorch dispatches, and the kernels that they launch."""
 
 from __future__ import annotations
 
@@ -81,26 +81,26 @@ def _copies(name: str, inputs: list[Any], outputs: list[Any]) -> Iterator[str]:
 
 
 def _make_mode(counter: Operations) -> AbstractContextManager[None]:
-    """Return a dispatch mode that tells the counter of every operation."""
+    """Return a dispatch mode that notes every operation with the counter."""
     from torch.utils import _python_dispatch
 
     def dispatch(self: object, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func._schema.name
-        # Profilers' marks are no operations, and what a probe looks at is not the call's.
+        # Profilers' marks are no operations, and a probe's own operations do not count.
         if not name.startswith("profiler::") and not _is_of_probes(sys._getframe().f_back):
             counter.note(name, tensors_in((*args, *(kwargs or {}).values())), tensors_in((result,)))
         return result
 
     base: Any = _python_dispatch.TorchDispatchMode
-    # Were it asked whether to keep the compiler off, PyTorch would import that first, which takes most of a second.
+    # Without the second, PyTorch would import its compiler to decide whether to skip it, which takes most of a second.
     members = {"__torch_dispatch__": dispatch, "_should_skip_dynamo": classmethod(lambda cls: False)}
     mode: AbstractContextManager[None] = type("CountingMode", (base,), members)()
     return mode
 
 
 def _is_of_probes(caller: FrameType | None) -> bool:
-    """Whether the code that asked for an operation is a probe's; autograd's own threads have none of Python's."""
+    """Whether a probe's code called an operation; in autograd's own threads there is no Python caller."""
     return caller is not None and is_own(caller.f_code)
 
 
@@ -121,10 +121,10 @@ _EDGE = "rlperf edge"
 
 
 class Kernels:
-    """Counts kernels on CUDA and ROCm devices.
+    """Counts kernels on CUDA and ROCm devices, by PyTorch's profiler.
 
-    The profiler knows which operation launched a kernel, and marks among the operations tell in which phase that was:
-    both by the host's clock, so that the device's need not agree with it.
+    The profiler records which operation launched a kernel, and marks among the operations separate the phases. Both
+    have the host's time, so that the device's clock need not agree with it.
     """
 
     names: tuple[str, ...] = ("kernels",)
@@ -140,7 +140,7 @@ class Kernels:
         import torch
 
         if torch._C._autograd._profiler_enabled():
-            raise CannotCountError("a profiler of PyTorch's is at work")
+            raise CannotCountError("a PyTorch profiler is active")
         self._marker = torch._C._profiler._RecordFunctionFast(_EDGE)
         yield
 

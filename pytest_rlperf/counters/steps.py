@@ -15,7 +15,7 @@ from pytest_rlperf.probes.torch import after_steps
 
 
 class Steps(TotalsInstrument):
-    """Counts the steps of environments and optimizers, by wrapping the ones and by the others' own hooks.
+    """Counts the steps of environments, by wrapping their methods, and of optimizers, by PyTorch's hooks.
 
     ``environments`` names base classes of environments, each with the method that is a step of them:
     ``"module:Class.method"``.
@@ -44,7 +44,7 @@ class Steps(TotalsInstrument):
             except TypeError:
                 continue  # a class of C++ or Rust that cannot be changed
         if "torch.optim.optimizer" in sys.modules:
-            # First of what comes after a step: still within the phase that a probe makes of it.
+            # Registered before the probes' own hooks, so that a step counts within the phase that a probe makes of it.
             yield after_steps(self._note_optimizer)
 
     def _note_optimizer(self, _: object) -> None:
