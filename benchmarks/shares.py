@@ -1,7 +1,7 @@
-"""Where the time goes: how far the shares are off on mixes of known parts, and what they say of components.
+"""Where the time goes: the error of the shares on mixes of known parts, and the shares of components.
 
-Parts whose owner is known are timed by themselves, in turns with their mix, which says what the shares must be. Then
-come the reference components, and of rlox and Stable-Baselines3 what is installed. Prints tables and judges nothing::
+Parts whose owner is known are timed by themselves, in turns, which gives the shares that their mix must have. Then come
+the reference components, and those of rlox and Stable-Baselines3 where installed. Prints tables and judges nothing::
 
     python benchmarks/shares.py             # a minute
     python benchmarks/shares.py --mixes     # the first table only
@@ -168,7 +168,7 @@ def profiled(call: Part, owner: str) -> float:
 
 
 def print_mixes() -> None:
-    """Print what one part of a mix takes by itself, and what the shares say."""
+    """Print one part's share of each mix, timed by itself and as found."""
     print("Two parts whose owners are known: the first one's share, timed by itself, by cProfile alone, and found\n")
     titles = ("known", 8), ("cProfile", 10), ("found", 8), ("off", 7), ("unattributed", 14)
     print(
@@ -249,7 +249,7 @@ def stable_baselines3_components() -> Iterator[tuple[str, Part, int]]:
 
 
 def print_components() -> None:
-    """Print a table for each component of what is installed."""
+    """Print a table for each component of the installed libraries."""
     for components in (reference_components, rlox_components, stable_baselines3_components):
         try:
             for name, call, calls in components():
