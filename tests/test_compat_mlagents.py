@@ -46,7 +46,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Have time pass only when told to."""
+    """Replace the clock by one that only the test moves."""
     clock = Clock()
     monkeypatch.setattr(mlagents, "time", clock)
     return clock
@@ -79,7 +79,7 @@ def below(tree: dict[str, Any], *path: str) -> dict[str, Any]:
 
 
 class BoomError(Exception):
-    """What programs raise."""
+    """The exception that programs raise."""
 
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -197,7 +197,7 @@ def test_same_json_as_the_original(programs: list[list[Any]]) -> None:
 @settings(deadline=None, max_examples=100)
 @given(program=PROGRAMS)
 def test_totals_and_counts_are_of_what_ran(program: list[Any]) -> None:
-    """Every path has the time that passed and the times it was entered, as a list of all entries says it."""
+    """Every path has the time and the count that a list of all entries gives."""
     clock = Clock()
     entries: dict[tuple[str, ...], list[float]] = {}
 
@@ -280,7 +280,7 @@ def test_golden_self_times() -> None:
 
 
 def test_every_name_of_the_original() -> None:
-    """What the original defines is here, and its functions and methods take the same arguments."""
+    """Every name of the original is here, and its functions and methods take the same arguments."""
     original = pytest.importorskip("mlagents_envs.timers")
     names = {
         name
@@ -323,7 +323,7 @@ def gauging(x: int = 0, y: float = 1.0) -> str:
 
 
 def test_stack_can_be_patched_in() -> None:
-    """Whatever replaces ``_get_thread_timer`` is asked at each call, also by functions decorated long before."""
+    """A replaced ``_get_thread_timer`` is called each time, also by functions decorated long before."""
     stack = mlagents.TimerStack()
     with mock.patch("pytest_rlperf.compat.mlagents._get_thread_timer", return_value=stack):
         with mlagents.hierarchical_timer("top"):
@@ -431,7 +431,7 @@ def test_stack_of_a_thread_that_runs() -> None:
 
 
 def test_reset_while_open(clock: Clock) -> None:
-    """What is open at a reset counts from then in the new tree, and no longer changes the old one."""
+    """A scope that is open at a reset counts from then in the new tree, and no longer changes the old one."""
     with mlagents.hierarchical_timer("outer"):
         with mlagents.hierarchical_timer("inner"):
             clock.now += 8

@@ -38,7 +38,7 @@ class Clock:
         self.counts[phase] += ends
 
     def check(self, callback: TimingCallback) -> None:
-        """Compare what a callback says with what was spent, and how often."""
+        """Compare a callback's seconds and counts with the time that was spent."""
         spent = {phase: seconds for phase, seconds in self.truth.items() if seconds}
         assert {phase: seconds for phase, seconds in callback.seconds.items() if seconds} == pytest.approx(spent)
         assert dict(callback.counts) == {phase: count for phase, count in self.counts.items() if count}
@@ -49,7 +49,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Have time pass only when told to."""
+    """Replace the clock by one that only the test moves."""
     clock = Clock()
     monkeypatch.setattr(compat, "time", clock)
     return clock
@@ -268,7 +268,7 @@ def test_several_callbacks_see_the_same(clock: Clock) -> None:
 
 
 def test_time_of_other_callbacks_is_not_the_phases(clock: Clock, library: types.ModuleType) -> None:
-    """What happens within hooks and between phases belongs to none of them, nor do calls of others."""
+    """Time within hooks, between phases and in calls of others belongs to no phase."""
     callback = TimingCallback()
 
     class Slow(TimingCallback):
@@ -342,7 +342,7 @@ def test_everything_is_put_back_at_once_where_a_phase_fails(clock: Clock) -> Non
 def test_everything_is_put_back_soon_where_something_else_fails(
     clock: Clock, library: types.ModuleType, found_by: str
 ) -> None:
-    """What fails outside of phases is noticed at the next occasion, and the time since then is nobody's."""
+    """A failure outside of phases is noticed at the next occasion, and the time since then belongs to nothing."""
     callback = TimingCallback()
     algorithm = OnPolicy(clock, [callback])
 
@@ -469,7 +469,7 @@ def test_what_is_replaced_looks_as_it_did(clock: Clock) -> None:
 
 @pytest.mark.usefixtures("library")
 def test_unknown_algorithms_are_told(clock: Clock) -> None:
-    """Where there is no telling what an update is, it is said, and nothing is called one."""
+    """An algorithm with unknown updates gets a warning, and nothing counts as an update."""
 
     class Unknown(OnPolicy):
         def __init__(self, clock: Clock, callbacks: list[Any]) -> None:
@@ -554,14 +554,14 @@ def spent(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def train(clock: Clock, algorithm: Any, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train, also by the clock of whoever asks the standard library for one."""
+    """Train, with the standard library's clock replaced, too."""
     with monkeypatch.context() as patch:
         patch.setattr("time.perf_counter", clock.perf_counter)
         algorithm.train(steps)
 
 
 def test_ppo_of_rlox(spent: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PPO's labels have the time that what they name says it took; the original's are of other work, as ever."""
+    """PPO's labels have the time of the work that they name; the original's have that of other work."""
     callback, original = TimingCallback(), part("callbacks").TimingCallback()
     given = {"n_envs": 2, "n_steps": 8, "n_epochs": 2, "batch_size": 8, "callbacks": [original, callback]}
     algorithm = part("algorithms.ppo").PPO("Pendulum-v1", **given)

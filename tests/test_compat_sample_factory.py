@@ -27,7 +27,7 @@ METHODS = {Mode.SUM: "add_time", Mode.LAST: "timeit", Mode.MEAN: "time_avg"}
 
 
 class Seconds:
-    """A clock of float seconds that passes when told to."""
+    """A clock of float seconds that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -137,7 +137,7 @@ PROGRAMS = st.recursive(
 
 
 class FailedError(Exception):
-    """What a scope of a random program fails with."""
+    """The exception of a scope of a random program."""
 
 
 def run(program: tuple[Any, ...], timing: Any, clock: Seconds) -> None:
@@ -208,7 +208,7 @@ def test_any_program_gives_what_sample_factory_gives(program: tuple[Any, ...]) -
     ],
 )
 def test_a_mapping_is_used_as_sample_factorys_is(use: Callable[[Any], object]) -> None:
-    """Items that come with a Timing, are set, or begin with a scope that is asked for show alike in both."""
+    """Items that come with a Timing, are set, or begin with a requested scope show alike in both."""
     theirs = pytest.importorskip("sample_factory.utils.timing")
     real, ours = theirs.Timing("p", {"a": 1.0}, c=3), Timing("p", {"a": 1.0}, c=3)
     for timing in (real, ours):
@@ -241,7 +241,7 @@ def test_an_empty_timing_prints_its_name() -> None:
 
 
 def test_a_scope_that_fails_is_counted_and_left(clock: Seconds) -> None:
-    """What follows an exception is not below what it came out of."""
+    """Scopes after an exception are not below the scope that it left."""
     timing = Timing()
 
     def fail() -> None:

@@ -30,7 +30,7 @@ SAMPLE = Path(__file__).parent / "samples" / "torchrl_timeit.txt"
 
 
 class Seconds:
-    """A clock of float seconds that passes when told to."""
+    """A clock of float seconds that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -126,11 +126,11 @@ PROGRAMS = st.recursive(
 
 
 class FailedError(Exception):
-    """What a timed body of a random program fails with."""
+    """The exception of a timed body of a random program."""
 
 
 def run(program: list[Any], timer: Any, clock: Seconds, told: list[object]) -> None:
-    """Run a random program; ``told`` is all that it got to know."""
+    """Run a random program; ``told`` collects everything that it read."""
     for step in program:
         if step[0] == "sleep":
             clock.sleep(step[1])
@@ -197,7 +197,7 @@ def test_any_program_gives_what_torchrl_gives(program: list[Any]) -> None:
 
 
 def test_every_public_name_is_there() -> None:
-    """What the installed class and module have, ours have, with the same parameters."""
+    """Every name of the installed class and module is here, with the same parameters."""
     real = pytest.importorskip("torchrl._utils")
     for name, value in inspect.getmembers(real.timeit):
         if not name.startswith("__") or name in ("__init__", "__call__", "__enter__", "__exit__"):
@@ -390,7 +390,7 @@ def test_a_timer_can_be_pickled() -> None:
 
 
 def test_coroutines_are_timed_until_they_end(clock: Seconds) -> None:
-    """What they wait for is included, and two that take turns are two entries."""
+    """Their waits are included, and two that take turns are two entries."""
 
     @timeit("a")
     async def work(seconds: float, turn: asyncio.Event, after: asyncio.Event) -> float:
@@ -464,7 +464,7 @@ def test_async_generators_are_timed_while_they_run(clock: Seconds) -> None:
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_sync_waits_for_cuda_at_both_ends(sync: bool, clock: Seconds, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was launched within the body is timed with it, where that was asked for."""
+    """With sync, work launched within the body is timed with it."""
 
     def synchronize() -> None:
         clock.sleep(5)
@@ -482,7 +482,7 @@ def test_sync_waits_for_cuda_at_both_ends(sync: bool, clock: Seconds, monkeypatc
 
 @pytest.mark.parametrize("setting", [None, "0", "true"])
 def test_ranges_that_are_not_allowed_cost_nothing(setting: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decorated functions are themselves, and switching on is a warning that says when to set the variable."""
+    """Decorated functions are unchanged, and switching on warns when to set the variable."""
     module = loaded(monkeypatch, setting)
     assert (module._PROFILING_ALLOWED, module._PROFILING_ENABLED) == (False, False)
     assert module._maybe_record_function_decorator("a")(run) is run

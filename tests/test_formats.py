@@ -76,7 +76,7 @@ def test_mlagents_sample_has_the_files_numbers() -> None:
 
 
 def test_mlagents_sample_is_written_as_it_was() -> None:
-    """What is written of a real timers.json has the same keys in the same order, and times equal to the nanosecond."""
+    """A real timers.json is written with the same keys in the same order, and times equal to the nanosecond."""
     path = SAMPLES / "mlagents_timers.json"
     raw = json.loads(path.read_text(encoding="utf-8"))
 
@@ -110,7 +110,7 @@ def test_sample_factory_log_has_all_its_trees() -> None:
 
 @pytest.mark.parametrize("name", ["sample_factory_run_parallel.txt", "sample_factory_run_serial.txt"])
 def test_sample_factory_log_is_written_as_it_was(name: str) -> None:
-    """What is written of a real log is that log, to the letter."""
+    """A real log is written back to the letter."""
     text = (SAMPLES / name).read_text(encoding="utf-8")
     assert traces.write(traces.read(SAMPLES / name), "sample-factory") == text
 
@@ -211,14 +211,14 @@ def test_bare_list_and_pairs_read_like_complete_events() -> None:
 
 
 def test_zero_length_events_nest_as_they_were_opened() -> None:
-    """Where a clock is too coarse to tell, the order of B and E does."""
+    """Where a clock is too coarse to order events, their order in the file does."""
     pairs = [event("B", "a", 5), event("B", "b", 5), event("E", "b", 5), event("E", "a", 5), event("B", "c", 5)]
     (tree,) = parse([*pairs, event("E", "c", 5)])
     assert names_of(tree.root) == [(0, "1, 2", 0), (1, "a", 0), (2, "b", 0), (1, "c", 0)]
 
 
 def test_overlapping_events_ran_side_by_side() -> None:
-    """What outlives the event it began in is parallel, below what holds both."""
+    """An event that outlives the one it began in is parallel, below the event that contains both."""
     (tree,) = parse([event("X", "all", 0, dur=30), event("X", "a", 0, dur=10), event("X", "b", 5, dur=15)])
     assert tree.at("all", "b").is_parallel
     assert tree.at("all").self_ns == 20_000
@@ -241,7 +241,7 @@ def test_timestamps_of_today_keep_their_nanoseconds() -> None:
 
 
 def test_each_thread_is_a_tree() -> None:
-    """Threads are told apart by process, and called what the trace calls them."""
+    """Threads of different processes are different, and have the trace's names."""
     named = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "learner"}}
     odd: list[Any] = [{"ph": "M", "name": ["thread_name"], "args": {}}, {"ph": "M", "name": "thread_name"}]
     other = {"ph": "X", "name": "a", "ts": 0, "dur": 1, "pid": 7, "tid": 2}
@@ -458,7 +458,7 @@ def shrunk(timing: Timing) -> Timing:
 @given(root=plain(st.text(max_size=5), st.integers(2000, 2**40), st.just(1)))
 @settings(max_examples=60, deadline=None)
 def test_chrome_trace_means_the_same_to_others(root: Timing) -> None:
-    """Who nests our events by time, as viewers do, sees our names and totals."""
+    """A reader that nests our events by time, as viewers do, sees our names and totals."""
     root = long_enough(root)
     document = json.loads(traces.write([TimerTree(root)], "chrome"))
     del document["otherData"]
@@ -714,7 +714,7 @@ def test_file_that_cannot_be_opened(path: str, tmp_path: Path) -> None:
 
 
 def test_one_tree_is_asked_of_our_json() -> None:
-    """What two processes exchange is our own JSON of one tree, nothing else."""
+    """Two processes exchange one tree in our own JSON; anything else is an error."""
     with pytest.raises(TimerFileError, match="the text holds 2 trees, expected one"):
         traces.tree_from_json(traces.write([chain(1), chain(1)], "json"))
     with pytest.raises(TimerFileError, match="worker 3 cannot be read: this JSON is in none of the formats"):

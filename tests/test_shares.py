@@ -163,7 +163,7 @@ def test_native_functions_by_what_cprofile_calls_them(text: str, owner: str) -> 
 
 @pytest.fixture
 def namesakes(monkeypatch: pytest.MonkeyPatch) -> tuple[type, type]:
-    """Load an extension whose types have names of the interpreter's, and one whose type says that it is built in.
+    """Load an extension with types named like the interpreter's, and one whose type has ``builtins`` as its module.
 
     PyTorch is one of the first kind, rlox one of the second.
     """
@@ -306,7 +306,7 @@ def test_time_after_a_pause_belongs_to_the_function_that_runs(ticks: Ticks, envs
 
 
 def test_an_environment_that_fails(envs: _Envs) -> None:
-    """What a step raises is raised, and everything is as it was."""
+    """An exception of a step comes through, and everything is as it was."""
     calls = iter(range(3))
 
     def fail() -> None:
@@ -338,7 +338,7 @@ def test_calls_and_setups() -> None:
 
 
 def test_another_profiler_is_not_disturbed() -> None:
-    """Where somebody watches already, it is said who, and nothing is run."""
+    """Where a profiler is at work already, the error names it, and nothing runs."""
 
     def somebody(*_: object) -> None:
         """Watch."""
@@ -353,7 +353,7 @@ def test_another_profiler_is_not_disturbed() -> None:
 
 
 def test_no_calls_are_an_error() -> None:
-    """There is nothing to be said about no calls."""
+    """Shares need at least one call."""
     with pytest.raises(ValueError, match="calls must be at least 1: got 0"):
         shares(lambda: None, setup=None, calls=0)
 
@@ -366,7 +366,7 @@ class TestPyTorch:
     """With PyTorch and gymnasium."""
 
     def test_functions_are_its_own(self, ticks: Ticks) -> None:
-        """Its native functions, those of NumPy's and Python's are told apart."""
+        """Its native functions, NumPy's and Python's each have a row."""
         torch = pytest.importorskip("torch")
         passed = torch.zeros(1, dtype=torch.int64)
 

@@ -216,7 +216,7 @@ class _Training:
         return self._keep(owner, name, "__call__", partial(self._call, before, after, phase))
 
     def _keep(self, owner: object, name: str, method: str, around: Call) -> bool:
-        """Have ``around`` called with each call of a method of what an owner holds; False where that cannot be."""
+        """Put ``around`` about each call of ``owner.name``'s method; False where the owner takes no attribute."""
         try:
             self.replaced.append(_replace(owner, name, method, around))
         except (AttributeError, TypeError):
@@ -253,7 +253,7 @@ class _Training:
             self.replaced.pop()()
 
     def end(self) -> None:
-        """Give no time to anything any more."""
+        """Stop counting time."""
         self.put_back()
         if not self.is_over():
             self.clock.read()
@@ -296,7 +296,7 @@ class _Around:
 
 
 def _replace(owner: object, name: str, method: str, around: Call) -> Undo:
-    """Put a proxy in the place of ``owner.name``, the calls of whose ``method`` go through ``around``.
+    """Replace ``owner.name`` by a proxy that sends calls of ``method`` through ``around``.
 
     Trainings that replace the same attribute share one proxy, in whatever order they end. The last one to end puts the
     original back, unless somebody else has put something over the proxy, which then adds nothing. AttributeError or
