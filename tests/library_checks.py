@@ -1,8 +1,9 @@
-"""What the tests of several libraries' adapters have in common."""
+"""The checks that tests of several libraries' adapters share."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,20 +22,39 @@ def harvested(workload: Workload, calls: int) -> dict[str, Phase]:
         call, probes = workload.harvest.call, workload.harvest.probes
     with attached(probes), recording() as recorded:
         for _ in range(calls):
+            if workload.setup is not None:
+                workload.setup()
             call()
     return {phase.path: phase for phase in recorded.phases(calls)}
 
 
-def assert_accounted(phases: dict[str, Phase], root: str, names: tuple[str, ...], share: float = 0.1) -> None:
-    """Assert that the phases within ``root`` are ``names``, and that no more than ``share`` of it is in none."""
+def assert_parts(phases: dict[str, Phase], root: str, names: tuple[str, ...]) -> None:
+    """Assert that the phases right within ``root`` are ``names``."""
     within = [path.removeprefix(f"{root}/") for path in phases if path.startswith(f"{root}/")]
     assert {path for path in within if "/" not in path} == set(names)
-    whole = phases[root]
-    assert whole.self_s <= share * whole.total_s, f"{whole.self_s / whole.total_s:.1%} of {root} is in no phase"
 
 
-def write_documented_tests(pytester: pytest.Pytester, library: str) -> None:
+def assert_counts(workload: Workload, real_steps: Callable[[], float]) -> None:
+    """Check a workload, and compare its count with the steps that there were, over slices of several lengths."""
+    workload.check()
+    assert workload.count is not None
+    workload.count()
+    for calls in (1, 1, 1, 2, 7, 1, 40, 3, 1):
+        before = real_steps()
+        for _ in range(calls):
+            workload.call()
+        steps = real_steps() - before
+        assert workload.count() == steps
+        assert workload.count() == 0, "nothing new has been stepped"
+        assert steps <= calls * workload.items
+
+
+def documented_tests(page: str) -> str:
+    """Return the examples on a library's page as one module."""
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    return "\n\n".join(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+
+
+def write_documented_tests(pytester: pytest.Pytester, page: str) -> None:
     """Make a test file, ``test_documented.py``, of the examples on a library's page."""
-    text = (DOCS / f"{library}.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    pytester.makepyfile(test_documented="\n\n".join(blocks))
+    pytester.makepyfile(test_documented=documented_tests(page))

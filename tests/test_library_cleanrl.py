@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from library_checks import DOCS, assert_accounted, harvested, write_documented_tests
+from library_checks import assert_parts, documented_tests, harvested
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
@@ -22,9 +21,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 @pytest.fixture
 def script() -> dict[str, Any]:
     """Return the names of the page's script, as it has run."""
-    code = "\n".join(re.findall(r"```python\n(.*?)```", (DOCS / "cleanrl.md").read_text(encoding="utf-8"), re.DOTALL))
     names: dict[str, Any] = {"__name__": "script"}
-    exec(compile(code, "cleanrl.md", "exec"), names)  # noqa: S102 - the page's own code
+    exec(compile(documented_tests("cleanrl"), "cleanrl.md", "exec"), names)  # noqa: S102 - the page's own code
     return names
 
 
@@ -33,7 +31,7 @@ def test_phases_of_an_update_without_timers(script: dict[str, Any]) -> None:
     workload = sac_workload(script["make_sac_update"](256), None)
     workload.check()
     phases = harvested(workload, 20)
-    assert_accounted(phases, "sac_update", ("sample", "target_q", "critic", "actor", "alpha", "polyak"))
+    assert_parts(phases, "sac_update", ("sample", "target_q", "critic", "actor", "alpha", "polyak"))
     for name in ("critic", "actor", "alpha"):
         assert phases[f"sac_update/{name}/backward"].count == phases[f"sac_update/{name}/step"].count == 1
 
@@ -49,7 +47,7 @@ def test_phases_of_a_rollout_with_timers(script: dict[str, Any]) -> None:
         workload.check()
         phases = harvested(workload, 5)
     assert workload.processed(5) == 640
-    assert_accounted(phases, "ppo_collect", ("policy", "store", "env_step", "gae"))
+    assert_parts(phases, "ppo_collect", ("policy", "store", "env_step", "gae"))
     assert phases["ppo_collect/env_step"].count == 32
     envs.close()
 
@@ -102,17 +100,3 @@ def test_a_thunk_that_is_wrong(script: dict[str, Any], component: str, says: str
     """Half a batch, ends that are ignored and an update that learns nothing are told of thunks too."""
     with pytest.raises(ComponentError, match=says):
         getattr(Half(script), component)().check()
-
-
-def test_the_page_says_what_works(pytester: pytest.Pytester) -> None:
-    """Every example passes as it stands."""
-    write_documented_tests(pytester, "cleanrl")
-    pytester.runpytest_subprocess().assert_outcomes(passed=5)
-
-
-@pytest.mark.slow
-def test_every_component_is_measured(pytester: pytest.Pytester) -> None:
-    """Under --rlperf each has figures."""
-    write_documented_tests(pytester, "cleanrl")
-    pytester.makeconftest("import torch; torch.set_num_threads(1)")
-    pytester.runpytest_subprocess("--rlperf", "--rlperf-max-time=1").assert_outcomes(passed=5)

@@ -1,23 +1,19 @@
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from library_checks import assert_counts, harvested
 
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
-from pytest_rlperf.timers import recording
 
 envpool: Any = pytest.importorskip("envpool")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision")]
 
-DOCS = Path(__file__).parents[1] / "docs" / "libraries" / "envpool.md"
 INTERFACES = ("gymnasium", "dm")
 
 
@@ -31,7 +27,7 @@ class Watched:
     """Puts itself in the place of a pool's ``recv``, and adds up the rewards, which are its real steps."""
 
     def __init__(self, pool: Any) -> None:
-        self.n_steps = 0
+        self.n_steps = self.n_resets = 0
         self._recv = pool.recv
         pool.recv = self
 
@@ -39,25 +35,10 @@ class Watched:
         """Receive."""
         received = self._recv(*args, **kwargs)
         if len(received) != 2:  # which is a reset's
-            self.n_steps += int((received.reward if hasattr(received, "reward") else received[1]).sum())
+            rewards = received.reward if hasattr(received, "reward") else received[1]
+            self.n_steps += int(rewards.sum())
+            self.n_resets += int((rewards == 0).sum())
         return received
-
-
-def assert_counts(workload: Workload, watched: Watched) -> None:
-    """Compare what the workload counts with the steps there were, over slices of several lengths."""
-    workload.check()
-    assert workload.count is not None
-    workload.count()
-    resets = 0
-    for calls in (1, 1, 1, 2, 7, 1, 40, 3, 1):
-        before = watched.n_steps
-        for _ in range(calls):
-            workload.call()
-        steps = watched.n_steps - before
-        assert workload.count() == steps
-        assert workload.count() == 0
-        resets += calls * int(workload.items) - steps
-    assert resets > 0
 
 
 # --------------------------------------------------------------------------- counting
@@ -69,7 +50,9 @@ def test_real_steps_of_a_pool(env_type: str) -> None:
     pool = make(env_type)
     workload = vecenv_workload(pool)
     assert workload.items == 6.0
-    assert_counts(workload, Watched(pool))
+    watched = Watched(pool)
+    assert_counts(workload, lambda: watched.n_steps)
+    assert watched.n_resets > 0
 
 
 @pytest.mark.parametrize("env_type", INTERFACES)
@@ -79,14 +62,9 @@ def test_real_steps_of_a_pool_that_returns_who_is_ready(env_type: str, batch_siz
     pool = make(env_type, batch_size=batch_size, num_threads=2)
     workload = vecenv_workload(pool)
     assert workload.items == batch_size
-    assert_counts(workload, Watched(pool))
-
-
-def test_a_check_is_one_call() -> None:
-    """What a check counts is its last call, as in a run without measuring."""
-    workload = vecenv_workload(envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=3))
-    workload.check()
-    assert workload.processed(1) == 3.0
+    watched = Watched(pool)
+    assert_counts(workload, lambda: watched.n_steps)
+    assert watched.n_resets > 0
 
 
 def test_continuous_actions_are_drawn_as_the_pool_takes_them() -> None:
@@ -109,24 +87,16 @@ def test_continuous_actions_are_drawn_as_the_pool_takes_them() -> None:
 # --------------------------------------------------------------------------- phases, and what is in none
 
 
-def phases_of(workload: Workload, calls: int) -> dict[str, tuple[float, float]]:
-    """Return the count and seconds per call of each phase of a checked workload."""
-    with recording() as recorded:
-        for _ in range(calls):
-            workload.call()
-    return {phase.path: (phase.count, phase.self_s / phase.total_s) for phase in recorded.phases(calls)}
-
-
 def test_phases() -> None:
     """Drawing an action is told from stepping, and for a pool that returns who is ready, receiving from sending."""
     workload = vecenv_workload(make())
     workload.check()
-    assert list(phases_of(workload, 20)) == ["action", "env_step"]
+    assert list(harvested(workload, 20)) == ["action", "env_step"]
     workload = vecenv_workload(make(batch_size=2))
     workload.check()
-    found = phases_of(workload, 20)
+    found = harvested(workload, 20)
     assert list(found) == ["action", "env_step", "env_step/recv", "env_step/send"]
-    assert {count for count, _ in found.values()} == {1.0}
+    assert {phase.count for phase in found.values()} == {1.0}
 
 
 @pytest.mark.parametrize("config", [{}, {"batch_size": 2}])
@@ -222,27 +192,3 @@ def test_a_pool_that_needs_other_actions() -> None:
     pool = envpool.make("IntersectionMultiAgent-v0", env_type="gymnasium", num_envs=6)
     with pytest.raises(ComponentError, match=r"not players.action for up to 2; give a thunk .*num_envs=6\)"):
         vecenv_workload(pool)
-
-
-# --------------------------------------------------------------------------- as a user has it
-
-
-def doc_tests() -> str:
-    """Return the Python blocks of the library's page as one test module."""
-    return "\n\n".join(re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL))
-
-
-def test_the_page_shows_what_works(pytester: pytest.Pytester) -> None:
-    """The examples pass, as they are, in an ordinary run."""
-    pytester.makepyfile(doc_tests())
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=3)
-
-
-def test_a_measured_run(pytester: pytest.Pytester) -> None:
-    """Every kind of pool is measured in processes of its own."""
-    pytester.makepyfile(doc_tests())
-    result = pytester.run(
-        sys.executable, "-m", "pytest", "--rlperf", "--rlperf-max-time=1", "-p", "no:cacheprovider", timeout=120
-    )
-    assert result.ret == 0, result.stdout.str()
-    result.stdout.fnmatch_lines(["test_step *NEW", "test_step_of_those_that_are_ready *NEW"])

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from library_checks import write_documented_tests
 
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
@@ -129,12 +128,6 @@ def test_a_mode_that_is_not_the_env_s() -> None:
     env.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
     with pytest.raises(ComponentError, match="under autoreset mode NextStep"):
         vecenv_workload(env).check()
-
-
-def test_the_page_says_what_works(pytester: pytest.Pytester) -> None:
-    """Every example passes as it stands."""
-    write_documented_tests(pytester, "gymnasium")
-    pytester.runpytest_subprocess().assert_outcomes(passed=4)
 
 
 @pytest.mark.slow

@@ -68,12 +68,6 @@ def test_its_timers_are_phases() -> None:
     assert "train" in timing
 
 
-def test_the_documented_tests(pytester: pytest.Pytester) -> None:
-    """The page's examples pass as they stand."""
-    write_documented_tests(pytester, "sample-factory")
-    pytester.runpytest_subprocess("-q").assert_outcomes(passed=2)
-
-
 def test_a_measured_run(pytester: pytest.Pytester) -> None:
     """GAE is measured, and the phases of a thunk are those of the library's timers."""
     write_documented_tests(pytester, "sample-factory")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from library_checks import assert_accounted, harvested, write_documented_tests
+from library_checks import assert_parts, harvested
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
@@ -169,14 +168,6 @@ def test_a_replay_buffer_of_dictionaries() -> None:
     replay_workload(filled(DictReplayBuffer(64, space, BOX, device="cpu")), 16).check()
 
 
-class HalfBatch(ReplayBuffer):
-    """Samples half of what it is asked for."""
-
-    def sample(self, batch_size: int, env: Any = None) -> Any:
-        """Return half a batch."""
-        return super().sample(batch_size // 2, env)
-
-
 class Elsewhere(ReplayBuffer):
     """Has its batches on another device than it says."""
 
@@ -188,7 +179,6 @@ class Elsewhere(ReplayBuffer):
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (HalfBatch, r"wrong size: observations has shape \(8, 3\), expected 16 rows"),
         (Elsewhere, "the batch's observations is on meta, expected cpu"),
     ],
 )
@@ -321,7 +311,7 @@ def test_phases_of_a_sac_update(coefficient: Any, steps: int) -> None:
     workload.check()
     phases = harvested(workload, 40)
     names = ("sample", "actor", *(["alpha"] if steps == 3 else []), "target_q", "critic", "polyak")
-    assert_accounted(phases, "sac_update", names)
+    assert_parts(phases, "sac_update", names)
     trained = {"actor", "alpha", "critic"} & set(names)
     assert len(trained) == steps
     for name in names:
@@ -338,31 +328,6 @@ def test_a_sac_agent_of_normalised_envs() -> None:
     with counted(agent.env, "normalize_obs") as called:
         workload.call()
     assert called
-
-
-class HalfTrained(SAC):
-    """Trains with half a batch."""
-
-    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
-        """Train."""
-        super().train(gradient_steps, batch_size // 2)
-
-
-class TwiceTrained(SAC):
-    """Takes two gradient steps."""
-
-    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
-        """Train."""
-        super().train(2 * gradient_steps, batch_size)
-
-
-class OnlySampling(SAC):
-    """Samples and trains nothing."""
-
-    def train(self, gradient_steps: int, batch_size: int = 64) -> None:
-        """Sample."""
-        assert self.replay_buffer is not None
-        self.replay_buffer.sample(batch_size)
 
 
 class WithoutActor(SAC):
@@ -389,9 +354,6 @@ class SampledElsewhere(SAC):
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (HalfTrained, r"one update drew batches of \[8\] transitions, expected one of 16"),
-        (TwiceTrained, r"drew batches of \[16, 16\] transitions, expected one of 16"),
-        (OnlySampling, r"changed none of the agent's \d+ trained parameters"),
         (WithoutActor, "took 2 optimizer steps, expected 3"),
         (SampledElsewhere, "the batch's observations is on meta, expected cpu"),
     ],
@@ -470,24 +432,8 @@ def test_phases_of_a_ppo_rollout() -> None:
     workload = ppo_workload(ppo_agent(env=env, n_steps=64, policy_kwargs={}), 64, None)
     workload.check()
     phases = harvested(workload, 10)
-    assert_accounted(phases, "ppo_collect", ("policy", "env_step", "store", "callback", "gae"))
+    assert_parts(phases, "ppo_collect", ("policy", "env_step", "store", "callback", "gae"))
     assert (phases["ppo_collect/env_step"].count, phases["ppo_collect/gae"].count) == (64, 1)
-
-
-class Stale(PPO):
-    """Acts with the policy that it had when it was made."""
-
-    def collect_rollouts(self, *args: Any, **kwargs: Any) -> bool:
-        """Collect with a copy whose weights are others."""
-        policy = self.policy
-        self.policy = copy.deepcopy(policy)
-        with torch.no_grad():
-            for parameter in self.policy.parameters():
-                parameter.add_(0.1)
-        try:
-            return super().collect_rollouts(*args, **kwargs)
-        finally:
-            self.policy = policy
 
 
 class HalfCollected(PPO):
@@ -508,25 +454,11 @@ class Unestimated(PPO):
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
 
 
-class Unpaid(Counting):
-    """Pays nothing that is a number."""
-
-    def step(self, action: Any) -> Any:
-        """Take a step."""
-        obs, _, *rest = super().step(action)
-        return obs, np.nan, *rest
-
-
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (
-            lambda: ppo_agent(Stale),
-            r"not of the agent's policy: \d+ of \d+ log_probs differ, such as .*policy as it is gives",
-        ),
         (lambda: ppo_agent(HalfCollected), "not full: collect_rollouts stored 8 steps, expected 16"),
         (lambda: ppo_agent(Unestimated), "advantages are not GAE of its rewards and values"),
-        (lambda: ppo_agent(env=DummyVecEnv([Unpaid])), "rollout has NaN or infinity in rewards"),
     ],
 )
 def test_a_rollout_that_is_wrong(make: Callable[[], PPO], says: str) -> None:
@@ -547,53 +479,3 @@ def test_a_ppo_agent_without_an_env(tmp_path: Path) -> None:
     ppo_agent().save(tmp_path / "agent")
     with pytest.raises(ComponentError, match=r"no env to collect from: agent\.set_env"):
         ppo_workload(PPO.load(tmp_path / "agent", device="cpu"), 16, None)
-
-
-# --------------------------------------------------------------------------- as a user has it
-
-
-def test_the_page_says_what_works(pytester: pytest.Pytester) -> None:
-    """Every example passes as it stands."""
-    write_documented_tests(pytester, "stable-baselines3")
-    pytester.runpytest_subprocess().assert_outcomes(passed=6)
-
-
-MEASURED = """
-import gymnasium as gym
-import numpy as np
-import pytest
-import torch
-from stable_baselines3 import PPO, SAC
-from stable_baselines3.common.env_util import make_vec_env
-
-torch.set_num_threads(1)
-
-@pytest.fixture
-def sac():
-    return SAC("MlpPolicy", "Pendulum-v1", device="cpu", policy_kwargs={"net_arch": [8]}, learning_starts=500).learn(99)
-
-@pytest.fixture
-def ppo():
-    return PPO("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), n_steps=8, batch_size=4, device="cpu")
-
-def test_step(rlperf_vecenv_step):
-    assert rlperf_vecenv_step(lambda: make_vec_env("CartPole-v1", n_envs=2)).items == 2
-
-def test_sample(rlperf_replay_sample, sac):
-    assert rlperf_replay_sample(sac.replay_buffer, batch_size=16).measured
-
-def test_gae(rlperf_gae, ppo):
-    assert rlperf_gae(ppo.rollout_buffer, n_steps=8, n_envs=2).measured
-
-def test_sac(rlperf_sac_update, sac):
-    assert rlperf_sac_update(sac, batch_size=16).items == 1
-
-def test_collect(rlperf_ppo_collect, ppo):
-    assert rlperf_ppo_collect(ppo, n_steps=8).items == 16
-"""
-
-
-def test_every_component_is_measured(pytester: pytest.Pytester) -> None:
-    """Under --rlperf each has figures, of as many items as it is of."""
-    pytester.makepyfile(MEASURED)
-    pytester.runpytest_subprocess("--rlperf", "--rlperf-max-time=1").assert_outcomes(passed=5)

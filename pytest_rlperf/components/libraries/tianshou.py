@@ -203,6 +203,7 @@ class TianshouUpdater(Updater):
         self.owner: object = self
         self.steps = _NETWORKS + isinstance(self.algorithm.alpha, AutoAlpha)
         self.batch_size = batch_size
+        self.buffers = (self.buffer,)
         moves_targets: Any = polyak_parameter_update
         self.target_updates = (moves_targets,)
         self._training_step = policy_within_training_step
@@ -226,7 +227,7 @@ class TianshouUpdater(Updater):
             critic.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0]))) for critic in critics
         ]
         try:
-            self.update()
+            super().check()
         finally:
             for watch in watches:
                 watch.remove()
