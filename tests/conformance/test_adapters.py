@@ -24,6 +24,7 @@ from pytest_rlperf.components.sac import counted_steps, sac_workload
 from pytest_rlperf.components.samples import BATCH_SIZE
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.measure.counting_pass import count
 from pytest_rlperf.model import Workload
 from pytest_rlperf.probes.functions import replace_method
 
@@ -100,6 +101,16 @@ def test_env_steps_are_those_of_the_envs(build: Build, envs: SimpleNamespace) ->
     assert (workload.items, workload.unit, workload.component) == (N_ENVS, "env step", "vecenv_step")
     assert_counts(workload, lambda: envs.steps)
     assert envs.resets > 20
+    workload.close()
+
+
+@built("vecenv")
+def test_env_steps_are_counted(build: Build) -> None:
+    """The counting pass knows a step of the library's envs, whichever class and method it is."""
+    workload = stepping(build(N_ENVS))
+    workload.check()
+    tally = count(workload, 1, limit_s=60.0)
+    assert [found.value for found in tally.repetitions[0] if (found.path, found.name) == ("", "env_steps")] == [N_ENVS]
     workload.close()
 
 

@@ -1,0 +1,98 @@
+"""Gridlab's vector envs, memory and advantages: all that a library needs to be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pytest_rlperf.components.contracts import (
+    ACTIONS,
+    EveryEnvStepper,
+    GaeCall,
+    Sampler,
+    check_observations,
+    check_rows,
+)
+from pytest_rlperf.components.libraries import Adapter, Library
+from pytest_rlperf.components.samples import Samples, random_transitions
+
+
+class GridsStepper(EveryEnvStepper):
+    """Steps grids, which reset within the step."""
+
+    def __init__(self, env: Any, seed: int) -> None:
+        space = env.envs[0].action_space
+        space.seed(seed)
+        actions = [np.stack([space.sample() for _ in range(env.num_envs)]) for _ in range(ACTIONS)]
+        super().__init__(env, env.num_envs, actions, env.advance)
+
+    def check(self) -> None:
+        """Begin, step, and check what comes back."""
+        self.env.begin()
+        obs, rewards, over = self.env.advance(next(self._actions))
+        check_observations(obs, self.num_envs)
+        check_rows(self.num_envs, {"rewards": rewards.shape, "over": over.shape})
+        self._calls = 1
+
+
+class MemorySampler(Sampler):
+    """Draws rows."""
+
+    def __init__(self, memory: Any, batch_size: int) -> None:
+        self._draw = partial(memory.sample, how_many=batch_size)
+
+    def draw(self) -> Any:
+        """Draw a batch."""
+        return self._draw()
+
+
+class Credit(GaeCall):
+    """Calls ``credit``."""
+
+    def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
+        worth = np.vstack([rollout["values"], rollout["last_values"]])
+        self._call = partial(function, rollout["rewards"], worth, rollout["ends"], rollout["gamma"], rollout["lam"])
+
+    def call(self) -> Any:
+        """Compute advantages."""
+        return self._call()
+
+    def advantages(self, output: Any) -> Any:
+        """Return the advantages."""
+        return output
+
+
+def _grids(num_envs: int) -> Any:
+    import gymnasium
+    from gridlab import Grids
+
+    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
+
+    return Grids(partial(gymnasium.make, SYNTHETIC_ID), num_envs)
+
+
+def _memory(transitions: int) -> Any:
+    from gridlab import Memory
+
+    return Memory(random_transitions(transitions).obs)
+
+
+def _credit(n_steps: int, n_envs: int) -> Any:
+    from gridlab import credit
+
+    return credit
+
+
+LIBRARY = Library(
+    name="gridlab",
+    module="gridlab",
+    requirement="gridlab",
+    vecenv=(Adapter("gridlab:Grids", GridsStepper),),
+    replay=(Adapter("gridlab:Memory", MemorySampler),),
+    gae=(Adapter("gridlab:credit", Credit),),
+    environments=("gridlab:Grids.advance",),
+    samples=Samples(vecenv=_grids, replay=_memory, gae=_credit),
+)

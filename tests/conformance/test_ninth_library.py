@@ -1,0 +1,98 @@
+"""A ninth library is one module: with nothing else it is measured, counted, compared with others, and tested."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+
+from pytest_rlperf.components import libraries as package
+from pytest_rlperf.components.gae import gae_workload
+from pytest_rlperf.components.libraries import libraries, libraries_known
+from pytest_rlperf.components.replay import replay_workload
+from pytest_rlperf.components.vecenv import vecenv_workload
+from pytest_rlperf.measure.counting_pass import count
+from pytest_rlperf.report.matrix import render_matrix
+
+NINTH = Path(__file__).parent / "ninth"
+SUITE = "pytest_rlperf.suite.libraries.test_libraries"
+PLUGIN = f"""
+import sys
+from pytest_rlperf.components import libraries
+
+sys.path.insert(0, {str(NINTH)!r})
+libraries.__path__.append({str(NINTH / "libraries")!r})
+"""
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def gridlab(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the made-up library, whose module is among the others."""
+    monkeypatch.syspath_prepend(str(NINTH))
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(NINTH / "libraries")])
+    import gridlab
+
+    yield gridlab
+    for name in ("gridlab", f"{package.__name__}.grids"):
+        sys.modules.pop(name, None)
+
+
+def test_it_is_measured(gridlab: Any) -> None:
+    """Its objects are known by their classes, and messages name it beside the others."""
+    pytest.importorskip("gymnasium")
+    (samples,) = (library.samples for library in libraries() if library.name == "gridlab")
+    assert samples.vecenv
+    assert samples.replay
+    for workload in (
+        vecenv_workload(samples.vecenv(3)),
+        replay_workload(samples.replay(100), 8),
+        gae_workload(gridlab.credit, 32, 4, "numpy"),
+    ):
+        workload.check()
+        workload.call()
+    known = libraries_known(lambda library: library.vecenv).split(", ")
+    assert known == sorted(known)
+    assert "gridlab" in known
+
+
+def test_its_steps_are_counted(gridlab: Any) -> None:
+    """A step of its envs is a step of each, whatever the method is called."""
+    pytest.importorskip("gymnasium")
+    from pytest_rlperf.components.reference.envs import SyntheticEnv
+
+    workload = vecenv_workload(gridlab.Grids(SyntheticEnv, 3))
+    workload.check()
+    tally = count(workload, 1, limit_s=60.0)
+    assert {found.value for found in tally.repetitions[0] if found.name == "env_steps"} == {3}
+
+
+def test_it_has_a_column() -> None:
+    """In the suite's table, beside the others."""
+    outcomes = [
+        builders.outcome(builders.result(nodeid=f"{SUITE}::test_gae[{name}-128-8]")) for name in ("gridlab", "sb3")
+    ]
+    heading = render_matrix(outcomes, {}, width=80).splitlines()[0]
+    assert heading.split()[1:] == ["gridlab", "sb3"]
+
+
+@pytest.mark.parametrize(
+    ("tests", "passed"),
+    [(["--pyargs", "pytest_rlperf.suite.libraries"], 5), ([str(Path(__file__).with_name("test_adapters.py"))], 10)],
+    ids=["suite", "conformance"],
+)
+def test_it_is_tested(pytester: pytest.Pytester, tests: list[str], passed: int) -> None:
+    """The shipped suite and the conformance suite take it as any other."""
+    for module in ("gymnasium", "torch"):
+        if find_spec(module) is None:
+            pytest.skip(f"needs {module}")
+    pytester.makepyfile(ninth=PLUGIN)
+    options = ("-p", "no:cacheprovider", "-p", "ninth", "-k", "gridlab", "--strict-markers")
+    result = pytester.runpytest_subprocess(*options, *tests)
+    assert result.parseoutcomes().get("passed") == passed, result.stdout.str()
+    assert not {"failed", "errors", "skipped"} & result.parseoutcomes().keys()
