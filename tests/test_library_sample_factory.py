@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from library_checks import harvested, write_documented_tests
+from library_checks import harvested
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.thunk import thunk_workload
@@ -66,11 +66,3 @@ def test_its_timers_are_phases() -> None:
         workload.call()
     assert [(phase.path, phase.count) for phase in recorded.phases(2)] == [("train", 1.0), ("train/losses", 1.0)]
     assert "train" in timing
-
-
-def test_a_measured_run(pytester: pytest.Pytester) -> None:
-    """GAE is measured, and the phases of a thunk are those of the library's timers."""
-    write_documented_tests(pytester, "sample-factory")
-    result = pytester.runpytest_subprocess("--rlperf", "--rlperf-max-time=1")
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["*test_prepare*NEW*", "*prepare *×1", "*clone *×1", "*normalize *×1"])
