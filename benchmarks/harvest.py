@@ -27,7 +27,7 @@ os.environ.setdefault("RLPERF_TIMERS", "standby")
 os.environ.setdefault("TORCHRL_PROFILING", "1")
 
 from pytest_rlperf.model import Phase, Probe
-from pytest_rlperf.probes import UpdateSections, attached, quieten_torchrl, standing_probes
+from pytest_rlperf.probes import UpdateSections, attached, quieten_ranges, standing_probes
 from pytest_rlperf.timers import Tree, hierarchical_timer, recording_into
 
 PACKAGES = ("rlox", "stable-baselines3", "torchrl", "torch", "gymnasium", "numpy")
@@ -185,7 +185,7 @@ def main() -> None:
         except ImportError:
             continue
         for make in subjects:
-            quieten_torchrl()
+            quieten_ranges()
             subject = make()
             show(subject, *measure(subject, 3 if quick else 15, 5 if quick else 20))
 

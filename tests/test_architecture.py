@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -65,6 +66,10 @@ HOSTS = (
 LONGEST_FUNCTION = 60  # lines; over 40 a function is asking to be two
 TORCH_PLACES = ("components", "probes", "devices", "counters", "attribution", "compat", "suite")
 TORCH_AT_THE_TOP = ("components.reference",)
+# The libraries that have adapters, but for gymnasium, whose interface users' own envs have too.
+LIBRARIES = re.compile(
+    r"stable.?baselines|\bsb3\b|torchrl|tianshou|\brlox\b|\bskrl\b|envpool|sample.factory", re.IGNORECASE
+)
 VERDICT_TYPES = {"Verdict", "Estimate", "Policy", "Reason"}
 VERDICT_FIGURES = {"ratio", "low", "high", "floor", "ceiling", "smallest_seen", "tolerance", "conviction", "alpha"}
 HEAVY = {"torch", "scipy", "numpy", "gymnasium", "jinja2", "msgspec", "psutil", "rich"}
@@ -313,6 +318,22 @@ def adapters_are_alone(modules: list[Module]) -> list[str]:
     return findings
 
 
+def libraries_are_named_in_their_modules(modules: list[Module]) -> list[str]:
+    """Name a library in its own module, and its timers in `probes`, `compat` and `traces`."""
+    findings = []
+    for module in modules:
+        if module.within("components.libraries", "probes", "compat", "traces"):
+            continue
+        texts = [(found.line, found.target) for found in module.imports if found.inside is None]
+        texts += [(node.lineno, str(node.value)) for node in ast.walk(module.tree) if isinstance(node, ast.Constant)]
+        findings += [
+            module.at(line, f"names {found[0]}")
+            for line, text in texts
+            if (found := LIBRARIES.search(text)) is not None
+        ]
+    return findings
+
+
 def no_utils(modules: list[Module]) -> list[str]:
     """Rule 7: no module is a drawer."""
     return [module.at(1, "is called utils") for module in modules if module.name.rpartition(".")[2] == "utils"]
@@ -366,6 +387,7 @@ RULES: tuple[Rule, ...] = (
     records_and_reports_do_not_judge,
     reports_compute_no_verdict,
     adapters_are_alone,
+    libraries_are_named_in_their_modules,
     no_utils,
     state_lives_in_timers,
     functions_are_short,
@@ -414,6 +436,7 @@ def test_package_keeps(modules: list[Module], rule: Rule) -> None:
         (reports_compute_no_verdict, "report/html.py", "slower = outcome.verdict.estimate.ratio > 1.03"),
         (adapters_are_alone, "components/libraries/rlox.py", "from pytest_rlperf.components.libraries import skrl"),
         (adapters_are_alone, "components/libraries/rlox.py", "import rlox"),
+        (libraries_are_named_in_their_modules, "components/vecenv.py", 'KNOWN = ("stable_baselines3",)'),
         (no_utils, "measure/utils.py", ""),
         (state_lives_in_timers, "run/loop.py", "def start():\n    global running"),
         (state_lives_in_timers, "options.py", "_seen: dict[str, int] = {}"),

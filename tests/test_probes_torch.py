@@ -287,13 +287,13 @@ def test_standing_probes_leave_nothing(clock: FakeClock) -> None:
 TORCHRL = """
 import sys
 from pytest_rlperf.timers import recording, hierarchical_timer
-from pytest_rlperf.probes import attached, quieten_torchrl, standing_probes
+from pytest_rlperf.probes import attached, quieten_ranges, standing_probes
 import torch
 from torchrl import _utils
 from torchrl.envs import GymEnv
 
 env = GymEnv("Pendulum-v1", device="cpu")
-quieten_torchrl()
+quieten_ranges()
 assert not _utils._PROFILING_ENABLED
 with recording() as quiet:
     env.rollout(3)

@@ -18,7 +18,7 @@ Place = tuple[object, str]
 
 
 def is_environment(kind: type) -> bool:
-    """Whether a class is one of environments: it steps by actions and can be reset, or is TorchRL's EnvBase."""
+    """Whether a class is one of environments: it steps by actions and can be reset, or is an EnvBase."""
     if any(base.__name__ == "EnvBase" for base in kind.__mro__):
         return True
     for step, reset in (("step", "reset"), ("step_all", "reset_all")):

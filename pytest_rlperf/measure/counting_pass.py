@@ -17,7 +17,7 @@ from pytest_rlperf.devices import Device, HostClock, clock_for, devices_of
 from pytest_rlperf.measure.tracing_pass import look_for_phases
 from pytest_rlperf.measure.worker import Worker, wait_all
 from pytest_rlperf.model import Count, Counting, PhaseCounts, Tally, Workload
-from pytest_rlperf.probes import quieten_torchrl
+from pytest_rlperf.probes import quieten_ranges
 
 REPETITIONS = 2
 _SHARE = 0.15  # of the time a test may be measured, for all of its workers together
@@ -36,7 +36,7 @@ def count(
     more: it may have been held up.
     """
     __tracebackhide__ = True
-    quieten_torchrl()
+    quieten_ranges()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as in slices
         call_s, traced = look_for_phases(workload, clock_ns)

@@ -32,7 +32,7 @@ from pytest_rlperf.measure.slowdown import steps_for
 from pytest_rlperf.measure.tracing_pass import Trace, Tracer
 from pytest_rlperf.model import Pace, Shape, Share, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.model.spans import Span
-from pytest_rlperf.probes import attached, quieten_torchrl
+from pytest_rlperf.probes import attached, quieten_ranges
 
 __all__ = ["SLICE_S", "WARM_UP_MOST_S", "WARM_UP_S", "Clocks", "Meter", "slice_figure_ns", "slice_shape"]
 
@@ -107,7 +107,7 @@ class Meter:
         self._settings = self._library.settings()
         self._sync_edges = sync_edges
         self._kernel_shapes = {} if kernel_shapes is None else kernel_shapes
-        quieten_torchrl()
+        quieten_ranges()
 
     def check(self) -> float:
         """Run the component once, untimed by any verdict, and check it; return the seconds that took."""

@@ -7,7 +7,7 @@ from pytest_rlperf.probes.attach import ProbeError, attached
 from pytest_rlperf.probes.functions import Phases, probes_for
 from pytest_rlperf.probes.live import LiveTimers
 from pytest_rlperf.probes.sections import UpdateSections
-from pytest_rlperf.probes.torch import Backward, Forward, OptimizerSteps, Ranges, quieten_torchrl
+from pytest_rlperf.probes.torch import Backward, Forward, OptimizerSteps, Ranges, arm_ranges, quieten_ranges
 
 __all__ = [
     "Backward",
@@ -18,9 +18,10 @@ __all__ = [
     "ProbeError",
     "Ranges",
     "UpdateSections",
+    "arm_ranges",
     "attached",
     "probes_for",
-    "quieten_torchrl",
+    "quieten_ranges",
     "standing_probes",
 ]
 

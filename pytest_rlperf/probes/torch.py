@@ -203,7 +203,12 @@ def phase_name(name: object) -> str:
     return str(name).replace("/", "|") or "(unnamed)"
 
 
-def quieten_torchrl() -> None:
+def arm_ranges(environment: dict[str, str]) -> None:
+    """Have TorchRL's ranges armed in a process that starts with this environment, unless its variable is set."""
+    environment.setdefault("TORCHRL_PROFILING", "1")
+
+
+def quieten_ranges() -> None:
     """Have TorchRL make ranges only while they are attached: each takes time."""
     torchrl = sys.modules.get("torchrl._utils")
     if torchrl is not None and getattr(torchrl, "_PROFILING_ENABLED", False):

@@ -21,6 +21,7 @@ from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.worker import WorkerStoppedError
 from pytest_rlperf.model import Shape, Side, SliceKind, SliceRecord, Tally, Warm
 from pytest_rlperf.model.sides import PROTOCOL
+from pytest_rlperf.probes import arm_ranges
 from pytest_rlperf.timers.process import VARIABLE
 from pytest_rlperf.workers import messages as m
 
@@ -417,8 +418,8 @@ def _environment(side: Side) -> dict[str, str]:
             environment.pop(name, None)
         else:
             environment[name] = setting
-    # Before any scope is bound; traced slices switch both on: TorchRL's ranges, and our scopes.
-    environment.setdefault("TORCHRL_PROFILING", "1")
+    # Before any scope is bound; traced slices switch both on: a library's ranges, and our scopes.
+    arm_ranges(environment)
     environment[VARIABLE] = "standby"
     environment[_PADDING] = "." * random.SystemRandom().randrange(_PADDING_MOST)
     return environment
