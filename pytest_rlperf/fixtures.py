@@ -1,4 +1,4 @@
-"""The fixtures: each turns what a test points at into a workload and hands it to the engine of this process.
+"""The fixtures: each makes a workload of the component that a test gives it, and has this process's engine measure it.
 
 PYTEST_DONT_REWRITE: a worker has it loaded before pytest is.
 """
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """What a fixture's call does with its workload: measure it here, for a coordinator, or just run it once."""
+    """Takes a fixture's workload: to measure it here, to measure it on a run's orders, or just to run it once."""
 
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
-        """Return the result, or raise what makes the test fail."""
+        """Return the result, or raise the error that fails the test."""
 
 
 ENGINE = pytest.StashKey[Engine]()
@@ -60,7 +60,7 @@ def is_measured(item: pytest.Item) -> bool:
 
 
 def result_key(item: pytest.Item) -> str:
-    """Return what a test's result is stored under: its node id, or with --pyargs its module's name and the rest."""
+    """Return the key of a test's result: its node id, or with --pyargs its module's name and the rest."""
     if not item.config.getoption("pyargs", False):
         return item.nodeid
     module = getattr(item, "module", None)
@@ -75,7 +75,7 @@ class _Measurement:
         self._engine = request.config.stash.get(ENGINE, None) or RunOnce()
         self._item: pytest.Item = request.node
         try:
-            check_markers(self._item)  # a typo in a marker is told in every run, not only where it would count
+            check_markers(self._item)  # a typo in a marker fails every run, not only a measured one
         except pytest.UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         self._used = False
@@ -100,7 +100,7 @@ class _Measurement:
 
 
 def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
-    """Return a workload with timers around what ``phases`` names, looked up from what is measured."""
+    """Return a workload with timers around the methods that ``phases`` names, looked up from ``measured``."""
     __tracebackhide__ = True
     from pytest_rlperf.errors import ComponentError
     from pytest_rlperf.probes import ProbeError, probes_for
@@ -123,10 +123,10 @@ def _rlperf_measurement(request: pytest.FixtureRequest) -> _Measurement:
 def rlperf(_rlperf_measurement: _Measurement) -> Measure:
     """Measure any callable: ``rlperf(fn, items=1024, unit="transition", setup=…, check=…)``.
 
-    ``items`` is how many things of ``unit`` one call processes. ``setup`` runs untimed before each call. ``check`` is
-    given what ``fn`` returned, once, untimed, and raises where that is wrong. ``phases`` names parts of the call, as it
-    does for every fixture: ``{"critic": "update_critic", "sample": "buffer.sample"}``, methods by the way to them from
-    what is measured, or functions.
+    ``items`` is how many things of ``unit`` one call processes. ``setup`` runs untimed before each call. ``check``
+    receives the return value of ``fn``, once, untimed, and raises where it is wrong. ``phases`` names parts of the
+    call, as it does for every fixture: ``{"critic": "update_critic", "sample": "buffer.sample"}``, methods by their
+    path from the measured object, or functions.
     """
 
     def measure(
@@ -150,7 +150,7 @@ def rlperf_vecenv_step(_rlperf_measurement: _Measurement) -> Measure:
 
     Knows the vector envs of many libraries, and others by ``reset()``, ``step(actions)``, ``num_envs`` and a space to
     draw actions from. Actions are drawn beforehand; calls that only reset an env are not counted as its steps.
-    ComponentError where what a step returns does not have a row an env.
+    ComponentError where a value that a step returns does not have a row an env.
     """
 
     def measure(env: Any, num_envs: int | None = None, *, phases: Phases | None = None) -> Result:
@@ -205,7 +205,7 @@ def rlperf_sac_update(_rlperf_measurement: _Measurement) -> Measure:
     """Measure one SAC gradient step: ``rlperf_sac_update(agent, batch_size=256)``, or a thunk doing one.
 
     Calls ``agent.update(batch_size)``. ComponentError where that changes nothing that can be seen, or makes a
-    parameter NaN or infinite; what trains out of sight is measured by ``rlperf(update, unit="update", check=…)``.
+    parameter NaN or infinite; training that cannot be seen is measured by ``rlperf(update, unit="update", check=…)``.
     """
 
     def measure(agent: Any, batch_size: int | None = None, *, phases: Phases | None = None) -> Result:
@@ -221,7 +221,7 @@ def rlperf_ppo_collect(_rlperf_measurement: _Measurement) -> Measure:
 
     Calls ``agent.collect(n_steps)``. ComponentError where an array of the rollout does not have ``n_steps`` rows (or
     ``n_steps × num_envs``, or ``(num_envs, n_steps, …)``, where the agent's env has ``num_envs``; one more is allowed,
-    and what is called last, next or final), or holds NaN or infinity.
+    and an array named last, next or final), or holds NaN or infinity.
     """
 
     def measure(

@@ -31,19 +31,19 @@ _SIZES = "_bytes"
 
 @dataclass(frozen=True)
 class Counters:
-    """What becomes of exact counts: ``mode`` is off, show or gate, ``named`` are those that a marker has gate."""
+    """The use of exact counts: ``mode`` is off, show or gate, ``named`` are the counters that a marker lists."""
 
     mode: str
     named: tuple[str, ...]
 
     @property
     def are_counted(self) -> bool:
-        """Whether anything is counted."""
+        """Whether the counting pass runs."""
         return self.mode != "off"
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """The names, families and patterns that gate: all but sizes, members within their sum, where none is named."""
+        """The names, families and patterns of counters that gate: all but sizes and families where none is named."""
         from pytest_rlperf.counters import NAMES
 
         if self.mode != "gate":
@@ -52,7 +52,7 @@ class Counters:
 
 
 def parse_tolerance(value: object) -> float:
-    """Read ``"3%"``, or 0.03 from Python code, as the fraction 0.03; ValueError says what is allowed."""
+    """Read ``"3%"``, or 0.03 from Python code, as the fraction 0.03; ValueError lists the allowed forms."""
     if isinstance(value, str):
         match = _PERCENT.fullmatch(value)
         fraction = float(match[1]) / 100 if match else math.nan
@@ -66,7 +66,7 @@ def parse_tolerance(value: object) -> float:
 
 
 def parse_duration(value: object) -> float:
-    """Read ``60``, ``"60"``, ``"1.5s"`` or ``"50us"`` as seconds; ValueError says what is allowed."""
+    """Read ``60``, ``"60"``, ``"1.5s"`` or ``"50us"`` as seconds; ValueError lists the allowed forms."""
     if isinstance(value, str):
         match = _DURATION.fullmatch(value)
         duration = float(match[1]) * _DURATION_UNITS[match[2]] if match else math.nan
@@ -91,7 +91,7 @@ def parse_alpha(value: object) -> float:
 
 
 def parse_flag(value: object) -> bool:
-    """Read a bool, or an ini file's word for one."""
+    """Read a bool, or its spelling in an ini file."""
     words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
     if isinstance(value, bool):
         return value
@@ -112,12 +112,12 @@ def parse_name(value: object) -> str:
 
 
 def parse_reason(value: object) -> str:
-    """Read a reason, which must say something."""
+    """Read a reason, which must not be empty."""
     reason = str(value).strip()
     if not reason:
-        raise ValueError('it is kept in the baseline file, so it must say something: "larger networks"')
+        raise ValueError('a reason must not be empty: the baseline file keeps it, for example "larger networks"')
     if any("\ud800" <= character <= "\udfff" for character in reason):
-        raise ValueError("it is kept in the baseline file, so it must be valid UTF-8")
+        raise ValueError("a reason must be valid UTF-8: the baseline file keeps it")
     return reason
 
 
@@ -129,7 +129,7 @@ def parse_path(value: object) -> Path:
 
 
 def parse_spec(value: object) -> str:
-    """Read what to compare with; what it names is looked up once the tests are known."""
+    """Read the code to compare with; it is looked up once the tests are known."""
     spec = str(value).strip()
     if not spec:
         raise ValueError("expected a git ref, pip:REQUIREMENT, dir:PATH or python:PATH")
@@ -137,14 +137,14 @@ def parse_spec(value: object) -> str:
 
 
 def parse_confirm(value: object) -> str:
-    """Read when stored numbers are settled live."""
+    """Read when live pairs follow stored numbers."""
     if value not in ("auto", "always", "never"):
         raise ValueError("expected auto, always or never")
     return str(value)
 
 
 def parse_edges(value: object) -> str:
-    """Read how phases on an accelerator are told."""
+    """Read how phases on an accelerator are timed."""
     if value not in ("events", "sync"):
         raise ValueError("expected events or sync")
     return str(value)
@@ -155,7 +155,7 @@ def parse_pairs(value: object) -> tuple[int, int]:
     match = _PAIRS.fullmatch(str(value))
     least, most = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 2 <= least <= most:
-        raise ValueError("expected the fewest and the most pairs, such as 3..10; two are needed to tell them apart")
+        raise ValueError("expected the fewest and the most pairs, at least two, such as 3..10")
     return least, most
 
 
@@ -201,75 +201,78 @@ MARKER = "rlperf"
 
 
 class Option(NamedTuple):
-    """One row of the table: how a setting is spelled in each place, and how it is read."""
+    """One row of the table: the name of a setting in ``Config``, its spelling in each place, and how it is read.
+
+    ``flag`` is None where the command line has none. ``ini`` and ``marker``: an ini file, a test's marker may set it.
+    """
 
     name: str
     flag: str | None
-    ini: bool
-    marker: bool
     parse: Callable[[object], Any]
     default: Any
-    metavar: str | None
     help: str
+    metavar: str | None = None
+    ini: bool = False
+    marker: bool = False
 
 
 OPTIONS = (
-    Option("active", "--rlperf", False, False, parse_flag, False, None,
-           "measure, compare with the baseline, fail on regressions; only tests with an rlperf fixture run"),
-    Option("save", "--rlperf-save-baseline", False, False, parse_flag, False, None,
-           "measure and store the figures as the baseline (implies --rlperf)"),
-    Option("baseline", "--rlperf-baseline", True, False, parse_name, "default", "NAME",
-           "which baseline to compare with or store (default: 'default')"),
-    Option("accept", "--rlperf-accept", False, False, parse_reason, None, "REASON",
-           "with --rlperf-save-baseline: replace figures although something is SLOWER; the reason is kept"),
-    Option("baseline_dir", "--rlperf-baseline-dir", True, False, parse_path, Path("baselines"), "DIR",
-           "where baselines are kept (default: baselines/ under the rootdir)"),
-    Option("against", "--rlperf-against", False, False, parse_spec, None, "SPEC",
-           "compare live, side by side, with a git ref, pip:REQ[,REQ...], dir:PATH or python:PATH"),
-    Option("confirm", "--rlperf-confirm", True, False, parse_confirm, "auto", "WHEN",
-           "whether live pairs against the baseline's commit settle what stored numbers cannot call SAME: auto, "
-           "always or never (default: auto)"),
-    Option("pairs", "--rlperf-pairs", True, False, parse_pairs, (3, 10), "LEAST..MOST",
-           "the fewest and the most live pairs of a test (default: 3..10)"),
-    Option("packages", None, True, False, parse_packages, (), None,
-           "the import packages under test, where they are not those that lie in the tree"),
-    Option("tolerance", "--rlperf-tolerance", True, True, parse_tolerance, None, "PERCENT",
+    Option("active", "--rlperf", parse_flag, False,
+           "measure, compare with the baseline, and fail on regressions; only tests with an rlperf fixture run"),
+    Option("save", "--rlperf-save-baseline", parse_flag, False,
+           "measure, and store the figures as the baseline (implies --rlperf)"),
+    Option("baseline", "--rlperf-baseline", parse_name, "default",
+           "the baseline to compare with, or to store (default: 'default')", "NAME", ini=True),
+    Option("accept", "--rlperf-accept", parse_reason, None,
+           "with --rlperf-save-baseline: store figures although a test is SLOWER, with this reason", "REASON"),
+    Option("baseline_dir", "--rlperf-baseline-dir", parse_path, Path("baselines"),
+           "the directory of the baselines (default: baselines/ under the rootdir)", "DIR", ini=True),
+    Option("against", "--rlperf-against", parse_spec, None,
+           "compare live, side by side, with a git ref, pip:REQ[,REQ...], dir:PATH or python:PATH", "SPEC"),
+    Option("confirm", "--rlperf-confirm", parse_confirm, "auto",
+           "when to run live pairs against the baseline's commit: auto (where stored numbers alone do not show SAME), "
+           "always or never (default: auto)", "WHEN", ini=True),
+    Option("pairs", "--rlperf-pairs", parse_pairs, (3, 10),
+           "the fewest and the most live pairs of a test (default: 3..10)", "LEAST..MOST", ini=True),
+    Option("packages", None, parse_packages, (),
+           "the import packages under test (default: those in the tree)", ini=True),
+    Option("tolerance", "--rlperf-tolerance", parse_tolerance, None,
            "the smallest slowdown worth failing for (default: 3%% live, 20%% where there are only stored numbers, "
-           "which never convict under that)"),
-    Option("alpha", "--rlperf-alpha", True, False, parse_alpha, 0.01, "P",
-           "the chance of any false alarm in a run (default: 0.01)"),
-    Option("max_time_s", "--rlperf-max-time", True, True, parse_duration, 60.0, "SECONDS",
-           "how long a test may be measured (default: 60)"),
-    Option("budget_s", "--rlperf-budget", True, False, parse_duration, None, "SECONDS",
-           "how long all tests together may be measured, shared out evenly"),
-    Option("strict", "--rlperf-strict", True, False, parse_flag, False, None,
-           "UNDECIDED, NEW, INCOMPARABLE and INVALID fail too"),
-    Option("inline", "--rlperf-inline", False, False, parse_flag, False, None,
-           "measure in this process, for a debugger; never convicts"),
-    Option("selfcheck", "--rlperf-selfcheck", False, False, parse_flag, False, None,
-           "tell what this machine can: false alarms and the smallest slowdown seen, on your tests"),
-    Option("slowdowns", None, True, False, parse_slowdowns, (0.02, 0.03, 0.05, 0.10), None,
-           "the slowdowns a self-check tries, beside none (default: 2% 3% 5% 10%)"),
-    Option("json", "--rlperf-json", False, False, parse_path, None, "FILE",
-           "write what was found, figures and verdicts, as JSON"),
-    Option("html", "--rlperf-html", False, False, parse_path, None, "FILE",
-           "write a report as one HTML file that works offline (needs jinja2: the extra `html`)"),
-    Option("benchmark_json", "--rlperf-benchmark-json", False, False, parse_path, None, "FILE",
-           "write the figures in pytest-benchmark's JSON, for the tools that read it"),
-    Option("benchmark_phases", "--rlperf-benchmark-phases", False, False, parse_flag, False, None,
-           "with --rlperf-benchmark-json: phases as rows of their own"),
-    Option("device_edges", "--rlperf-device-edges", True, False, parse_edges, "events", "HOW",
-           "how phases on an accelerator are told: by events, or by sync, which waits for the device at every edge and "
-           "destroys the overlap (default: events)"),
-    Option("trace", "--rlperf-trace", False, False, parse_path, None, "DIR",
-           "write one call of each test and side as a Chrome trace, for Perfetto and speedscope"),
-    Option("min_change_s", None, False, True, parse_duration, 0.0, None,
-           "an absolute time per call: a smaller change never fails"),
-    Option("gate", None, False, True, parse_flag, True, None,
-           "False shows the verdict without failing on it"),
-    Option("counters", "--rlperf-counters", True, True, parse_counters, Counters("show", ()), "off|show|gate",
-           "whether what a call does is counted and shown, and whether a count that got worse fails; a marker names "
-           "those that do in its test (default: show)"),
+           "which never fail a test for less)", "PERCENT", ini=True, marker=True),
+    Option("alpha", "--rlperf-alpha", parse_alpha, 0.01,
+           "the chance of any false alarm in a run (default: 0.01)", "P", ini=True),
+    Option("max_time_s", "--rlperf-max-time", parse_duration, 60.0,
+           "the longest time to measure a test (default: 60)", "SECONDS", ini=True, marker=True),
+    Option("budget_s", "--rlperf-budget", parse_duration, None,
+           "the longest time to measure all tests together, in equal shares", "SECONDS", ini=True),
+    Option("strict", "--rlperf-strict", parse_flag, False,
+           "also fail tests that are UNDECIDED, NEW, INCOMPARABLE or INVALID", ini=True),
+    Option("inline", "--rlperf-inline", parse_flag, False,
+           "measure in pytest's own process, for a debugger; no test fails for its time"),
+    Option("selfcheck", "--rlperf-selfcheck", parse_flag, False,
+           "compare your code with itself: show false alarms, and the smallest slowdown that this machine finds"),
+    Option("slowdowns", None, parse_slowdowns, (0.02, 0.03, 0.05, 0.10),
+           "the slowdowns that a self-check adds, one after another (default: 2% 3% 5% 10%)", ini=True),
+    Option("json", "--rlperf-json", parse_path, None,
+           "write figures and verdicts as JSON", "FILE"),
+    Option("html", "--rlperf-html", parse_path, None,
+           "write a report as one HTML file that works offline (needs jinja2: the extra `html`)", "FILE"),
+    Option("benchmark_json", "--rlperf-benchmark-json", parse_path, None,
+           "write the figures in pytest-benchmark's JSON, for the tools that read it", "FILE"),
+    Option("benchmark_phases", "--rlperf-benchmark-phases", parse_flag, False,
+           "with --rlperf-benchmark-json: write phases as rows of their own"),
+    Option("device_edges", "--rlperf-device-edges", parse_edges, "events",
+           "how to time phases on an accelerator: by events, or by sync, which waits for the device at every edge and "
+           "destroys the overlap (default: events)", "HOW", ini=True),
+    Option("trace", "--rlperf-trace", parse_path, None,
+           "write one call of each test and side as a Chrome trace, for Perfetto and speedscope", "DIR"),
+    Option("min_change_s", None, parse_duration, 0.0,
+           "an absolute time per call: a smaller change never fails", marker=True),
+    Option("gate", None, parse_flag, True,
+           "False shows the verdict without failing on it", marker=True),
+    Option("counters", "--rlperf-counters", parse_counters, Counters("show", ()),
+           "whether to count exact operations per call: off, show, or gate, which fails a test whose counts got worse; "
+           "a marker may list the counters that gate its test (default: show)", "off|show|gate", ini=True, marker=True),
 )  # fmt: skip
 
 _MARKER_NAMES = {option.name.removesuffix("_s"): option for option in OPTIONS if option.marker}
@@ -313,7 +316,7 @@ class Config:
             for name, value in _marker_settings(marker, _place(node, item)).items():
                 overrides.setdefault(name, value)
         if not self.counters.are_counted:
-            overrides.pop("counters", None)  # off is off: it is there to find out what counting does to a test
+            overrides.pop("counters", None)  # off is off, so that a user can find out how counting affects a test
         return replace(self, **overrides) if overrides else self
 
 
@@ -361,24 +364,24 @@ def read_config(config: pytest.Config) -> Config:
 
 
 def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
-    """Raise UsageError for a combination of options that has no sense."""
+    """Raise UsageError for a combination of options that cannot work."""
     if settings.accept is not None and not settings.save:
         raise pytest.UsageError(
-            "--rlperf-accept has nothing to accept: it goes with --rlperf-save-baseline, which stores the new figures"
+            "--rlperf-accept has no effect alone: use it with --rlperf-save-baseline, which stores the new figures"
         )
     if not settings.active:
         _refuse_idle(config)
     others = {"html": settings.html, "benchmark-json": settings.benchmark_json, "trace": settings.trace}
     for name, path in {"json": settings.json, **others}.items():
         if not settings.active and path is not None:
-            raise pytest.UsageError(f"--rlperf-{name} has nothing to write: it goes with --rlperf, which measures")
+            raise pytest.UsageError(f"--rlperf-{name} has nothing to write: use it with --rlperf, which measures")
     if settings.benchmark_phases and settings.benchmark_json is None:
-        raise pytest.UsageError("--rlperf-benchmark-phases adds rows to a file: it goes with --rlperf-benchmark-json")
+        raise pytest.UsageError("--rlperf-benchmark-phases adds rows to a file: use it with --rlperf-benchmark-json")
     if settings.selfcheck and any(path is not None for path in others.values()):
-        raise pytest.UsageError("--rlperf-selfcheck writes --rlperf-json only: leave out other outputs")
+        raise pytest.UsageError("--rlperf-selfcheck writes only --rlperf-json: leave out other outputs")
     if settings.inline and settings.save:
         raise pytest.UsageError(
-            "--rlperf-inline measures in one process, too little for a baseline: leave out one of --rlperf-inline "
+            "--rlperf-inline measures in one process, too few for a baseline: leave out one of --rlperf-inline "
             "and --rlperf-save-baseline"
         )
     if (
@@ -392,21 +395,21 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
         )
     live = "--rlperf-selfcheck" if settings.selfcheck else "--rlperf-against" if settings.against is not None else None
     if live is not None and settings.inline:
-        raise pytest.UsageError(f"{live} needs processes of its own to compare: leave out --rlperf-inline")
+        raise pytest.UsageError(f"{live} compares processes of its own: leave out --rlperf-inline")
     if settings.selfcheck and (settings.save or settings.against is not None):
         other = "--rlperf-save-baseline" if settings.save else "--rlperf-against"
         raise pytest.UsageError(f"--rlperf-selfcheck compares your code with itself: leave out {other}")
 
 
 def _refuse_idle(config: pytest.Config) -> None:
-    """Raise UsageError where the command line asks to fail on something, and nothing is measured: a gate never shut.
+    """Raise UsageError where the command line has a flag that makes tests fail, and nothing is measured.
 
-    In ``addopts`` such flags may stand for runs that do measure.
+    The ini file's ``addopts`` may have such flags, for the runs that do measure.
     """
     for arg in map(str, config.invocation_params.args):
         flag = arg.partition("=")[0]
         if flag in ("--rlperf-strict", "--rlperf-counters"):
-            raise pytest.UsageError(f"{flag} has nothing to judge: it goes with --rlperf, which measures")
+            raise pytest.UsageError(f"{flag} has nothing to judge: use it with --rlperf, which measures")
 
 
 def _ini_name(option: Option) -> str:
@@ -429,13 +432,13 @@ def _read(option: Option, config: pytest.Config) -> Any:
 
 
 def _place(node: Node, item: pytest.Item) -> str:
-    """Return where the test, class or module is that bears a marker of ``item``, and what it is called."""
+    """Return the place and the name of the test, class or module that bears a marker of ``item``."""
     _, line, _ = getattr(node, "reportinfo", item.reportinfo)()
     return f"{node.nodeid.partition('::')[0]}:{(line or 0) + 1}: {node.name}"
 
 
 def _marker_settings(marker: pytest.Mark, place: str) -> dict[str, Any]:
-    """Return one marker's settings by option name; anything it cannot mean is a UsageError."""
+    """Return one marker's settings by option name; UsageError for an unknown keyword or an unreadable value."""
     where = f"{place}: @pytest.mark.{MARKER}"
     known = ", ".join(_MARKER_NAMES)
     if marker.args:
@@ -444,8 +447,8 @@ def _marker_settings(marker: pytest.Mark, place: str) -> dict[str, Any]:
     for name, value in marker.kwargs.items():
         if name not in _MARKER_NAMES:
             close = difflib.get_close_matches(name, _MARKER_NAMES, 1)
-            meant = f" (did you mean {close[0]!r}?)" if close else ""
-            raise pytest.UsageError(f"{where} has no keyword {name!r}{meant}; it has: {known}")
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise pytest.UsageError(f"{where} has no keyword {name!r}{hint}; it has: {known}")
         option = _MARKER_NAMES[name]
         try:
             settings[option.name] = option.parse(value)

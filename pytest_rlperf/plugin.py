@@ -1,4 +1,4 @@
-"""The plugin's hooks; what only measuring needs is imported when measuring starts."""
+"""The plugin's hooks; modules that only measuring needs are imported when measuring starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_rlperf import fixtures, options
 
 pytest_plugins = ["pytest_rlperf.fixtures"]
 
-TIMERS = "RLPERF_TIMERS"  # as pytest_rlperf.timers reads it, which is not to be loaded for its name
+TIMERS = "RLPERF_TIMERS"  # the variable of pytest_rlperf.timers, which is not loaded for its name alone
 _STARTUP_PATH = list(sys.path)  # before rootdirs and conftests are put on it; workers start with the same
 
 
@@ -25,7 +25,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if getattr(early_config.known_args_namespace, "rlperf_inline", False):
         before = os.environ.get(TIMERS)
         os.environ[TIMERS] = "standby"
-        early_config.add_cleanup(lambda: _restore(before))  # who calls pytest.main() goes on after it
+        early_config.add_cleanup(lambda: _restore(before))  # a program that calls pytest.main() goes on after it
 
 
 def _restore(before: str | None) -> None:
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the options; with --rlperf, take over the run."""
     options.add_marker(config)
     if fixtures.ENGINE in config.stash:
-        return  # a worker, which has its orders
+        return  # a worker, which acts on orders
     settings = options.read_config(config)
     if settings.active and not config.option.collectonly:
         from pytest_rlperf.run.hooks import MeasuredRun

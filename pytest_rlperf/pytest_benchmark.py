@@ -19,7 +19,7 @@ _TAKEN = pytest.StashKey[Any]()
 
 
 def uses_benchmark(item: pytest.Item) -> bool:
-    """Whether a test uses pytest-benchmark's fixture; what another plugin calls by that name is left alone."""
+    """Whether a test uses pytest-benchmark's fixture; another plugin's fixture of that name is left alone."""
     if _FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
         return False
     definitions = item._fixtureinfo.name2fixturedefs.get("benchmark", ())  # type: ignore[attr-defined]
@@ -27,7 +27,7 @@ def uses_benchmark(item: pytest.Item) -> bool:
 
 
 class _Fixture(Protocol):
-    """What this needs to know of pytest-benchmark's fixture."""
+    """The part of pytest-benchmark's fixture that is used here."""
 
     group: str | None
     extra_info: dict[str, Any]
@@ -36,7 +36,7 @@ class _Fixture(Protocol):
 
 
 class TakenOver:
-    """The hooks that have pytest-benchmark's fixture measure by the engine of this process."""
+    """The hooks that make pytest-benchmark's fixture measure with the engine of this process."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
@@ -50,12 +50,12 @@ class TakenOver:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Send along what the test has said of itself: its group and extra information."""
+        """Send the test's group and extra information along with its report."""
         report = yield
         fixture = item.stash.get(_TAKEN, None)
         if call.when == "call" and fixture is not None:
-            said = {"group": fixture.group, "extra_info": fixture.extra_info}
-            report.rlperf_benchmark = json.dumps(said, default=str, skipkeys=True)  # type: ignore[attr-defined]
+            benchmark = {"group": fixture.group, "extra_info": fixture.extra_info}
+            report.rlperf_benchmark = json.dumps(benchmark, default=str, skipkeys=True)  # type: ignore[attr-defined]
         return report
 
 
@@ -65,7 +65,7 @@ def _take_over(fixture: _Fixture, item: pytest.Item) -> None:
     def raw(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         _measure(item, lambda: function(*args, **kwargs))
-        return function(*args, **kwargs)  # as the fixture itself does: what the test goes on with
+        return function(*args, **kwargs)  # as the fixture itself does: the test goes on with this value
 
     def raw_pedantic(
         target: Callable[..., Any],
@@ -97,7 +97,7 @@ def _take_over(fixture: _Fixture, item: pytest.Item) -> None:
 
 
 def _check_counts(**counts: int) -> None:
-    """Raise ValueError for a count that pytest-benchmark would refuse; how many there are is this plugin's to say."""
+    """Raise ValueError for a count that pytest-benchmark would refuse; this plugin chooses the number itself."""
     for name, count in counts.items():
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"Must have positive int for `{name}`.")
@@ -162,7 +162,7 @@ def _measure(
     item.config.stash[ENGINE].measure(workload, item)
 
 
-def add_stats(item: pytest.Item, result: Result, said: str) -> None:
+def add_stats(item: pytest.Item, result: Result, benchmark: str) -> None:
     """Enter a result into pytest-benchmark's session: each process is a round of its table and of its JSON."""
     from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -175,8 +175,8 @@ def add_stats(item: pytest.Item, result: Result, said: str) -> None:
     fixture = make(
         item, add_stats=session.benchmarks.append, logger=session.logger, warner=item.warn, disabled=False, **options
     )
-    told = json.loads(said)
-    fixture.group, fixture.extra_info = told["group"], told["extra_info"]
+    given = json.loads(benchmark)
+    fixture.group, fixture.extra_info = given["group"], given["extra_info"]
     stats = fixture._make_stats(iterations(result))
     for round_s in rounds_s(result):
         stats.stats.update(round_s)

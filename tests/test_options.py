@@ -145,7 +145,7 @@ def test_reasons() -> None:
     """A reason says something."""
     assert parse_reason(" bigger net ") == "bigger net"
     for empty in ("", "  ", "\n"):
-        with pytest.raises(ValueError, match="must say something"):
+        with pytest.raises(ValueError, match="must not be empty"):
             parse_reason(empty)
 
 
@@ -470,24 +470,27 @@ def usage_error(pytester: pytest.Pytester, *args: str) -> str:
         (["--rlperf-baseline=.."], "--rlperf-baseline=..: a baseline's name holds letters"),
         (["--rlperf-baseline="], "--rlperf-baseline=: a baseline's name holds letters"),
         (["--rlperf-baseline-dir="], "--rlperf-baseline-dir=: expected a path"),
-        (["--rlperf-save-baseline", "--rlperf-accept="], "--rlperf-accept=: it is kept in the baseline file"),
-        (["--rlperf", "--rlperf-accept=x"], "goes with --rlperf-save-baseline"),
+        (
+            ["--rlperf-save-baseline", "--rlperf-accept="],
+            "--rlperf-accept=: a reason must not be empty: the baseline file keeps it",
+        ),
+        (["--rlperf", "--rlperf-accept=x"], "use it with --rlperf-save-baseline"),
         (["--rlperf-inline", "--rlperf-save-baseline"], "leave out one of"),
         (["--rlperf", "--pdb"], "add --rlperf-inline"),
         (["--rlperf", "--trace"], "add --rlperf-inline"),
         (["--rlperf-against="], "--rlperf-against=: expected a git ref, pip:REQUIREMENT"),
         (["--rlperf-confirm=maybe"], "--rlperf-confirm=maybe: expected auto, always or never"),
-        (["--rlperf-pairs=3"], "--rlperf-pairs=3: expected the fewest and the most pairs, such as 3..10"),
+        (["--rlperf-pairs=3"], "--rlperf-pairs=3: expected the fewest and the most pairs, at least two, such as 3..10"),
         (["--rlperf-pairs=10..3"], "--rlperf-pairs=10..3: expected the fewest and the most pairs"),
         (["--rlperf-json=x.json"], "--rlperf-json has nothing to write"),
         (["--rlperf-json="], "--rlperf-json=: expected a path"),
         (["--rlperf-strict"], "--rlperf-strict has nothing to judge"),
-        (["--rlperf-counters=gate"], "--rlperf-counters has nothing to judge: it goes with --rlperf"),
-        (["--rlperf-against=main", "--rlperf-inline"], "--rlperf-against needs processes of its own"),
-        (["--rlperf-selfcheck", "--rlperf-inline"], "--rlperf-selfcheck needs processes of its own"),
+        (["--rlperf-counters=gate"], "--rlperf-counters has nothing to judge: use it with --rlperf"),
+        (["--rlperf-against=main", "--rlperf-inline"], "--rlperf-against compares processes of its own"),
+        (["--rlperf-selfcheck", "--rlperf-inline"], "--rlperf-selfcheck compares processes of its own"),
         (["--rlperf-selfcheck", "--rlperf-save-baseline"], "leave out --rlperf-save-baseline"),
         (["--rlperf-selfcheck", "--rlperf-against=main"], "leave out --rlperf-against"),
-        (["--rlperf-against=main", "--rlperf-accept=x"], "goes with --rlperf-save-baseline"),
+        (["--rlperf-against=main", "--rlperf-accept=x"], "use it with --rlperf-save-baseline"),
         (["--rlperf-selfcheck", "--pdb"], "add --rlperf-inline"),
         (["--rlperf-against=main", "--trace"], "add --rlperf-inline"),
     ],

@@ -29,10 +29,10 @@ from pytest_rlperf.model import (
 
 
 class PowerCap:
-    """Tells a power cap that slices of one kind are always under from one that comes and goes.
+    """Distinguishes a power cap that is always on, for slices of one kind, from one that comes and goes.
 
-    It is always on where all tries of a slice were under it, and no slice was kept before that was not. From then on a
-    slice that is not under it, or at another clock, is the one that does not count.
+    The cap is always on where all tries of a slice were under it, and no slice without it was kept before. From then
+    on a slice that is not under it, or runs at another clock, does not count.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class PowerCap:
         self._was_free = self._was_free or self._clock_hz is None
 
     def is_always_on(self) -> bool:
-        """Whether the tries of this slice, all of them disturbed, show a cap that is always on; that is remembered."""
+        """Whether the tries of this slice, all of them disturbed, show a cap that is always on; this is kept."""
         tries_hz = [clock_hz for clock_hz in self._tries_hz if clock_hz is not None]
         if self._was_free or self._clock_hz is not None or len(tries_hz) < len(self._tries_hz):
             return False
@@ -84,13 +84,13 @@ def _holds_still(clocks_hz: Sequence[float]) -> bool:
     return max(clocks_hz) - min(clocks_hz) <= CLOCK_STEADY * max(clocks_hz)
 
 
-RETAKES = 3  # a slice that was disturbed as often again is a device that is not to be measured on
+RETAKES = 3  # a device that disturbs a slice as often again cannot be measured on
 _WARM_UPS_MOST = 10  # of a tenth of a second each: compiling is over by then, or never
 
 
 @dataclass(frozen=True)
 class _Edge:
-    """What is known of a device between two slices; ``allocations`` and ``recompiles`` are running totals."""
+    """The state of a device between two slices; ``allocations`` and ``recompiles`` are running totals."""
 
     conditions: Conditions | None
     allocations: int
@@ -100,7 +100,7 @@ class _Edge:
 class Accelerator:
     """The device that a workload runs on.
 
-    ``settings`` are the library's as they were before the workload first ran, and are to be after every slice.
+    ``settings`` are the library's before the workload first ran; they are restored after every slice.
     ``sync_edges`` has traced slices wait for the device at every edge of a phase.
     """
 
@@ -138,7 +138,7 @@ class Accelerator:
         return self.other if kind is SliceKind.OTHER_PACE else self.gated
 
     def timed(self, pace: Pace, call: Callable[[], object], setup: Callable[[], None] | None) -> Timed:
-        """Return what a round at ``pace`` runs; the device is idle when it begins, and done when it ends."""
+        """Return the parts of a round at ``pace``; the device is idle when it begins, and done when it ends."""
         wait = self.clock.synchronize
         prepare = self.idle_after(setup)
 
@@ -150,7 +150,7 @@ class Accelerator:
         return Timed(waited, prepare) if pace is Pace.LATENCY else Timed(call, prepare, wait)
 
     def idle_after(self, setup: Callable[[], None] | None) -> Callable[[], None]:
-        """Return ``setup`` and a wait for what it gave the device to do, which is no part of the call that follows."""
+        """Return ``setup`` with a wait for the work it gave the device, which is no part of the call that follows."""
 
         def prepare() -> None:
             __tracebackhide__ = True
@@ -161,7 +161,7 @@ class Accelerator:
         return prepare
 
     def warm_up(self, run: Callable[[], object], has_time: Callable[[], bool]) -> None:
-        """Run until nothing is compiled any more, no memory is asked for and the clock holds still, or time is up."""
+        """Run until nothing is compiled any more, no memory is requested and the clock is steady, or time is up."""
         __tracebackhide__ = True
         for _ in range(_WARM_UPS_MOST):
             with self.answering():
@@ -187,11 +187,11 @@ class Accelerator:
         self._notes |= dict.fromkeys(notes)
 
     def undisturbed(self, kind: SliceKind, take: Callable[[], SliceRecord]) -> SliceRecord:
-        """Return a slice with what is known of the device, retaken where it was disturbed.
+        """Return a slice with the state of the device, retaken where it was disturbed.
 
-        Where the retakes are disturbed as well, the last one says by what and how often; later slices are not retaken.
-        Of traced ones that says nothing about others: it may be tracing that has code recompiled. Where it was nothing
-        but a power cap that is always on, the last one counts, with a note.
+        Where the retakes are disturbed as well, the last one has all disturbances, and later slices are not retaken.
+        For traced slices this is decided separately: tracing itself may have code recompiled. Where a power cap that is
+        always on was the only disturbance, the last one counts, with a note.
         """
         __tracebackhide__ = True
         is_traced = kind is SliceKind.TRACED
@@ -224,8 +224,8 @@ class Accelerator:
     def answering(self) -> Iterator[None]:
         """Raise MeasurementError, naming the device, where work fails because the device is gone.
 
-        What a library says of a lost device it says wherever it next speaks to it, also from the midst of the
-        workload: an error after which the device cannot be waited for is the device's.
+        A library raises the error of a lost device wherever it next uses the device, also in the midst of the
+        workload. So an error after which the device cannot be waited for is the device's.
         """
         __tracebackhide__ = True
         try:
@@ -260,7 +260,7 @@ class Accelerator:
         self, pace: Pace, record: SliceRecord, before: _Edge, after: _Edge, disturbances: Sequence[Disturbance]
     ) -> DeviceSlice:
         clocks_hz = [edge.conditions.sm_clock_hz for edge in (before, after) if edge.conditions is not None]
-        # Of a clock that moved in between nobody knows how long it was at what.
+        # Of a clock that moved in between, the time at each speed is unknown.
         known_hz = [clock_hz for clock_hz in clocks_hz if clock_hz is not None and _is_steady(before, after)]
         memory = self.clock.driver.memory()
         return DeviceSlice(
@@ -299,13 +299,13 @@ class Accelerator:
         )
 
     def _restore(self) -> None:
-        """Put back what the workload has changed of what holds for the whole process, and remember that it did."""
+        """Restore the settings of the whole process that the workload has changed, and note that it did."""
         try:
             now = self._library.settings()
             changed = {name: value for name, value in self._settings.items() if now.get(name) != value}
             self._library.restore(changed)
         except RuntimeError:
-            return  # a device that is gone has no settings; whoever waits for it next says so
+            return  # a device that is gone has no settings; the next wait for it raises
         self.note(
             f"the workload left the {name} at {now.get(name)!r}; it was put back to {value!r} after every slice"
             for name, value in changed.items()
@@ -323,8 +323,8 @@ def find_accelerator(
 ) -> Accelerator | None:
     """Return the device that a workload holds tensors or modules on, or has ``used`` nonetheless; None for the host.
 
-    A call may make all its tensors by itself, or find them where no reference of the workload's leads to.
-    MeasurementError where it is a device whose time cannot be told, or there are several.
+    A call may make all its tensors itself, or find them where no reference of the workload leads to.
+    MeasurementError where the device's time cannot be read, or there are several devices.
     """
     __tracebackhide__ = True
     try:

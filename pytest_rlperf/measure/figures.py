@@ -66,9 +66,9 @@ def worker_record(
 ) -> WorkerRecord:
     """Return one worker's record, from its plain slices and its figures by both clocks.
 
-    ``other`` are slices at the pace that is not gated, of a workload on a device, and of ``traced`` ones notes are
-    kept. There the CPU's time never stands in
-    for the wall's: a process that polls for the device is busy, and what it waits for is work.
+    ``other`` are slices at the pace that is not gated, of a workload on a device; of ``traced`` ones only the notes
+    are kept. On a device the CPU's time never stands in for the wall's: a process that polls for the device is busy,
+    and waits for work of its own.
     """
     calls = sum(record.calls for record in plain)
     device = device_figures(plain, other, traced)
@@ -155,7 +155,7 @@ def traced_call_s(traced: Sequence[SliceRecord]) -> float:
 def merged_times(found: Sequence[tuple[float, DeviceTimes]]) -> DeviceTimes | None:
     """Return a phase's times on a device over several slices, each with its share of all calls; None without any.
 
-    What any slice cannot tell of the phase's span, all together cannot.
+    Where one slice does not know the phase's span, all together do not.
     """
     if not found:
         return None
@@ -187,7 +187,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def device_notes(workers: Sequence[WorkerRecord]) -> list[str]:
-    """Return what is to be said of how the workers' figures on a device came about, each thing once."""
+    """Return notes on how the workers' figures on a device were taken, each one once."""
     figures = [worker.device for worker in workers if worker.device is not None]
     notes = [note for each in figures for note in each.notes]
     retaken = sum(each.retaken for each in figures)

@@ -1,7 +1,7 @@
 """The reference kernels: two fixed pieces of work, which stored times are relative to.
 
-What slows a machine down for a while slows a kernel down too, so the ratio of a workload's time to the kernel's,
-taken in turns within tens of milliseconds, holds still where the times do not. One kernel moves with the pace of
+A slow spell of the machine slows a kernel down too. So the ratio of a workload's time to the kernel's, taken by turns
+within tens of milliseconds, is stable where the times are not. One kernel moves with the pace of
 the processor alone. The other also reads memory at random, in about the proportion that a replay buffer's sample
 does: a neighbour that fills the shared cache slows both of these by about as much, and leaves a loop of Python as it
 is (``docs/kernels.md``). They use nothing but the interpreter and its standard library, so that no

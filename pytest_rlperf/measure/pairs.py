@@ -52,7 +52,7 @@ class Block:
 
     @classmethod
     def take(cls, pair: Pair, kind: SliceKind, *, swapped: bool, single: bool) -> Block:
-        """Have both workers take their turns: the head's first where ``swapped``, one each where ``single``."""
+        """Have both workers take slices: head's first where ``swapped``, one each where ``single``."""
         __tracebackhide__ = True
         order = [pair.head, pair.base] if swapped else [pair.base, pair.head]
         if not single:
@@ -70,7 +70,7 @@ class Block:
     def shares(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
         """Return each side's phases: the time in none of their children, as shares of the side's own call.
 
-        What holds up a slice holds up any of its phases, so shares stand where times do not.
+        A slice that is held up has all its phases held up, so shares are right where times are not.
         """
         base, head = (
             {phase.path: _own_s(phase) / traced_call_s(side) for phase in merge_phases(side)}
@@ -85,7 +85,7 @@ def slices_of(blocks: Sequence[Block], side: str) -> list[SliceRecord]:
 
 
 def _own_s(phase: Phase) -> float:
-    """Return the time in no child phase, by the device's clock where that tells it: the host only launches."""
+    """Return the time in no child phase, by the device's clock where that has it: the host only launches."""
     times = phase.on_device
     return phase.self_s if times is None or times.self_s is None else times.self_s
 

@@ -1,6 +1,6 @@
-"""Which CPUs a process may run on, which one it is on, and whether it is one thread that works.
+"""The CPUs that a process may run on, the one it is on, and whether a single thread of it works.
 
-Linux has all of it; elsewhere the kernel places processes as it likes, and that is said.
+Linux offers all of it; elsewhere the kernel places processes as it likes, and records show that.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import psutil
 from pytest_rlperf.measure.worker import Worker
 
 _BUSY_SHARE = 0.05  # of the time watched, from which on a thread counts as working
-_BUSY_LEAST_S = 0.02  # two ticks of the clock that threads' times are told in
+_BUSY_LEAST_S = 0.02  # two ticks of the clock of threads' times
 
 
 def usable_cpus() -> tuple[int, ...]:
-    """Return the CPUs this process may run on; none where the system does not tell."""
+    """Return the CPUs this process may run on; none where the system does not list them."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
@@ -38,7 +38,7 @@ def place(cpus: Collection[int]) -> None:
 
 
 def cpu_reader() -> Callable[[], int]:
-    """Return what tells the CPU the calling thread is on; -1 where the system does not."""
+    """Return a function that returns the CPU of the calling thread, -1 where the system does not know it."""
     try:
         reader: Callable[[], int] = ctypes.CDLL(None).sched_getcpu
     except (AttributeError, OSError):
@@ -54,7 +54,7 @@ def children_seen() -> tuple[int, int]:
 class Activity(NamedTuple):
     """How many threads worked while a process was watched, and how many child processes it has.
 
-    ``threads`` is None where too little was seen to tell.
+    ``threads`` is None where the time was too short to find out.
     """
 
     threads: int | None
@@ -75,7 +75,7 @@ class ActivityWatch:
         self._used_s = self._threads_s()
 
     def seen(self) -> Activity:
-        """Return what has worked since."""
+        """Return the threads and child processes that have worked since."""
         watched_s = time.perf_counter() - self._started_s
         least_s = max(_BUSY_LEAST_S, _BUSY_SHARE * watched_s)
         busy = sum(used_s - self._used_s.get(thread, 0.0) >= least_s for thread, used_s in self._threads_s().items())
@@ -87,7 +87,7 @@ class ActivityWatch:
 
 
 class IdleWatch:
-    """Adds up what workers use while others measure."""
+    """Adds up the CPU time that workers use while others measure."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

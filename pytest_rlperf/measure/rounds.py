@@ -26,7 +26,7 @@ ClockNs = Callable[[], int]
 
 @dataclass(frozen=True)
 class Clocks:
-    """Where a meter reads time: wall and CPU nanoseconds, and what reading the former twice costs or resolves."""
+    """A meter's clocks, in nanoseconds; ``floor_ns`` is the cost of two readings of wall time, or its resolution."""
 
     wall_ns: ClockNs
     cpu_ns: ClockNs
@@ -42,7 +42,7 @@ class Clocks:
 
 
 def _pair_ns(clock: ClockNs) -> float:
-    """Return what two readings cost, over a hundred of them."""
+    """Return the nanoseconds of two readings, over a hundred of them."""
     start_ns = clock()
     for _ in repeat(None, 50):
         clock()
@@ -59,7 +59,7 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class Timed:
-    """What a round runs: ``setup`` before the clock is read, the calls, and within their time ``finish`` once."""
+    """The parts of a round: ``setup`` before the clock is read, then calls, and within their time ``finish`` once."""
 
     call: Callable[[], object]
     setup: Callable[[], None] | None
@@ -69,7 +69,7 @@ class Timed:
 def slice_shape(call_s: float, floor_ns: float, *, single: bool, long: bool | None = None) -> Shape:
     """Return the rounds and iterations that fill a slice with calls of ``call_s``.
 
-    A round is at least 1000 times ``floor_ns`` long, unless ``single`` asks for one call a round.
+    A round is at least 1000 times ``floor_ns`` long, unless ``single`` limits a round to one call.
     """
     call_ns = max(1.0, 1e9 * call_s)
     iterations = 1 if single else max(1, math.ceil(_ROUND_RESOLUTIONS * floor_ns / call_ns))
@@ -80,8 +80,8 @@ def slice_shape(call_s: float, floor_ns: float, *, single: bool, long: bool | No
 def steady_shape(shape: Shape, call_s: float, *, single: bool) -> Shape:
     """Return a slice of one round, for calls that follow each other on a device without waiting for it.
 
-    It has as many calls as ``shape``, and eight or what fits a quarter of a second where that is more; two at the
-    least, for with one there is nothing to follow. Calls with a setup of their own (``single``) cannot follow each
+    It has as many calls as ``shape``, or eight, or as many as fit a quarter of a second where that is more; at least
+    two, for a single call follows nothing. Calls with a setup of their own (``single``) cannot follow each
     other: there a round stays one call.
     """
     if single:
@@ -108,7 +108,7 @@ def slice_figure_ns(rounds_ns: list[int], shape: Shape) -> float:
 
 
 def round_ns(timed: Timed, iterations: int, clock: ClockNs, extra_steps: int = 0) -> int:
-    """Run ``iterations`` calls back to back under one pair of clock readings, and extra work where that is asked."""
+    """Run ``iterations`` calls back to back under one pair of clock readings, and ``extra_steps`` of extra work."""
     __tracebackhide__ = True
     call, finish = timed.call, timed.finish
     if extra_steps or finish is not None:

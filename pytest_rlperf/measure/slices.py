@@ -67,7 +67,7 @@ def settle(timed: Timed, limit_s: float, clocks: Clocks) -> float:
         falling = len(medians) > 1 and medians[-1] < 0.98 * min(medians[-4:-1])
         now_ns = clock()
         if now_ns >= deadline_ns or (now_ns >= enough_ns and not falling):
-            # Calls may be of different lengths, which a block's mean tells, and one stall is one block's.
+            # Calls may be of different lengths, which the mean of a block includes; one stall affects one block.
             return statistics.median(means[-3:]) / 1e9
 
 
@@ -112,7 +112,7 @@ class Meter:
     def check(self) -> float:
         """Run the component once, untimed by any verdict, and check it; return the seconds that took."""
         __tracebackhide__ = True
-        asked = self._library.used()
+        used_before = self._library.used()
         start_ns = self.clocks.wall_ns()
         self.workload.check()
         checked_ns = self.clocks.wall_ns() - start_ns
@@ -121,7 +121,7 @@ class Meter:
             self._library,
             self._settings,
             self.clocks.wall_ns,
-            used=used_between(asked, self._library.used()),
+            used=used_between(used_before, self._library.used()),
             sync_edges=self._sync_edges,
         )
         if self.device is not None:
@@ -135,9 +135,9 @@ class Meter:
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
         """Run until calls stop getting faster, for ``limit_s`` at most; size the slices unless ``shape`` is given.
 
-        ``long`` says which figure a stored result has, for the new one to be told by the same. Without any time the
-        checked call stands for the workload's pace, and nothing more is run. ``kernels`` says whether slices of the
-        reference kernels will be asked for.
+        ``long`` is whether the figure of a slice is the mean round, as in a stored result to compare with; None leaves
+        it to the calls' length. Without any time the checked call stands for the workload's pace, and nothing more is
+        run. Without ``kernels`` no slice of a reference kernel follows.
         """
         __tracebackhide__ = True
         start_ns = self.clocks.wall_ns()
@@ -153,9 +153,9 @@ class Meter:
                     self._kernel_shapes[kind] = kernel_shape(pace_s)
                 self._shapes[kind] = self._kernel_shapes[kind]
         self._choose_shapes(shape, long)
-        self.workload.processed(0)  # what warming up processed belongs to no slice
+        self.workload.processed(0)  # items processed while warming up belong to no slice
         gc.collect()
-        gc.freeze()  # a later collection need not walk what was there before measuring; thaw() undoes it
+        gc.freeze()  # a later collection need not walk older objects; thaw() undoes it
         warm_up_s = (self.clocks.wall_ns() - start_ns) / 1e9
         return Warm(
             shape=self._shapes[SliceKind.PLAIN],
@@ -185,7 +185,7 @@ class Meter:
             )
 
     def _choose_shapes(self, shape: Shape | None, long: bool | None) -> None:
-        """Size the slices of the workload, those at the gated pace as ``shape`` says where it does."""
+        """Size the slices of the workload; those at the gated pace have ``shape`` where it is given."""
         single = self.workload.setup is not None
         latency = slice_shape(self._call_s, self.clocks.floor_ns, single=single, long=long)
         if self.device is None:
@@ -199,7 +199,7 @@ class Meter:
         }
 
     def _timed(self, kind: SliceKind) -> Timed:
-        """Return what a round of a kind of slice runs, without timers."""
+        """Return the parts of a round of a kind of slice, without timers."""
         if kind in self._kernels:
             return Timed(self._kernels[kind], None)
         if self.device is None:
@@ -209,7 +209,7 @@ class Meter:
     def take(self, kind: SliceKind) -> SliceRecord:
         """Take one slice and return its figures; it comes after :meth:`warm_up`.
 
-        On a device a slice that was disturbed is retaken a few times; the record says whether that helped.
+        On a device a disturbed slice is retaken a few times; where that did not help, the record has the disturbances.
         """
         __tracebackhide__ = True
         if self.device is None or kind in self._kernels:
@@ -228,8 +228,8 @@ class Meter:
         collections, waits = _collections(), _waits()
         start_ns, start_cpu_ns = self.clocks.wall_ns(), self.clocks.cpu_ns()
         with warnings.catch_warnings():
-            # The checked first call ran under the user's filters. Here a repeated warning costs what it costs
-            # anywhere, a look at the filters, and not what pytest's recording of it would.
+            # The checked first call ran under the user's filters. Here a repeated warning costs a look at the filters,
+            # as it does outside of pytest, which would record it.
             warnings.simplefilter("ignore")
             with attached(() if trace is None else trace.probes):
                 rounds = self._rounds(timed, shape, trace, 0 if is_kernel else self._extra_steps)
@@ -251,7 +251,7 @@ class Meter:
         )
 
     def explain(self) -> tuple[tuple[Share, ...], tuple[str, ...]]:
-        """Return where a call's time goes, and notes where that is not known."""
+        """Return where a call's time goes, and notes where that is unknown."""
         __tracebackhide__ = True
         wait = None if self.device is None else self.device.clock.synchronize
         with warnings.catch_warnings(), nullcontext() if self.device is None else self.device.answering():
@@ -259,7 +259,7 @@ class Meter:
             return explain(self.workload, self._call_s, wait)
 
     def trace(self) -> tuple[tuple[Span, ...], tuple[str, ...]]:
-        """Record one call, and return when what was open in it, and notes; it belongs to no slice."""
+        """Record one call, which belongs to no slice; return its spans, and notes."""
         __tracebackhide__ = True
         with warnings.catch_warnings(), nullcontext() if self.device is None else self.device.answering():
             warnings.simplefilter("ignore")  # as in slices
@@ -268,13 +268,13 @@ class Meter:
         return found
 
     def slow_down(self, share: float, steps: int | None) -> int:
-        """Have every round do extra work from now on, ``share`` of it unless told in steps; return the steps.
+        """Have every round do extra work from now on, and return its steps: ``share`` of a round without ``steps``.
 
-        It is done once a round and not once a call, of which it may be too small a part to be sized.
+        The work is done once a round: a share of a single call may be too short to be sized.
         """
         if steps is None:
-            # What holds up a single thread is not its work, and must not be taken for the measure of it.
-            # Work that waits has hardly a CPU's time, of which a share is no share of the call.
+            # A single thread that is held up does not work, so its CPU time is the measure of its work. A workload that
+            # waits has hardly any CPU time, and a share of that is no share of the call.
             busy = self._single and self.device is None and self.take(SliceKind.PLAIN).waits == 0
             clock = self.clocks.cpu_ns if busy else self.clocks.wall_ns
             timed, iterations = self._timed(SliceKind.PLAIN), self._shapes[SliceKind.PLAIN].iterations

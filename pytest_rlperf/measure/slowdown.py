@@ -1,7 +1,7 @@
 """Known slowdowns: real work beside a workload's own, sized in the run that uses it.
 
 The extra work is arithmetic of the interpreter, in steps of tens of nanoseconds. How many steps make a given share of
-a call is found in turns with the call itself, just before they are used: a share sized at another time would be
+a call is found by turns with the call itself, just before they are used: at another time the same steps may be
 another share.
 """
 
@@ -13,11 +13,11 @@ from itertools import repeat
 
 from pytest_rlperf.measure.figures import trimmed_mean
 
-_TURNS = 9
-_TURNS_LEAST = 3
-_TOO_LONG_NS = 5_000_000_000  # for more than the least turns
-_LONG_ENOUGH_NS = 1_000_000_000  # for all turns: what is off here is off in all that rests on it
-_TURN_NS = 4_000_000
+_ROUNDS = 9
+_ROUNDS_LEAST = 3
+_TOO_LONG_NS = 5_000_000_000  # for more than the fewest rounds
+_LONG_ENOUGH_NS = 1_000_000_000  # for all rounds: an error here is an error in every slowdown
+_CALLS_NS = 4_000_000
 _ROUND_NS = 200_000
 _STEPS = 1000
 
@@ -39,7 +39,7 @@ def steps_for(
     """Return the steps that make a call longer by ``share``, as found from calls with and without some.
 
     Work between calls costs more than the same work by itself, for it and the call throw each other out of the
-    caches; so what few and many steps add is seen beside the call, and what is between them is interpolated.
+    caches; so few and many steps are measured beside the call, and the right number is interpolated between them.
     ``setup`` runs untimed before each call, where the call needs it.
     """
     few = max(1, round(share * _ratio(call, setup, _thousand, clock)))
@@ -53,7 +53,7 @@ def steps_for(
         added[1].append(high_ns / plain_ns - 1)
     at_low, at_high = (trimmed_mean(shares) for shares in added)
     if at_high <= at_low:
-        return few  # too restless to tell
+        return few  # the measurement is too noisy to interpolate
     return max(0, round(low + (share - at_low) / (at_high - at_low) * (high - low)))
 
 
@@ -63,16 +63,16 @@ def _ratio(
     """Return how many steps take as long as a call, each by itself."""
     ratios: list[float] = []
     start_ns = clock()
-    while len(ratios) < _TURNS_LEAST or (len(ratios) < _TURNS and clock() - start_ns < _TOO_LONG_NS):
+    while len(ratios) < _ROUNDS_LEAST or (len(ratios) < _ROUNDS and clock() - start_ns < _TOO_LONG_NS):
         ratios.append(_call_ns(call, clock, setup) / (_call_ns(step, clock) / _STEPS))
     return statistics.median(ratios)
 
 
-def _goes_on(turns: int, taken_ns: int) -> bool:
-    """Return whether one more turn is worth its time: long calls have few."""
-    if turns < _TURNS_LEAST:
+def _goes_on(rounds: int, taken_ns: int) -> bool:
+    """Return whether one more round is worth its time: long calls have few."""
+    if rounds < _ROUNDS_LEAST:
         return True
-    return taken_ns < (_TOO_LONG_NS if turns < _TURNS else _LONG_ENOUGH_NS)
+    return taken_ns < (_TOO_LONG_NS if rounds < _ROUNDS else _LONG_ENOUGH_NS)
 
 
 def _thousand() -> int:
@@ -91,7 +91,7 @@ def _call_ns(call: Callable[[], object], clock: Callable[[], int], setup: Callab
     """Return the median nanoseconds of a call, over a few milliseconds or one call."""
     iterations = 1
     rounds_ns: list[float] = []
-    end_ns = clock() + _TURN_NS
+    end_ns = clock() + _CALLS_NS
     while True:
         if setup is not None:
             setup()

@@ -1,4 +1,4 @@
-"""What a worker's test reports, passed on as if it had run in this process."""
+"""Reports of a worker's test, passed on as if it had run in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_rlperf.workers import messages as m
 
 
 class PlainRepr(TerminalRepr):
-    """A failure told in plain text, with a line for the short summary."""
+    """A failure as plain text, with a line for the short summary."""
 
     def __init__(self, text: str, path: str, line: int) -> None:
         self.text = text
@@ -31,7 +31,7 @@ class PlainRepr(TerminalRepr):
 
 
 class ReportForwarder:
-    """Forwards the reports of one test at a time, and makes up the ones a dead worker owes."""
+    """Forwards the reports of one test at a time, and makes those that a lost worker cannot send."""
 
     def __init__(self, config: pytest.Config, before_writing: Callable[[], None]) -> None:
         self._config = config
@@ -41,7 +41,7 @@ class ReportForwarder:
         self._teardown: pytest.TestReport | None = None
 
     def begin(self, item: pytest.Item) -> None:
-        """Start with a test."""
+        """Begin to report a test."""
         self._item = item
         self._phases = []
         self._teardown = None
@@ -55,7 +55,7 @@ class ReportForwarder:
         if self._item is not None:
             report.nodeid = self._item.nodeid
             report.location = self._item.location
-        # Tuples do not survive the journey; report writers tell properties and skips by them.
+        # Serialising made lists of tuples, by which report writers recognise properties and skips.
         report.user_properties = [tuple(pair) for pair in report.user_properties]
         if isinstance(report.longrepr, list):
             report.longrepr = tuple(report.longrepr)
@@ -66,7 +66,7 @@ class ReportForwarder:
             self._log(report)
 
     def fabricate(self, text: str) -> None:
-        """Report the phase a lost worker was in as failed."""
+        """Report a failure of the phase that a lost worker was in."""
         assert self._item is not None
         when = next((phase for phase in ("setup", "call") if phase not in self._phases), "teardown")
         path, line, _ = self._item.location
@@ -79,7 +79,7 @@ class ReportForwarder:
             self._log(report)
 
     def finish(self, properties: list[tuple[str, object]]) -> None:
-        """End with a test: its teardown's report carries the properties that JUnit XML reads there."""
+        """Finish the test: its teardown's report carries the properties that JUnit XML reads there."""
         report = self._teardown or self._report("teardown", "passed", None)
         report.user_properties += properties
         self._log(report)

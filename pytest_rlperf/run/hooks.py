@@ -1,4 +1,4 @@
-"""The hooks of a measured run: choose the tests, have them measured, store and show what came out."""
+"""The hooks of a measured run: it selects the tests, measures them, and stores and shows the results."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MeasuredRun:
             )
 
     def pytest_report_header(self) -> list[str]:
-        """Say what the run compares with, and what it changed about the user's options."""
+        """Show the code or the baseline that the run compares with, and the options of the user that it changed."""
         if self._settings.selfcheck:
             return ["rlperf: today's code against itself", *self._notes]
         if self._settings.against is not None:
@@ -83,12 +83,12 @@ class MeasuredRun:
         self._left_out.update(result_key(item) for item in items if _can_be_measured(item))
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
-        """Say how long it will take."""
+        """Show how long the run will take."""
         if not items:
             return "rlperf: nothing to measure: no test that was chosen uses an rlperf fixture"
         tests = units.counted(len(items), "test")
         if self._settings.inline:
-            return f"rlperf: measuring {tests} in this process, which never convicts"
+            return f"rlperf: measuring {tests} in this process, where none fails for its time"
         if self._settings.selfcheck:
             trials = 1 + len(self._settings.slowdowns)
             each_s = trials * (expected_s(self._settings.pairs[0]) + 1)
@@ -99,15 +99,15 @@ class MeasuredRun:
             total = _about(each_s * len(items))
             return f"rlperf: {tests} in {least} live pairs each or more: {total} or more, and {_BESIDE}"
         each_s = min(expected_s(WORKERS), self._settings.max_time_s, share_s(self._settings, len(items)))
-        said = f"rlperf: {tests} in {WORKERS} processes each: {_about(each_s * len(items))}, and {_BESIDE}"
+        line = f"rlperf: {tests} in {WORKERS} processes each: {_about(each_s * len(items))}, and {_BESIDE}"
         if self._settings.confirm == "never" or not any(self._ledger.commit_of(result_key(item)) for item in items):
-            return said
+            return line
         live_s = min(expected_s(self._settings.pairs[0]) + 1, self._settings.max_time_s)
-        return f"{said}; {_about(live_s)} more or longer for each that has to be settled live"
+        return f"{line}; {_about(live_s)} more or longer for each that has to be settled live"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Measure every test; in this process only where that was asked for."""
+        """Measure every test; in this process with --rlperf-inline only."""
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         # Fixed here: each verdict stands at once, whatever later tests do.
@@ -125,12 +125,12 @@ class MeasuredRun:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Remember which tests failed, and which came to the end of their call; feed pytest-benchmark's tables."""
-        said = getattr(report, "rlperf_benchmark", None)
+        benchmark = getattr(report, "rlperf_benchmark", None)
         item = self._items.get(report.nodeid)
-        if said is not None and item is not None:
+        if benchmark is not None and item is not None:
             outcome = self._ledger.outcomes.get(result_key(item))
             if outcome is not None and outcome.result.workers:
-                add_stats(item, outcome.result, said)
+                add_stats(item, outcome.result, benchmark)
         if item is not None:
             self._epilogue.see(item, report)
         if report.failed:
@@ -142,7 +142,7 @@ class MeasuredRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Store what may be stored; a run that measured nothing is no success."""
+        """Store results, write files, and set the exit status: a run that measured nothing is no success."""
         finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         keys = {item.nodeid: result_key(item) for item in session.items}
         silent = [nodeid for nodeid in self._passed if keys.get(nodeid) not in self._ledger.keys]
@@ -177,7 +177,7 @@ class MeasuredRun:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def _refuse_empty_comparison(self, session: pytest.Session) -> None:
-        """Make it a usage error, never a pass, where no gated test could run on what it was to be compared with."""
+        """Make it a usage error, never a pass, where no gated test could run on the base side."""
         gated = [outcome for outcome in self._ledger.outcomes.values() if outcome.verdict.gated]
         if gated and all(outcome.verdict.reason.code == Code.BASE for outcome in gated):
             self._notes.append(f"nothing was compared: no gated test runs on {self._settings.against}")
@@ -201,7 +201,7 @@ def _about(seconds: float) -> str:
 
 
 def names_tests(config: pytest.Config) -> bool:
-    """Whether files or tests were named, or --lf left files out: then there are tests that nobody has collected."""
+    """Whether files or tests were named, or --lf left files out: then there may be tests that were not collected."""
     named = any("::" in arg or arg.endswith(".py") for arg in config.args)
     return named or bool(getattr(config.option, "lf", False))
 

@@ -27,7 +27,7 @@ Kernels = dict[SliceKind, Callable[[], object]]
 
 @dataclass
 class InlineEngine:
-    """Measures in this process: one worker's worth of figures, which never convict."""
+    """Measures in this process, as one worker: too few for a test to fail for its time."""
 
     ledger: Ledger
     progress: Progress
@@ -108,4 +108,4 @@ class _InlineWorker:
         raise NotImplementedError("a worker in this process is not moved")
 
     def cpu_s(self) -> float:
-        return 0.0  # nobody else has a turn to disturb
+        return 0.0  # there is no other worker to disturb

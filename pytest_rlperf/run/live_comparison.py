@@ -1,4 +1,4 @@
-"""One test's live comparison: pairs are made ready, verified and measured until the judge is content."""
+"""One test's live comparison: pairs are started, verified and measured until there is a verdict."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SameCode(Exception):  # noqa: N818 - a finding, not an error
 
 @dataclass(frozen=True)
 class Found:
-    """What a live comparison gives: head's result, the comparison, and the verdict."""
+    """The findings of a live comparison: head's result, the comparison, and the verdict."""
 
     result: Result
     live: Live
@@ -204,7 +204,7 @@ class LiveComparison:
 
 
 def make_result(key: str, called: m.Called, measured: SideMeasurement) -> Result:
-    """Return the result of a test from what its workers found."""
+    """Return the result of a test, made of its workers' figures."""
     return Result(
         nodeid=key,
         component=called.component,

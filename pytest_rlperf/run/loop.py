@@ -1,4 +1,4 @@
-"""The run: every measured test goes through workers, is judged, and passes or fails like any other."""
+"""The loop over a run's tests: workers measure each one, and it passes or fails like any other test."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Examine = Callable[[WorkerGroup, Config], m.Conclude]
 class TestLoop:
     """Runs measured tests in workers and reports them as if they had run here.
 
-    ``path`` is sys.path as this process started; ``notes`` gets what the reader of the summary should know.
+    ``path`` is sys.path as this process started; ``notes`` receives notes for the summary.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class TestLoop:
         heads = pools.add("worker", head, sides, reports=True)
         try:
             if self._ledger.settings.selfcheck:
-                twins = pools.add("twin worker", today)
-                self._run_items(session, partial(self._check_self, heads, twins))
+                others = pools.add("other worker", today)
+                self._run_items(session, partial(self._check_self, heads, others))
             else:
                 base_sides = BaseSides(project, pools, heads, head)
                 against = None if sides is None else self._base_side(base_sides, sides, session)
@@ -133,7 +133,7 @@ class TestLoop:
         group: WorkerGroup,
         settings: Config,
     ) -> m.Conclude:
-        """Measure a test and compare it with what there is to compare with."""
+        """Measure a test and compare it with the base side or the baseline."""
         outcome = Examination(group, heads, base_sides, against, self._ledger, settings, self._progress).run()
         if outcome.result.measured and self._explains:
             outcome = diagnostics.explain(group, base_sides, outcome, self._ledger, self._progress)
@@ -144,13 +144,13 @@ class TestLoop:
     def _check_self(
         self,
         heads: WorkerPool,
-        twins: WorkerPool,
+        others: WorkerPool,
         group: WorkerGroup,
         settings: Config,
     ) -> m.Conclude:
         """Compare a test with itself."""
         policy, limits = self._ledger.policy(settings), PairLimits(*settings.pairs)
-        found = SelfcheckOfTest(group, heads, twins, policy, limits, self._progress).run(
+        found = SelfcheckOfTest(group, heads, others, policy, limits, self._progress).run(
             settings.max_time_s, settings.slowdowns
         )
         self._ledger.selfchecks[group.key] = found
@@ -221,7 +221,7 @@ def _no_coverage(config: pytest.Config, settings: Config) -> list[str]:
     """Return the arguments that keep workers from measuring coverage too, where this run might."""
     if not config.pluginmanager.hasplugin("pytest_cov"):
         return []
-    # Another interpreter may not have pytest-cov, and would know neither this flag nor the run's own.
+    # Another interpreter may lack pytest-cov, and then accepts neither this flag nor those of the run.
     other = settings.against is not None and settings.against.startswith("python:")
     return [*(["-p", "pytest_rlperf.workers.no_coverage"] if other else []), "--no-cov"]
 
@@ -232,7 +232,7 @@ def share_s(settings: Config, tests: int) -> float:
 
 
 def _departure(early: LeftEarlyError) -> str:
-    """Say how a test ended in one worker while it went on in the first."""
+    """Return how a test ended in one worker while it went on in the first."""
     name, done = early.worker.name, early.done
     if done.outcome == "missing":
         return f"{name} did not collect the test: {done.text}"

@@ -22,14 +22,14 @@ class SelfcheckOfTest:
         self,
         group: WorkerGroup,
         heads: WorkerPool,
-        twins: WorkerPool,
+        others: WorkerPool,
         policy: Policy,
         limits: PairLimits,
         progress: Progress,
     ) -> None:
         self._group = group
         self._heads = heads
-        self._twins = twins
+        self._others = others
         self._policy = policy
         self._limits = limits
         self._progress = progress
@@ -38,7 +38,7 @@ class SelfcheckOfTest:
     def run(self, max_time_s: float, slowdowns: Sequence[float]) -> Selfcheck:
         """Run all trials, each in ``max_time_s`` at most."""
         trials = tuple(self._try(slowdown, max_time_s) for slowdown in (0.0, *slowdowns))
-        for pool in (self._heads, self._twins):
+        for pool in (self._heads, self._others):
             pool.trim()
         assert self._result is not None
         return Selfcheck(self._result, trials)
@@ -47,7 +47,9 @@ class SelfcheckOfTest:
         started_s = time.monotonic()
         change = f"{100 * slowdown:g} % slower" if slowdown else "unchanged"
         self._progress.begin(f"{test_name(self._group.key)}, {change}")
-        pairs = LivePairs(self._group, self._twins, self._heads, self._policy, self._limits, self._progress, max_time_s)
+        pairs = LivePairs(
+            self._group, self._others, self._heads, self._policy, self._limits, self._progress, max_time_s
+        )
         steps: int | None = None if slowdown else 0
         while pairs.verdict is None:
             base, head = pairs.start()

@@ -1,1 +1,1 @@
-"""Worker processes: how they are started, what is sent to them, and the pytest session that runs in them."""
+"""Worker processes: their start and their end, the messages between them and the run, and their pytest session."""

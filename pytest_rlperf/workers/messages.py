@@ -306,5 +306,5 @@ def encode_start(start: Start) -> str:
 
 
 def decode_start(text: str) -> Start:
-    """Read what :func:`encode_start` wrote."""
+    """Read the text of :func:`encode_start`."""
     return msgspec.json.decode(text.encode(), type=Start)

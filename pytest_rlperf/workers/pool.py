@@ -248,7 +248,7 @@ class BaseSides:
         return any(worker in base for base in self._bases)
 
     def give_up(self, base_side: BaseSide, error: SideError) -> None:
-        """Answer with ``error`` from now on where ``base_side`` would be asked for."""
+        """Answer with ``error`` from now on where ``base_side`` is wanted."""
         for sha, known in self._known.items():
             if known is base_side:
                 self._known[sha] = error

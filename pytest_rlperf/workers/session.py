@@ -40,9 +40,9 @@ from pytest_rlperf.sides.verify import executed_files, importers_of, loaded_file
 from pytest_rlperf.workers import messages as m
 
 # Plugins that would run a test again, reseed it, or talk to a controller that is not there. They are dropped before
-# they configure themselves, with what they would have declared: a marker that --strict-markers would miss.
+# they configure themselves; a marker that they would declare is declared here, for --strict-markers.
 _DROPPED = {"rerunfailures": "flaky: rerun on failure; ignored while measuring", "randomly": None}
-# Dropped after they have configured themselves: a time limit of the user's is meant for a test, not for measuring it.
+# Dropped after they have configured themselves: a user's time limit is for the test, not for measuring it.
 _SILENCED = ("timeout",)
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
 
@@ -90,7 +90,7 @@ class RemoteEngine:
             place(self._cpus)
 
     def _answer(self, order: m.ToWorker, meter: Meter, ended: int) -> m.FromWorker:
-        """Do what an order asks for; child processes had ``ended`` that often before the test called its fixture."""
+        """Carry out an order, and return its answer; ``ended`` is a measure of the child processes that had ended."""
         __tracebackhide__ = True
         match order:
             case m.Check():
@@ -249,7 +249,7 @@ class Session:
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
         """Remember tests that failed because a name is missing: on a side with older code the test is not to blame."""
         error = None if call.excinfo is None else call.excinfo.value
-        # Collecting a module wraps what importing it raised.
+        # Collecting a module wraps the error of its import.
         if isinstance(error, _NO_SUCH_NAME) or (error is not None and isinstance(error.__cause__, _NO_SUCH_NAME)):
             self._nameless.add(node.nodeid)
 
