@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from virtual_gpu import VirtualGPU
 
+from pytest_rlperf.components.libraries import environments
 from pytest_rlperf.counters import tally
 from pytest_rlperf.model import Tally
 from pytest_rlperf.probes import OptimizerSteps, UpdateSections, standing_probes
@@ -39,7 +40,8 @@ Counts = dict[tuple[str, str], int]
 
 def count(call: Callable[[], object], **given: Any) -> Tally:
     """Count a call, twice unless told."""
-    return tally(call, **{"setup": None, "probes": standing_probes(), "repetitions": 2, **given})
+    given = {"setup": None, "probes": standing_probes(), "repetitions": 2, "environments": environments(), **given}
+    return tally(call, **given)
 
 
 def exact(found: Tally) -> Counts:
@@ -485,6 +487,7 @@ PROGRAM = """
 import json, sys
 import numpy as np, torch
 from pytest_rlperf.components.reference import PPO, ReplayBuffer, SAC, compute_gae, make_vec_env
+from pytest_rlperf.components.libraries import environments
 from pytest_rlperf.counters import tally
 
 seed = int(sys.argv[1])
