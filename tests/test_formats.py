@@ -21,7 +21,7 @@ from pytest_rlperf import traces
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model import Gauge, Mode, TimerTree, Timing
 from pytest_rlperf.traces import mlagents
-from pytest_rlperf.traces.building import DEEPEST, levels
+from pytest_rlperf.traces.trees import DEEPEST, levels
 
 SAMPLES = Path(__file__).parent / "samples"
 TRACE = SAMPLES / "torch_profiler_trace.json"

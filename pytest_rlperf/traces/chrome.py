@@ -13,12 +13,12 @@ when each one ran.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from pytest_rlperf.model import TimerTree
-from pytest_rlperf.model.spans import Trace
-from pytest_rlperf.traces.building import Draft, planted
+from pytest_rlperf.model.spans import Span, Trace
 from pytest_rlperf.traces.own import (
     NAME,
     VERSION,
@@ -30,9 +30,11 @@ from pytest_rlperf.traces.own import (
     read_metadata,
 )
 from pytest_rlperf.traces.reading import Document, Item, Malformed
-from pytest_rlperf.traces.timeline import Interval, by_track, laid_out, nested
+from pytest_rlperf.traces.trees import Draft, check_depth, laid_out, planted
 
 _US = 1000
+# Traces give whole microseconds, or round a beginning and a duration separately.
+_SLACK_NS = 1000
 _Thread = tuple[str, str]
 
 
@@ -61,7 +63,7 @@ def read(document: Document) -> list[TimerTree]:
 
 def _threads(events: Item) -> list[TimerTree]:
     """Return the trees of a trace by whatever tool."""
-    intervals: dict[_Thread, list[Interval]] = {}
+    intervals: dict[_Thread, list[_Interval]] = {}
     halves: dict[_Thread, list[tuple[int, int, Item]]] = {}
     names: dict[tuple[str, ...], str] = {}
     for index, event in enumerate(events.each()):
@@ -78,7 +80,7 @@ def _threads(events: Item) -> list[TimerTree]:
     if not intervals:
         raise Malformed(f"{events.place} has nothing that took time (X, or B and E)", "record with some activity on")
     return [
-        TimerTree(nested(_named(thread, names), found).frozen(), metadata={"pid": thread[0], "tid": thread[1]})
+        TimerTree(_nested(_named(thread, names), found).frozen(), metadata={"pid": thread[0], "tid": thread[1]})
         for thread, found in intervals.items()
     ]
 
@@ -111,13 +113,13 @@ def _named(thread: _Thread, names: dict[tuple[str, ...], str]) -> str:
     return ", ".join(part for part in parts if part) or "trace"
 
 
-def _complete(index: int, event: Item) -> Interval:
+def _complete(index: int, event: Item) -> _Interval:
     start_ns = event.need("ts").ns(_US, signed=True)
     end_ns = start_ns + event.need("dur").ns(_US)
-    return Interval(event.need("name").text(), start_ns, end_ns, index, index, event.place)
+    return _Interval(event.need("name").text(), start_ns, end_ns, index, index, event.place)
 
 
-def _paired(halves: list[tuple[int, int, Item]]) -> Iterator[Interval]:
+def _paired(halves: list[tuple[int, int, Item]]) -> Iterator[_Interval]:
     """Yield one thread's pairs of B and E as intervals, in the order of time."""
     open_: list[tuple[int, int, Item]] = []
     for half in sorted(halves, key=lambda half: half[:2]):
@@ -131,9 +133,62 @@ def _paired(halves: list[tuple[int, int, Item]]) -> Iterator[Interval]:
         name, end_name = begin.need("name").text(), event.get("name")
         if end_name is not None and end_name.text() != name:
             raise Malformed(f"{event.place} ends {end_name.value!a}, but {begin.place}, {name!a}, is open")
-        yield Interval(name, start_ns, end_ns, opened, closed, begin.place)
+        yield _Interval(name, start_ns, end_ns, opened, closed, begin.place)
     if open_:
         raise Malformed(f"{open_[-1][2].place} begins (B) what never ends (E)", "record until it has ended")
+
+
+# --------------------------------------------------------------------------- intervals to a tree
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """Something that ran between two moments; ``opened`` and ``closed`` are its places in the file's order.
+
+    They decide the order of events at equal moments.
+    """
+
+    name: str
+    start_ns: int
+    end_ns: int
+    opened: int
+    closed: int
+    place: str
+
+
+def _nested(name: str, intervals: Iterable[_Interval]) -> Draft:
+    """Return the tree of one thread's intervals, each below the last one begun that it lies within.
+
+    An interval that begins within another and ends after it cannot have run within it on one stack. It is parallel,
+    below whatever contains both. The root lasts from the first beginning to the last end.
+    """
+    root = Draft(name, count=1)
+    ordered = sorted(intervals, key=lambda one: (one.start_ns, -one.end_ns, one.opened))
+    root.total_ns = max(one.end_ns for one in ordered) - ordered[0].start_ns
+    open_: list[tuple[_Interval, Draft]] = []
+    for one in ordered:
+        while open_ and _is_over(open_[-1][0], one):
+            open_.pop()
+        beside = False
+        while open_ and open_[-1][0].end_ns + _SLACK_NS < one.end_ns:
+            open_.pop()
+            beside = True
+        draft = (open_[-1][1] if open_ else root).child(one.name)
+        draft.enter(one.end_ns - one.start_ns)
+        draft.is_parallel |= beside
+        open_.append((one, draft))
+        check_depth(len(open_), one.place)
+    return root
+
+
+def _is_over(one: _Interval, other: _Interval) -> bool:
+    """Whether ``one`` had ended when ``other``, which did not begin before it, began."""
+    if one.end_ns == other.start_ns:
+        return one.closed < other.opened  # clocks are coarse: the order in the file decides
+    if one.end_ns < other.start_ns:
+        return True
+    within_ns, beyond_ns = one.end_ns - other.start_ns, other.end_ns - one.end_ns
+    return within_ns <= _SLACK_NS and beyond_ns > within_ns
 
 
 # --------------------------------------------------------------------------- ours
@@ -202,7 +257,7 @@ def write_spans(trace: Trace) -> str:
     """Return one call's spans as a Chrome trace: one process, and a thread for each track in the order of the spans."""
     process = f"{trace.nodeid} ({trace.side}: {trace.label})"
     events = [_meta("process_name", 1, 0, name=process)]
-    for tid, (track, spans) in enumerate(by_track(trace.spans).items(), 1):
+    for tid, (track, spans) in enumerate(_by_track(trace.spans).items(), 1):
         # Viewers sort threads by name by default; here the host comes first and its devices below it.
         events += [_meta("thread_name", 1, tid, name=track), _meta("thread_sort_index", 1, tid, sort_index=tid)]
         events += [
@@ -228,3 +283,48 @@ def _event(name: str, pid: int, tid: int, extent_ns: tuple[int, int], args: dict
 def _document(events: list[dict[str, Any]], unit: str, other: dict[str, Any]) -> str:
     document = {"traceEvents": events, "displayTimeUnit": unit, "otherData": other}
     return json.dumps(document, allow_nan=False) + "\n"
+
+
+# --------------------------------------------------------------------------- spans on tracks
+
+
+class _Placed(NamedTuple):
+    """A span in whole nanoseconds, so that the spans of one track nest exactly."""
+
+    name: str
+    path: str
+    start_ns: int
+    end_ns: int
+
+
+def _by_track(spans: Sequence[Span]) -> dict[str, list[_Placed]]:
+    """Return each track's spans by their start, outer ones first; tracks are in the order of their first spans.
+
+    Viewers draw the spans of one track only where they nest. Spans that overlap, as a device's do whose edges lie on
+    several streams, go on further tracks of the same name with a number.
+    """
+    found: dict[str, list[_Placed]] = {span.track: [] for span in spans}
+    open_: dict[str, list[_Placed]] = {}
+    for span in sorted(spans, key=_by_start):
+        start_ns, end_ns = round(1e9 * span.start_s), round(1e9 * span.end_s)
+        placed = _Placed(span.name, span.path, start_ns, max(start_ns, end_ns))
+        found.setdefault(_track_with_room(span.track, placed, open_), []).append(placed)
+    return found
+
+
+def _by_start(span: Span) -> tuple[int, int, int]:
+    return round(1e9 * span.start_s), -round(1e9 * span.end_s), span.path.count("/")
+
+
+def _track_with_room(track: str, placed: _Placed, open_: dict[str, list[_Placed]]) -> str:
+    """Return the first track of that name on which a span lies within the open ones, and open it there."""
+    name, number = track, 1
+    while True:
+        stack = open_.setdefault(name, [])
+        while stack and stack[-1].end_ns <= placed.start_ns:
+            stack.pop()
+        if not stack or placed.end_ns <= stack[-1].end_ns:
+            stack.append(placed)
+            return name
+        number += 1
+        name = f"{track} ({number})"

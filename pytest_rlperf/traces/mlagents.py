@@ -13,9 +13,9 @@ from typing import Any
 
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model import Gauge, TimerTree, Timing
-from pytest_rlperf.traces.building import Draft, check_depth
 from pytest_rlperf.traces.own import read_metadata
 from pytest_rlperf.traces.reading import Document, Item
+from pytest_rlperf.traces.trees import Draft, check_depth
 
 _S = 1_000_000_000
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_rlperf.model import Gauge, Mode, TimerTree, Timing
-from pytest_rlperf.traces.building import Draft, levels, planted
 from pytest_rlperf.traces.reading import Document, Item, Malformed
+from pytest_rlperf.traces.trees import Draft, levels, planted
 
 NAME = "rlperf-timers"
 # 1: the first.

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pytest_rlperf.model import TimerTree, Timing
-from pytest_rlperf.traces.building import Draft, check_depth
 from pytest_rlperf.traces.reading import LARGEST, Document, Malformed
+from pytest_rlperf.traces.trees import Draft, check_depth
 
 N = TypeVar("N")
 

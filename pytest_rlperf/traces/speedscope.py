@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pytest_rlperf.model import TimerTree
-from pytest_rlperf.traces.building import Draft, check_depth
 from pytest_rlperf.traces.reading import Document, Item, Malformed
-from pytest_rlperf.traces.timeline import Bar, laid_out
+from pytest_rlperf.traces.trees import Bar, Draft, check_depth, laid_out
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNITS_NS = {"nanoseconds": 1, "microseconds": 1000, "milliseconds": 1_000_000, "seconds": 1_000_000_000}

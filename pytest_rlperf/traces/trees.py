@@ -1,4 +1,4 @@
-"""Trees under construction, and walks through finished trees that no depth can exhaust."""
+"""Trees under construction, walks through finished trees that no depth can exhaust, and trees as bars."""
 
 from __future__ import annotations
 
@@ -96,3 +96,56 @@ def levels(root: Timing) -> Iterator[tuple[int, Timing]]:
         depth, timing = waiting.pop()
         yield depth, timing
         waiting.extend((depth + 1, child) for child in reversed(timing.children))
+
+
+# --------------------------------------------------------------------------- a tree as bars on a time line
+
+
+@dataclass
+class Bar:
+    """One path of a tree; it is as long as its total or as its children together, whichever is longer."""
+
+    timing: Timing
+    depth: int
+    above: int | None
+    length_ns: int
+    start_ns: int = 0
+    track: int = 0
+
+
+def laid_out(root: Timing) -> list[Bar]:
+    """Return a bar for every path, parents first, children one after the other from their parent's start on.
+
+    Bars of one track nest. A parallel path begins with its parent, on a track of its own; tracks count from 0.
+    """
+    bars: list[Bar] = []
+    open_: list[int] = []
+    for depth, timing in levels(root):
+        del open_[depth:]
+        bars.append(Bar(timing, depth, open_[-1] if open_ else None, 0))
+        open_.append(len(bars) - 1)
+    _stretch(bars)
+    _place(bars)
+    return bars
+
+
+def _stretch(bars: list[Bar]) -> None:
+    """Give every bar its length, the last and deepest first."""
+    for bar in reversed(bars):
+        bar.length_ns = max(bar.timing.total_ns, bar.length_ns)
+        if bar.above is not None and not bar.timing.is_parallel:
+            bars[bar.above].length_ns += bar.length_ns
+
+
+def _place(bars: list[Bar]) -> None:
+    """Give every bar its start and its track, parents first."""
+    ends_ns: list[int] = []  # where the next child of each bar begins
+    tracks = 0
+    for bar in bars:
+        if bar.above is not None and bar.timing.is_parallel:
+            tracks += 1
+            bar.start_ns, bar.track = bars[bar.above].start_ns, tracks
+        elif bar.above is not None:
+            bar.start_ns, bar.track = ends_ns[bar.above], bars[bar.above].track
+            ends_ns[bar.above] += bar.length_ns
+        ends_ns.append(bar.start_ns)
