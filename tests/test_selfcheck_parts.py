@@ -19,7 +19,8 @@ from pytest_rlperf.judge.live import PairLimits, judge_fitness, judge_pairs
 from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.measure import slowdown
 from pytest_rlperf.measure.placement import Activity
-from pytest_rlperf.measure.slices import Clocks, Meter
+from pytest_rlperf.measure.rounds import Clocks
+from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.measure.slowdown import slowed, steps_for
 from pytest_rlperf.model import (
     Contribution,

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_rlperf.measure.kernels import make_kernels
-from pytest_rlperf.measure.slices import SLICE_S, Clocks, Meter, slice_figure_ns, slice_shape
+from pytest_rlperf.measure.rounds import SLICE_S, Clocks, slice_figure_ns, slice_shape
+from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Shape, SliceKind, Workload
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import hierarchical_timer

@@ -31,7 +31,8 @@ from pytest_rlperf.measure.figures import (
     worker_record,
 )
 from pytest_rlperf.measure.placement import IdleWatch
-from pytest_rlperf.measure.slices import SLICE_S, WARM_UP_MOST_S, WARM_UP_S
+from pytest_rlperf.measure.rounds import SLICE_S
+from pytest_rlperf.measure.slices import WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.measure.worker import AnyWorker, Worker, wait_all
 from pytest_rlperf.model import Figures, Phase, Progress, SliceKind, SliceRecord, Warm, WorkerRecord
 

@@ -17,7 +17,6 @@ from pytest_rlperf.measure.device import Accelerator, find_accelerator
 from pytest_rlperf.measure.device_state import DeviceLibrary, Torch, used_between
 from pytest_rlperf.measure.placement import ActivityWatch, cpu_reader
 from pytest_rlperf.measure.rounds import (
-    SLICE_S,
     Clocks,
     Round,
     Timed,
@@ -33,8 +32,6 @@ from pytest_rlperf.measure.tracing_pass import Trace, Tracer
 from pytest_rlperf.model import Pace, Shape, Share, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.model.spans import Span
 from pytest_rlperf.probes import attached, quieten_ranges
-
-__all__ = ["SLICE_S", "WARM_UP_MOST_S", "WARM_UP_S", "Clocks", "Meter", "slice_figure_ns", "slice_shape"]
 
 WARM_UP_S = 0.25
 WARM_UP_MOST_S = 2.0

@@ -10,7 +10,7 @@ from fake_worker import FakeWorker, ShownSteps
 
 from pytest_rlperf.measure.figures import trimmed_mean
 from pytest_rlperf.measure.one_side import SideMeasurement, measure_one_side
-from pytest_rlperf.measure.slices import slice_shape
+from pytest_rlperf.measure.rounds import slice_shape
 from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.testing import FakeClock
 

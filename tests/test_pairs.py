@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pytest_rlperf.measure.figures import by_cpu, by_wall, trimmed_mean
 from pytest_rlperf.measure.pairs import Block, Pair, PairedMeasurement, PairsMeasured, one_cpu_per_pair, typical_shares
 from pytest_rlperf.measure.placement import IdleWatch
-from pytest_rlperf.measure.slices import WARM_UP_MOST_S, slice_shape
+from pytest_rlperf.measure.rounds import slice_shape
+from pytest_rlperf.measure.slices import WARM_UP_MOST_S
 from pytest_rlperf.model import DeviceSlice, Pace, Phase, Shape, SliceKind, SliceRecord, Warm, log_ratios
 from pytest_rlperf.testing import FakeClock
 
