@@ -31,7 +31,7 @@ from pytest_rlperf.model import (
     Workload,
 )
 from pytest_rlperf.options import Counters, parse_counters
-from pytest_rlperf.report.counters import counter_lines
+from pytest_rlperf.report.details import counter_lines
 from pytest_rlperf.report.summary import Summary, Uncompared, uncompared_notes
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.report.wording import changes_text, failure_text, verdict_message

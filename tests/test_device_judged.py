@@ -43,7 +43,7 @@ from pytest_rlperf.model import (
     Warm,
     reasons,
 )
-from pytest_rlperf.report.device import device_lines
+from pytest_rlperf.report.details import device_lines
 from pytest_rlperf.report.rows import comparable
 from pytest_rlperf.report.wording import reason_lines, verdict_message
 from pytest_rlperf.run.live_comparison import make_result

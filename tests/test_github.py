@@ -52,10 +52,9 @@ from pytest_rlperf.report.github_comment import (
     post_comment,
     unzip,
 )
-from pytest_rlperf.report.rerun import continuing, reproducing, without_paths
 from pytest_rlperf.report.run_json import run_document, written
 from pytest_rlperf.report.statuses import Unmeasured
-from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.report.summary import Summary, continuing, reproducing, without_paths
 
 HOSTILE = "test_x[a|b`c@everyone<img src=x>%0A::error::\n::warning::y</details>\x1b[31m\u202e#1]"
 MACHINE = Machine("Linux", "x86_64", "Some CPU", 2, "CPython 3.11", 3)

@@ -43,10 +43,9 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.model.spans import Span, Trace
 from pytest_rlperf.report.benchmark_json import benchmark_document
-from pytest_rlperf.report.files import OutputError, check_directory, check_file, file_stem, write_file
+from pytest_rlperf.report.files import OutputError, check_directory, check_file, file_stem, write_file, write_traces
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.run_json import RunFile, run_document, selfcheck_document, written
-from pytest_rlperf.report.trace import write_traces
 from pytest_rlperf.report.wording import message, verdict_message
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers.node import Node

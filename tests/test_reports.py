@@ -41,6 +41,7 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.model.spans import Span, Trace
 from pytest_rlperf.report.benchmark_json import benchmark_document
+from pytest_rlperf.report.files import write_traces
 from pytest_rlperf.report.github import (
     GitHubRun,
     annotation_commands,
@@ -54,7 +55,6 @@ from pytest_rlperf.report.run_json import run_document, written
 from pytest_rlperf.report.statuses import Unmeasured
 from pytest_rlperf.report.summary import Summary, next_commands
 from pytest_rlperf.report.terminal import render_summary
-from pytest_rlperf.report.trace import write_traces
 from pytest_rlperf.report.wording import failure_text
 
 pytestmark = pytest.mark.usefixtures("alone")

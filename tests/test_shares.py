@@ -17,7 +17,7 @@ from pytest_rlperf.attribution import Profiler, ProfilerBusyError, refuse_compan
 from pytest_rlperf.attribution.environments import Aside, entered_by, is_environment, places_of
 from pytest_rlperf.attribution.owners import NativeOwners
 from pytest_rlperf.model.counting import Share
-from pytest_rlperf.report.shares import shares_lines
+from pytest_rlperf.report.details import shares_lines
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from pytest_rlperf.model import Result, Status
 
 if TYPE_CHECKING:
     from pytest_rlperf.cli.files import Recorded
-    from pytest_rlperf.report.difference import Difference
+    from pytest_rlperf.report.recorded import Difference
 
 _DIFFER = "times stored on one are INCOMPARABLE on the other; live pairs are not."
 _EQUAL = "They are of one class: times stored on one are compared with times of the other."
@@ -79,8 +79,8 @@ def _add_diff_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_diff(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.report.difference import CAVEAT, render_differences
     from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.report.recorded import CAVEAT, render_differences
 
     (path_a, a), (path_b, b) = read(arguments.a), read(arguments.b)
     keys = chosen({**results_of(a), **results_of(b)}, arguments.patterns)
@@ -95,7 +95,7 @@ def _run_diff(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 
 
 def _differences(a: Recorded, b: Recorded, keys: list[str]) -> list[Difference]:
-    from pytest_rlperf.report.difference import Difference
+    from pytest_rlperf.report.recorded import Difference
     from pytest_rlperf.report.rows import verdict_label
 
     ones, others, verdicts = results_of(a), results_of(b), outcomes_of(b)

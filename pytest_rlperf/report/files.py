@@ -1,11 +1,17 @@
-"""Files that a run writes at its end: whether they can be written is asked before anything is measured."""
+"""The files that a run writes at its end: checked before anything is measured, so that no time is lost."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+
+from pytest_rlperf.model.spans import Trace
+from pytest_rlperf.report.printable import shown
+from pytest_rlperf.traces.chrome import write_spans
 
 _LONGEST_STEM = 80
 
@@ -69,3 +75,28 @@ def _unwritable(option: str, path: Path, error: OSError) -> OutputError:
     in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
     reason = "a file lies where a directory should" if in_the_way else error.strerror or error
     return OutputError(f"cannot write {option}={path}: {reason}; choose another place")
+
+
+TRACE_OPTION = "--rlperf-trace"
+
+
+def write_traces(directory: Path, traces: Iterable[Trace]) -> list[Path]:
+    """Write a file ``TEST.SIDE.perfetto.json`` for each trace; OutputError if that fails."""
+    written = []
+    for trace in traces:
+        path = directory / f"{file_stem(trace.nodeid)}.{trace.side}.perfetto.json"
+        write_file(TRACE_OPTION, path, write_spans(_printable(trace)))
+        written.append(path)
+    return written
+
+
+def _printable(trace: Trace) -> Trace:
+    """Return a trace whose texts a viewer or a terminal can show."""
+    return replace(
+        trace,
+        nodeid=shown(trace.nodeid),
+        side=shown(trace.side),
+        label=shown(trace.label),
+        spans=tuple(replace(span, path=shown(span.path), track=shown(span.track)) for span in trace.spans),
+        notes=tuple(map(shown, trace.notes)),
+    )

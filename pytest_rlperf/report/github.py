@@ -469,8 +469,7 @@ def _details(page: Page, outcome: Outcome) -> str:
 def _fixed_width(outcome: Outcome) -> list[str]:
     """Return the tables of a test that are text as it is."""
     # Here, as laying text out needs more than the standard library.
-    from pytest_rlperf.report.device import device_lines
-    from pytest_rlperf.report.shares import shares_lines
+    from pytest_rlperf.report.details import device_lines, shares_lines
 
     tables = {"Where the time goes": shares_lines(outcome.result.shares), "On the device": device_lines(outcome)}
     return [f"{title}:\n\n{fenced('text', lines)}" for title, lines in tables.items() if lines]

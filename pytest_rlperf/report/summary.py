@@ -1,9 +1,10 @@
-"""The sentences under the table: what was compared and stored, and what to type next."""
+"""The sentences under the table: the origins of base's figures, the file they are stored in, and commands to type."""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,3 +85,67 @@ def next_commands(outcomes: Sequence[Outcome], command: str, *, saved: bool, aga
 def _relative(path: Path) -> str:
     """Return ``path`` as seen from the current directory, where it lies below it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+# What a run writes, and what goes with that alone: who measures again wants the figures. With a value, and without one.
+_WRITING = (
+    "--rlperf-json",
+    "--rlperf-html",
+    "--rlperf-trace",
+    "--rlperf-benchmark-json",
+    "--rlperf-accept",
+    "--junitxml",
+    "--junit-xml",
+)
+_WRITING_BARE = ("--rlperf-save-baseline", "--rlperf-benchmark-phases")
+_MEASURE = "--rlperf"
+
+
+class _Typed(str):
+    """An argument that is another object than any of the same text: Python keeps one ``"."`` for all."""
+
+    __slots__ = ()
+
+
+def without_paths(args: Sequence[str], parse: Callable[[list[str]], Iterable[str]]) -> list[str]:
+    """Return what was typed less what says where tests are, so that the key of one test can stand for it.
+
+    ``parse`` returns which of its arguments are positional, the very objects: an option's value may read the same.
+    Where it fails, or returns others, all are kept: with the key behind them pytest runs more tests than the one.
+    """
+    typed = [_Typed(arg) for arg in args]
+    try:
+        positional = {id(arg) for arg in parse(list(typed))}
+    except Exception:  # of an option that another plugin defines; a report is not lost to a command in it
+        positional = set()
+    return [str(arg) for arg in typed if id(arg) not in positional]
+
+
+def reproducing(args: Sequence[str]) -> str:
+    """Return the command that measures again, as it was typed, less what the run writes.
+
+    ``args`` are what was typed behind ``pytest``, or what :func:`without_paths` leaves of it: the key of one test can
+    be put behind the command.
+    """
+    # Last, as what takes a value at will, such as --cov, would take a key that stands behind it.
+    return shlex.join(["pytest", *_less(args, _WRITING, (_MEASURE, *_WRITING_BARE)), _MEASURE])
+
+
+def continuing(args: Sequence[str]) -> str:
+    """Return the command as it was typed, less what says to measure, so that other flags can be put behind it."""
+    return shlex.join(["pytest", *_less(args, ("--rlperf-accept",), (_MEASURE, "--rlperf-save-baseline"))])
+
+
+def _less(args: Sequence[str], valued: Sequence[str], bare: Sequence[str]) -> list[str]:
+    """Return ``args`` less the options named, those that have a value with it; paths behind ``--`` come first.
+
+    There no option takes them for its value, and what is put behind the command is not taken for a path.
+    """
+    at = args.index("--") if "--" in args else len(args)
+    kept, rest = list(args[at + 1 :]), iter(args[:at])
+    for arg in rest:
+        if arg in valued:
+            next(rest, None)
+        elif arg not in bare and not arg.startswith(tuple(f"{flag}=" for flag in valued)):
+            kept.append(arg)
+    return kept

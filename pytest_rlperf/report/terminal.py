@@ -13,15 +13,13 @@ from rich.text import Text
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Code, Outcome, Status
-from pytest_rlperf.report.counters import counter_lines
-from pytest_rlperf.report.device import device_lines
+from pytest_rlperf.report.details import counter_lines, device_lines, shares_lines
 from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.rows import (
     SINCE_FIRST,
     phase_rows,
     verdict_table,
 )
-from pytest_rlperf.report.shares import shares_lines
 from pytest_rlperf.report.statuses import STYLES
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.table import Cell, Column, Table, make_table

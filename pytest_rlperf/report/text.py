@@ -34,9 +34,9 @@ def rendered(write: Callable[[Console], None], *, width: int, color: bool) -> st
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
-def print_table(console: Console, table: Table, *, ruled: bool = True, titled: bool = True) -> None:
+def print_table(console: Console, table: Table, *, ruled: bool = True, titled: bool = True, gap: int = _GAP) -> None:
     """Print a table as wide as the console; see :func:`table_lines`."""
-    for line in table_lines(table, console.width, ruled=ruled, titled=titled):
+    for line in table_lines(table, console.width, ruled=ruled, titled=titled, gap=gap):
         console.print(line, soft_wrap=True)
 
 
@@ -53,27 +53,30 @@ def print_facts(console: Console, facts: Iterable[tuple[str, Cell | str]]) -> No
 
 def table_text(table: Table, width: int | None, *, ruled: bool = True, titled: bool = True) -> list[str]:
     """Return :func:`table_lines` as plain text without blanks at the ends of lines."""
-    lines = _lines(table, width, ruled=ruled, titled=titled)
+    lines = _lines(table, width, ruled=ruled, titled=titled, gap=_GAP)
     return ["".join(text for text, _ in line).rstrip() for line in lines]
 
 
-def table_lines(table: Table, width: int | None, *, ruled: bool = True, titled: bool = True) -> list[Text]:
+def table_lines(
+    table: Table, width: int | None, *, ruled: bool = True, titled: bool = True, gap: int = _GAP
+) -> list[Text]:
     """Return a table's lines in at most ``width`` columns, None for as many as it takes.
 
     Columns that have no room are left out. Where those that always stay need more, lines are longer than ``width``:
-    no figure is cut. A ``ruled`` table has a line below its titles, one that is not ``titled`` has none.
+    no figure is cut. A ``ruled`` table has a line below its titles, one that is not ``titled`` has none. Columns are
+    ``gap`` apart.
     """
-    return [Text.assemble(*line) for line in _lines(table, width, ruled=ruled, titled=titled)]
+    return [Text.assemble(*line) for line in _lines(table, width, ruled=ruled, titled=titled, gap=gap)]
 
 
-def _lines(table: Table, width: int | None, *, ruled: bool, titled: bool) -> Iterator[_Line]:
-    parts = _laid_out([_Part.of(table, place, titled) for place in range(len(table.columns))], width)
+def _lines(table: Table, width: int | None, *, ruled: bool, titled: bool, gap: int) -> Iterator[_Line]:
+    parts = _laid_out([_Part.of(table, place, titled) for place in range(len(table.columns))], width, gap)
     if titled:
-        yield from _row_lines([Cell(part.column.title) for part in parts], parts)
+        yield from _row_lines([Cell(part.column.title) for part in parts], parts, gap)
         if ruled:
-            yield [("─" * (sum(part.width + _GAP for part in parts) - _GAP), "")]
+            yield [("─" * (sum(part.width + gap for part in parts) - gap), "")]
     for number in range(len(table.rows)):
-        yield from _row_lines([part.cells[number] for part in parts], parts)
+        yield from _row_lines([part.cells[number] for part in parts], parts, gap)
 
 
 def kept_columns(table: Table, width: int) -> list[Column]:
@@ -122,15 +125,15 @@ class _Part:
         return cls(column, cells, max(most, column.usual), least, room)
 
 
-def _laid_out(parts: list[_Part], width: int | None) -> list[_Part]:
+def _laid_out(parts: list[_Part], width: int | None, gap: int = _GAP) -> list[_Part]:
     """Return the columns that ``width`` has room for, each with its width."""
     if width is not None:
-        while sum(max(part.room, part.least) + _GAP for part in parts) - _GAP > width:
+        while sum(max(part.room, part.least) + gap for part in parts) - gap > width:
             priority = max(part.column.priority for part in parts)
             if not priority:
                 break
             parts = [part for part in parts if part.column.priority < priority]
-    over = None if width is None else width + _GAP - sum(part.least + _GAP for part in parts)
+    over = None if width is None else width + gap - sum(part.least + gap for part in parts)
     # What is over goes to columns from the last: to words if it makes them one line, and the rest to the name.
     for part in reversed(parts):
         part.width = part.most
@@ -143,7 +146,7 @@ def _laid_out(parts: list[_Part], width: int | None) -> list[_Part]:
     return parts
 
 
-def _row_lines(cells: Sequence[Cell], parts: Sequence[_Part]) -> Iterator[_Line]:
+def _row_lines(cells: Sequence[Cell], parts: Sequence[_Part], gap: int) -> Iterator[_Line]:
     """Yield the lines of one row: several where a text is folded."""
     texts = [_fitted(cell, part) for cell, part in zip(cells, parts, strict=True)]
     for number in range(max(map(len, texts), default=0)):
@@ -152,7 +155,7 @@ def _row_lines(cells: Sequence[Cell], parts: Sequence[_Part]) -> Iterator[_Line]
             text = folded[number] if number < len(folded) else ""
             blanks = " " * (part.width - cell_len(text))
             right = part.column.align == "right"
-            line += [(" " * _GAP if line else "", ""), (blanks if right else "", "")]
+            line += [(" " * gap if line else "", ""), (blanks if right else "", "")]
             line += [(text, _STYLES.get(cell.kind, "")), ("" if right else blanks, "")]
         yield line
 

@@ -13,10 +13,17 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.matrix import render_matrix
-from pytest_rlperf.report.rerun import continuing, reproducing, without_paths
 from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.statuses import Unmeasured
-from pytest_rlperf.report.summary import Summary, next_commands, saved_notes, uncompared_notes
+from pytest_rlperf.report.summary import (
+    Summary,
+    continuing,
+    next_commands,
+    reproducing,
+    saved_notes,
+    uncompared_notes,
+    without_paths,
+)
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.run.outcomes import Ledger
 from pytest_rlperf.run.outputs import Page, write_outputs

@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from pytest_rlperf.options import Config
-from pytest_rlperf.report import benchmark_json, trace
-from pytest_rlperf.report.files import OutputError, check_directory, check_file, write_file
+from pytest_rlperf.report import benchmark_json
+from pytest_rlperf.report.files import (
+    TRACE_OPTION,
+    OutputError,
+    check_directory,
+    check_file,
+    write_file,
+    write_traces,
+)
 from pytest_rlperf.report.html import check_html, render_html, write_html
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
 from pytest_rlperf.report.summary import Summary
@@ -53,7 +60,7 @@ def check_outputs(settings: Config, junit_xml: str | None) -> None:
     if settings.html is not None:
         check_html(settings.html)
     if settings.trace is not None:
-        check_directory(trace.OPTION, settings.trace)
+        check_directory(TRACE_OPTION, settings.trace)
 
 
 def write_outputs(
@@ -88,7 +95,7 @@ def write_outputs(
     write(settings.json, lambda path: write_file(_JSON, path, written(_document(ledger, notes, failed))))
     write(settings.html, lambda path: write_html(path, page.render(ledger)))
     write(settings.benchmark_json, write_benchmarks)
-    write(settings.trace, lambda path: trace.write_traces(path, ledger.traces))
+    write(settings.trace, lambda path: write_traces(path, ledger.traces))
     return complaints
 
 

@@ -17,9 +17,9 @@ from pytest_rlperf.model import (
     WorkerRecord,
     disturbances_text,
 )
+from pytest_rlperf.report.details import owner_label
 from pytest_rlperf.report.html.charts import sides
 from pytest_rlperf.report.rows import phase_rows
-from pytest_rlperf.report.shares import owner_label
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.wording import phases_note
 

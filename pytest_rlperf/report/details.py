@@ -1,15 +1,73 @@
-"""What is known of a test on an accelerator, in words: both paces, conditions, and phases by the device's clock."""
+"""The lines about one test beside its times: exact counts, figures on a device, and where its time goes."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Conditions, DeviceFigures, Outcome, Pace, Phase, Result
+from pytest_rlperf.model import (
+    Conditions,
+    CounterChange,
+    Counting,
+    DeviceFigures,
+    Outcome,
+    Pace,
+    Phase,
+    PhaseCounts,
+    Result,
+)
+from pytest_rlperf.model.counting import Share
 from pytest_rlperf.report.rows import is_synced
 from pytest_rlperf.report.table import Cell, Column, make_table
 from pytest_rlperf.report.text import table_text
+
+_OPERATIONS = "ops:"  # left out: what follows names PyTorch's operation fully
+_CHANGES_MOST = 8  # of one phase, without -v
+
+
+def counter_lines(outcome: Outcome, *, verbose: bool) -> list[str]:
+    """Return the lines about a test's counts: those that changed and, where ``verbose``, all of the whole call."""
+    lines = list(_changes(outcome.verdict.counters, None if verbose else _CHANGES_MOST))
+    counting = outcome.result.counting
+    if not verbose or counting is None:
+        return lines
+    lines += _whole_call(counting)
+    lines += _by_phase(counting, outcome.verdict.counters)
+    return [*lines, *counting.notes]
+
+
+def _changes(changes: tuple[CounterChange, ...], most: int | None) -> Iterator[str]:
+    """Yield what changed, a line for each phase; less is marked as better."""
+    for path in dict.fromkeys(change.path for change in changes):
+        found = [f"{_label(change.name)} {change.was} → {change.now}" for change in changes if change.path == path]
+        more = f"; {len(found) - most} more" if most is not None and len(found) > most else ""
+        yield f"{path or 'the call'}: {'; '.join(found[:most])}{more}"
+
+
+def _whole_call(counting: Counting) -> Iterator[str]:
+    """Yield the counts of the whole call that are not zero, sums only: exact ones plain, others from..to."""
+    for phase in counting.phases:
+        if phase.path == "":
+            counts = [f"{name} {text}" for name, text in _texts(phase).items() if ":" not in name and text != "0"]
+            yield f"counted: {', '.join(counts) or 'nothing'}"
+
+
+def _by_phase(counting: Counting, changes: tuple[CounterChange, ...]) -> Iterator[str]:
+    """Yield where in the call a count that changed is."""
+    for name in dict.fromkeys(change.name for change in changes):
+        places = [(phase.path or "the call", _texts(phase).get(name)) for phase in counting.phases]
+        yield f"{_label(name)}: {', '.join(f'{path} {text}' for path, text in places if text is not None)}"
+
+
+def _texts(phase: PhaseCounts) -> dict[str, str]:
+    ranges = {name: f"{least}..{most}" for name, (least, most) in phase.inexact.items()}
+    return {name: str(value) for name, value in phase.exact.items()} | ranges
+
+
+def _label(name: str) -> str:
+    return name.removeprefix(_OPERATIONS)
+
 
 _UNKNOWN = "–"
 
@@ -105,4 +163,25 @@ def _phase(phase: Phase) -> list[Cell | str]:
             for value in (times.span_s, times.self_s, times.lag_in_s, times.lag_out_s)
         ),
         times.bound.value,
+    ]
+
+
+_BAR_COLUMNS = 40
+_NAME_COLUMNS = 24  # a line must fit into 80 columns
+_LABELS = {"python": "python and operators"}  # a profiler does not see an extension's operators
+
+
+def owner_label(name: str) -> str:
+    """Return the name that a report shows for an owner of time."""
+    return _LABELS.get(name, name)
+
+
+def shares_lines(shares: Sequence[Share]) -> list[str]:
+    """Return a line for each share: its name, percent and a bar; none where there are none."""
+    named = [(owner_label(share.name), share.share) for share in shares]
+    width = min(_NAME_COLUMNS, max((len(name) for name, _ in named), default=0))
+    return [
+        f"{name[:width]:<{width}}  {units.percent(share, signed=False):>7}  "
+        f"{'#' * round(_BAR_COLUMNS * share)}".rstrip()
+        for name, share in named
     ]
