@@ -115,9 +115,10 @@ def tree_of(side: Side) -> Path:
 
 
 def run_tests(side: Side) -> None:
-    """Run a side's tests with pytest, as its workers would."""
+    """Run a side's tests with pytest, as its workers would, but with pytest's own plugins alone."""
     code = f"import sys; sys.path[:] = {list(side.path)!r}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    variables = {name: value for name, value in {**os.environ, **side.environment}.items() if value is not None}
+    changed = {**os.environ, **side.environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    variables = {name: value for name, value in changed.items() if value is not None}
     argv = [side.python, "-c", code, "-q", "-p", "no:cacheprovider", *side.args, *map(str, side.files)]
     done = subprocess.run(argv, cwd=side.directory, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -89,14 +89,14 @@ sides = prepare_sides("HEAD~1", project, lambda step: print(step, file=sys.stder
 print(json.dumps(dataclasses.asdict(sides), default=str))
 """
 
-# Starts as a worker does, and tells what one would.
+# Starts as a worker does, with pytest's own plugins alone, and reports the same files.
 RUN = """
 import json, sys
 start = json.loads(sys.argv[1])
 sys.path[:] = start["path"]
 import pytest
 from pytest_rlperf.sides.verify import loaded_files
-quiet = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:rlperf"]
+quiet = ["-q", "-s", "-p", "no:cacheprovider"]
 code = pytest.main([*quiet, *start["args"], *start["files"]])
 print("LOADED", json.dumps(loaded_files(start["watched"], start["packages"])))
 raise SystemExit(int(code))
@@ -287,7 +287,8 @@ def run_side(side: Side, sides: Sides) -> tuple[list[str], dict[str, str]]:
     """Run the tests of a side in its interpreter; return what they printed and the files that were loaded."""
     start = {name: value for name, value in dataclasses.asdict(side).items() if name in {"path", "args", "files"}}
     start |= {"watched": [*sides.base.homes, *sides.head.homes], "packages": sides.packages}
-    printed = answer(side.python, RUN, json.dumps(start, default=str), side.directory, **side.environment)
+    variables = {**side.environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    printed = answer(side.python, RUN, json.dumps(start, default=str), side.directory, **variables)
     lines = printed.splitlines()
     seen = [line for line in lines if line.startswith(("SEEN", "FOUND", "MISSING"))]
     return seen, json.loads(next(line for line in lines if line.startswith("LOADED")).removeprefix("LOADED"))
@@ -297,8 +298,12 @@ def run_side(side: Side, sides: Sides) -> tuple[list[str], dict[str, str]]:
 def test_each_side_sees_its_own(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Base has the package's old code, head its new, and both have today's conftest and helper."""
     layout = LAYOUTS[name]
-    tools = str(Path(sys.executable).parent)
-    monkeypatch.setenv("PATH", os.pathsep.join([tools, os.environ["PATH"]]))  # as in an environment that is active
+    # An active environment, and one of meson-python's requirements, which it needs for no package without extensions.
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "patchelf").touch(mode=0o755)
+    places = [str(Path(sys.executable).parent), os.environ["PATH"], str(tools)]
+    monkeypatch.setenv("PATH", os.pathsep.join(places))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if missing := [need for need in layout.needs if not is_satisfied(need)]:
