@@ -673,14 +673,6 @@ def test_no_pip_is_told(source: Path, thin: str, monkeypatch: pytest.MonkeyPatch
         build.build_into(thin, [source], lambda _: None)
 
 
-@needs_pip
-def test_old_pip_is_told(source: Path, thin: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pip that cannot install into another environment is told so."""
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: "21.0")
-    with pytest.raises(SideError, match=r"pip 22\.3 or later is needed to .* has 21\.0"):
-        build.build_into(thin, [source], lambda _: None)
-
-
 @pytest.mark.parametrize(
     ("requires", "asked", "isolated"),
     [
@@ -792,11 +784,11 @@ def test_requirement_must_make_a_difference(
 
 @needs_pip
 def test_what_pip_cannot_install_is_told(tree: Path, wheels: Path, tmp_path: Path) -> None:
-    """Pip's own words are in the error, and nothing half done is kept."""
+    """Pip's own words are in the error, and no environment is kept."""
     wheels.mkdir()
-    for _ in range(2):
-        with pytest.raises(SideError, match=r"pip cannot install envlib==3\.0:[\s\S]*No matching distribution"):
-            pip_sides(tree, tmp_path / "cache", "envlib==3.0")
+    with pytest.raises(SideError, match=r"pip cannot install envlib==3\.0:[\s\S]*No matching distribution"):
+        pip_sides(tree, tmp_path / "cache", "envlib==3.0")
+    assert not list((tmp_path / "cache").rglob("pyvenv.cfg"))
 
 
 @needs_pip
@@ -823,16 +815,16 @@ def test_source_that_is_changed_is_built_anew(
     monkeypatch.setenv("WANTED", "")
     monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip"))
     archive = tmp_path / "built_thing-1.0.tar.gz"
-    said = []
-    for side in ("first", "first", "second"):
+    found = []
+    # An archive has its own time within it, so the same content is another file.
+    for side in ("first", "second") if packed else ("first", "first", "second"):
         write(source, {"built_thing/__init__.py": f"SIDE = {side!r}"})
         with tarfile.open(archive, "w:gz") as packing:
             packing.add(source, "built_thing-1.0")
         requirement = f"built-thing @ {(archive if packed else source).as_uri()}"
         sides, steps = pip_sides(tree, tmp_path / "cache", requirement)
-        said.append((ask(sides.base.python, "import built_thing; print(built_thing.SIDE)"), len(steps)))
-    assert said[::2] == [("first", 1), ("second", 1)]
-    assert packed or said[1] == ("first", 0)  # an archive has its own time within it
+        found.append((ask(sides.base.python, "import built_thing; print(built_thing.SIDE)"), len(steps)))
+    assert found == [("first", 1), *([] if packed else [("first", 0)]), ("second", 1)]
 
 
 def python_sides(tree: Path, python: str | Path) -> Sides:

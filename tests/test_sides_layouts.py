@@ -36,6 +36,8 @@ from helper import HELPER
 
 def test_speed(conftest_side):
     print("SEEN", mylib.SIDE, conftest_side, HELPER)
+    for name in {beside!r}:
+        print("SEEN", importlib.import_module(name).SIDE)
     for name in {new!r}:
         try:
             print("FOUND", importlib.import_module(name).__name__)
@@ -107,8 +109,9 @@ raise SystemExit(int(code))
 class Layout:
     """How a package lies in a tree: its files with ``{side}`` in them, and how it is installed.
 
-    ``place`` is pytest's rootdir below git's top, ``new`` are modules that only head has. ``needs`` is what must be
-    installed to build it, ``tools`` the programs it takes.
+    ``place`` is pytest's rootdir below git's top, and ``projects`` are the directories below it that are installed.
+    ``beside`` are packages under test beside ``mylib``, ``new`` are modules that only head has. ``needs`` are the
+    distributions that must be installed to build it, ``tools`` the programs.
     """
 
     files: Mapping[str, str]
@@ -116,14 +119,16 @@ class Layout:
     needs: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     place: str = "."
+    projects: tuple[str, ...] = (".",)
+    beside: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
 
 
-def settings(backend: str, requires: str, more: str = "") -> str:
+def settings(backend: str, requires: str, more: str = "", name: str = "mylib") -> str:
     """Return a pyproject.toml."""
     return (
         f'[build-system]\nrequires = ["{requires}"]\nbuild-backend = "{backend}"\n'
-        f'[project]\nname = "mylib"\nversion = "1.0"\ndescription = "it"\n{more}'
+        f'[project]\nname = "{name}"\nversion = "1.0"\ndescription = "it"\n{more}'
     )
 
 
@@ -142,25 +147,6 @@ LAYOUTS = {
         {"mylib/__init__.py": SOURCE, "conftest.py": CONFTEST, "tests/helper.py": 'HELPER = "{side}"\n'}, ()
     ),
     "src, hatchling": Layout({"src/mylib/__init__.py": SOURCE, "pyproject.toml": HATCHLING, **TESTS}, EDITABLE, HATCH),
-    "src, flit": Layout(
-        {"src/mylib/__init__.py": SOURCE, "pyproject.toml": settings("flit_core.buildapi", "flit_core"), **TESTS},
-        EDITABLE,
-        ("flit-core>=3.9",),
-    ),
-    "src, poetry": Layout(
-        {
-            "src/mylib/__init__.py": SOURCE,
-            "pyproject.toml": settings("poetry.core.masonry.api", "poetry-core"),
-            **TESTS,
-        },
-        EDITABLE,
-        ("poetry-core>=2",),
-    ),
-    "src, setuptools": Layout(
-        {"src/mylib/__init__.py": SOURCE, "pyproject.toml": settings("setuptools.build_meta", "setuptools"), **TESTS},
-        EDITABLE,
-        (SETUPTOOLS,),
-    ),
     "setuptools' finder": Layout(
         {
             "mylib/__init__.py": SOURCE,
@@ -211,12 +197,21 @@ LAYOUTS = {
         ("hatchling>=1.26",),
         new=("mylib.fast", "extra"),
     ),
-    "monorepo": Layout(
-        {"libs/one/src/mylib/__init__.py": SOURCE, "libs/one/pyproject.toml": HATCHLING}
-        | {f"libs/one/{name}": text for name, text in TESTS.items()},
+    "monorepo of flit, poetry and setuptools": Layout(
+        {f"libs/one/{name}": text for name, text in TESTS.items()}
+        | {
+            "libs/one/src/mylib/__init__.py": SOURCE,
+            "libs/one/pyproject.toml": settings("flit_core.buildapi", "flit_core"),
+            "libs/two/src/second/__init__.py": SOURCE,
+            "libs/two/pyproject.toml": settings("poetry.core.masonry.api", "poetry-core", name="second"),
+            "libs/three/src/third/__init__.py": SOURCE,
+            "libs/three/pyproject.toml": settings("setuptools.build_meta", "setuptools", name="third"),
+        },
         EDITABLE,
-        HATCH,
+        ("flit-core>=3.9", "poetry-core>=2", SETUPTOOLS),
         place="libs/one",
+        projects=(".", "../two", "../three"),
+        beside=("second", "third"),
     ),
 }
 
@@ -224,7 +219,9 @@ LAYOUTS = {
 def write(top: Path, layout: Layout, side: str) -> None:
     """Write the layout's files as one side has them."""
     files = dict(layout.files)
-    files[f"{layout.place}/tests/test_speed.py"] = TEST.replace("{new!r}", repr(layout.new))
+    files[f"{layout.place}/tests/test_speed.py"] = TEST.replace("{new!r}", repr(layout.new)).replace(
+        "{beside!r}", repr(layout.beside)
+    )
     for name in layout.new if side == "head" else ():
         files[f"{name.replace('.', '/')}.py" if "." in name else f"{name}/__init__.py"] = ""
     for name, text in files.items():
@@ -249,7 +246,8 @@ def make_python(top: Path, rootdir: Path, layout: Layout) -> str:
     """Return an interpreter within the tree that sees what the running one sees, with the project installed."""
     python = make_environment(top / ".venv", (), None, built=False)
     if layout.how:
-        options = ["install", "--no-deps", "--no-build-isolation", *layout.how, str(rootdir)]
+        places = [word for project in layout.projects for word in (*layout.how, str((rootdir / project).resolve()))]
+        options = ["install", "--no-deps", "--no-build-isolation", *places]
         completed = run_pip(python, options, "install it")
         assert not completed.code, completed.out + completed.err
     return python
@@ -318,10 +316,18 @@ def test_each_side_sees_its_own(name: str, tmp_path: Path, monkeypatch: pytest.M
     base, base_files = run_side(sides.base, sides)
     head, head_files = run_side(sides.head, sides)
 
-    assert base == ["SEEN base head head", *(f"MISSING {new}" for new in layout.new)]
-    assert head == ["SEEN head head head", *(f"FOUND {new}" for new in layout.new)]
+    assert base == [
+        "SEEN base head head",
+        *("SEEN base" for _ in layout.beside),
+        *(f"MISSING {new}" for new in layout.new),
+    ]
+    assert head == [
+        "SEEN head head head",
+        *("SEEN head" for _ in layout.beside),
+        *(f"FOUND {new}" for new in layout.new),
+    ]
     assert check_loaded(sides, base_files, head_files)
-    assert "mylib" in sides.packages
+    assert {"mylib", *layout.beside} <= set(sides.packages)
     if name == "C extension":
         assert base_files["mylib._core"].endswith(tuple(EXTENSION_SUFFIXES))
     status = subprocess.run(["git", "status", "--porcelain"], cwd=top, capture_output=True, text=True, timeout=60)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import Version
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
@@ -27,7 +26,6 @@ else:
 BUILD_LIMIT_S = 1800.0
 _REQUIRES_LIMIT_S = 120.0
 _LAST_LINES = 25
-_OLDEST_PIP = Version("22.3")  # the first with --python
 
 _MISLEADING = ("PIP_PREFIX", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PYTHONPATH")
 
@@ -83,17 +81,11 @@ def needs_isolation(python: str, project_dirs: Iterable[Path]) -> bool:
 
 
 def run_pip(python: str, arguments: list[str], purpose: str) -> Completed:
-    """Run this environment's pip for the environment of ``python``; SideError without a pip that supports it."""
+    """Run this environment's pip in the thin environment of ``python``, which sees it; SideError without pip."""
     if importlib.util.find_spec("pip") is None:
         raise SideError(f"pip is needed to {purpose}, and {sys.executable} has none; python -m ensurepip installs it")
-    version = importlib.metadata.version("pip")
-    if Version(version) < _OLDEST_PIP:
-        raise SideError(
-            f"pip {_OLDEST_PIP} or later is needed to {purpose}, and {sys.executable} has {version}; "
-            "pip install -U pip brings a newer one"
-        )
-    options = ["--python", python, "--no-input", "--disable-pip-version-check", "--no-color"]
-    argv = [sys.executable, "-m", "pip", *options, *arguments]
+    options = ["--no-input", "--disable-pip-version-check", "--no-color"]
+    argv = [python, "-m", "pip", *options, *arguments]
     # Its directory is on its sys.path, so it is one without modules.
     return run(argv, cwd=Path(python).parent, env=_for_pip(python), limit_s=BUILD_LIMIT_S)
 
