@@ -221,7 +221,7 @@ def test_a_device_that_is_not_there_is_said_with_what_there_is() -> None:
         lambda: gae_workload(lambda rewards, values, dones, last_values: rewards, 8, 2, "torch", name),
     )
     for ask in asking:
-        with pytest.raises(ComponentError, match=rf"device='{name}' was asked for, but PyTorch .* finds only cpu"):
+        with pytest.raises(ComponentError, match=rf"device='{name}': PyTorch .* finds only cpu"):
             ask()
     assert usable_device("cpu").type == "cpu"
 

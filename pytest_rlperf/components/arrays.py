@@ -1,4 +1,4 @@
-"""What the checks need to know about arrays of any library, without importing one."""
+"""Arrays of any library, without importing one: where they are in a value, as NumPy's, and their device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_rlperf.errors import ComponentError
 
 
 def attribute(value: Any, name: str) -> Any:
-    """Return an attribute of an object; None where it has none, or raises whatever it raises when it is asked."""
+    """Return an attribute of an object; None where it has none, or where reading it raises anything."""
     # Not only AttributeError: a mapping with its keys for attributes raises KeyError, a remote proxy anything.
     try:
         return getattr(value, name, None)
@@ -21,7 +21,7 @@ def attribute(value: Any, name: str) -> Any:
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every array within tuples, mappings, dataclasses and the like, with where it was found."""
     if attribute(value, "__class__") is None:
-        return  # a weak proxy of what is gone: even asking what it is raises
+        return  # a weak proxy of what is gone: even reading its class raises
     if attribute(value, "shape") is not None and attribute(value, "dtype") is not None:
         yield path or "output", value
     elif isinstance(value, Mapping) or (callable(attribute(value, "keys")) and hasattr(type(value), "__getitem__")):
@@ -72,18 +72,18 @@ def usable_device(name: Any) -> Any:
     found = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
     found += ["mps"] if torch.backends.mps.is_available() else []
     kind = device.type if device.index is None else str(device)
-    # Of other accelerators PyTorch itself says what is wrong.
+    # For other accelerators PyTorch itself raises an error.
     if device.type in ("cuda", "mps") and not any(each == kind or each.startswith(f"{kind}:") for each in found):
         build = torch.version.cuda or torch.version.hip or "no GPU"
         raise ComponentError(
-            f"device={str(name)!r} was asked for, but PyTorch {torch.__version__}, built for {build}, finds only "
-            f"{', '.join(found)} here: choose one of these, or check nvidia-smi and CUDA_VISIBLE_DEVICES"
+            f"device={str(name)!r}: PyTorch {torch.__version__}, built for {build}, finds only "
+            f"{', '.join(found)} on this machine: choose one of these, or check nvidia-smi and CUDA_VISIBLE_DEVICES"
         )
     return device
 
 
 def check_device(what: str, tensor: Any, device: Any) -> None:
-    """Raise ComponentError unless a tensor is on the type of device it is said to be on, a ``torch.device``."""
+    """Raise ComponentError unless a tensor is on a device of the type that it should be on, a ``torch.device``."""
     __tracebackhide__ = True
     if tensor.device.type != device.type:
         raise ComponentError(f"{what} is on {tensor.device}, expected {device}")

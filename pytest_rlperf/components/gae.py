@@ -47,13 +47,13 @@ def gae_workload(
 ) -> Workload:
     """Return the workload of ``function`` on a rollout of shape (n_steps, n_envs).
 
-    Arguments are passed by their names where the signature tells (see ``_NAMES``), else in the order rewards,
-    values, dones, last_values, gamma, lam. ``dones[t]`` says that the episode ended with step t; a function that
-    also takes ``next_done`` gets CleanRL's convention, where ``dones[t]`` says that step t is an episode's first.
-    Arrays are float32, of NumPy or of PyTorch as ``backend`` says, the latter on ``device``; on another than the CPU,
-    calls take several rollouts in turn. The check compares the advantages, the first
-    array returned, with a float64 computation. A function without parameters is a thunk over data of its own: its
-    advantages must have the shape and be finite.
+    Arguments are passed by the names in the signature (see ``_NAMES``), or without a signature in the order rewards,
+    values, dones, last_values, gamma, lam. ``dones[t]`` marks that the episode ended with step t; a function that
+    also takes ``next_done`` gets CleanRL's convention, where ``dones[t]`` marks step t as an episode's first.
+    Arrays are float32, NumPy's or PyTorch's by ``backend``, the latter on ``device``; on another than the CPU, calls
+    take several rollouts in turn. The check compares the advantages, the first array returned, with a float64
+    computation. A function without parameters is a thunk over data of its own: its advantages must have the shape and
+    be finite.
     """
     __tracebackhide__ = True
     if backend not in ("numpy", "torch"):
@@ -68,9 +68,15 @@ def gae_workload(
     if device != "cpu":
         return _device_workload(function, n_steps, n_envs, backend, device)
     rollout = _rollout(n_steps, n_envs)
-    advantages = _expected(rollout)
     if make is not None:
-        return _library_workload(make(function, rollout, backend), advantages)
+        return _library_workload(make(function, rollout, backend), _expected(rollout))
+    return _function_workload(function, rollout, backend)
+
+
+def _function_workload(function: Callable[..., Any], rollout: dict[str, Any], backend: str) -> Workload:
+    """Return the workload of a function of one's own, or of a thunk."""
+    __tracebackhide__ = True
+    advantages = _expected(rollout)
     is_thunk = _takes_nothing(function)
     args, kwargs = ([], {}) if is_thunk else _arguments(function, rollout, backend)
     convention = None if is_thunk else _convention(kwargs)
@@ -83,7 +89,7 @@ def gae_workload(
         __tracebackhide__ = True
         _compare(function(*args, **kwargs), advantages, convention)
 
-    items = float(n_steps * n_envs)
+    items = float(advantages.size)
     return Workload(component="gae", call=call, items=items, unit="transition", check=check, holds=(function,))
 
 
@@ -93,7 +99,7 @@ def _device_workload(function: Callable[..., Any], n_steps: int, n_envs: int, ba
     if backend != "torch" or adapter_for(lambda library: library.gae, function) is not None or _takes_nothing(function):
         raise ComponentError(
             f"device={device!r}: rlperf_gae puts tensors on a device for functions that take them, with "
-            "backend='torch'; what holds data of its own is measured where that is, without device="
+            "backend='torch'; give a function with data of its own without device="
         )
     usable_device(device)
     rollouts = [_rollout(n_steps, n_envs) for _ in range(_DEVICE_ROLLOUTS)]
@@ -124,7 +130,7 @@ def _expected(rollout: dict[str, Any]) -> Any:
 
 
 def _convention(kwargs: dict[str, Any]) -> str:
-    """Return what ``dones[t] = 1`` says to a function that is called with these names."""
+    """Return the meaning of ``dones[t] = 1`` for a function that is called with these names."""
     firsts = any(_MEANINGS.get(name.lower()) == "last_dones" for name in kwargs)
     return "step t is an episode's first" if firsts else "the episode ended with step t"
 
@@ -189,7 +195,7 @@ def _arguments(
 
 
 def _meanings(function: Callable[..., Any]) -> dict[str, str]:
-    """Return what each parameter of ``function`` means; empty where its signature does not tell."""
+    """Return the meaning of each parameter of ``function`` by its name; empty where it has no signature."""
     __tracebackhide__ = True
     signature = signature_of(function)
     parameters = () if signature is None else tuple(signature.parameters.values())
@@ -203,7 +209,7 @@ def _meanings(function: Callable[..., Any]) -> dict[str, str]:
             named[parameter.name] = meaning
         elif parameter.default is inspect.Parameter.empty and parameter.kind not in variadic:
             raise ComponentError(
-                f"rlperf_gae cannot tell what the parameter {parameter.name!r} is; it knows "
+                f"rlperf_gae does not know the parameter {parameter.name!r}; it knows "
                 f"{', '.join(_NAMES)}. Give it a function of these: lambda rewards, values, dones, last_values: …"
             )
     return named
@@ -234,6 +240,6 @@ def _compare(output: Any, advantages: Any, convention: str | None) -> None:
     if error[worst] > _TOLERANCE * np.abs(advantages).max():
         raise ComponentError(
             f"advantages differ from the float64 reference: {result[worst]:.6g} at {tuple(map(int, worst))}, expected "
-            f"{advantages[worst]:.6g}. The first array returned is taken for the advantages; dones[t] = 1 says that "
+            f"{advantages[worst]:.6g}. The first array returned is taken for the advantages; dones[t] = 1 marks that "
             f"{convention}"
         )

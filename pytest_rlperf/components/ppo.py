@@ -84,20 +84,20 @@ def _roller_workload(roller: Roller) -> Workload:
         count,
         lambda rollout: counted.append(roller.env_steps(rollout)),
     )
-    # Also where the library has ranges of its own, which say other things, or the same under other names.
+    # Also where the library has ranges of its own: those are other phases, or the same under other names.
     return replace(workload, setup=roller.setup, probes=roller.probes)
 
 
 def _num_envs(agent: Any) -> int | None:
-    """Return how many envs an agent collects from, as it or something it holds says; None where that is not told."""
+    """Return the number of envs that an agent, or what it holds, declares; None where none or several are declared."""
     held = attribute(agent, "__dict__") or {}
-    told = {declared_num_envs(each) for each in (agent, *held.values())}
-    counts = {int(number) for number in told if number is not None and not isinstance(number, bool) and number > 0}
+    declared = {declared_num_envs(each) for each in (agent, *held.values())}
+    counts = {int(number) for number in declared if number is not None and not isinstance(number, bool) and number > 0}
     return counts.pop() if len(counts) == 1 else None
 
 
 def _agent_workload(collect: Callable[[int], Any], n_steps: int, num_envs: int | None) -> Workload:
-    # Sums stay what the library makes them until they are asked for: a number of a GPU's would wait for it.
+    # Sums stay arrays until they are read: a number of a GPU's would wait for it.
     counted: list[Any] = []
 
     def check() -> None:

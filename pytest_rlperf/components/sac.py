@@ -328,6 +328,6 @@ def _nothing_seen(arrays: int, left_out: int) -> str:
     return (
         f"one update changed nothing that can be seen: {steps}, and {held}. Does it do a gradient step, past the "
         "warm-up? Let it refer to the agent, by which its parameters are found; what trains out of sight, in an "
-        "extension or another process, is measured by rlperf(update, unit='update', check=…), where check tells what "
-        "has to have changed"
+        "extension or another process, is measured by rlperf(update, unit='update', check=…), where check looks at "
+        "what has to have changed"
     )

@@ -1,7 +1,7 @@
 """The libraries whose components are measured as they are: a module of this folder each.
 
-A module has everything of its library: the adapters, and ``LIBRARY``, the table that says what they adapt, how steps of
-its environments are counted, and how the suite builds its components. It imports the library within functions alone, so
+A module has everything of its library: the adapters, and ``LIBRARY``, the table of what they adapt, of the classes
+whose steps are counted, and of the builders that the suite uses. It imports the library within functions alone, so
 that reading the tables loads none. To add a library, add a module here and a page to the documentation.
 """
 

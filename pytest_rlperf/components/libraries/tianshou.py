@@ -373,7 +373,7 @@ def _gae(n_steps: int, n_envs: int) -> Any:
 
 
 def _sac(transitions: int) -> Any:
-    """Return a trainer, whose collector has the buffer."""
+    """Return a trainer; its collector has the buffer."""
     from tianshou.algorithm.modelfree.sac import SAC, AutoAlpha, SACPolicy
     from tianshou.algorithm.optim import AdamOptimizerFactory
     from tianshou.data import Collector

@@ -476,7 +476,7 @@ def _vecenv(num_envs: int) -> Any:
 
 
 def _replay(transitions: int) -> Any:
-    """Return a full buffer, whose storage is one tensor a key."""
+    """Return a full buffer; its storage is one tensor a key."""
     return _buffer(transitions)
 
 

@@ -1,6 +1,6 @@
 """The embedded default: readable NumPy and PyTorch versions of the five components, which others are compared with.
 
-What needs PyTorch or gymnasium is loaded when first asked for, so that GAE works with NumPy alone.
+Modules that need PyTorch or gymnasium are loaded at the first use of their names, so that GAE works with NumPy alone.
 """
 
 from __future__ import annotations

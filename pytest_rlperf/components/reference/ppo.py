@@ -128,7 +128,7 @@ class ActorCritic(nn.Module):
 class PPO:
     """A PPO agent over a vector environment with NEXT_STEP autoreset: collect rollouts, and update on them.
 
-    ValueError for another autoreset mode: its rows mean something else.
+    ValueError for another autoreset mode: its rows are other steps.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class PPO:
 
         The first call resets them with the seed. A truncated episode is bootstrapped with the value of its final
         observation, a terminated one with nothing, and no advantage reaches over an episode's end: under NEXT_STEP
-        the final observation is what the reset row that follows was asked to act on, so its value is in that row.
+        the final observation is what the reset row that follows acts on, so its value is in that row.
         Given its own value as reward and marked as done, a reset row has advantage 0, and the plain recursion of
         :func:`compute_gae` does all of it. ValueError where ``n_steps`` is below one.
         """
