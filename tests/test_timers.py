@@ -22,6 +22,8 @@ from pytest_rlperf import timers
 from pytest_rlperf.model import Gauge, Mode, Phase, TimerTree, Timing
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import TimerModeError, Tree, hierarchical_timer, merge, recording, recording_into, timed
+from pytest_rlperf.timers.edges import EdgeStack, EdgeTree, path_of
+from pytest_rlperf.timers.node import Node
 
 SECOND = 10**9
 Figures = dict[str, tuple[float, float, float]]
@@ -670,6 +672,75 @@ def test_threads_that_inherit_a_context_have_their_own_tree(clock: FakeClock) ->
         asyncio.run(main())
     assert figures(tree) == {"main": (1, 1, 1)}
     assert all(timing.name != "other" for timing in tree.snapshot().at("main").children)
+
+
+# ------------------------------------------------------------------ edges
+
+
+class Edges:
+    """Keeps the edges that a tree reports: a sign and the path, from the host's down, for each scope."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.seen: list[str] = []
+        self.tree = EdgeTree(self._enter, self._leave, clock)
+
+    def _enter(self, stack: EdgeStack, node: Node) -> None:
+        self.seen.append("+" + "/".join((*stack.host, *path_of(node))))
+
+    def _leave(self, stack: EdgeStack, node: Node, outer: Node) -> None:
+        while node is not outer:
+            self.seen.append("-" + "/".join((*stack.host, *path_of(node))))
+            node = node.parent
+
+
+def test_every_scope_has_its_edges(clock: FakeClock) -> None:
+    """Scopes, timed functions and each turn of a generator are reported as they begin and end, beside their times."""
+
+    @timed(name="items")
+    def items() -> Iterator[int]:
+        yield from range(1)
+
+    @timed(name="work")
+    def work() -> None:
+        clock.advance(1)
+
+    edges = Edges(clock)
+    with recording_into(edges.tree), hierarchical_timer("all"):
+        work()
+        for _ in items():
+            pass
+    assert edges.seen == ["+all", "+all/work", "-all/work", *["+all/items", "-all/items"] * 2, "-all"]
+    assert figures(edges.tree) == {"all": (1, 1, 0), "all/work": (1, 1, 1), "all/items": (1, 0, 0)}
+
+
+@pytest.mark.filterwarnings("ignore:timers left out of order")
+def test_a_scope_that_ends_late_takes_those_within_along(clock: FakeClock) -> None:
+    """One report of leaving names the innermost scope and the one that stays open."""
+    edges = Edges(clock)
+    outer, inner = hierarchical_timer("outer"), hierarchical_timer("inner")
+    with recording_into(edges.tree), hierarchical_timer("all"):
+        outer.__enter__()
+        inner.__enter__()
+        outer.__exit__(None, None, None)
+        inner.__exit__(None, None, None)
+    assert edges.seen == ["+all", "+all/outer", "+all/outer/inner", "-all/outer/inner", "-all/outer", "-all"]
+
+
+def test_tasks_report_edges_within_the_phase_that_they_began_in(clock: FakeClock) -> None:
+    """The stack of a task names its host's phases, and so does that of a task that goes on with it."""
+
+    async def step() -> None:
+        with hierarchical_timer("step"):
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        await step()
+
+    edges = Edges(clock)
+    with recording_into(edges.tree), hierarchical_timer("all"):
+        for _ in range(2):
+            asyncio.run(main())
+    assert edges.seen == ["+all", *["+all/step", "-all/step"] * 2, "-all"]
 
 
 # ------------------------------------------------------------------ several trees

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_rlperf.probes.torch import phase_name
+
+P = TypeVar("P")  # a path
 
 # Words in names of what moves target networks: polyak_update, soft_copy, sync_q_target, update_lagged_network_weights.
 _MOVE = re.compile(r"updates?|sync|synchronize|copy|move|track|blend")
@@ -24,7 +26,7 @@ _NETWORK = re.compile(
 )
 _BETWEEN = re.compile(rf"{_NETWORK.pattern}|all|the|to|soft|hard|\d+")
 _OF_THINGS = re.compile(r"move|track")  # a robot's and a camera's targets, too
-# Words of other targets than networks, and of what is about moving them but does not.
+# Words of other targets than networks, and of functions that are about moving them but do not.
 _OTHER = re.compile(
     r"entropy|ent|kl|returns?|rewards?|goals?|pos|positions?|angles?|velocity|velocities|speeds?|actions?|noise|states?|"
     r"loss|lr|tau|rate|interval|freq|frequency|period|every|schedule|coef|coefficient|get|set|init|make|build|is|has|"
@@ -43,7 +45,7 @@ def moves_targets(name: str) -> bool:
         for index, word in enumerate(words)
         if _MOVE.fullmatch(word) and (of_networks or not _OF_THINGS.fullmatch(word))
     ]
-    return "polyak" in words or (bool(verbs) and (_tells_manner(words) or _moves_target(words, verbs)))
+    return "polyak" in words or (bool(verbs) and (_names_manner(words) or _moves_target(words, verbs)))
 
 
 def _words(name: str) -> list[str]:
@@ -52,7 +54,7 @@ def _words(name: str) -> list[str]:
     return [word for word in spaced.lower().replace("state_dict", "weights").split("_") if word]
 
 
-def _tells_manner(words: list[str]) -> bool:
+def _names_manner(words: list[str]) -> bool:
     """Whether the verb or target follows how it is moved, or nothing does.
 
     Soft Q functions and soft actors are SAC's own: ``soft_q_update`` trains one.
@@ -110,7 +112,8 @@ def find_parts(agent: object, target_updates: Iterable[FunctionType] = ()) -> Pa
     buffers: dict[int, tuple[object, object]] = {}
     variables: dict[int, tuple[object, str]] = {}
     owners: dict[int, object] = {id(agent): agent}
-    for path, holder, value in _walk(agent):
+    start = [(path, agent, member) for path, member in _named_members((), agent)]
+    for path, holder, value in _nearest_first(start, _named_members, _LOOKED_AT_MOST):
         if issubclass(type(value), torch.optim.Optimizer):
             optimizers.setdefault(id(value), (value, path))
             owners[id(holder)] = holder
@@ -171,25 +174,13 @@ def _outermost(modules: list[tuple[Any, str]]) -> tuple[tuple[Any, str], ...]:
     return tuple((module, kind) for module, kind in pure if id(module) not in parts)
 
 
-def _walk(agent: object) -> Iterator[tuple[tuple[str, ...], object, object]]:
-    """Yield what an agent is made of, each with the names that lead to it and what holds it, the nearest first."""
-    waiting = deque(_members((), agent))
-    seen: set[int] = set()
-    while waiting and len(seen) < _LOOKED_AT_MOST:
-        path, holder, value = waiting.popleft()
-        if id(value) in seen or issubclass(type(value), type | ModuleType):
-            continue
-        seen.add(id(value))
-        yield path, holder, value
-        if len(path) < _DEEPEST:
-            with suppress(Exception):  # a proxy of what is gone, or what makes its attributes, may raise anything
-                waiting.extend(_members(path, value))
-
-
-def _members(path: tuple[str, ...], value: object) -> list[tuple[tuple[str, ...], object, object]]:
-    """Return what an object refers to by name: attributes, modules, values of a dictionary, variables of a function."""
+def _named_members(path: tuple[str, ...], value: object) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Yield the objects that one refers to by name: attributes, modules, items of containers, and variables."""
+    held: Mapping[Any, object] = {}
+    if len(path) == _DEEPEST:
+        return
     if isinstance(value, FunctionType):
-        held: Mapping[Any, object] = variables_of(value)
+        held = variables_of(value)
     elif isinstance(value, MethodType):
         held = {"self": value.__self__, "function": value.__func__}
     elif isinstance(value, partial):
@@ -198,18 +189,14 @@ def _members(path: tuple[str, ...], value: object) -> list[tuple[tuple[str, ...]
         held = value
     elif isinstance(value, list | tuple):
         held = {str(index): member for index, member in enumerate(value[:_LISTED_MOST])}
-    elif type(value).__module__ in ("builtins", "numpy"):
-        return []
-    else:
+    elif type(value).__module__ not in ("builtins", "numpy"):
         own = getattr(value, "__dict__", None)
         held = own if isinstance(own, dict) else {}
         modules = held.get("_modules")
         held = {**(modules if isinstance(modules, dict) else {}), **held}
-    return [
-        ((*path, name), value, member)
-        for name, member in held.items()
-        if isinstance(name, str) and name not in _NOT_LOOKED_INTO and name != "_modules"
-    ]
+    for name, member in list(held.items()):
+        if isinstance(name, str) and name not in _NOT_LOOKED_INTO and name != "_modules":
+            yield (*path, name), member
 
 
 def variables_of(function: FunctionType) -> dict[str, Any]:
@@ -249,23 +236,34 @@ MOST_OBJECTS = 10_000  # looked at; a buffer may hold its transitions as objects
 
 
 def reached(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yield an object and what it is made of with the path to each from ``name``, the nearest first.
+    """Yield an object and those that it refers to, with the path to each from ``name``, the nearest first.
 
-    These are attributes, members of containers, what bound methods are of, and variables of functions.
+    These are attributes, members of containers, the objects of bound methods, and variables of functions.
     """
-    waiting: deque[tuple[str, object]] = deque([(name, value)])
+    for path, _, found in _nearest_first([(name, None, value)], _all_members, MOST_OBJECTS):
+        yield path, found
+
+
+def _nearest_first(
+    start: Iterable[tuple[P, object, object]],
+    members: Callable[[P, object], Iterable[tuple[P, object]]],
+    most: int,
+) -> Iterator[tuple[P, object, object]]:
+    """Yield objects, each once with its path and the object that holds it; classes and modules are left out."""
+    waiting = deque(start)
     seen: set[int] = set()
-    while waiting and len(seen) < MOST_OBJECTS:
-        path, value = waiting.popleft()
+    while waiting and len(seen) < most:
+        path, holder, value = waiting.popleft()
         if id(value) in seen or issubclass(type(value), type | ModuleType):
             continue
         seen.add(id(value))
-        yield path, value
+        yield path, holder, value
         with suppress(Exception):  # a proxy of what is gone, or what makes its attributes, may raise anything
-            waiting.extend(islice(_pieces(path, value), MOST_OBJECTS))
+            waiting.extend((inner, value, member) for inner, member in islice(members(path, value), MOST_OBJECTS))
 
 
-def _pieces(path: str, value: object) -> Iterator[tuple[str, object]]:
+def _all_members(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield all objects that one refers to."""
     if isinstance(value, FunctionType):
         yield from ((f"{path}.{name}", member) for name, member in variables_of(value).items())
         yield from ((f"{path}({index})", member) for index, member in enumerate(value.__defaults__ or ()))
