@@ -261,6 +261,22 @@ def test_a_reset_is_the_environments(ticks: Ticks, envs: _Envs) -> None:
     assert found(ticks, envs.reset) == {"environment": 1.0}
 
 
+def test_a_method_under_another_name_is_called_itself(ticks: Ticks) -> None:
+    """A bound method whose name leads elsewhere, or nowhere, is the call all the same."""
+    made: list[str] = []
+
+    class Named:
+        def first(self) -> None:
+            made.append("first")
+
+        def renamed(self) -> None:
+            made.append("second")
+
+    Named.renamed.__name__ = "first"
+    found(ticks, Named().renamed, calls=2)
+    assert set(made) == {"second"}
+
+
 def test_bound_methods_that_were_taken_before_count(ticks: Ticks, envs: _Envs) -> None:
     """Variables and attributes may hold a bound method; afterwards they hold it again."""
     step, holder = envs.step, _Holder(envs)

@@ -99,8 +99,8 @@ def _watch(
     call: Callable[[], object], prepare: Callable[[], None], calls: int, most_at_once: int, clock_ns: ClockNs
 ) -> _Watched:
     """Make calls of both kinds in turns, as the machine's pace changes; the quieter half of each kind counts."""
-    if isinstance(call, MethodType):  # looked up for each call, as the class may get another one
-        call = partial(_call_attribute, call.__self__, call.__name__)
+    if isinstance(call, MethodType) and getattr(call.__self__, call.__name__, None) == call:
+        call = partial(_call_attribute, call.__self__, call.__name__)  # finds the method that replaces it
     prepare()
     methods: dict[FunctionType, Place] = {}
     first_ns = _ns_of(lambda: methods.update(entered_by(call)), clock_ns)
