@@ -30,12 +30,13 @@ from pytest_rlperf.model import (
     Verdict,
 )
 from pytest_rlperf.model.judged import TRAILER
+from pytest_rlperf.model.notes import UnmatchedAllowance
 from pytest_rlperf.options import read_config
 from pytest_rlperf.report.github import GitHubRun, render_summary_markdown
 from pytest_rlperf.report.summary import Summary
-from pytest_rlperf.report.wording import trailer, unmatched_text, verdict_message
+from pytest_rlperf.report.wording import note_lines, trailer, verdict_message
 from pytest_rlperf.run.hooks import names_tests
-from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.saving import save
 from pytest_rlperf.sides.git import parse_allowance, read_allowances
 
@@ -299,9 +300,9 @@ KEYS = [
 def test_a_trailer_that_fits_no_test_is_named(pattern: str, close: str) -> None:
     """With its commit, and the name that may have been meant, in the form that would fit."""
     (note,) = unmatched([allowance(pattern)], KEYS)
-    assert unmatched_text(*note) == (
+    assert note_lines([UnmatchedAllowance(*note)], verbose=False) == [
         f"Rlperf-Accept of 1a2b3c4d5e6f accepts nothing: {pattern!r} fits no measured test of this run{close}"
-    )
+    ]
 
 
 @pytest.mark.parametrize("pattern", ["*", KEY, "test_gae[512-8]", "TestSAC::*", "perf/*", "test_b"])
@@ -444,17 +445,17 @@ def test_counts_that_are_meant_store_no_time_that_may_be_slower(
 ) -> None:
     """Figures whose time is under suspicion replace no others where a commit accepts counts alone."""
     flags = ["--rlperf-accept=why"] if by == "--rlperf-accept" else []
-    ledger = Ledger(read_config(pytester.parseconfig("--rlperf-save-baseline", *flags)), pytester.path)
-    stored_in(ledger.store, "1", 10.0)
-    ledger = Ledger(ledger.settings, pytester.path)
+    run = RunState(read_config(pytester.parseconfig("--rlperf-save-baseline", *flags)), pytester.path)
+    stored_in(run.baselines.store, "1", 10.0)
+    run = RunState(run.settings, pytester.path)
     time = replace(SLOWER, status=Status.UNDECIDED, suspect=suspect, accepted=bool(flags))
     said = [] if flags else [parse_allowance(f"test_gae* {by} logged", "1a2b3c4d5e6f")]
     verdict = allow(by_counts(time), KEY, [each for each in said if each is not None])
     assert verdict.accepted
-    ledger.enter(KEY, measured(10.8), None, verdict, 1.0)
-    save(ledger, set())
-    assert ledger.saved is not None
-    assert list(ledger.saved.kept_back) == ([KEY] if by == "counts" and suspect else [])
+    run.outcomes.add(Outcome(measured(10.8), run.baselines.stored(KEY), None, verdict, 1.0))
+    save(run, set())
+    assert run.saved is not None
+    assert list(run.saved.kept_back) == ([KEY] if by == "counts" and suspect else [])
 
 
 @pytest.fixture

@@ -28,14 +28,24 @@ from pytest_rlperf.model import (
     Status,
     Tally,
     Verdict,
+    VersionChange,
     Workload,
+)
+from pytest_rlperf.model.notes import (
+    GatesNotCounted,
+    NoStoredCounts,
+    NothingCounted,
+    OneWorkerCounted,
+    OtherVersions,
+    UncomparedCounts,
+    Unreadable,
 )
 from pytest_rlperf.options import Counters, parse_counters
 from pytest_rlperf.report.details import counter_lines
-from pytest_rlperf.report.summary import Summary, Uncompared, uncompared_notes
+from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.terminal import render_summary
-from pytest_rlperf.report.wording import changes_text, failure_text, verdict_message
-from pytest_rlperf.run.stored_counts import Memory, Remembered, live_counts
+from pytest_rlperf.report.wording import changes_text, failure_text, note_lines, obstacle_text, verdict_message
+from pytest_rlperf.run.baselines import OtherCounts, StoredCounts, live_counts
 from pytest_rlperf.timers import hierarchical_timer
 
 EVERY = ("*",)
@@ -548,9 +558,9 @@ def baseline(machine: Machine, result: Result = RESULT, **packages: str) -> Base
     return Baseline(1, machine, {"s": origin}, {result.nodeid: builders.stored(result, "s")})
 
 
-def recall(tmp_path: Path, own: Baseline | None, *others: Baseline, result: Result = RESULT) -> Remembered:
+def recall(tmp_path: Path, own: Baseline | None, *others: Baseline, result: Result = RESULT) -> OtherCounts:
     """Return what a test on the machine HERE is compared with."""
-    return Memory(HERE, own, lambda: others, ("pytest_rlperf",), tmp_path).find(result)
+    return StoredCounts(HERE, own, lambda: others, ("pytest_rlperf",), tmp_path).find(result)
 
 
 def installed(name: str) -> str:
@@ -563,9 +573,7 @@ def installed(name: str) -> str:
 def test_this_machines_counts_come_first(tmp_path: Path) -> None:
     """And need no words about where they come from."""
     elsewhere = baseline(THERE, replace(RESULT, counting=MORE))
-    assert recall(tmp_path, baseline(HERE, numpy=installed("numpy")), elsewhere) == Remembered(
-        THEN, "", "", is_outdated=False
-    )
+    assert recall(tmp_path, baseline(HERE, numpy=installed("numpy")), elsewhere) == OtherCounts(THEN)
 
 
 def test_another_machines_counts_serve_where_there_are_none_here(tmp_path: Path) -> None:
@@ -574,7 +582,7 @@ def test_another_machines_counts_serve_where_there_are_none_here(tmp_path: Path)
     for own in (None, baseline(HERE, replace(RESULT, counting=None)), baseline(HERE, replace(RESULT, nodeid="b"))):
         found = recall(tmp_path, own, elsewhere)
         assert found.counting == THEN
-        assert "Made Up 8000" in found.origin
+        assert "Made Up 8000" in found.machine
 
 
 @pytest.mark.parametrize(
@@ -590,7 +598,8 @@ def test_counts_of_other_versions_are_not_compared(tmp_path: Path, stored: Basel
     found = recall(tmp_path, stored)
     assert found.counting is None
     assert found.is_outdated
-    assert said in found.obstacle
+    assert found.obstacle is not None
+    assert said in obstacle_text(found.obstacle)
 
 
 def test_what_is_tested_and_what_runs_the_tests_may_change(tmp_path: Path) -> None:
@@ -598,15 +607,16 @@ def test_what_is_tested_and_what_runs_the_tests_may_change(tmp_path: Path) -> No
     assert recall(tmp_path, baseline(HERE, pytest="1.0", rich="0.1")).counting == THEN
     tested = "numpy"
     stored = baseline(HERE, RESULT, **{tested: "0.1"})
-    assert Memory(HERE, stored, list, (tested,), tmp_path).find(RESULT).counting == THEN
+    assert StoredCounts(HERE, stored, list, (tested,), tmp_path).find(RESULT).counting == THEN
 
 
 def test_counts_of_another_release_of_this_plugin_are_not_compared(tmp_path: Path) -> None:
     """It may count otherwise."""
     stored = baseline(HERE, Pytest_rlperf="0.0.1")
-    found = Memory(HERE, stored, list, ("my_library",), tmp_path).find(RESULT)
+    found = StoredCounts(HERE, stored, list, ("my_library",), tmp_path).find(RESULT)
     assert found.is_outdated
-    assert "Pytest_rlperf 0.0.1 → " in found.obstacle
+    assert found.obstacle is not None
+    assert "Pytest_rlperf 0.0.1 → " in obstacle_text(found.obstacle)
 
 
 @pytest.mark.parametrize(("then", "now"), [(1, 5), (5, 1)])
@@ -616,7 +626,7 @@ def test_one_worker_alone_tells_nothing(tmp_path: Path, then: int, now: int) -> 
     stored = baseline(HERE, replace(RESULT, counting=counting(counts, workers=then)))
     found = recall(tmp_path, stored, result=replace(RESULT, counting=counting(counts, workers=now)))
     assert found.counting is None
-    assert found.obstacle.startswith("one worker alone has counted")
+    assert found.obstacle == OneWorkerCounted()
 
 
 def test_another_python_counts_its_calls_otherwise() -> None:
@@ -624,17 +634,15 @@ def test_another_python_counts_its_calls_otherwise() -> None:
     counts: Counts = {WHOLE: {"ops": 3, "python_calls": 9, "native_calls": 4, "native_calls:numpy": 4, "garbage": 1}}
     base = replace(RESULT, counting=counting(counts))
     assert live_counts(base, "python:/usr/bin/python3").counting == counting({WHOLE: {"ops": 3}})
-    assert live_counts(base, "HEAD~1") == live_counts(base) == Remembered(counting(counts), "", "", is_outdated=False)
+    assert live_counts(base, "HEAD~1") == live_counts(base) == OtherCounts(counting(counts))
 
 
 def test_old_baselines_and_other_work_have_nothing_to_compare(tmp_path: Path) -> None:
     """A baseline without counts says what to do; a call of another size is another workload."""
     found = recall(tmp_path, baseline(HERE, replace(RESULT, counting=None)))
-    assert found == Remembered(
-        None, "", "the baseline has no counts: store it anew with --rlperf-save-baseline", is_outdated=False
-    )
+    assert found == OtherCounts(None, obstacle=NoStoredCounts())
     other = recall(tmp_path, baseline(HERE), result=replace(RESULT, items=16.0))
-    assert other == Remembered(None, "", "", is_outdated=False)
+    assert other == OtherCounts(None)
 
 
 def test_what_depends_on_the_device_is_compared_on_that_device_only(tmp_path: Path) -> None:
@@ -651,8 +659,8 @@ def test_a_broken_file_of_another_machine_is_named(tmp_path: Path) -> None:
     def others() -> list[Baseline]:
         raise BaselineError("other.json is not a baseline")
 
-    found = Memory(HERE, None, others, (), tmp_path).find(RESULT)
-    assert found == Remembered(None, "", "other.json is not a baseline", is_outdated=False)
+    found = StoredCounts(HERE, None, others, (), tmp_path).find(RESULT)
+    assert found == OtherCounts(None, obstacle=Unreadable("other.json is not a baseline"))
 
 
 # --------------------------------------------------------------------------- how they are asked for
@@ -795,13 +803,26 @@ def test_a_failure_names_the_counts() -> None:
 
 def test_what_is_not_compared_is_said_once_a_reason() -> None:
     """Of tests whose counts gate nothing only under -v."""
-    tests = {
-        "a": Uncompared("numpy 1 → 2", gates=True),
-        "b": Uncompared("numpy 1 → 2", gates=True),
-        "c": Uncompared("no counts", gates=False),
-    }
-    assert uncompared_notes(tests, verbose=False) == ["counts of 2 tests not compared: numpy 1 → 2"]
-    assert uncompared_notes(tests, verbose=True)[1:] == ["counts of 1 test not compared: no counts"]
+    older = OtherVersions((VersionChange("numpy", "1", "2"),))
+    notes = [
+        UncomparedCounts("a", older, gates=True),
+        UncomparedCounts("b", older, gates=True),
+        UncomparedCounts("c", NothingCounted(("too long",), on_base=True), gates=False),
+    ]
+    versions = "counts of 2 tests not compared: stored with other versions: numpy 1 → 2"
+    assert note_lines(notes, verbose=False) == [versions]
+    assert note_lines(notes, verbose=True) == [
+        versions,
+        "counts of 1 test not compared: on the other side too long",
+    ]
+
+
+def test_gates_that_were_not_counted_are_named_with_the_reason() -> None:
+    """The note names what went unchecked, and the workers' reasons."""
+    missing = GatesNotCounted(("ops",), ("not counted: ops: compiled",))
+    assert note_lines([UncomparedCounts("a", missing, gates=True)], verbose=False) == [
+        "counts of 1 test not compared: ops was not counted on both sides, so not checked; not counted: ops: compiled"
+    ]
 
 
 def test_the_page_about_counters_lists_them_all() -> None:

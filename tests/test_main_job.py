@@ -614,7 +614,7 @@ def test_one_test_measures_one_component(pytester: pytest.Pytester) -> None:
                 "E * test_two calls an rlperf fixture a second time; *",
             ]
         )
-    result.stdout.fnmatch_lines(["*3 results not stored: it failed"])
+    result.stdout.fnmatch_lines(["*3 results not stored: their tests failed"])
     assert not list((pytester.path / "baselines").glob("*/*.json"))
 
 
@@ -648,7 +648,7 @@ def test_short(rlperf):
     assert "the first call took 1.5" in flat
     assert "all of a test's 1 s: it is the only figure" in flat
     assert re.search(r"--rlperf-max-time leaves time for 1 of 5 workers, all of them take about \d+ s", flat)
-    assert "2 results not stored: 1 of 5 workers measured it; raise --rlperf-max-time" in flat
+    assert "2 results not stored: 1 of 5 workers measured them; raise --rlperf-max-time" in flat
     for path in (pytester.path / "baselines").glob("*/*.json"):
         assert list(json.loads(path.read_bytes())["results"]) == ["test_it.py::test_short"]
 

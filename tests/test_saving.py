@@ -10,15 +10,18 @@ import builders
 import pytest
 
 from pytest_rlperf.baseline.store import BaselineError
+from pytest_rlperf.judge.verdict import judge
 from pytest_rlperf.model import Allowance, Outcome, Status, Verdict, WrittenReason
+from pytest_rlperf.model.notes import KeptBack
 from pytest_rlperf.options import read_config
-from pytest_rlperf.report.wording import message, verdict_message
-from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.report.wording import message, saved_lines, verdict_message
+from pytest_rlperf.run.one_test import Measured, evidence_of
+from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.saving import save
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-NewLedger = Callable[..., Ledger]
+NewRun = Callable[..., RunState]
 
 SAME = builders.verdict(Status.SAME, 1.0, code="stored", message="stored numbers certify less than ±3 %")
 NEW = replace(
@@ -29,40 +32,43 @@ SUSPECT = replace(SAME, status=Status.UNDECIDED, suspect=True)
 
 
 @pytest.fixture
-def new_ledger(pytester: pytest.Pytester) -> NewLedger:
-    """Return what makes the ledger of another run in one directory, with more arguments."""
+def new_run(pytester: pytest.Pytester) -> NewRun:
+    """Return what makes another run in one directory, with more arguments."""
 
-    def new(*args: str) -> Ledger:
-        return Ledger(read_config(pytester.parseconfig("--rlperf-save-baseline", *args)), pytester.path)
+    def new(*args: str) -> RunState:
+        return RunState(read_config(pytester.parseconfig("--rlperf-save-baseline", *args)), pytester.path)
 
     return new
 
 
 def enter(
-    ledger: Ledger, name: str, verdict: Verdict, call_s: float = 1e-3, workers: int = 5, idle: float = 0.0
+    run: RunState, name: str, verdict: Verdict, call_s: float = 1e-3, workers: int = 5, idle: float = 0.0
 ) -> Outcome:
-    """Enter a test with figures that tell it from other runs' of it."""
+    """Add the outcome of a test whose figures differ from other runs' of it."""
     worker = builders.worker(call_s, 100 * call_s, 50 * call_s, idle_cpu_share=idle)
     key = f"test_it.py::{name}"
-    return ledger.enter(key, builders.result(key, workers=(worker,) * workers), None, verdict, 1.0)
+    result = builders.result(key, workers=(worker,) * workers)
+    outcome = Outcome(result, run.baselines.stored(key), None, verdict, 1.0)
+    run.outcomes.add(outcome)
+    return outcome
 
 
-def stored_ms(ledger: Ledger) -> dict[str, float]:
+def stored_ms(run: RunState) -> dict[str, float]:
     """Return the milliseconds of a call that the file has of each test."""
-    baseline = ledger.store.read()
+    baseline = run.baselines.store.read()
     results = {} if baseline is None else baseline.results
     return {key.removeprefix("test_it.py::"): 1e3 * entry.result.call_s for key, entry in results.items()}
 
 
-def test_each_test_is_stored_or_kept_by_itself(new_ledger: NewLedger) -> None:
+def test_each_test_is_stored_or_kept_by_itself(new_run: NewRun) -> None:
     """What may be slower keeps its old figure, gated or not, and all else that is good for a baseline is stored."""
-    first = new_ledger()
+    first = new_run()
     for name in ("test_same", "test_maybe", "test_slower", "test_shown", "test_broken", "test_odd", "test_few"):
         enter(first, name, NEW)
     save(first, failed=())
     assert set(stored_ms(first).values()) == {1.0}
 
-    second = new_ledger()
+    second = new_run()
     enter(second, "test_same", SAME, 2e-3)
     enter(second, "test_maybe", SUSPECT, 2e-3)
     enter(second, "test_slower", SLOWER, 2e-3)
@@ -76,51 +82,53 @@ def test_each_test_is_stored_or_kept_by_itself(new_ledger: NewLedger) -> None:
     kept = ("test_maybe", "test_slower", "test_shown", "test_broken", "test_odd", "test_few")
     assert stored_ms(second) == {"test_same": 2.0, "test_new": 2.0, **dict.fromkeys(kept, 1.0)}
     assert second.saved is not None
-    assert second.saved.stored == ["test_it.py::test_same", "test_it.py::test_new"]
-    slower = (
-        "test_maybe, test_slower, test_shown: slower than before, or maybe; old figures stay, "
-        '--rlperf-accept="why" replaces them'
-    )
-    fresh = (
-        'test_fresh: slower than before, or maybe; there are none of this machine, --rlperf-accept="why" stores them'
-    )
+    assert second.saved.stored == ("test_it.py::test_same", "test_it.py::test_new")
     assert second.saved.kept_back == {
-        "test_it.py::test_broken": "it failed",
-        "test_it.py::test_odd": "its measurement was INVALID",
-        "test_it.py::test_few": "2 of 5 workers measured it; raise --rlperf-max-time",
-        **{f"test_it.py::{name}": slower for name in ("test_maybe", "test_slower", "test_shown")},
-        "test_it.py::test_fresh": fresh,
+        "test_it.py::test_broken": KeptBack.FAILED,
+        "test_it.py::test_odd": KeptBack.INVALID,
+        "test_it.py::test_few": KeptBack.FEW_WORKERS,
+        **{f"test_it.py::{name}": KeptBack.SLOWER for name in ("test_maybe", "test_slower", "test_shown")},
+        "test_it.py::test_fresh": KeptBack.SLOWER_AND_NEW,
+    }
+    assert set(saved_lines(second.saved)[2:]) == {
+        "1 result not stored: its test failed",
+        "1 result not stored: its measurement was INVALID",
+        "1 result not stored: 2 of 5 workers measured it; raise --rlperf-max-time",
+        "3 results not stored: test_maybe, test_slower, test_shown: slower than before, or maybe; old figures stay, "
+        '--rlperf-accept="why" replaces them',
+        "1 result not stored: test_fresh: slower than before, or maybe; there are none of this machine, "
+        '--rlperf-accept="why" stores them',
     }
 
 
-def test_figures_say_which_session_they_are_of(new_ledger: NewLedger) -> None:
+def test_figures_say_which_session_they_are_of(new_run: NewRun) -> None:
     """A figure that stays keeps its own origin beside the new one's."""
-    first = new_ledger()
+    first = new_run()
     enter(first, "test_a", NEW)
     enter(first, "test_b", NEW)
     save(first, failed=())
-    second = new_ledger()
+    second = new_run()
     enter(second, "test_a", SAME, 2e-3)
     enter(second, "test_b", SLOWER, 2e-3)
     second.provenance()
     second._provenance = replace(second.provenance(), created="2030-01-01T00:00:00+00:00")
     save(second, failed=())
-    baseline = second.store.read()
+    baseline = second.baselines.store.read()
     assert baseline is not None
     created = {key: baseline.sessions[entry.session].created[:4] for key, entry in baseline.results.items()}
     assert created.pop("test_it.py::test_a") == "2030"
     assert created.pop("test_it.py::test_b") != "2030"
 
 
-def test_what_is_accepted_is_stored_with_its_reason(new_ledger: NewLedger) -> None:
+def test_what_is_accepted_is_stored_with_its_reason(new_run: NewRun) -> None:
     """With --rlperf-accept slower figures take the place of faster ones, which are remembered."""
-    first = new_ledger()
+    first = new_run()
     enter(first, "test_a", NEW)
     save(first, failed=())
-    second = new_ledger("--rlperf-accept=bigger net")
+    second = new_run("--rlperf-accept=bigger net")
     enter(second, "test_a", replace(SLOWER, accepted=True), 2e-3)
     save(second, failed=())
-    baseline = second.store.read()
+    baseline = second.baselines.store.read()
     assert baseline is not None
     accepted = baseline.results["test_it.py::test_a"].accepted
     assert accepted is not None
@@ -129,89 +137,89 @@ def test_what_is_accepted_is_stored_with_its_reason(new_ledger: NewLedger) -> No
 
 @pytest.mark.parametrize("accept", [(), ("--rlperf-accept=logged",)])
 def test_a_time_that_broke_the_rules_is_not_stored_whatever_counts_say(
-    new_ledger: NewLedger, accept: tuple[str, ...]
+    new_run: NewRun, accept: tuple[str, ...]
 ) -> None:
     """A verdict that rests on counts stands, accepted or not; the figure beside it is no figure."""
-    first = new_ledger()
+    first = new_run()
     enter(first, "test_a", NEW)
     save(first, failed=())
-    second = new_ledger(*accept)
+    second = new_run(*accept)
     for status in (Status.SLOWER, Status.FASTER):
         by_counts = replace(SAME, status=status, reason=WrittenReason("counters", "ops 4 → 5"), accepted=bool(accept))
         enter(second, "test_a", by_counts, 2e-3, idle=0.25)
         save(second, failed=())
         assert second.saved is not None
-        assert second.saved.kept_back == {"test_it.py::test_a": "its time was INVALID"}
+        assert second.saved.kept_back == {"test_it.py::test_a": KeptBack.INVALID_TIME}
         assert stored_ms(second) == {"test_a": 1.0}
 
 
-def test_what_could_not_be_written_is_not_said_to_be_stored(new_ledger: NewLedger) -> None:
+def test_what_could_not_be_written_is_not_said_to_be_stored(new_run: NewRun) -> None:
     """A directory that has become a file meanwhile takes no figures, and nothing says it did."""
-    ledger = new_ledger()
-    enter(ledger, "test_a", NEW)
-    shutil.rmtree(ledger.store.directory.parent)
-    ledger.store.directory.parent.write_text("in the way")
+    run = new_run()
+    enter(run, "test_a", NEW)
+    shutil.rmtree(run.baselines.store.directory.parent)
+    run.baselines.store.directory.parent.write_text("in the way")
     with pytest.raises(BaselineError, match="is a file, where a directory of baselines should be"):
-        save(ledger, failed=())
-    assert ledger.saved is None
-    assert "stored now" not in message(ledger.outcomes["test_it.py::test_a"])
+        save(run, failed=())
+    assert run.saved is None
+    assert "stored now" not in message(run.outcomes.tests["test_it.py::test_a"])
 
 
-def test_a_reason_that_is_no_text_is_refused_before_anything_is_replaced(new_ledger: NewLedger) -> None:
+def test_a_reason_that_is_no_text_is_refused_before_anything_is_replaced(new_run: NewRun) -> None:
     """Bytes that are not UTF-8 come in by a command line; no file could be read back that has them."""
-    first = new_ledger()
+    first = new_run()
     enter(first, "test_a", NEW)
     save(first, failed=())
     with pytest.raises(pytest.UsageError, match="must be valid UTF-8"):
-        new_ledger("--rlperf-accept=f\udcfcr")
+        new_run("--rlperf-accept=f\udcfcr")
     allowance = Allowance("*", 1.0, "f\udcfcr", "1a2b3c4d5e6f")
-    second = new_ledger()
+    second = new_run()
     enter(second, "test_a", replace(SLOWER, accepted=True, allowance=allowance), 2e-3)
     with pytest.raises(BaselineError, match="is not valid text; nothing was replaced"):
         save(second, failed=())
     assert stored_ms(second) == {"test_a": 1.0}
 
 
-def test_who_accepts_is_kept(new_ledger: NewLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_accepts_is_kept(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the name and address that git has."""
     for number, (name, value) in enumerate({"user.name": "Bo", "user.email": "bo@example.org"}.items()):
         monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", name)
         monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
     monkeypatch.setenv("GIT_CONFIG_COUNT", "2")
-    first = new_ledger()
+    first = new_run()
     enter(first, "test_a", NEW)
     save(first, failed=())
-    second = new_ledger("--rlperf-accept=why")
+    second = new_run("--rlperf-accept=why")
     enter(second, "test_a", replace(SLOWER, accepted=True), 2e-3)
     save(second, failed=())
-    baseline = second.store.read()
+    baseline = second.baselines.store.read()
     assert baseline is not None
     accepted = baseline.results["test_it.py::test_a"].accepted
     assert accepted is not None
     assert accepted.by == "Bo <bo@example.org>"
 
 
-def test_at_most_five_are_named(new_ledger: NewLedger) -> None:
+def test_at_most_five_are_named(new_run: NewRun) -> None:
     """Of many tests that may be slower the note names some, and says how many more there are."""
-    ledger = new_ledger()
+    run = new_run()
     for number in range(7):
-        enter(ledger, f"test_{number}", SLOWER)
-    save(ledger, failed=())
-    assert ledger.saved is not None
-    (said,) = set(ledger.saved.kept_back.values())
-    assert said.startswith("test_0, test_1, test_2, test_3, test_4, 2 more: ")
-    assert not ledger.store.path.exists()
+        enter(run, f"test_{number}", SLOWER)
+    save(run, failed=())
+    assert run.saved is not None
+    (line,) = saved_lines(run.saved)
+    assert line.startswith("7 results not stored: test_0, test_1, test_2, test_3, test_4, 2 more: ")
+    assert not run.baselines.store.path.exists()
 
 
-def test_what_is_new_says_that_it_is_stored(new_ledger: NewLedger) -> None:
+def test_what_is_new_says_that_it_is_stored(new_run: NewRun) -> None:
     """What there was nothing to compare with says so, and that it is stored where it is."""
-    ledger = new_ledger()
+    run = new_run()
     elsewhere = WrittenReason("machine", "the baseline is of another machine class\ncounted before on another")
-    enter(ledger, "test_new", NEW)
-    enter(ledger, "test_else", replace(NEW, status=Status.INCOMPARABLE, reason=elsewhere))
-    enter(ledger, "test_few", NEW, workers=1)
-    save(ledger, failed=())
-    said = {key.removeprefix("test_it.py::"): message(each) for key, each in ledger.outcomes.items()}
+    enter(run, "test_new", NEW)
+    enter(run, "test_else", replace(NEW, status=Status.INCOMPARABLE, reason=elsewhere))
+    enter(run, "test_few", NEW, workers=1)
+    save(run, failed=())
+    said = {key.removeprefix("test_it.py::"): message(each) for key, each in run.outcomes.tests.items()}
     assert said == {
         "test_new": "no baseline yet: nothing to compare with; stored now",
         "test_else": "the baseline is of another machine class; stored now\ncounted before on another",
@@ -219,14 +227,14 @@ def test_what_is_new_says_that_it_is_stored(new_ledger: NewLedger) -> None:
     }
 
 
-def test_only_a_run_that_does_not_store_asks_to(new_ledger: NewLedger, pytester: pytest.Pytester) -> None:
+def test_only_a_run_that_does_not_store_asks_to(new_run: NewRun, pytester: pytest.Pytester) -> None:
     """The advice to store what is new is left out where that is being done."""
-    saving = new_ledger()
-    comparing = Ledger(read_config(pytester.parseconfig("--rlperf")), pytester.path)
+    saving = new_run()
+    comparing = RunState(read_config(pytester.parseconfig("--rlperf")), pytester.path)
     result = enter(saving, "test_a", NEW).result
     said = [
-        verdict_message(ledger.judge(result.nodeid, result, ledger.policy(ledger.settings), settleable=False))
-        for ledger in (saving, comparing)
+        verdict_message(judge(evidence_of(run, Measured(result, result)), run.policy(run.settings)))
+        for run in (saving, comparing)
     ]
     assert said == [
         "no baseline yet: nothing to compare with",

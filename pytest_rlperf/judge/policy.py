@@ -20,6 +20,7 @@ def make_policy(
     stores: bool = False,
     gates: tuple[str, ...] = (),
     named: tuple[str, ...] = (),
+    pairs: tuple[int, int] = (3, 10),
 ) -> Policy:
     """Return the rules of a test; ``tolerance`` is the user's, None for that of the kind of comparison."""
     return Policy(
@@ -35,6 +36,7 @@ def make_policy(
         stores=stores,
         gates=gates,
         named=named,
+        pairs=pairs,
     )
 
 

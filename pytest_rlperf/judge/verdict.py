@@ -1,13 +1,127 @@
-"""The verdict on one test: times, then exact counts, then the slowdowns that commits accept."""
+"""The verdict on one test: its times, then its exact counts, then the slowdowns that commits accept."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from pytest_rlperf.model import Allowance, Status, Verdict, reasons, test_name
+from pytest_rlperf.judge.counters import combine
+from pytest_rlperf.judge.live import PairLimits, judge_records
+from pytest_rlperf.judge.policy import verdict
+from pytest_rlperf.judge.stored import judge_stored
+from pytest_rlperf.judge.validity import broken_rule, other_device
+from pytest_rlperf.model import (
+    Allowance,
+    Counting,
+    Live,
+    MachineDifference,
+    Policy,
+    Reason,
+    Result,
+    Status,
+    StoredResult,
+    Verdict,
+    VersionChange,
+    reasons,
+    test_name,
+)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Exact counts then and now; ``machine`` names another machine that those then are of, or is empty."""
+
+    then: Counting
+    now: Counting
+    machine: str = ""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that the verdict on one test rests on.
+
+    ``head`` has the figures of the code under test: of live pairs with ``live``, else by itself. ``unpaired`` is why no
+    pairs were taken although there was another side. Otherwise ``stored``, the baseline's figures on this machine,
+    decide, or the ``others``: how the machines differ that there are figures of. They are ``settleable`` where live
+    pairs could still follow.
+
+    ``by_itself`` are head's figures by itself where live pairs were to settle what they show beside the stored ones;
+    ``versions`` are the packages that have changed since those were stored.
+    """
+
+    head: Result
+    stored: StoredResult | None = None
+    others: tuple[tuple[MachineDifference, ...], ...] = ()
+    settleable: bool = False
+    live: Live | None = None
+    unpaired: reasons.SameCode | reasons.OtherWork | reasons.NotOnBase | None = None
+    by_itself: Result | None = None
+    versions: tuple[VersionChange, ...] = ()
+    counts: Counts | None = None
+    allowances: tuple[Allowance, ...] = ()
+
+
+def judge(evidence: Evidence, policy: Policy) -> Verdict:
+    """Return the verdict on a test."""
+    found, counts = _by_times(evidence, policy), evidence.counts
+    if counts is not None:
+        found = combine(found, counts.then, counts.now, policy.gates)
+        if found.counters and counts.machine:
+            found = replace(found, also=(*found.also, reasons.CountedElsewhere(counts.machine)))
+    return allow(found, evidence.head.nodeid, evidence.allowances)
+
+
+def needs_live(evidence: Evidence, policy: Policy) -> bool:
+    """Whether stored numbers cannot call a test SAME, so that live pairs are to settle it where they can."""
+    return _by_stored(evidence, policy).status is not Status.SAME
+
+
+def _by_times(evidence: Evidence, policy: Policy) -> Verdict:
+    if evidence.live is not None:
+        return _by_pairs(evidence, evidence.live, policy)
+    match evidence.unpaired:
+        case reasons.SameCode() as same_code:
+            return verdict(policy, Status.SAME, _environment(evidence, policy, same_code) or same_code)
+        case reasons.OtherWork() as other:
+            return verdict(policy, Status.INCOMPARABLE, other)
+        case reasons.NotOnBase(is_new=is_new) as missing:
+            return verdict(policy, Status.NEW if is_new else Status.INCOMPARABLE, missing)
+        case None:
+            return _by_stored(evidence, policy)
+
+
+def _by_stored(evidence: Evidence, policy: Policy) -> Verdict:
+    return judge_stored(evidence.head, evidence.stored, evidence.others, policy, settleable=evidence.settleable)
+
+
+def _by_pairs(evidence: Evidence, live: Live, policy: Policy) -> Verdict:
+    """Return the verdict of live pairs, where both sides' measurements are valid and can be compared."""
+    found = judge_records(live.pairs, policy, PairLimits(*policy.pairs), final=True)
+    assert found is not None
+    broken = broken_rule(evidence.head) or broken_rule(live.base)
+    if broken is not None:
+        return replace(found, status=Status.INVALID, reason=broken)
+    elsewhere = other_device(live.base, evidence.head, live.base_label)
+    if elsewhere is not None:
+        return replace(found, status=Status.INCOMPARABLE, reason=elsewhere)
+    environment = _environment(evidence, policy, None) if found.status is Status.SAME else None
+    return found if environment is None else replace(found, reason=environment)
+
+
+def _environment(evidence: Evidence, policy: Policy, same_code: reasons.SameCode | None) -> Reason | None:
+    """Return what else has changed where the code has not, if stored numbers show a change."""
+    if evidence.by_itself is None:
+        return None
+    suspicion = judge_stored(evidence.by_itself, evidence.stored, evidence.others, policy, settleable=True)
+    if not suspicion.suspect and suspicion.status is not Status.FASTER:
+        return None
+    ratio = None if suspicion.estimate is None else suspicion.estimate.ratio
+    return reasons.OtherEnvironment(ratio, evidence.versions, same_code)
+
+
+# ----------------------------------------------------------------------- slowdowns that commits accept
 
 
 def allow(verdict: Verdict, key: str, allowances: Sequence[Allowance]) -> Verdict:

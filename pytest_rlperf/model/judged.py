@@ -97,7 +97,7 @@ class Policy:
     SAME within ``stored_tolerance`` where no pairs can follow, else within ``tolerance``; they are SLOWER over
     ``stored_conviction``. ``alpha`` is the chance of any false alarm in the run, ``tests`` how many share it.
     ``gates`` choose the exact counts that decide; ``named`` are those of them that the test's marker names.
-    ``stores`` marks a run that stores its figures.
+    ``stores`` marks a run that stores its figures. ``pairs`` are how many live pairs a verdict takes, least and most.
     """
 
     tolerance: float
@@ -112,6 +112,7 @@ class Policy:
     stores: bool = False
     gates: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
+    pairs: tuple[int, int] = (3, 10)
 
 
 @dataclass(frozen=True)

@@ -201,11 +201,13 @@ class NotOnBase(Reason):
     """Base cannot run the test; ``error`` is the line of the failure that names the cause, or empty.
 
     ``ended`` is the outcome that base's worker reported: "missing", "passed" without calling the fixture, or pytest's.
+    ``is_new`` where a name is missing on base.
     """
 
     base_label: str
     ended: str
     error: str
+    is_new: bool
     code = Code.BASE
 
 

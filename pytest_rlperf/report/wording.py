@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from pytest_rlperf import units
 from pytest_rlperf.model import (
@@ -24,10 +26,12 @@ from pytest_rlperf.model import (
     Work,
     WrittenReason,
     disturbances_text,
+    notes,
     reasons,
     test_name,
 )
 from pytest_rlperf.model.judged import TRAILER
+from pytest_rlperf.model.notes import KeptBack, Note, Obstacle, Saved, TextNote, UncomparedCounts, UnmatchedAllowance
 from pytest_rlperf.report.printable import shown, shown_lines
 
 SAVING = "pytest --rlperf-save-baseline"
@@ -36,6 +40,7 @@ _OPERATIONS = "ops:"  # left out: what follows names PyTorch's operation fully
 _TRACED_APART = 0.25  # of the median: by more than that, phases are seen not to add up to it
 _COUNTS_MOST = 4  # of one phase
 _MACHINES_MOST = 3
+_NAMED_MOST = 5  # tests that are kept back
 _THROTTLED = "let the device cool down, raise its power limit, or use it alone"
 _RECOMPILED = "have every shape compiled before the measured call, or keep shapes fixed"
 _ALLOCATED = "do not empty the allocator's cache within a call, and let none of its tensors grow"
@@ -517,8 +522,75 @@ def fitness_lines(checks: Sequence[Selfcheck], fitness: Fitness) -> list[str]:
 # ----------------------------------------------------------------------- notes of a run
 
 
-def unmatched_text(allowance: Allowance, near: str) -> str:
-    """Write that a commit's trailer matches no test; ``near`` is a pattern close to its own that would."""
-    close = f"; close to it is {near!r}" if near else ""
+def note_lines(found: Sequence[Note], *, verbose: bool) -> list[str]:
+    """Return notes in English, those of one kind in one line each; ``verbose`` with those that decide nothing."""
+    lines = [line for note in found if not isinstance(note, UncomparedCounts | Saved) for line in [_note(note)]]
+    uncompared = [note for note in found if isinstance(note, UncomparedCounts) and (note.gates or verbose)]
+    obstacles = Counter(obstacle_text(note.obstacle) for note in uncompared)
+    lines += [f"counts of {units.counted(count, 'test')} not compared: {text}" for text, count in obstacles.items()]
+    return [*dict.fromkeys(lines), *(line for note in found if isinstance(note, Saved) for line in saved_lines(note))]
+
+
+def _note(note: TextNote | UnmatchedAllowance) -> str:
+    if isinstance(note, TextNote):
+        return note.text
+    allowance, close = note.allowance, f"; close to it is {note.near!r}" if note.near else ""
     pattern = f"{allowance.pattern!r} fits no measured test of this run"
     return f"{TRAILER} of {allowance.commit} accepts nothing: {pattern}{close}"
+
+
+def obstacle_text(obstacle: Obstacle) -> str:
+    """Write why counts are not compared."""
+    match obstacle:
+        case notes.NoStoredCounts():
+            return f"the baseline has no counts: {_STORE_AGAIN}"
+        case notes.OneWorkerCounted():
+            return "only one worker had time to count, so no count is confirmed: raise --rlperf-max-time"
+        case notes.OtherVersions(changes):
+            return f"stored with other versions: {', '.join(map(version_text, changes))}"
+        case notes.NothingCounted(why, on_base):
+            return f"{'on the other side ' if on_base else ''}{'; '.join(why)}"
+        case notes.GatesNotCounted(gates, why):
+            names = f"{', '.join(gates)} {'was' if len(gates) == 1 else 'were'} not counted on both sides"
+            return "; ".join([f"{names}, so not checked", *why])
+        case notes.Unreadable(error):
+            return error
+
+
+def saved_lines(saved: Saved) -> list[str]:
+    """Return what a run has stored, and why other results were not."""
+    lines = []
+    if saved.stored:
+        lines.append(f"stored {units.counted(len(saved.stored), 'result')} in\n{_relative(saved.path)}")
+        if not saved.settleable:
+            lines.append("not from a clean commit, so live pairs can never run this code: commit, then store again")
+    alike: dict[tuple[KeptBack, int], list[str]] = {}
+    for key, why in saved.kept_back.items():
+        alike.setdefault((why, saved.workers.get(key, 0)), []).append(key)
+    return lines + [
+        f"{units.counted(len(keys), 'result')} not stored: {_kept_back(why, keys, saved, workers)}"
+        for (why, workers), keys in alike.items()
+    ]
+
+
+def _kept_back(why: KeptBack, keys: Sequence[str], saved: Saved, workers: int) -> str:
+    more = [f"{len(keys) - _NAMED_MOST} more"] if len(keys) > _NAMED_MOST else []
+    names = ", ".join([*map(test_name, keys[:_NAMED_MOST]), *more])
+    one = len(keys) == 1
+    texts = {
+        KeptBack.FAILED: "its test failed" if one else "their tests failed",
+        KeptBack.INVALID: "its measurement was INVALID" if one else "their measurements were INVALID",
+        KeptBack.INVALID_TIME: "its time was INVALID" if one else "their times were INVALID",
+        KeptBack.FEW_WORKERS: f"{workers} of {saved.needed} workers measured {'it' if one else 'them'}; "
+        "raise --rlperf-max-time",
+        KeptBack.SLOWER: f"{names}: slower than before, or maybe; old figures stay, "
+        '--rlperf-accept="why" replaces them',
+        KeptBack.SLOWER_AND_NEW: f"{names}: slower than before, or maybe; there are none of this machine, "
+        '--rlperf-accept="why" stores them',
+    }
+    return texts[why]
+
+
+def _relative(path: Path) -> str:
+    """Return ``path`` as seen from the current directory, where it lies below it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from pytest_rlperf.model import Outcome, Progress
 from pytest_rlperf.model.spans import Trace
-from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.workers.pool import BaseSides, WorkerGroup
 
 
-def explain(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, ledger: Ledger, progress: Progress) -> Outcome:
+def explain(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, run: RunState, progress: Progress) -> Outcome:
     """Return the outcome with where a call's time goes, as one worker of head's sees it."""
     for worker in group.workers:
         if worker.called is not None and worker.checked_s is not None and not base_sides.is_base(worker):
@@ -18,11 +18,13 @@ def explain(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, ledger:
             found = worker.explain()
             notes = (*outcome.result.notes, *found.notes)
             result = replace(outcome.result, shares=found.shares, notes=notes)
-            return ledger.amend(replace(outcome, result=result))
+            outcome = replace(outcome, result=result)
+            run.outcomes.add(outcome)
+            return outcome
     return outcome
 
 
-def trace(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, ledger: Ledger, progress: Progress) -> None:
+def trace(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, run: RunState, progress: Progress) -> None:
     """Record one call of each side that is at it."""
     live = outcome.live
     labels = {"head": "working tree", "base": ""}
@@ -34,5 +36,5 @@ def trace(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, ledger: L
         if worker.called is not None and worker.checked_s is not None and side not in traced:
             progress.show(f"tracing {side}")
             found = worker.trace()
-            ledger.traces.append(Trace(group.key, side, labels[side], found.spans, found.notes))
+            run.outcomes.traces.append(Trace(group.key, side, labels[side], found.spans, found.notes))
             traced.add(side)

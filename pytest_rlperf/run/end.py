@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.fixtures import result_key
+from pytest_rlperf.model import Outcome
+from pytest_rlperf.model.notes import Saved
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.matrix import render_matrix
@@ -20,12 +22,11 @@ from pytest_rlperf.report.summary import (
     continuing,
     next_commands,
     reproducing,
-    saved_notes,
-    uncompared_notes,
     without_paths,
 )
 from pytest_rlperf.report.terminal import render_summary
-from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.report.wording import note_lines
+from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.outputs import Page, write_outputs
 
 if TYPE_CHECKING:
@@ -35,11 +36,10 @@ if TYPE_CHECKING:
 class Epilogue:
     """Tells a run's end from its ledger, its ``notes``, and what it is shown while the run lasts."""
 
-    def __init__(self, config: pytest.Config, settings: Config, ledger: Ledger, notes: list[str]) -> None:
+    def __init__(self, config: pytest.Config, settings: Config, run: RunState) -> None:
         self._config = config
         self._settings = settings
-        self._ledger = ledger
-        self._notes = notes
+        self._run = run
         self._items: dict[str, pytest.Item] = {}
         self._places: dict[str, tuple[str, int]] = {}
 
@@ -64,8 +64,8 @@ class Epilogue:
         settings = {result_key(item): self._settings.for_test(item) for item in self._items.values()}
         return write_outputs(
             self._settings,
-            self._ledger,
-            notes=[*self._notes, *self._ledger.notes, *uncompared_notes(self._ledger.uncompared, verbose=True)],
+            self._run,
+            notes=note_lines([note for note in self._run.notes if not isinstance(note, Saved)], verbose=True),
             failed=failed,
             params={
                 result_key(item): item.callspec.params for item in self._items.values() if hasattr(item, "callspec")
@@ -73,7 +73,9 @@ class Epilogue:
             page=Page(
                 summary=self._summary(verbose=True),
                 tolerances={
-                    key: self._ledger.tolerance(key, settings[key]) for key in self._ledger.outcomes if key in settings
+                    key: self._tolerance(outcome, settings[key])
+                    for key, outcome in self._run.outcomes.tests.items()
+                    if key in settings
                 },
                 command=reproducing(without_paths(self._typed(), self._positional)),
                 created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -82,15 +84,15 @@ class Epilogue:
 
     def show(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> None:
         """Show the table, the phases, and what to do next; ``failed`` are the node ids of tests that did."""
-        ledger = self._ledger
+        run = self._run
         width, color = reporter._tw.fullwidth, reporter.hasmarkup
-        if ledger.fitness is not None:
-            checks, machine = list(ledger.selfchecks.values()), describe(ledger.machine)
+        if run.fitness is not None:
+            checks, machine = list(run.outcomes.selfchecks.values()), describe(run.baselines.machine)
             reporter.section("rlperf")
-            reporter.write(render_selfcheck(checks, ledger.fitness, machine=machine, width=width, color=color))
+            reporter.write(render_selfcheck(checks, run.fitness, machine=machine, width=width, color=color))
             return
-        outcomes = list(ledger.outcomes.values())
-        if not (outcomes or self._notes):
+        outcomes = list(run.outcomes.tests.values())
+        if not (outcomes or run.notes):
             return  # the run ended before anything was measured, and says why
         verbose = self._config.get_verbosity() > 0
         summary, unmeasured = self._summary(verbose=verbose), self._unmeasured(reporter, failed)
@@ -109,33 +111,38 @@ class Epilogue:
             summary=summary,
             command=reproducing(self._typed()),
             lines=self._places,
-            environment=self._ledger.changes(),
+            environment=self._run.baselines.changes_since(self._outcomes),
             unmeasured=unmeasured,
             strict=self._settings.strict,
             json=self._settings.json,
         )
-        return write_github(os.environ, list(self._ledger.outcomes.values()), github)
+        return write_github(os.environ, self._outcomes, github)
+
+    @property
+    def _outcomes(self) -> list[Outcome]:
+        return list(self._run.outcomes.tests.values())
+
+    def _tolerance(self, outcome: Outcome, settings: Config) -> float:
+        """Return how much a measured test's time may change and still be the same."""
+        policy = self._run.policy(settings)
+        can_be_live = outcome.live or self._run.baselines.live_commit(outcome.result.nodeid, settings)
+        return policy.tolerance if can_be_live else policy.stored_tolerance
 
     def _summary(self, *, verbose: bool) -> Summary:
         """Return the sentences under the table."""
-        ledger = self._ledger
+        baselines = self._run.baselines
         return Summary(
-            machine=describe(ledger.machine),
-            origins=ledger.origins(),
-            notes=[
-                *self._notes,
-                *ledger.notes,
-                *uncompared_notes(ledger.uncompared, verbose=verbose),
-                *saved_notes(ledger.saved),
-            ],
+            machine=describe(baselines.machine),
+            origins=baselines.origins(self._outcomes),
+            notes=note_lines(self._run.notes, verbose=verbose),
             commands=self._next(verbose=verbose),
         )
 
     def _next(self, *, verbose: bool) -> list[str]:
         """Return what would be typed next, each with what it does."""
-        saved, command = self._ledger.saved, continuing(self._typed())
+        saved, command = self._run.saved, continuing(self._typed())
         commands = next_commands(
-            list(self._ledger.outcomes.values()),
+            self._outcomes,
             command,
             saved=saved is not None,
             against=self._settings.against is not None,

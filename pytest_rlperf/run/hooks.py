@@ -12,15 +12,17 @@ from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.fixtures import ENGINE, is_measured, result_key
 from pytest_rlperf.measure.one_side import WORKERS, expected_s
 from pytest_rlperf.model import Code
+from pytest_rlperf.model.notes import Note, TextNote
 from pytest_rlperf.options import Config
 from pytest_rlperf.pytest_benchmark import TakenOver, add_stats, uses_benchmark
 from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.github import check_github
 from pytest_rlperf.report.terminal import LiveLine, NoLine
+from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.end import Epilogue
 from pytest_rlperf.run.inline import InlineEngine
 from pytest_rlperf.run.loop import TestLoop, share_s
-from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.outputs import check_outputs
 from pytest_rlperf.run.saving import save
 
@@ -34,22 +36,22 @@ class MeasuredRun:
         self._config = config
         self._settings = settings
         self._path = path
-        self._notes: list[str] = check_github(os.environ)
+        notes: list[Note] = [TextNote(text) for text in check_github(os.environ)]
         self._failed: set[str] = set()
         self._xfailed: set[str] = set()
         self._passed: list[str] = []
         self._items: dict[str, pytest.Item] = {}
         self._left_out: set[str] = set()  # keys of measured tests that -k, -m and the like have deselected
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
-            self._notes.append("pytest-xdist's distribution is off: measured tests run one at a time")
+            notes.append(TextNote("pytest-xdist's distribution is off: measured tests run one at a time"))
             config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
         try:
             check_outputs(settings, getattr(config.option, "xmlpath", None))
-            self._ledger = Ledger(settings, config.rootpath)
+            self._run = RunState(settings, config.rootpath, notes)
         except (BaselineError, OutputError) as error:
             raise pytest.UsageError(str(error)) from None
-        self._epilogue = Epilogue(config, settings, self._ledger, self._notes)
-        names = self._ledger.store.names()
+        self._epilogue = Epilogue(config, settings, self._run)
+        names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
             raise pytest.UsageError(
                 f"--rlperf-baseline={settings.baseline}: no such baseline in {settings.baseline_dir}; there is: "
@@ -59,13 +61,16 @@ class MeasuredRun:
     def pytest_report_header(self) -> list[str]:
         """Show the code or the baseline that the run compares with, and the options of the user that it changed."""
         if self._settings.selfcheck:
-            return ["rlperf: today's code against itself", *self._notes]
+            return ["rlperf: today's code against itself", *note_lines(self._run.notes, verbose=False)]
         if self._settings.against is not None:
-            return [f"rlperf: live pairs against {self._settings.against}", *self._notes]
-        store = self._ledger.store
-        found = "" if self._ledger.baseline is not None else ", none yet for this machine class"
+            return [f"rlperf: live pairs against {self._settings.against}", *note_lines(self._run.notes, verbose=False)]
+        store = self._run.baselines.store
+        found = "" if self._run.baselines.own is not None else ", none yet for this machine class"
         stored = "; figures are stored there" if self._settings.save else ""
-        return [f"rlperf: baseline {store.name!r} in {self._settings.baseline_dir}{found}{stored}", *self._notes]
+        return [
+            f"rlperf: baseline {store.name!r} in {self._settings.baseline_dir}{found}{stored}",
+            *note_lines(self._run.notes, verbose=False),
+        ]
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -100,7 +105,9 @@ class MeasuredRun:
             return f"rlperf: {tests} in {least} live pairs each or more: {total} or more, and {_BESIDE}"
         each_s = min(expected_s(WORKERS), self._settings.max_time_s, share_s(self._settings, len(items)))
         line = f"rlperf: {tests} in {WORKERS} processes each: {_about(each_s * len(items))}, and {_BESIDE}"
-        if self._settings.confirm == "never" or not any(self._ledger.commit_of(result_key(item)) for item in items):
+        if self._settings.confirm == "never" or not any(
+            self._run.baselines.commit_of(result_key(item)) for item in items
+        ):
             return line
         live_s = min(expected_s(self._settings.pairs[0]) + 1, self._settings.max_time_s)
         return f"{line}; {_about(live_s)} more or longer for each that has to be settled live"
@@ -111,16 +118,16 @@ class MeasuredRun:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         # Fixed here: each verdict stands at once, whatever later tests do.
-        self._ledger.expect(sum(self._settings.for_test(item).gate for item in session.items))
+        self._run.gated = sum(self._settings.for_test(item).gate for item in session.items)
         self._items = {item.nodeid: item for item in session.items}
         self._epilogue.expect(session.items)
         line = self._live_line()
         if self._settings.inline:
             session.config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
-            session.config.stash[ENGINE] = InlineEngine(self._ledger, line, share_s(self._settings, len(session.items)))
+            session.config.stash[ENGINE] = InlineEngine(self._run, line, share_s(self._settings, len(session.items)))
             return None
         if session.items:
-            TestLoop(session.config, self._ledger, self._path, line, self._notes).run(session)
+            TestLoop(session.config, self._run, self._path, line).run(session)
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -128,7 +135,7 @@ class MeasuredRun:
         benchmark = getattr(report, "rlperf_benchmark", None)
         item = self._items.get(report.nodeid)
         if benchmark is not None and item is not None:
-            outcome = self._ledger.outcomes.get(result_key(item))
+            outcome = self._run.outcomes.tests.get(result_key(item))
             if outcome is not None and outcome.result.workers:
                 add_stats(item, outcome.result, benchmark)
         if item is not None:
@@ -145,42 +152,42 @@ class MeasuredRun:
         """Store results, write files, and set the exit status: a run that measured nothing is no success."""
         finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         keys = {item.nodeid: result_key(item) for item in session.items}
-        silent = [nodeid for nodeid in self._passed if keys.get(nodeid) not in self._ledger.keys]
+        silent = [nodeid for nodeid in self._passed if keys.get(nodeid) not in self._run.outcomes.keys]
         if silent:
-            self._notes.append(f"passed without calling an rlperf fixture, so not measured: {', '.join(silent)}")
+            self._run.note(TextNote(f"passed without calling an rlperf fixture, so not measured: {', '.join(silent)}"))
         self._refuse_empty_comparison(session)
-        fitness = self._ledger.fitness
+        fitness = self._run.fitness
         if self._settings.strict and fitness is not None and not fitness.is_fit and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if exitstatus == pytest.ExitCode.OK and not (self._ledger.outcomes or self._ledger.selfchecks):
+        if exitstatus == pytest.ExitCode.OK and not self._run.outcomes.keys:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
-            self._notes.append("nothing was measured: no test called an rlperf fixture")
+            self._run.note(TextNote("nothing was measured: no test called an rlperf fixture"))
         if not names_tests(self._config):
-            self._ledger.note_unmatched({*keys.values(), *self._left_out})
+            self._run.note(*self._run.accepted.unmatched({*keys.values(), *self._left_out}))
         failed = {keys[nodeid] for nodeid in self._failed if nodeid in keys}
-        if self._settings.save and self._ledger.outcomes:
+        if self._settings.save and self._run.outcomes.tests:
             expected = {keys[nodeid] for nodeid in self._xfailed if nodeid in keys}
             self._save(session, failed | expected, finished=finished)
         complaints = self._epilogue.write(failed)
-        self._notes += complaints
+        self._run.note(*map(TextNote, complaints))
         if complaints:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def _save(self, session: pytest.Session, failed: set[str], *, finished: bool) -> None:
         if not finished:
-            self._notes.append("nothing was stored: the run was interrupted")
+            self._run.note(TextNote("nothing was stored: the run was interrupted"))
             return
         try:
-            save(self._ledger, failed)
+            save(self._run, failed)
         except BaselineError as error:
-            self._notes.append(str(error))
+            self._run.note(TextNote(str(error)))
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def _refuse_empty_comparison(self, session: pytest.Session) -> None:
         """Make it a usage error, never a pass, where no gated test could run on the base side."""
-        gated = [outcome for outcome in self._ledger.outcomes.values() if outcome.verdict.gated]
+        gated = [outcome for outcome in self._run.outcomes.tests.values() if outcome.verdict.gated]
         if gated and all(outcome.verdict.reason.code == Code.BASE for outcome in gated):
-            self._notes.append(f"nothing was compared: no gated test runs on {self._settings.against}")
+            self._run.note(TextNote(f"nothing was compared: no gated test runs on {self._settings.against}"))
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

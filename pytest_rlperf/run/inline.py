@@ -18,8 +18,8 @@ from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Progress, Result, Shape, SliceKind, SliceRecord, Tally, Warm, Workload
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.run.live_comparison import make_result
-from pytest_rlperf.run.one_test import failure_of
-from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.run.one_test import Measured, conclude, failure_of
+from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.workers import messages as m
 
 Kernels = dict[SliceKind, Callable[[], object]]
@@ -29,7 +29,7 @@ Kernels = dict[SliceKind, Callable[[], object]]
 class InlineEngine:
     """Measures in this process, as one worker: too few for a test to fail for its time."""
 
-    ledger: Ledger
+    run: RunState
     progress: Progress
     limit_s: float
     kernels: Callable[[], Kernels] = field(default_factory=lambda: cache(make_kernels))
@@ -37,7 +37,7 @@ class InlineEngine:
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Measure, judge, and fail the test where a strict run must."""
         __tracebackhide__ = True
-        key, settings = result_key(item), self.ledger.settings.for_test(item)
+        key, settings = result_key(item), self.run.settings.for_test(item)
         started_s = time.monotonic()
         worker = _InlineWorker(Meter(workload, self.kernels, sync_edges=settings.device_edges == "sync"))
         self.progress.begin(item.name)
@@ -48,19 +48,19 @@ class InlineEngine:
                 [worker],
                 max_time_s,
                 self.progress,
-                long=self.ledger.told_by_mean(key),
+                long=self.run.baselines.uses_mean(key),
                 counting=counting_pass,
             )
             if settings.trace is not None:
-                self.ledger.traces.append(Trace(key, "head", "working tree", *worker.meter.trace()))
+                self.run.outcomes.traces.append(Trace(key, "head", "working tree", *worker.meter.trace()))
         finally:
             worker.meter.thaw()
             self.progress.clear()
         result = make_result(key, m.Called(workload.component, workload.unit, workload.items), measured)
         result = replace(result, counting=counted_by([worker]))
-        verdict = self.ledger.judge(key, result, self.ledger.policy(settings), settleable=False)
-        outcome = self.ledger.enter(key, result, None, verdict, time.monotonic() - started_s)
-        failure = failure_of(outcome, self.ledger)
+        measured_here = Measured(result, result, is_counted=False)
+        outcome = conclude(self.run, settings, measured_here, time.monotonic() - started_s)
+        failure = failure_of(outcome, self.run)
         if failure is not None:
             raise (PerformanceRegression if failure.regression else MeasurementError)(failure.message)
         return result

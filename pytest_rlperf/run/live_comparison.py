@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pytest_rlperf.judge.live import UNPLACED_LEAST, PairLimits, carriers, contributions, judge_records
-from pytest_rlperf.judge.validity import broken_rule, other_device
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.one_side import SideMeasurement
@@ -41,17 +40,8 @@ class OtherWorkError(Exception):
         self.reason = reason
 
 
-class SameCode(Exception):  # noqa: N818 - a finding, not an error
+class SameCodeError(Exception):
     """Nothing that either side has loaded for this test differs."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """The findings of a live comparison: head's result, the comparison, and the verdict."""
-
-    result: Result
-    live: Live
-    verdict: Verdict
 
 
 class LivePairs:
@@ -141,10 +131,10 @@ class LiveComparison:
         self._counting = counting
         self._progress = progress
 
-    def run(self, max_time_s: float) -> Found:
-        """Measure and judge.
+    def run(self, max_time_s: float) -> tuple[Result, Live]:
+        """Return head's result, and the comparison with base.
 
-        SameCode where there is nothing to measure, OtherWorkError where it is not the same work on both sides,
+        SameCodeError where there is nothing to measure, OtherWorkError where it is not the same work on both sides,
         SideError where a side has the other's code.
         """
         pools = self._base_side.base, self._base_side.head
@@ -163,11 +153,11 @@ class LiveComparison:
         if is_counted:
             self._counting.run((head, base))
         if not may_differ and not self._many_calls_may_differ(base, head):
-            raise SameCode
+            raise SameCodeError
 
     def _found(
         self, measured: PairsMeasured, workers: Sequence[tuple[WorkerProcess, WorkerProcess]], verdict: Verdict
-    ) -> Found:
+    ) -> tuple[Result, Live]:
         """Return the comparison, from the figures of all pairs and the verdict on their times."""
         sides = self._base_side.sides
         result, base = (
@@ -178,14 +168,7 @@ class LiveComparison:
             )
         )
         parts = _contributions(measured, base, verdict)
-        live = Live(sides.base.label, sides.head.label, base, measured.pairs, parts, carriers(parts))
-        broken = broken_rule(result) or broken_rule(base)
-        elsewhere = other_device(base, result, sides.base.label)
-        if elsewhere is not None:
-            verdict = replace(verdict, status=Status.INCOMPARABLE, reason=elsewhere)
-        if broken is not None:
-            verdict = replace(verdict, status=Status.INVALID, reason=broken)
-        return Found(result, live, verdict)
+        return result, Live(sides.base.label, sides.head.label, base, measured.pairs, parts, carriers(parts))
 
     def _many_calls_may_differ(self, base: WorkerProcess, head: WorkerProcess) -> bool:
         """Whether many calls have loaded code that may differ, where the first call has loaded none."""

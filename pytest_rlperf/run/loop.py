@@ -15,13 +15,14 @@ from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.model import Progress, Project, Sides
+from pytest_rlperf.model.notes import TextNote
 from pytest_rlperf.options import Config
 from pytest_rlperf.run import diagnostics
+from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder
-from pytest_rlperf.run.one_test import Examination, failure_of, properties_of
-from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.run.one_test import OneTest, failure_of, properties_of
+from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.selfcheck import SelfcheckOfTest
-from pytest_rlperf.run.stored_counts import tree_top
 from pytest_rlperf.sides.prepare import prepare_sides
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.pool import BaseSide, BaseSides, WorkerGroup, WorkerPool, WorkerPools
@@ -38,32 +39,29 @@ Examine = Callable[[WorkerGroup, Config], m.Conclude]
 class TestLoop:
     """Runs measured tests in workers and reports them as if they had run here.
 
-    ``path`` is sys.path as this process started; ``notes`` receives notes for the summary.
+    ``path`` is sys.path as this process started.
     """
 
-    def __init__(
-        self, config: pytest.Config, ledger: Ledger, path: list[str], progress: Progress, notes: list[str]
-    ) -> None:
+    def __init__(self, config: pytest.Config, run: RunState, path: list[str], progress: Progress) -> None:
         self._config = config
-        self._ledger = ledger
+        self._run = run
         self._path = path
         self._progress = progress
-        self._notes = notes
         # It takes a second, and is shown in these places only.
-        settings = ledger.settings
+        settings = run.settings
         self._explains = config.get_verbosity() > 0 or settings.json is not None or settings.html is not None
         self._reports = ReportForwarder(config, progress.clear)
 
     def run(self, session: pytest.Session) -> None:
         """Run the session's tests, all of which are measured."""
-        project = make_project(session, self._path, self._ledger.settings)
+        project = make_project(session, self._path, self._run.settings)
         today = project.side("working tree", sys.executable, project.path, ())
         sides = self._prepare_sides(project)
         head = today if sides is None else sides.head
         pools = self._worker_pools(project)
         heads = pools.add("worker", head, sides, reports=True)
         try:
-            if self._ledger.settings.selfcheck:
+            if self._run.settings.selfcheck:
                 others = pools.add("other worker", today)
                 self._run_items(session, partial(self._check_self, heads, others))
             else:
@@ -76,7 +74,7 @@ class TestLoop:
 
     def _prepare_sides(self, project: Project) -> Sides | None:
         """Return the sides of --rlperf-against; UsageError where its code cannot be had."""
-        spec = self._ledger.settings.against
+        spec = self._run.settings.against
         if spec is None:
             return None
         self._progress.begin(spec)
@@ -86,7 +84,7 @@ class TestLoop:
             raise pytest.UsageError(f"--rlperf-against={spec}: {error}") from None
         finally:
             self._progress.clear()
-        self._notes += sides.notes
+        self._run.note(*map(TextNote, sides.notes))
         return sides
 
     def _base_side(self, base_sides: BaseSides, sides: Sides, session: pytest.Session) -> BaseSide:
@@ -99,17 +97,17 @@ class TestLoop:
             try:
                 base_side.check_collected([result_key(item) for item in session.items])
             except (SideError, WorkerLostError) as error:
-                raise pytest.UsageError(f"--rlperf-against={self._ledger.settings.against}: {error}") from None
+                raise pytest.UsageError(f"--rlperf-against={self._run.settings.against}: {error}") from None
             finally:
                 self._progress.clear()
         return base_side
 
     def _run_items(self, session: pytest.Session, examine: Examine) -> None:
-        limit_s = share_s(self._ledger.settings, len(session.items))
+        limit_s = share_s(self._run.settings, len(session.items))
         for item, following in zip(session.items, [*session.items[1:], None], strict=True):
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
             self._reports.begin(item)
-            settings = self._ledger.settings.for_test(item)
+            settings = self._run.settings.for_test(item)
             group = WorkerGroup(
                 result_key(item),
                 None if following is None else result_key(following),
@@ -118,7 +116,7 @@ class TestLoop:
             settings = replace(settings, max_time_s=min(settings.max_time_s, limit_s))
             self._progress.begin(item.name)
             self._examine(group, partial(examine, group, settings))
-            self._reports.finish(properties_of(self._ledger.outcomes.get(group.key)))
+            self._reports.finish(properties_of(self._run.outcomes.tests.get(group.key)))
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
@@ -134,12 +132,12 @@ class TestLoop:
         settings: Config,
     ) -> m.Conclude:
         """Measure a test and compare it with the base side or the baseline."""
-        outcome = Examination(group, heads, base_sides, against, self._ledger, settings, self._progress).run()
+        outcome = OneTest(group, heads, base_sides, against, self._run, settings, self._progress).measure()
         if outcome.result.measured and self._explains:
-            outcome = diagnostics.explain(group, base_sides, outcome, self._ledger, self._progress)
+            outcome = diagnostics.explain(group, base_sides, outcome, self._run, self._progress)
         if settings.trace is not None:
-            diagnostics.trace(group, base_sides, outcome, self._ledger, self._progress)
-        return m.Conclude(outcome.result, failure_of(outcome, self._ledger))
+            diagnostics.trace(group, base_sides, outcome, self._run, self._progress)
+        return m.Conclude(outcome.result, failure_of(outcome, self._run))
 
     def _check_self(
         self,
@@ -149,18 +147,18 @@ class TestLoop:
         settings: Config,
     ) -> m.Conclude:
         """Compare a test with itself."""
-        policy, limits = self._ledger.policy(settings), PairLimits(*settings.pairs)
+        policy, limits = self._run.policy(settings), PairLimits(*settings.pairs)
         found = SelfcheckOfTest(group, heads, others, policy, limits, self._progress).run(
             settings.max_time_s, settings.slowdowns
         )
-        self._ledger.selfchecks[group.key] = found
+        self._run.outcomes.selfchecks[group.key] = found
         return m.Conclude(found.result, None)
 
     def _examine(self, group: WorkerGroup, examine: Callable[[], m.Conclude]) -> None:
         """Run one test in every worker it needs, the first of which reports it."""
         try:
             done = group.conclude(examine())
-            self._ledger.modules.update(done.modules)
+            self._run.outcomes.modules.update(done.modules)
         except LeftEarlyError as early:
             text = _departure(early)
             missing = early.worker is group.reporter and early.done.outcome == "missing"
@@ -172,7 +170,7 @@ class TestLoop:
         except MeasurementError as error:  # a worker could not even be started
             self._give_up(group, None, str(error))
         except SideError as error:  # whatever else would be measured would be as wrong
-            raise pytest.UsageError(f"--rlperf-against={self._ledger.settings.against}: {error}") from None
+            raise pytest.UsageError(f"--rlperf-against={self._run.settings.against}: {error}") from None
 
     def _give_up(self, group: WorkerGroup, culprit: WorkerProcess | None, text: str, *, missing: bool = False) -> None:
         """End a test that ``culprit`` made impossible to measure, as an error of that test."""

@@ -1,30 +1,52 @@
-"""One test's way from its workers to its outcome: measured by itself, live, or first one and then the other."""
+"""One test: its evidence is measured, by itself, live, or first one and then the other; its verdict; its failure."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pytest_rlperf.errors import SideError
+from pytest_rlperf.judge.counters import uncounted
 from pytest_rlperf.judge.live import PairLimits
-from pytest_rlperf.judge.policy import verdict as verdict_of
+from pytest_rlperf.judge.stored import can_certify, creep
+from pytest_rlperf.judge.verdict import Counts, Evidence, judge, needs_live
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, expected_s, measure_one_side
-from pytest_rlperf.model import Outcome, Progress, Reason, Result, Status, Verdict, reasons
+from pytest_rlperf.model import Live, Outcome, Progress, Result, Status, reasons
+from pytest_rlperf.model.notes import GatesNotCounted, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.wording import failure_text
-from pytest_rlperf.run.live_comparison import COUNTED_PAIRS, LiveComparison, OtherWorkError, SameCode, make_result
-from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.run.baselines import live_counts
+from pytest_rlperf.run.live_comparison import COUNTED_PAIRS, LiveComparison, OtherWorkError, SameCodeError, make_result
+from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.pool import BaseSide, BaseSides, WorkerGroup, WorkerPool
 from pytest_rlperf.workers.process import LeftEarlyError, WorkerLostError
 
 
-class Examination:
+@dataclass(frozen=True)
+class Measured:
+    """The measurements of a test.
+
+    ``result`` is what its outcome keeps, ``head`` the figures to judge, which live pairs may have taken anew. The
+    others are as in Evidence. ``base_commit`` is the full SHA since which commits may accept a slowdown.
+    """
+
+    result: Result
+    head: Result
+    by_itself: Result | None = None
+    live: Live | None = None
+    unpaired: reasons.SameCode | reasons.OtherWork | reasons.NotOnBase | None = None
+    settleable: bool = False
+    base_commit: str | None = None
+    is_counted: bool = True
+
+
+class OneTest:
     """Measures and judges one test.
 
-    ``against`` is the base side that the user named, if any; otherwise what the baseline remembers may become one.
+    ``against`` is the base side that the user named, if any; otherwise the baseline's commit may become one.
     """
 
     def __init__(
@@ -33,7 +55,7 @@ class Examination:
         heads: WorkerPool,
         base_sides: BaseSides,
         against: BaseSide | None,
-        ledger: Ledger,
+        run: RunState,
         settings: Config,
         progress: Progress,
     ) -> None:
@@ -41,50 +63,66 @@ class Examination:
         self._heads = heads
         self._base_sides = base_sides
         self._against = against
-        self._ledger = ledger
+        self._run = run
         self._settings = settings
         self._progress = progress
-        self._started_s = time.monotonic()
 
-    def run(self) -> Outcome:
-        """Measure the test as it has to be, and enter its outcome."""
-        if self._against is not None:
-            return self._compare(self._against)
-        plan = self._ledger.plan(self._group.key, self._settings)
+    def measure(self) -> Outcome:
+        """Measure and judge the test."""
+        started_s = time.monotonic()
+        measured = self._measure_stored() if self._against is None else self._measure_against(self._against)
+        return conclude(self._run, self._settings, measured, time.monotonic() - started_s)
+
+    def _measure_stored(self) -> Measured:
+        """Measure for a comparison with the baseline, whose commit settles live what its numbers cannot."""
+        key, baselines = self._group.key, self._run.baselines
+        commit = baselines.live_commit(key, self._settings)
         base_side, obstacle = None, None
-        if plan.commit is not None and plan.at_once:
-            base_side, obstacle = self._find(plan.commit)
+        if commit is not None and self._is_hopeless(key):
+            base_side, obstacle = self._find(commit)
             if base_side is not None and not base_side.is_same_code:
                 return self._settle(base_side, None)
-        result = self._measure_one_side()
-        settleable = plan.commit is not None and obstacle is None
-        verdict = self._judge(result, settleable=settleable)
-        settled = verdict.status is Status.SAME and not self._ledger.gates_outdated(result, self._settings)
-        if settled or plan.commit is None:
-            return self._enter_compared(result, verdict)
+        result = self._measure_by_itself()
+        measured = self._by_stored_numbers(result)
+        if commit is None:
+            return measured
+        measured = replace(measured, settleable=obstacle is None)
+        if not self._needs_live(measured):
+            return measured
         if base_side is None and obstacle is None:
-            base_side, obstacle = self._find(plan.commit)
-        if base_side is not None:
-            return self._settle(base_side, result)
-        return self._enter_unsettled(result, str(obstacle))
+            base_side, obstacle = self._find(commit)
+        return self._unsettled(result, str(obstacle)) if base_side is None else self._settle(base_side, result)
 
-    def _compare(self, base_side: BaseSide) -> Outcome:
-        """Compare with what the user asked for."""
-        saved = self._measure_one_side() if self._settings.save else None
+    def _is_hopeless(self, key: str) -> bool:
+        """Whether stored numbers need not be tried: another machine's, or too different among themselves."""
+        stored = self._run.baselines.stored(key)
+        hopeless = stored is None or not can_certify(stored.result, self._run.policy(self._settings))
+        return hopeless or self._settings.confirm == "always"
+
+    def _needs_live(self, measured: Measured) -> bool:
+        """Whether live pairs are to decide: for the time, or for counts that are stored of other versions."""
+        gated = self._settings.counters.gates and measured.head.counting is not None
+        if gated and self._run.baselines.counts.find(measured.head).is_outdated:
+            return True
+        return needs_live(evidence_of(self._run, measured), self._run.policy(self._settings))
+
+    def _measure_against(self, base_side: BaseSide) -> Measured:
+        """Measure for a comparison with the side that the user named."""
+        saved = self._measure_by_itself() if self._settings.save else None
         try:
-            return self._compare_live(base_side, saved)
+            return self._measure_live(base_side, saved)
         except LeftEarlyError as early:
             if not base_side.owns(early.worker):
                 raise
             self._group.release()
-            result = saved or self._measure_one_side()
-            return self._enter(result, self._not_on_base(base_side, early))
+            result = saved or self._measure_by_itself()
+            return Measured(result, result, unpaired=_not_on_base(base_side.sides.base.label, early.done))
 
-    def _settle(self, base_side: BaseSide, result: Result | None) -> Outcome:
-        """Have live pairs decide what stored numbers cannot; where base will not run, the numbers are all there is."""
-        saved = self._measure_one_side() if result is None and self._settings.save else result
+    def _settle(self, base_side: BaseSide, result: Result | None) -> Measured:
+        """Have live pairs decide what stored numbers cannot; where base does not run, the numbers decide."""
+        saved = self._measure_by_itself() if result is None and self._settings.save else result
         try:
-            return self._compare_live(base_side, saved)
+            return self._measure_live(base_side, saved)
         except SideError as error:
             self._base_sides.give_up(base_side, error)
             obstacle = str(error)
@@ -93,49 +131,31 @@ class Examination:
                 raise
             obstacle = f"on {base_side.sides.base.label}: {essence(str(stopped))}"
         self._group.release()
-        return self._enter_unsettled(saved or self._measure_one_side(), obstacle)
+        return self._unsettled(saved or self._measure_by_itself(), obstacle)
 
-    def _compare_live(self, base_side: BaseSide, saved: Result | None) -> Outcome:
-        """Compare live, unless it is the same code; ``saved`` are the figures to store, where there are such."""
+    def _measure_live(self, base_side: BaseSide, saved: Result | None) -> Measured:
+        """Compare live, unless it is the same code; ``saved`` are the figures by itself, where there are such."""
         base = base_side.sides.base.label
+        by_itself = saved if self._against is None else None
+        unpaired: reasons.SameCode | reasons.OtherWork
         if base_side.is_same_code:
-            return self._same_code(reasons.SameCode(base, only_loaded=False), saved)
-        policy = self._ledger.policy(self._settings)
-        limits = PairLimits(*self._settings.pairs)
-        try:
-            counting = self._counting_pass(2 * COUNTED_PAIRS)
-            comparison = LiveComparison(self._group, base_side, policy, limits, counting, self._progress)
-            found = comparison.run(self._settings.max_time_s)
-        except OtherWorkError as other:
-            return self._enter(saved or self._unmeasured(), self._unjudged(Status.INCOMPARABLE, other.reason))
-        except SameCode:
-            return self._same_code(reasons.SameCode(base, only_loaded=True), saved)
-        finally:
-            base_side.trim()
-        keep = saved is not None and self._settings.save
-        result = saved if keep and saved is not None else found.result
-        verdict, cause = found.verdict, self._cause(saved, None)
-        if verdict.status is Status.SAME and cause is not None:
-            verdict = replace(verdict, reason=cause)
-        verdict = self._ledger.with_counts(result, found.live.base, verdict, self._settings)
-        verdict = self._ledger.allow(self._group.key, verdict, base_side.sides.commit)
-        return self._ledger.enter(self._group.key, result, found.live, verdict, self._seconds())
-
-    def _cause(self, measured: Result | None, same_code: reasons.SameCode | None) -> reasons.OtherEnvironment | None:
-        """Return what else has changed where the code has not, if stored numbers show a change."""
-        if measured is None or self._against is not None:
-            return None
-        suspicion = self._judge(measured, settleable=True)
-        suspicious = suspicion.suspect or suspicion.status is Status.FASTER
-        if not suspicious:
-            return None
-        ratio = None if suspicion.estimate is None else suspicion.estimate.ratio
-        return reasons.OtherEnvironment(ratio, self._ledger.versions_since(self._group.key), same_code)
-
-    def _same_code(self, same_code: reasons.SameCode, saved: Result | None) -> Outcome:
-        """Enter a test whose sides do not differ."""
-        reason = self._cause(saved, same_code) or same_code
-        return self._enter(saved or self._unmeasured(), self._unjudged(Status.SAME, reason))
+            unpaired = reasons.SameCode(base, only_loaded=False)
+        else:
+            try:
+                policy, limits = self._run.policy(self._settings), PairLimits(*self._settings.pairs)
+                counting = self._counting_pass(2 * COUNTED_PAIRS)
+                comparison = LiveComparison(self._group, base_side, policy, limits, counting, self._progress)
+                head, live = comparison.run(self._settings.max_time_s)
+                result = saved if saved is not None and self._settings.save else head
+                return Measured(result, head, by_itself, live, base_commit=base_side.sides.commit)
+            except OtherWorkError as other:
+                unpaired = other.reason
+            except SameCodeError:
+                unpaired = reasons.SameCode(base, only_loaded=True)
+            finally:
+                base_side.trim()
+        result = saved or self._unmeasured()
+        return Measured(result, result, by_itself, unpaired=unpaired)
 
     def _unmeasured(self) -> Result:
         """Return a result without figures."""
@@ -144,15 +164,13 @@ class Examination:
         assert called is not None
         return Result(self._group.key, called.component, called.unit, called.items, (), (), 0.0, ())
 
-    def _not_on_base(self, base_side: BaseSide, early: LeftEarlyError) -> Verdict:
-        """Say that base cannot run the test: NEW where a name is missing there, else INCOMPARABLE."""
-        status = Status.NEW if early.done.name_missing else Status.INCOMPARABLE
-        error = essence(early.done.text) if early.done.text.strip() else ""
-        return self._unjudged(status, reasons.NotOnBase(base_side.sides.base.label, early.done.outcome, error))
+    def _by_stored_numbers(self, result: Result) -> Measured:
+        """Return the measurements of a test that is compared with stored numbers."""
+        return Measured(result, result, base_commit=self._run.baselines.commit_of(self._group.key))
 
-    def _unjudged(self, status: Status, reason: Reason) -> Verdict:
-        """Return the verdict where no times were compared."""
-        return verdict_of(self._ledger.policy(self._settings), status, reason)
+    def _unsettled(self, result: Result, obstacle: str) -> Measured:
+        """Return the measurements of a test that live pairs were to decide, with why they could not."""
+        return self._by_stored_numbers(replace(result, notes=(*result.notes, f"not settled live: {obstacle}")))
 
     def _find(self, commit: str) -> tuple[BaseSide | None, str | None]:
         """Return the code of a commit as a base side, or why it cannot be had."""
@@ -166,7 +184,7 @@ class Examination:
             return None, str(lost)
         return base_side, None
 
-    def _measure_one_side(self) -> Result:
+    def _measure_by_itself(self) -> Result:
         """Measure the test by itself."""
         self._progress.show("starting workers", expected_s(WORKERS))
         (workers,) = self._group.engage((self._heads, WORKERS))
@@ -174,61 +192,101 @@ class Examination:
             workers,
             self._settings.max_time_s,
             self._progress,
-            long=self._ledger.told_by_mean(self._group.key),
+            long=self._run.baselines.uses_mean(self._group.key),
             counting=self._counting_pass(WORKERS),
         )
         return replace(make_result(self._group.key, self._group.called, measured), counting=counted_by(workers))
 
     def _counting_pass(self, workers: int) -> CountingPass:
-        asked = self._settings.counters
-        return CountingPass(self._settings.max_time_s, workers, is_wanted=asked.are_counted, gates=bool(asked.gates))
-
-    def _judge(self, result: Result, *, settleable: bool) -> Verdict:
-        return self._ledger.judge(self._group.key, result, self._ledger.policy(self._settings), settleable=settleable)
-
-    def _enter_unsettled(self, result: Result, obstacle: str) -> Outcome:
-        """Enter a test that live pairs should have decided, by its stored numbers."""
-        return self._enter_compared(
-            _noted(result, f"not settled live: {obstacle}"), self._judge(result, settleable=False)
+        counters = self._settings.counters
+        return CountingPass(
+            self._settings.max_time_s, workers, is_wanted=counters.are_counted, gates=bool(counters.gates)
         )
 
-    def _enter_compared(self, result: Result, verdict: Verdict) -> Outcome:
-        """Enter a test that was compared with stored numbers, by its counts too."""
-        verdict = self._ledger.with_counts(result, None, verdict, self._settings)
-        return self._enter(
-            result, self._ledger.allow(self._group.key, verdict, self._ledger.commit_of(self._group.key))
-        )
 
-    def _enter(self, result: Result, verdict: Verdict) -> Outcome:
-        return self._ledger.enter(self._group.key, result, None, verdict, self._seconds())
-
-    def _seconds(self) -> float:
-        return time.monotonic() - self._started_s
+def _not_on_base(base_label: str, done: m.Done) -> reasons.NotOnBase:
+    error = essence(done.text) if done.text.strip() else ""
+    return reasons.NotOnBase(base_label, done.outcome, error, is_new=done.name_missing)
 
 
 def essence(text: str) -> str:
-    """Return the line of a failure that says what it was: the error of a traceback, else the first."""
-    lines = [line.strip() for line in text.strip().splitlines()] or ["it says no more"]
+    """Return the line of a failure that names it: the error of a traceback, else the first."""
+    lines = [line.strip() for line in text.strip().splitlines()] or ["without a message"]
     errors = [line[1:].strip() for line in lines if line.startswith("E  ")]
     return errors[0] if errors else lines[0]
 
 
-def _noted(result: Result, note: str) -> Result:
-    return replace(result, notes=(*result.notes, note))
+# ----------------------------------------------------------------------- from measurements to the outcome
 
 
-def failure_of(outcome: Outcome, ledger: Ledger) -> m.Failure | None:
-    """Return why a test must fail, if it must."""
-    # Storing is what NEW and INCOMPARABLE ask for; a strict run must be able to store its first baseline.
-    cured = ledger.settings.save and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE)
-    if cured or not outcome.verdict.fails(ledger.settings.strict):
+def evidence_of(run: RunState, measured: Measured) -> Evidence:
+    """Return the times that a verdict rests on."""
+    key, baselines = measured.result.nodeid, run.baselines
+    return Evidence(
+        head=measured.head,
+        stored=baselines.stored(key),
+        others=baselines.differences,
+        settleable=measured.settleable,
+        live=measured.live,
+        unpaired=measured.unpaired,
+        by_itself=measured.by_itself,
+        versions=() if measured.by_itself is None else baselines.versions_since(key),
+    )
+
+
+def conclude(run: RunState, settings: Config, measured: Measured, seconds: float) -> Outcome:
+    """Judge a test, keep its outcome, and note what could not be compared."""
+    result, live, base = measured.result, measured.live, measured.base_commit
+    evidence = replace(
+        evidence_of(run, measured),
+        counts=_counts(run, settings, measured),
+        allowances=run.accepted.since(base),
+    )
+    verdict = judge(evidence, run.policy(settings))
+    # Where nothing is slower, only messages that can still be amended are of use: those of the change at hand.
+    if base is not None and (verdict.status is Status.SLOWER or run.settings.against is not None):
+        run.note(*run.accepted.heed(base))
+    # A side that the user named is what there is to compare with, also where nothing was measured.
+    stored = evidence.stored if live is not None or run.settings.against is None else None
+    # Live pairs are the last step where they ran the code that the stored figures are of.
+    ratio = verdict.estimate.ratio if live and verdict.estimate and run.settings.against is None else None
+    outcome = Outcome(result, stored, live, verdict, seconds, creep(result, stored, ratio))
+    run.outcomes.add(outcome)
+    return outcome
+
+
+def _counts(run: RunState, settings: Config, measured: Measured) -> Counts | None:
+    """Return the exact counts to compare, and note why others are not: base's of live pairs, else stored ones."""
+    result, live, now = measured.result, measured.live, measured.result.counting
+    if now is None or measured.unpaired is not None or not measured.is_counted:
         return None
-    text = failure_text(outcome, ledger.origin(outcome))
+    other = run.baselines.counts.find(result) if live is None else live_counts(live.base, run.settings.against)
+    obstacle: Obstacle | None = other.obstacle if now.workers else NothingCounted(now.notes, on_base=False)
+    gates = settings.counters.gates
+    if obstacle is not None:
+        run.note(UncomparedCounts(result.nodeid, obstacle, bool(gates)))
+        return None
+    if other.counting is None:
+        return None
+    missing = uncounted(other.counting, now, gates, settings.counters.named)
+    if missing:
+        why = tuple(dict.fromkeys((*now.notes, *other.counting.notes)))
+        run.note(UncomparedCounts(result.nodeid, GatesNotCounted(missing, why), gates=True))
+    return Counts(other.counting, now, other.machine)
+
+
+def failure_of(outcome: Outcome, run: RunState) -> m.Failure | None:
+    """Return why a test must fail, if it must."""
+    # Storing is what NEW and INCOMPARABLE need; a strict run must be able to store its first baseline.
+    cured = run.settings.save and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE)
+    if cured or not outcome.verdict.fails(run.settings.strict):
+        return None
+    text = failure_text(outcome, run.baselines.origin(outcome))
     if outcome.verdict.status is Status.SLOWER:
         return m.Failure(text, regression=True)
     return m.Failure(f"{text}\n--rlperf-strict fails what is neither SAME nor FASTER", regression=False)
 
 
 def properties_of(outcome: Outcome | None) -> list[tuple[str, object]]:
-    """Return what JUnit XML and other report writers get to know of a verdict."""
+    """Return the properties of a verdict for JUnit XML and other report writers."""
     return [] if outcome is None else list(properties(outcome))

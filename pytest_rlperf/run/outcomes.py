@@ -1,261 +1,137 @@
-"""What a run has found: each test's result beside its baseline, judged."""
+"""What a run has at hand and what it has found: its outcomes, beside the baselines that they are compared with."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_rlperf.baseline.machine import differences, this_machine
-from pytest_rlperf.baseline.provenance import Tree, changed_versions, make_provenance, read_tree
-from pytest_rlperf.baseline.store import Store
-from pytest_rlperf.judge.counters import combine, uncounted
+from pytest_rlperf.baseline.provenance import Tree, make_provenance, read_tree
 from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.judge.policy import LIVE_TOLERANCE, make_policy
-from pytest_rlperf.judge.stored import can_certify, creep, judge_stored
-from pytest_rlperf.judge.verdict import allow, unmatched
-from pytest_rlperf.model import (
-    Allowance,
-    Baseline,
-    Fitness,
-    Live,
-    Outcome,
-    Policy,
-    Provenance,
-    Result,
-    Selfcheck,
-    Status,
-    StoredResult,
-    Verdict,
-    VersionChange,
-    reasons,
-)
+from pytest_rlperf.judge.verdict import unmatched
+from pytest_rlperf.model import Allowance, Fitness, Outcome, Policy, Provenance, Selfcheck
+from pytest_rlperf.model.notes import Note, Saved, TextNote, UncomparedCounts, UnmatchedAllowance
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import Config
-from pytest_rlperf.report.summary import Saved, Uncompared
-from pytest_rlperf.report.wording import machine_text, origin_text, unmatched_text, version_text
-from pytest_rlperf.run.stored_counts import Memory, live_counts, tree_top
+from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.sides.git import git_user, read_allowances
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How a test is to be compared with what is stored.
+@dataclass
+class Outcomes:
+    """The outcomes of a run's tests by their keys, and what else workers have recorded of them.
 
-    ``commit`` is the code that can settle it live, if any. ``at_once`` says that nothing else can: the stored numbers
-    are another machine's, or differ too much among themselves.
+    ``modules`` are the top-level modules that workers had loaded.
     """
 
-    commit: str | None
-    at_once: bool
-
-
-class Ledger:
-    """The outcomes of a run, and the baseline they are compared with.
-
-    Raises BaselineError where the baseline cannot be read, or could not be written in the end.
-    """
-
-    def __init__(self, settings: Config, root: Path) -> None:
-        self.settings = settings
-        self.machine = this_machine()
-        self.store = Store(settings.baseline_dir, settings.baseline, self.machine)
-        self.baseline: Baseline | None = self.store.read()
-        self.outcomes: dict[str, Outcome] = {}
-        self.selfchecks: dict[str, Selfcheck] = {}
-        self.modules: set[str] = set()
-        self.saved: Saved | None = None
-        self.uncompared: dict[str, Uncompared] = {}
-        self.notes: list[str] = []
-        self._allowances: dict[str, list[Allowance]] = {}
-        self._root = root
-        self._gated = 1
-        self._elsewhere = self.store.others() if self.baseline is None else []
-        self._others = [tuple(differences(other.machine, self.machine)) for other in self._elsewhere]
-        self._memory = Memory(
-            self.machine,
-            self.baseline,
-            self.store.others if self.baseline is not None else lambda: self._elsewhere,
-            settings.packages,
-            tree_top(root),
-        )
-        self.traces: list[Trace] = []
-        self._provenance: Provenance | None = None
-        if settings.save:
-            self.store.check_writable()
-        if settings.save or settings.json is not None or settings.benchmark_json is not None:
-            self._tree = self._read_tree()
+    tests: dict[str, Outcome] = field(default_factory=dict)
+    selfchecks: dict[str, Selfcheck] = field(default_factory=dict)
+    traces: list[Trace] = field(default_factory=list)
+    modules: set[str] = field(default_factory=set)
 
     @property
     def keys(self) -> set[str]:
         """The tests that were measured."""
-        return {*self.outcomes, *self.selfchecks}
+        return {*self.tests, *self.selfchecks}
+
+    def add(self, outcome: Outcome) -> None:
+        """Keep a test's outcome, in the place of an earlier one of less."""
+        self.tests[outcome.result.nodeid] = outcome
+
+
+class AcceptedSlowdowns:
+    """The slowdowns that commits accept, read once for each base.
+
+    Those since a base are noted, with the trailers that cannot be read, where the base was of use: :meth:`note`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._read: dict[str, tuple[list[Allowance], list[str]]] = {}
+        self._noted: set[str] = set()
+
+    def since(self, base: str | None) -> tuple[Allowance, ...]:
+        """Return what commits after ``base``, a full SHA, accept; nothing where there is no such base."""
+        if base is None:
+            return ()
+        if base not in self._read:
+            self._read[base] = read_allowances(self._root, base)
+        return tuple(self._read[base][0])
+
+    def heed(self, base: str) -> list[Note]:
+        """Count the allowances since ``base`` among those that should match a test; return the notes on trailers."""
+        if base in self._noted:
+            return []
+        self._noted.add(base)
+        return [TextNote(text) for text in self._read[base][1]]
+
+    def unmatched(self, keys: Collection[str]) -> list[Note]:
+        """Return notes on allowances that match none of the tests of ``keys``, all that could have been measured."""
+        allowances = dict.fromkeys(allowance for base in self._noted for allowance in self._read[base][0])
+        return [UnmatchedAllowance(*found) for found in unmatched(list(allowances), keys)]
+
+
+class RunState:
+    """A measured run: its settings, its baselines, its outcomes, and its notes, all in one list.
+
+    ``gated`` is how many gated tests share the run's error rate. BaselineError where a baseline cannot be used.
+    """
+
+    def __init__(self, settings: Config, root: Path, notes: list[Note] | None = None) -> None:
+        self.settings = settings
+        self.baselines = Baselines(settings, root)
+        self.outcomes = Outcomes()
+        self.accepted = AcceptedSlowdowns(root)
+        self.notes: list[Note] = [] if notes is None else notes
+        self.gated = 1
+        self._root = root
+        self._provenance: Provenance | None = None
+        if settings.save or settings.json is not None or settings.benchmark_json is not None:
+            self._tree = self._read_tree()
+
+    def note(self, *notes: Note) -> None:
+        """Add notes that are not there yet; of one test's counts the latest stays."""
+        for note in notes:
+            if isinstance(note, UncomparedCounts):
+                self.notes[:] = [old for old in self.notes if not _is_about(old, note.key)]
+            if note not in self.notes:
+                self.notes.append(note)
+
+    @property
+    def saved(self) -> Saved | None:
+        """What was stored, None where nothing was to be."""
+        return next((note for note in reversed(self.notes) if isinstance(note, Saved)), None)
 
     @property
     def fitness(self) -> Fitness | None:
-        """Whether this machine can tell what is asked of it; None where it was not checked."""
-        if not self.selfchecks:
-            return None
-        return judge_fitness(list(self.selfchecks.values()), self.settings.tolerance or LIVE_TOLERANCE)
-
-    def expect(self, gated: int) -> None:
-        """Fix how many gated tests share the run's error rate."""
-        self._gated = max(1, gated)
-
-    def plan(self, key: str, settings: Config) -> Plan:
-        """Say whether and when a test's comparison is settled live."""
-        commit = self.commit_of(key)
-        if commit is None or settings.confirm == "never":
-            return Plan(None, at_once=False)
-        stored = self.stored(key)
-        hopeless = stored is None or not can_certify(stored.result, self.policy(settings))
-        return Plan(commit, at_once=hopeless or settings.confirm == "always")
-
-    def stored(self, key: str) -> StoredResult | None:
-        """Return what the baseline has of a test on this machine class."""
-        return None if self.baseline is None else self.baseline.results.get(key)
-
-    def commit_of(self, key: str) -> str | None:
-        """Return the commit that a test's baseline remembers, this machine class's before another's."""
-        for baseline in [self.baseline] if self.baseline is not None else self._elsewhere:
-            stored = baseline.results.get(key)
-            if stored is not None and baseline.sessions[stored.session].settleable:
-                return baseline.sessions[stored.session].commit
-        return None
-
-    def tolerance(self, key: str, settings: Config) -> float:
-        """Return what a measured test's time may change and still be the same."""
-        if self.outcomes[key].live is not None:
-            return self.policy(settings).tolerance
-        policy = self.policy(settings)
-        return policy.stored_tolerance if self.plan(key, settings).commit is None else policy.tolerance
+        """Whether this machine is fit for its tolerance; None where it was not checked."""
+        checks = list(self.outcomes.selfchecks.values())
+        return judge_fitness(checks, self.settings.tolerance or LIVE_TOLERANCE) if checks else None
 
     def policy(self, settings: Config) -> Policy:
-        """Return the rules of a test."""
+        """Return the rules of a test with these settings."""
         return make_policy(
             tolerance=settings.tolerance,
             alpha=settings.alpha,
-            tests=self._gated,
+            tests=max(1, self.gated),
             min_change_s=settings.min_change_s,
             gated=settings.gate,
             accept=settings.accept is not None,
             stores=self.settings.save,
             gates=settings.counters.gates,
             named=settings.counters.named,
+            pairs=settings.pairs,
         )
 
-    def judge(self, key: str, measured: Result, policy: Policy, *, settleable: bool) -> Verdict:
-        """Judge a result by stored numbers."""
-        return judge_stored(measured, self.stored(key), self._others, policy, settleable=settleable)
-
-    def with_counts(self, result: Result, base: Result | None, verdict: Verdict, settings: Config) -> Verdict:
-        """Return ``verdict`` with what exact counts say: of ``base`` in a live comparison, else of the stored ones."""
-        now = result.counting
-        if now is None:
-            return verdict
-        remembered = self._memory.find(result) if base is None else live_counts(base, settings.against)
-        obstacle = remembered.obstacle if now.workers else "; ".join(now.notes)
-        if obstacle:
-            self.uncompared[result.nodeid] = Uncompared(obstacle, bool(settings.counters.gates))
-        if remembered.counting is None or obstacle:
-            return verdict
-        gates = settings.counters.gates
-        missing = uncounted(remembered.counting, now, gates, settings.counters.named)
-        if missing:
-            notes = dict.fromkeys((*now.notes, *remembered.counting.notes))
-            not_counted = f"{', '.join(missing)} was not counted on both sides"
-            self.uncompared[result.nodeid] = Uncompared("; ".join([not_counted, *notes]), gates=True)
-        verdict = combine(verdict, remembered.counting, now, gates)
-        if verdict.counters and remembered.origin:
-            verdict = replace(verdict, also=(*verdict.also, reasons.CountedElsewhere(remembered.origin)))
-        return verdict
-
-    def allow(self, key: str, verdict: Verdict, base: str | None) -> Verdict:
-        """Return ``verdict`` accepted where commits since ``base``, a full SHA, say that so much slower is meant.
-
-        Where nothing is slower, only the messages that can still be amended are read: those of the change at hand.
-        """
-        if base is None or (verdict.status is not Status.SLOWER and self.settings.against is None):
-            return verdict
-        if base not in self._allowances:
-            self._allowances[base], notes = read_allowances(self._root, base)
-            self.notes += [note for note in notes if note not in self.notes]
-        return allow(verdict, key, self._allowances[base])
-
-    def note_unmatched(self, keys: Collection[str]) -> None:
-        """Take note of what commits allow of none of the tests of ``keys``, all that could have been measured."""
-        allowances = dict.fromkeys(each for found in self._allowances.values() for each in found)
-        self.notes += [unmatched_text(*found) for found in unmatched(list(allowances), keys)]
-
-    def gates_outdated(self, result: Result, settings: Config) -> bool:
-        """Whether counts gate a test and those stored are of other versions, so that only live sides can tell."""
-        asked = settings.counters.gates and result.counting is not None
-        return bool(asked) and self._memory.find(result).is_outdated
-
-    def enter(self, key: str, result: Result, live: Live | None, verdict: Verdict, seconds: float) -> Outcome:
-        """Keep a test's outcome."""
-        # A side that was asked for is what there is to compare with, also where nothing was measured.
-        stored = self.stored(key) if live is not None or self.settings.against is None else None
-        # Live pairs tell the last step where they ran the code that the stored figures are of.
-        ratio = verdict.estimate.ratio if live and verdict.estimate and self.settings.against is None else None
-        outcome = Outcome(result, stored, live, verdict, seconds, creep(result, stored, ratio))
-        self.outcomes[key] = outcome
-        return outcome
-
-    def amend(self, outcome: Outcome) -> Outcome:
-        """Keep an outcome of which more is known by now."""
-        self.outcomes[outcome.result.nodeid] = outcome
-        return outcome
-
-    def versions_since(self, key: str) -> tuple[VersionChange, ...]:
-        """Return the packages that have changed since a test's figures were stored."""
-        stored = self.stored(key)
-        if stored is None or self.baseline is None:
-            return ()
-        return tuple(changed_versions(self.baseline.sessions[stored.session].packages))
-
-    def changes(self) -> list[str]:
-        """Say what is different now from when the figures were stored that outcomes were compared with."""
-        if self.settings.against is not None:
-            return []
-        if self.baseline is None:
-            return [f"the machine: {machine_text(other)}" for other in self._others if other]
-        then: dict[str, str] = {}
-        for key in sorted({outcome.baseline.session for outcome in self.outcomes.values() if outcome.baseline}):
-            then.update(self.baseline.sessions[key].packages)
-        return [version_text(change) for change in changed_versions(then)]
-
-    def told_by_mean(self, key: str) -> bool | None:
-        """Whether a test's stored figures are means of long calls, None where there are none to go by."""
-        stored = self.stored(key)
-        return None if stored is None else stored.result.workers[0].long
-
-    def origin(self, outcome: Outcome) -> str:
-        """Say what an outcome was compared with."""
-        if outcome.live is not None:
-            return f"{outcome.live.head_label} with {outcome.live.base_label}, live"
-        if self.settings.against is not None:
-            return f"today's code with {self.settings.against}"
-        session = None
-        if self.baseline is not None and outcome.baseline is not None:
-            session = self.baseline.sessions[outcome.baseline.session]
-        return origin_text(self.settings.baseline, session)
-
-    def origins(self) -> list[str]:
-        """Say what all outcomes were compared with, each thing once."""
-        told = [outcome for outcome in self.outcomes.values() if outcome.before]
-        if self.settings.against is not None:
-            told = told or list(self.outcomes.values())
-        return list(dict.fromkeys(self.origin(outcome) for outcome in told))
-
     def provenance(self) -> Provenance:
-        """Return where the figures come from, as it is when this is first asked: at the end of the run."""
+        """Return where the figures come from, read when this is first called: at the end of the run."""
         if self._provenance is None:
-            self._provenance = make_provenance(self._tree, self._read_tree(), self.modules)
+            self._provenance = make_provenance(self._tree, self._read_tree(), self.outcomes.modules)
         return self._provenance
 
     def user(self) -> str:
-        """Return whose run this is, as git knows; empty where it does not."""
+        """Return the user's name and address by git; empty where it has none."""
         return git_user(self._root)
 
     def _read_tree(self) -> Tree:
@@ -263,3 +139,7 @@ class Ledger:
         settings = self.settings
         outputs = (settings.json, settings.html, settings.benchmark_json, settings.trace)
         return read_tree(self._root, settings.baseline_dir, [path for path in outputs if path is not None])
+
+
+def _is_about(note: Note, key: str) -> bool:
+    return isinstance(note, UncomparedCounts) and note.key == key

@@ -21,7 +21,7 @@ from pytest_rlperf.report.files import (
 from pytest_rlperf.report.html import check_html, render_html, write_html
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
 from pytest_rlperf.report.summary import Summary
-from pytest_rlperf.run.outcomes import Ledger
+from pytest_rlperf.run.outcomes import RunState
 
 _JSON = "--rlperf-json"
 
@@ -35,10 +35,10 @@ class Page:
     command: str
     created: str
 
-    def render(self, ledger: Ledger) -> str:
+    def render(self, run: RunState) -> str:
         """Return the page; OutputError without jinja2."""
         return render_html(
-            list(ledger.outcomes.values()),
+            list(run.outcomes.tests.values()),
             self.summary,
             tolerances=self.tolerances,
             command=self.command,
@@ -65,7 +65,7 @@ def check_outputs(settings: Config, junit_xml: str | None) -> None:
 
 def write_outputs(
     settings: Config,
-    ledger: Ledger,
+    run: RunState,
     *,
     notes: Sequence[str],
     failed: Collection[str],
@@ -86,22 +86,27 @@ def write_outputs(
                 complaints.append(str(error))
 
     def write_benchmarks(path: Path) -> None:
-        provenance, phases = ledger.provenance(), settings.benchmark_phases
+        provenance, phases = run.provenance(), settings.benchmark_phases
         document = benchmark_json.benchmark_document(
-            ledger.outcomes, ledger.machine, provenance, params=params, phases=phases
+            run.outcomes.tests, run.baselines.machine, provenance, params=params, phases=phases
         )
         write_file(benchmark_json.OPTION, path, written(document))
 
-    write(settings.json, lambda path: write_file(_JSON, path, written(_document(ledger, notes, failed))))
-    write(settings.html, lambda path: write_html(path, page.render(ledger)))
+    write(settings.json, lambda path: write_file(_JSON, path, written(_document(run, notes, failed))))
+    write(settings.html, lambda path: write_html(path, page.render(run)))
     write(settings.benchmark_json, write_benchmarks)
-    write(settings.trace, lambda path: write_traces(path, ledger.traces))
+    write(settings.trace, lambda path: write_traces(path, run.outcomes.traces))
     return complaints
 
 
-def _document(ledger: Ledger, notes: Sequence[str], failed: Collection[str]) -> dict[str, Any]:
-    if ledger.fitness is not None:
-        return selfcheck_document(ledger.machine, ledger.selfchecks, ledger.fitness)
+def _document(run: RunState, notes: Sequence[str], failed: Collection[str]) -> dict[str, Any]:
+    if run.fitness is not None:
+        return selfcheck_document(run.baselines.machine, run.outcomes.selfchecks, run.fitness)
     return run_document(
-        ledger.machine, ledger.outcomes, ledger.origins(), notes, provenance=ledger.provenance(), failed=failed
+        run.baselines.machine,
+        run.outcomes.tests,
+        run.baselines.origins(list(run.outcomes.tests.values())),
+        notes,
+        provenance=run.provenance(),
+        failed=failed,
     )

@@ -1,0 +1,113 @@
+"""What a run has to report beside its verdicts: notes of one kind are written in one line."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from pytest_rlperf.model.judged import Allowance
+from pytest_rlperf.model.reasons import VersionChange
+
+
+@dataclass(frozen=True)
+class TextNote:
+    """A note in words, made where its cause is known."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class UnmatchedAllowance:
+    """A commit accepts slowdowns of tests that there are none of; ``near`` is a pattern that would match, or empty."""
+
+    allowance: Allowance
+    near: str
+
+
+# ----------------------------------------------------------------------- counts that were not compared
+
+
+@dataclass(frozen=True)
+class NoStoredCounts:
+    """The baseline has figures of a test and no counts."""
+
+
+@dataclass(frozen=True)
+class OneWorkerCounted:
+    """A single worker has counted, then or now, and no count is known to be exact."""
+
+
+@dataclass(frozen=True)
+class OtherVersions:
+    """The stored counts are of other versions of what measured code runs on."""
+
+    changes: tuple[VersionChange, ...]
+
+
+@dataclass(frozen=True)
+class NothingCounted:
+    """A side has counted nothing; ``why`` has its workers' reasons, ``on_base`` where it is base's."""
+
+    why: tuple[str, ...]
+    on_base: bool
+
+
+@dataclass(frozen=True)
+class GatesNotCounted:
+    """Counts that gate are not known of both sides; ``why`` has the workers' reasons."""
+
+    gates: tuple[str, ...]
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """The baselines of other machines cannot be read."""
+
+    error: str
+
+
+Obstacle: TypeAlias = NoStoredCounts | OneWorkerCounted | OtherVersions | NothingCounted | GatesNotCounted | Unreadable
+
+
+@dataclass(frozen=True)
+class UncomparedCounts:
+    """A test's counts are not compared; ``gates`` where they, or some of them, would have decided."""
+
+    key: str
+    obstacle: Obstacle
+    gates: bool
+
+
+# ----------------------------------------------------------------------- what was stored
+
+
+class KeptBack(enum.Enum):
+    """Why a test's figures are not stored."""
+
+    FAILED = enum.auto()
+    INVALID = enum.auto()  # the whole measurement
+    INVALID_TIME = enum.auto()  # though a verdict by counts stands
+    FEW_WORKERS = enum.auto()
+    SLOWER = enum.auto()  # or perhaps: the old figures stay
+    SLOWER_AND_NEW = enum.auto()  # or perhaps: there are none of this machine
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A run's storing: the file, the keys stored in it, why others were not, and whether git has their code.
+
+    ``workers`` are those that measured the tests kept back for too few, ``needed`` how many it takes.
+    """
+
+    path: Path
+    settleable: bool
+    stored: tuple[str, ...]
+    kept_back: dict[str, KeptBack]
+    workers: dict[str, int] = field(default_factory=dict)
+    needed: int = 0
+
+
+Note: TypeAlias = TextNote | UnmatchedAllowance | UncomparedCounts | Saved

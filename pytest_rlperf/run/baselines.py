@@ -1,0 +1,237 @@
+"""Look-ups in a run's baselines: figures, counts and commits of a test, and what has changed since they were stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from pytest_rlperf.baseline.machine import describe, differences, this_machine
+from pytest_rlperf.baseline.provenance import changed_versions, providing
+from pytest_rlperf.baseline.store import BaselineError, Store
+from pytest_rlperf.model import Baseline, Counting, Machine, Outcome, PhaseCounts, Result, StoredResult, VersionChange
+from pytest_rlperf.model.notes import (
+    NoStoredCounts,
+    NothingCounted,
+    Obstacle,
+    OneWorkerCounted,
+    OtherVersions,
+    Unreadable,
+)
+from pytest_rlperf.options import Config
+from pytest_rlperf.report.wording import machine_text, origin_text, version_text
+from pytest_rlperf.sides.packages import installs_from, normalized
+
+# What runs the tests and no code that they measure; of another version it counts the same. pytest-rlperf itself is not
+# among it: what it counts, and how, may change.
+_HARNESS = frozenset(
+    {"pytest", "pluggy", "iniconfig", "packaging", "pytest-benchmark", "py-cpuinfo", "msgspec"}
+    | {"psutil", "rich", "markdown-it-py", "mdurl", "pygments", "coverage", "pytest-cov", "pytest-xdist", "execnet"}
+    | {"pytest-timeout", "pip", "setuptools"}
+)
+# What depends on the device that is there, or on the interpreter that is told of it, and not on the code alone.
+_OF_THE_DEVICE = frozenset({"kernels", "device_allocations", "device_peak_bytes"})
+_OF_THE_INTERPRETER = frozenset(
+    {"python_calls", "native_calls", "host_peak_bytes", "host_net_bytes", "collections", "objects_left", "garbage"}
+)
+
+
+class Baselines:
+    """The baselines of one name: this machine class's, and those of others.
+
+    BaselineError where one that is needed cannot be read, or could not be written in the end.
+    """
+
+    def __init__(self, settings: Config, root: Path) -> None:
+        self.machine = this_machine()
+        self.store = Store(settings.baseline_dir, settings.baseline, self.machine)
+        self.own: Baseline | None = self.store.read()
+        self._settings = settings
+        self._others = self.store.others() if self.own is None else []
+        self.differences = tuple(tuple(differences(other.machine, self.machine)) for other in self._others)
+        read_others = (lambda: self._others) if self.own is None else self.store.others
+        self.counts = StoredCounts(self.machine, self.own, read_others, settings.packages, tree_top(root))
+        if settings.save:
+            self.store.check_writable()
+
+    def stored(self, key: str) -> StoredResult | None:
+        """Return the figures of a test on this machine class."""
+        return None if self.own is None else self.own.results.get(key)
+
+    def commit_of(self, key: str) -> str | None:
+        """Return the commit that a test's figures are of, on this machine class before another."""
+        for baseline in self._others if self.own is None else [self.own]:
+            stored = baseline.results.get(key)
+            if stored is not None and baseline.sessions[stored.session].settleable:
+                return baseline.sessions[stored.session].commit
+        return None
+
+    def live_commit(self, key: str, settings: Config) -> str | None:
+        """Return the commit whose code can settle a test live, None where there is none or it must not."""
+        return None if settings.confirm == "never" else self.commit_of(key)
+
+    def uses_mean(self, key: str) -> bool | None:
+        """Whether a test's figures are means of long calls, None where there are no figures."""
+        stored = self.stored(key)
+        return None if stored is None else stored.result.workers[0].long
+
+    def versions_since(self, key: str) -> tuple[VersionChange, ...]:
+        """Return the packages that have changed since a test's figures were stored."""
+        stored = self.stored(key)
+        return () if stored is None else self._versions_since([stored.session])
+
+    def _versions_since(self, sessions: Iterable[str]) -> tuple[VersionChange, ...]:
+        assert self.own is not None
+        then: dict[str, str] = {}
+        for session in sessions:
+            then.update(self.own.sessions[session].packages)
+        return tuple(changed_versions(then))
+
+    def changes_since(self, outcomes: Sequence[Outcome]) -> list[str]:
+        """Return what has changed since the figures were stored that outcomes were compared with."""
+        if self._settings.against is not None:
+            return []
+        if self.own is None:
+            return [f"the machine: {machine_text(other)}" for other in self.differences if other]
+        sessions = sorted({outcome.baseline.session for outcome in outcomes if outcome.baseline})
+        return [version_text(change) for change in self._versions_since(sessions)]
+
+    def origin(self, outcome: Outcome) -> str:
+        """Name what an outcome was compared with."""
+        if outcome.live is not None:
+            return f"{outcome.live.head_label} with {outcome.live.base_label}, live"
+        if self._settings.against is not None:
+            return f"today's code with {self._settings.against}"
+        session = None
+        if self.own is not None and outcome.baseline is not None:
+            session = self.own.sessions[outcome.baseline.session]
+        return origin_text(self._settings.baseline, session)
+
+    def origins(self, outcomes: Sequence[Outcome]) -> list[str]:
+        """Name what outcomes were compared with, each thing once."""
+        compared = [outcome for outcome in outcomes if outcome.before]
+        if self._settings.against is not None:
+            compared = compared or list(outcomes)
+        return list(dict.fromkeys(self.origin(outcome) for outcome in compared))
+
+
+# ----------------------------------------------------------------------- exact counts
+
+
+@dataclass(frozen=True)
+class OtherCounts:
+    """Counts to compare with, None where there are none that can be; ``obstacle`` is why, where that is worth a note.
+
+    ``machine`` names another machine that they are of. ``is_outdated`` where all there are come from other versions.
+    """
+
+    counting: Counting | None
+    machine: str = ""
+    obstacle: Obstacle | None = None
+    is_outdated: bool = False
+
+
+def live_counts(base: Result, against: str | None = None) -> OtherCounts:
+    """Return the counts of a live comparison's base, without those that differ between interpreters where it is one."""
+    counting = base.counting
+    if counting is not None and not counting.workers:
+        return OtherCounts(counting, obstacle=NothingCounted(counting.notes, on_base=True))
+    if counting is not None and against is not None and against.startswith("python:"):
+        counting = _without(counting, _OF_THE_INTERPRETER)
+    return OtherCounts(counting)
+
+
+class StoredCounts:
+    """The counts that baselines hold, this machine class's before those of ``others``, which are read when needed.
+
+    ``packages`` are the import packages under test: their versions may differ, as that is what is tested. So may those
+    of what is installed from the tree at ``top``.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        own: Baseline | None,
+        others: Callable[[], Sequence[Baseline]],
+        packages: Sequence[str],
+        top: Path,
+    ) -> None:
+        self._machine = machine
+        self._own = own
+        self._read_others = others
+        self._packages = packages
+        self._top = top
+
+    def find(self, result: Result) -> OtherCounts:
+        """Return the counts that a test's can be compared with."""
+        obstacles: list[Obstacle] = []
+        for baseline in self._baselines(obstacles):
+            stored = baseline.results.get(result.nodeid)
+            if stored is None or not stored.result.is_same_work(result):
+                continue
+            obstacle, counting = self._obstacle(baseline, stored, result.counting), stored.result.counting
+            if obstacle is not None or counting is None:
+                obstacles += [] if obstacle is None else [obstacle]
+                continue
+            if baseline.machine.accelerators != self._machine.accelerators:
+                counting = _without(counting, _OF_THE_DEVICE)
+            return OtherCounts(counting, "" if baseline.machine == self._machine else describe(baseline.machine))
+        is_outdated = any(isinstance(obstacle, OtherVersions) for obstacle in obstacles)
+        return OtherCounts(None, obstacle=obstacles[0] if obstacles else None, is_outdated=is_outdated)
+
+    def _obstacle(self, baseline: Baseline, stored: StoredResult, now: Counting | None) -> Obstacle | None:
+        """Return why a test's counts cannot be compared with those of a baseline, if they cannot."""
+        then = stored.result.counting
+        if then is None or not then.workers:
+            return NoStoredCounts()
+        if min(then.workers, 0 if now is None else now.workers) < 2:
+            return OneWorkerCounted()
+        differing = self._differing(baseline, stored.session)
+        return OtherVersions(differing) if differing else None
+
+    def _baselines(self, obstacles: list[Obstacle]) -> Iterator[Baseline]:
+        if self._own is not None:
+            yield self._own
+        try:
+            yield from self._others
+        except BaselineError as error:
+            obstacles.append(Unreadable(str(error)))
+
+    @cached_property
+    def _others(self) -> Sequence[Baseline]:
+        return self._read_others()
+
+    def _differing(self, baseline: Baseline, session: str) -> tuple[VersionChange, ...]:
+        """Return what measured code runs on and is not what it was: the interpreter's minor version, and packages."""
+        python = VersionChange("Python", baseline.machine.python, self._machine.python)
+        then = {
+            name: version
+            for name, version in baseline.sessions[session].packages.items()
+            if normalized(name) not in self._free
+        }
+        return (*([python] if python.then != python.now else []), *changed_versions(then))
+
+    @cached_property
+    def _free(self) -> frozenset[str]:
+        """The distributions whose versions do not matter."""
+        names = {*providing(self._packages), *(install.name for install in installs_from(self._top))}
+        return _HARNESS | {normalized(name) for name in names}
+
+
+def tree_top(directory: Path) -> Path:
+    """Return the directory of the repository that ``directory`` lies in, else itself."""
+    return next((place for place in (directory, *directory.parents) if (place / ".git").exists()), directory)
+
+
+def _without(counting: Counting, names: frozenset[str]) -> Counting:
+    """Return ``counting`` less some of its counters."""
+    phases = tuple(
+        PhaseCounts(
+            phase.path,
+            {name: value for name, value in phase.exact.items() if name.partition(":")[0] not in names},
+            {name: value for name, value in phase.inexact.items() if name.partition(":")[0] not in names},
+        )
+        for phase in counting.phases
+    )
+    return replace(counting, phases=phases)
