@@ -307,12 +307,15 @@ def adapters_are_alone(modules: list[Module]) -> list[str]:
     registry = "components.libraries"
     findings = []
     for module in modules:
-        if not module.name.startswith(f"{registry}."):
+        own = module.name.removeprefix(f"{registry}.")
+        if own == module.name:
             continue
         for found in module.imports:
             is_light = found.library in {PACKAGE, "numpy"} | sys.stdlib_module_names
             is_later = found.in_function or found.typing_only
-            is_other = (found.inside or "").startswith(f"{registry}.") and found.inside != module.name
+            inside = found.inside or ""
+            other = inside.removeprefix(f"{registry}.")
+            is_other = other != inside and other.partition(".")[0] != own.partition(".")[0]
             if is_other or not (is_light or is_later):
                 findings.append(module.at(found.line, f"imports {found.target}"))
     return findings
