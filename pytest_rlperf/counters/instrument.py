@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Protocol
 
 from pytest_rlperf.model import Count
-from pytest_rlperf.probes.sections import settle, unsettled
+from pytest_rlperf.probes.sections import add_sections, pending_sections
 from pytest_rlperf.timers.edges import EdgeTree
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import ARMED, recording_into
@@ -63,7 +63,7 @@ class Recorder:
     Its tree sums up what ``clock`` counts, phase by phase. ``on_edge`` is called at each edge in the thread that makes
     the calls, with the innermost phase that was open until then. The recorder is kept for all calls of a pass, so that
     what a first entry of a phase allocates is there when it counts. ``probes`` are those in place: update sections
-    among them put what they have cut into the tree only when :func:`settle` is called.
+    among them put what they have cut into the tree only when :func:`add_sections` is called.
     """
 
     def __init__(self, clock: Callable[[], int] = no_time, on_edge: Callable[[Node], None] | None = None) -> None:
@@ -83,17 +83,17 @@ class Recorder:
 
     def paths(self) -> dict[Node, str]:
         """Return the path of every phase, until :meth:`clear` or :meth:`totals`."""
-        return {} if self.stack is None else paths_below(self.stack, unsettled(self.probes))
+        return {} if self.stack is None else paths_below(self.stack, pending_sections(self.probes))
 
     def clear(self) -> None:
         """Forget the sums, but keep the phases."""
-        settle(self.probes)
+        add_sections(self.probes)
         if self._tree is not None:
             self._tree.reset()
 
     def totals(self) -> Iterator[tuple[str, int]]:
         """Yield each phase's path and what the clock counted in it, and begin anew; other threads are left out."""
-        settle(self.probes)
+        add_sections(self.probes)
         if self._tree is not None:
             for path, timing in self._tree.reset().root.walk():
                 if not timing.is_parallel:

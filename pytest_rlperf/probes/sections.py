@@ -147,7 +147,7 @@ class UpdateSections:
 
     def _watch(self) -> Iterator[Undo]:
         parts = self._parts
-        yield self.settle
+        yield self.add_to_tree
         for holder, buffer in parts.buffers:
             yield replace_method(holder, buffer, "sample", partial(self._around, "sample"))
         for module, kind in parts.modules:
@@ -307,7 +307,7 @@ class UpdateSections:
         update.open(now_ns)
         update.targets = self._targets()
 
-    def settle(self, *, keep: bool = False) -> None:
+    def add_to_tree(self, *, keep: bool = False) -> None:
         """Add the sections of all updates to the tree; with ``keep`` the next updates use their nodes again."""
         self._depth = 0
         done, self._done = self._updates[: self._done], 0
@@ -323,14 +323,14 @@ class UpdateSections:
             yield from update.nodes[: update.used]
 
 
-def settle(probes: Iterable[object]) -> None:
+def add_sections(probes: Iterable[object]) -> None:
     """Add the sections of the updates so far to the tree, which is read before ``probes`` are removed."""
     for probe in probes:
         if isinstance(probe, UpdateSections):
-            probe.settle(keep=True)
+            probe.add_to_tree(keep=True)
 
 
-def unsettled(probes: Iterable[object]) -> Iterator[Node]:
+def pending_sections(probes: Iterable[object]) -> Iterator[Node]:
     """Yield the sections that are not yet in the tree; each has its name and its later parent."""
     for probe in probes:
         if isinstance(probe, UpdateSections):

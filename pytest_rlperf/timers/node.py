@@ -81,7 +81,7 @@ class Node:
             node.clear()
             pending += [*node.children.values(), *node.task_roots]
 
-    def first(self, name: str, mode: Mode, keep: int) -> Node:
+    def new_child(self, name: str, mode: Mode, keep: int) -> Node:
         """Return a new child; TimerModeError where there is one of that name and another mode."""
         self.check_mode(name, mode)
         node = Node(name, mode, self, keep)
@@ -100,7 +100,7 @@ class Node:
     def child(self, name: str, mode: Mode = Mode.SUM, keep: int = 0) -> Node:
         """Return the child of that name, made where there is none."""
         node = self.children.get(key_of(name, mode))
-        return self.first(name, mode, keep) if node is None else node
+        return self.new_child(name, mode, keep) if node is None else node
 
     def close(self, elapsed_ns: int) -> None:
         """Count an entry."""

@@ -145,7 +145,7 @@ class Scope(metaclass=_Bracket):
             try:
                 node = stack.node.children[key]
             except KeyError:
-                node = stack.node.first(self.name, self.mode, self._keep)
+                node = stack.node.new_child(self.name, self.mode, self._keep)
             # The start before the node: another thread that looks finds no open node without a start.
             node.start_ns = _clock()
             stack.node = node
@@ -184,7 +184,7 @@ class Scope(metaclass=_Bracket):
         stack = switch.current()
         if stack is None:
             return None
-        node = stack.node.children.get(self._key) or stack.node.first(self.name, self.mode, self._keep)
+        node = stack.node.children.get(self._key) or stack.node.new_child(self.name, self.mode, self._keep)
         stack.enter(node, switch.clock())
         return stack, node
 
