@@ -467,6 +467,30 @@ def test_what_is_replaced_looks_as_it_did(clock: Clock) -> None:
         other.train(1)
 
 
+def test_a_function_that_somebody_replaces_meanwhile_stays(clock: Clock, library: types.ModuleType) -> None:
+    """A replacement over the proxy is kept at the end, and its calls reach the original untimed."""
+    callback = TimingCallback()
+    algorithm = OnPolicy(clock, [callback])
+    original = library.compute_gae_batched
+    under: list[Any] = []
+
+    def replace(place: str) -> None:
+        if not under:
+            under.append(library.compute_gae_batched)
+            vars(library)["compute_gae_batched"] = lambda *given: under[0](*given)
+
+    algorithm.within = replace
+    algorithm.train(1)
+    counted = callback.counts["gae_compute"]
+    assert is_proxy(under[0])
+    assert library.compute_gae_batched is not under[0]
+    now = clock.now
+    library.compute_gae_batched(0.5)
+    assert clock.now > now
+    assert callback.counts["gae_compute"] == counted
+    vars(library)["compute_gae_batched"] = original
+
+
 @pytest.mark.usefixtures("library")
 def test_unknown_algorithms_are_told(clock: Clock) -> None:
     """An algorithm with unknown updates gets a warning, and nothing counts as an update."""
