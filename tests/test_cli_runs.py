@@ -312,7 +312,7 @@ def test_two_runs_are_compared_test_by_test(save: Save, capsys: pytest.CaptureFi
         "test_sample 12.0 µs 12.1 µs +0.8 % +0.8 % 2.0 % 2.0 % SAME",
     ]
     details = out.partition("test_update[256]  (self time of phases, a call)\n")[2]
-    assert details.partition("Stored numbers of two runs do not convict: ")[0].split("\n") == [
+    assert details.partition("Stored figures of two runs decide nothing: ")[0].split("\n") == [
         "  update/critic    +200 µs  600 µs → 800 µs",
         "",
         "machines differ: cores: 4 / 8",

@@ -124,7 +124,7 @@ def test_summary_to_the_letter() -> None:
         "## ❌ 1 of 2 gated tests got slower&#58; test&#95;gae&#91;128-8&#93; +10.0 % "
         "&#40;110 µs a call, was 100 µs&#41;\n\n"
         "Compared HEAD 1111 with main &#40;merge base 2222&#41;, live.\n\n"
-        "Look at the phases that carry it below, and make it as fast as it was; if it is meant to be slower, "
+        "Look at the phases that carry it below, and make it as fast as it was; if the slowdown is intended, "
         "accept it in a commit message, with the line below.\n\n"
         "```text\nRlperf-Accept: test_gae* <= +12% the reason\n```\n\n"
         "| verdict | test | change | 99 % interval | was | now |\n"

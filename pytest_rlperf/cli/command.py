@@ -1,4 +1,4 @@
-"""What every subcommand of ``rlperf`` is made of: arguments, exit codes, and text that does a terminal no harm."""
+"""The parts of every subcommand of ``rlperf``: arguments, exit codes, and text that does a terminal no harm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PIPE_COLUMNS = 120  # where there is no terminal to ask, tables are as wide as 
 
 
 class Exit(enum.IntEnum):
-    """How ``rlperf`` ends, in the numbers that pytest has for it, too."""
+    """The exit codes of ``rlperf``, with pytest's numbers."""
 
     NOTHING_SLOWER = 0
     SLOWER = 1
@@ -25,14 +25,14 @@ class Exit(enum.IntEnum):
 
 
 class UsageError(Exception):
-    """A command cannot be followed; the text says what happened and what to do."""
+    """A command cannot be run; the text names the cause and what to type instead."""
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose usage errors end with pytest's number for them."""
 
     def error(self, message: str) -> NoReturn:
-        """Say how the command is used and what is wrong, and end with exit code 4."""
+        """Print the usage and the error, and end with exit code 4."""
         self.print_usage(sys.stderr)
         self.exit(int(Exit.USAGE), f"{self.prog}: error: {message}\n")
 
@@ -51,7 +51,7 @@ class Command:
     passes_on: bool = False
 
     def run(self, parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-        """Do what was asked for and return the exit code; where it cannot be followed, say why."""
+        """Run the command and return the exit code; print the error where it cannot be run."""
         try:
             return self.act(parser, arguments)
         except UsageError as error:
@@ -70,7 +70,7 @@ def table_width() -> int:
 
 
 def has_color() -> bool:
-    """Whether the output is for a terminal whose user has not said that it shall have no colour."""
+    """Whether the output goes to a terminal, and NO_COLOR is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
@@ -101,7 +101,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(keys: Iterable[str], patterns: list[str] | None) -> list[str]:
-    """Return the keys that are asked for, in their order; UsageError where there is none for a pattern."""
+    """Return the keys that match any of the patterns, in their order; UsageError where none matches a pattern."""
     known = list(keys)
     if not patterns:
         return known
@@ -117,5 +117,5 @@ def listed(names: list[str]) -> str:
 
 
 def _matches(key: str, pattern: str) -> bool:
-    # An id's brackets are meant as they are, which they are not to fnmatch.
+    # To fnmatch brackets are a pattern; an id's brackets are itself.
     return pattern in key or fnmatch.fnmatchcase(key, pattern.replace("[", "[[]"))

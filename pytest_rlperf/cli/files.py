@@ -37,7 +37,7 @@ def read(path: str) -> tuple[str, Recorded]:
     names = [*sorted(map(str, Path(path).glob("*.json"))), *sorted(map(str, Path(path).glob("*/*.json")))]
     # Pipes and devices are left out. A file that several links lead to counts once, by the first of its names.
     files = sorted({os.path.realpath(name): name for name in reversed(names) if os.path.isfile(name)}.values())  # noqa: PTH113
-    if len(files) == 1:  # the error that reading raises says why it is no run
+    if len(files) == 1:  # where it is no run, the error names its fault
         return files[0], parse(_content_of(files[0]), files[0])
     found: dict[str, Recorded] = {}
     for file in files:

@@ -122,7 +122,7 @@ def _counters(one: Result | None, other: Result | None) -> str:
 
 
 def _origin(recorded: Recorded) -> str:
-    """Say whose code a file's figures are of: its latest, where they are of several days."""
+    """Return the date and commit of a file's figures, the latest where there are several."""
     provenances = provenances_of(recorded)
     if not provenances:
         return ""

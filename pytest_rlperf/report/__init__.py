@@ -1,1 +1,1 @@
-"""What a run says to the person who started it."""
+"""Reports of a run: one wording, one table, and a writer for each form."""

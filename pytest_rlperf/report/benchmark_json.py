@@ -1,4 +1,4 @@
-"""A run in pytest-benchmark's JSON, for the tools that read it: what of our figures becomes what there.
+"""Writes a run in pytest-benchmark's JSON, for the tools that read it.
 
 A *round* is one worker's figure: the mean wall time of a call in that process, the statistical unit of a stored
 comparison. So ``rounds`` is the number of workers and ``stddev`` how much processes differ. ``iterations`` is how many
@@ -37,7 +37,7 @@ def benchmark_document(
     params: Mapping[str, Mapping[str, Any]],
     phases: bool,
 ) -> dict[str, Any]:
-    """Return what pytest-benchmark would have written of these tests; ``phases`` makes a row of each phase, too.
+    """Return the document that pytest-benchmark would have written; ``phases`` makes a row of each phase, too.
 
     ``params`` are tests' parameters, by their keys, where they have any. Tests without figures have no row.
     """
@@ -87,7 +87,7 @@ def _test_row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> d
     result = outcome.result
     rounds = rounds_s(result)
     name, param = _split(key)
-    told = {
+    details = {
         "component": shown(result.component),
         "unit": shown(result.unit),
         "items": result.items,
@@ -102,7 +102,7 @@ def _test_row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> d
         "fullname": shown(key),
         "params": None if not params else {name: _plain(value) for name, value in params.items()},
         "param": None if param is None else shown(param),
-        "extra_info": {"rlperf": told},
+        "extra_info": {"rlperf": details},
         "options": {
             "disable_gc": False,
             "timer": "perf_counter",
@@ -118,13 +118,13 @@ def _test_row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> d
 def _phase_row(key: str, outcome: Outcome, phase: Phase) -> dict[str, Any]:
     """Return a phase as a row of one round, the mean over traced calls, in a group of its own."""
     row = _test_row(key, outcome, None)
-    told = {"phase": shown(phase.path), "count": phase.count, "self_s": phase.self_s, "device": shown(phase.device)}
+    details = {"phase": shown(phase.path), "count": phase.count, "self_s": phase.self_s, "device": shown(phase.device)}
     return {
         **row,
         "group": f"{row['group']} phases",
         "name": f"{row['name']} {shown(phase.path)}",
         "fullname": f"{row['fullname']} {shown(phase.path)}",
-        "extra_info": {"rlperf": told},
+        "extra_info": {"rlperf": details},
         "stats": stats([phase.total_s], 1),
     }
 

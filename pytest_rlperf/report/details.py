@@ -82,7 +82,7 @@ def device_lines(outcome: Outcome) -> list[str]:
 
 
 def _paces(figures: Sequence[DeviceFigures]) -> str:
-    """Say the two figures a call has on a device, and which of them is judged."""
+    """Return the two times of a call on a device, with a mark at the one that is judged."""
     found = [
         _pace(Pace.LATENCY, [each.latency_s for each in figures], figures[0].gated),
         _pace(Pace.STEADY, [each.steady_s for each in figures], figures[0].gated),
@@ -105,7 +105,7 @@ def _pace(pace: Pace, seconds: Sequence[float | None], gated: Pace) -> str:
 
 
 def _state(figures: Sequence[DeviceFigures]) -> str:
-    """Say under which conditions the worker that had the worst of them measured."""
+    """Return the device's state in the worker whose state was worst."""
     states = [each.conditions for each in figures if each.conditions is not None]
     if not states:
         return "conditions: unknown"
@@ -115,11 +115,11 @@ def _state(figures: Sequence[DeviceFigures]) -> str:
 
 
 def _throttled(states: Sequence[Conditions]) -> str:
-    """Say why the device was held back; that it was not is another thing than that nobody could tell."""
-    told = [state.throttled for state in states if state.throttled is not None]
-    if not told:
+    """Return why the device was held back: ``no`` where it was not, ``not known`` where its driver has no answer."""
+    known = [state.throttled for state in states if state.throttled is not None]
+    if not known:
         return "not known"
-    return ", ".join(sorted({reason for reasons in told for reason in reasons})) or "no"
+    return ", ".join(sorted({reason for reasons in known for reason in reasons})) or "no"
 
 
 def _clocks(state: Conditions) -> str:
@@ -178,10 +178,13 @@ def owner_label(name: str) -> str:
 
 def shares_lines(shares: Sequence[Share]) -> list[str]:
     """Return a line for each share: its name, percent and a bar; none where there are none."""
-    named = [(owner_label(share.name), share.share) for share in shares]
-    width = min(_NAME_COLUMNS, max((len(name) for name, _ in named), default=0))
-    return [
-        f"{name[:width]:<{width}}  {units.percent(share, signed=False):>7}  "
-        f"{'#' * round(_BAR_COLUMNS * share)}".rstrip()
-        for name, share in named
+    columns = (Column("owner", "", "left"), Column("share", "", usual=7), Column("bar", "", "left"))
+    rows = [
+        (
+            owner_label(share.name)[:_NAME_COLUMNS],
+            units.percent(share.share, signed=False),
+            "#" * round(_BAR_COLUMNS * share.share),
+        )
+        for share in shares
     ]
+    return table_text(make_table(columns, rows), None, titled=False)

@@ -55,9 +55,9 @@ def write_file(option: str, path: Path, text: str) -> None:
 
 
 def file_stem(nodeid: str) -> str:
-    """Return what a test's files are called: readable, short, and different for different tests.
+    """Return the name of a test's files: readable, short, and different for different tests.
 
-    It holds ASCII letters, digits, ``_`` and ``-`` alone, whatever the id holds. The digest at its end tells ids apart
+    It holds ASCII letters, digits, ``_`` and ``-`` alone, whatever the id holds. The digest at its end differs for ids
     that read the same.
     """
     digest = hashlib.sha256(nodeid.encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -71,7 +71,7 @@ def _try_new_file(directory: Path) -> None:
 
 
 def _unwritable(option: str, path: Path, error: OSError) -> OutputError:
-    # Making a directory where a file lies in the way is said to fail because something exists.
+    # Making a directory where a file is in the way fails with "File exists", which would mislead.
     in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
     reason = "a file lies where a directory should" if in_the_way else error.strerror or error
     return OutputError(f"cannot write {option}={path}: {reason}; choose another place")

@@ -31,7 +31,7 @@ _LONGEST_TITLE = 200
 
 @dataclass(frozen=True)
 class GitHubRun:
-    """What GitHub shows beside the outcomes.
+    """The parts of GitHub's reports beside the outcomes.
 
     ``command`` is the run's, as typed. ``lines`` has a test's file, as seen from the repository's root, and line, by
     its key. ``environment`` is what differs between then and now. ``unmeasured`` has the tests without figures, by
@@ -241,7 +241,7 @@ class Page:
 
     @property
     def broken(self) -> int:
-        """How many tests failed otherwise than by their verdict."""
+        """The number of tests that failed otherwise than by their verdict."""
         return sum(why.skipped is None for why in self.other_failures.values())
 
 
@@ -374,7 +374,7 @@ def _advice(page: Page, ordered: Sequence[Outcome]) -> str:
         where = "counts that changed" if all(one.verdict.by_counts for one in failing) else "phases that carry it"
         return (
             f"Look at the {where} below, and make it as fast as it was; "
-            "if it is meant to be slower, accept it in a commit message, with the line below."
+            "if the slowdown is intended, accept it in a commit message, with the line below."
         )
     if page.broken:
         return "Read the failures in the job's log."

@@ -1,4 +1,4 @@
-"""What a test's verdict is in JUnit's XML: properties of its test case, which CI systems show and keep."""
+"""Writes a test's verdict into JUnit's XML: as properties of its test case, which CI systems show and keep."""
 
 from __future__ import annotations
 

@@ -34,27 +34,27 @@ _NOTHING = "–"
 
 @dataclass(frozen=True)
 class Row:
-    """What is the same work for every library: a test, and its sizes."""
+    """A row: the same work for every library, as a test and its sizes."""
 
     name: str
     sizes: tuple[str, ...]
 
     @property
     def place(self) -> tuple[int, list[int]]:
-        """Where it stands among the rows."""
+        """Its place among the rows."""
         kind = list(_ROWS).index(self.name) if self.name in _ROWS else len(_ROWS)
         return kind, [int(size) if size.isdigit() else 0 for size in self.sizes]
 
     @property
     def label(self) -> tuple[str, str]:
-        """Its component, and which work that is."""
+        """The names of its component and of its work."""
         title, work = _ROWS.get(self.name, (self.name, "×".join("{}" for _ in self.sizes)))
         return title, f"  {work.format(*self.sizes)}"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A test's figure, or in a word why there is none."""
+    """A test's figure, or a word for why there is none."""
 
     items_per_s: float | None
     word: str

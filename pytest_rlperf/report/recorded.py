@@ -125,14 +125,14 @@ def _machine_lines(value: object) -> list[str]:
 
 _PHASES_SHOWN = 5
 CAVEAT = (
-    "Stored numbers of two runs do not convict: between them the machine's pace, its neighbours and packages change.\n"
+    "Stored figures of two runs decide nothing: the machine's pace, its load and its packages change between runs.\n"
     "To compare the code itself, side by side: pytest --rlperf-against=REF"
 )
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One test in two files, either of which may lack it; ``verdict`` and ``counters`` are what the second says."""
+    """One test in two files, either of which may lack it; ``verdict`` and ``counters`` are of the second."""
 
     key: str
     one: Result | None
@@ -147,7 +147,7 @@ class Difference:
 
     @property
     def clock(self) -> str:
-        """Which clock both are told by: ``"cpu"`` where it tells in both."""
+        """The clock that both are compared by: ``"cpu"`` where both results go by it."""
         sides = [side for side in (self.one, self.other) if side is not None and side.measured]
         return "cpu" if all(side.clock == "cpu" for side in sides) else "wall"
 
@@ -163,7 +163,7 @@ class Difference:
 
     @property
     def against_kernel(self) -> float | None:
-        """How many times as long a call takes relative to the reference kernel; None where no kernel ran."""
+        """The ratio of times relative to the reference kernel; None where no kernel ran."""
         if self.one is None or self.other is None:
             return None
         one, other = (

@@ -39,8 +39,7 @@ def run_document(
 ) -> dict[str, Any]:
     """Return a measured run: each test's result, what it was compared with, and its verdict.
 
-    ``provenance`` is of the code that was measured, ``failed`` the keys of tests that failed for whatever reason: what
-    a baseline needs to know before it takes the figures over.
+    ``provenance`` is of the code that was measured, ``failed`` the keys of tests that failed for whatever reason.
     """
     return {
         "schema": SCHEMA,
@@ -55,7 +54,7 @@ def run_document(
 
 
 def selfcheck_document(machine: Machine, checks: Mapping[str, Selfcheck], fitness: Fitness) -> dict[str, Any]:
-    """Return a self-check: each test's trials, and what the machine is fit for."""
+    """Return a self-check: each test's trials, and the slowdowns that the machine can find."""
     return {
         "schema": SCHEMA,
         "kind": "selfcheck",
@@ -99,7 +98,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` with what JSON has no word for as null."""
+    """Return ``value`` as JSON can hold it; numbers that are not finite become null."""
     if isinstance(value, dict):
         return {_text(str(name)): _plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -112,7 +111,7 @@ def _plain(value: Any) -> Any:
 
 
 def _text(text: str) -> str:
-    """Return ``text`` with half a character, as a file's name may hold, written out: UTF-8 has no way to say it."""
+    """Return ``text`` with half characters, as a file's name may hold, written out: UTF-8 cannot encode them."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

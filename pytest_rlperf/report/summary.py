@@ -12,7 +12,7 @@ from pytest_rlperf.report.wording import improved, trailer_of
 
 @dataclass(frozen=True)
 class Summary:
-    """What the summary shows beside the outcomes."""
+    """The texts of the summary beside the outcomes: machine, origins of base's figures, notes, commands to type."""
 
     machine: str
     origins: Sequence[str]
@@ -21,7 +21,7 @@ class Summary:
 
 
 def next_commands(outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool, verbose: bool) -> list[str]:
-    """Return what would be typed next, after ``command``, each with what it does."""
+    """Return commands to type next, each below a line on its effect; they begin with ``command``."""
     statuses = {outcome.verdict.status for outcome in outcomes}
     commands = []
     if not saved and statuses & {Status.NEW, Status.INCOMPARABLE} and not against:
@@ -32,10 +32,10 @@ def next_commands(outcomes: Sequence[Outcome], command: str, *, saved: bool, aga
     slower = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
     if not against and any(outcome.baseline for outcome in slower):
         store = f'{command} --rlperf-save-baseline --rlperf-accept="why"'
-        commands.append(f"if it was meant to get slower, commit it and store its figures:\n  {store}")
+        commands.append(f"if the slowdown is intended, commit it and store its figures:\n  {store}")
     elif slower:
         lines = "\n".join(f"  {trailer_of(outcome)} why" for outcome in slower)
-        commands.append(f"if it was meant to get slower, in the message of a commit:\n{lines}")
+        commands.append(f"if the slowdown is intended, write in the message of a commit:\n{lines}")
     if outcomes and not commands and not verbose:
         commands.append(f"show every test's phases and what its figures rest on:\n  {command} --rlperf -v")
     return commands
@@ -62,7 +62,7 @@ class _Typed(str):
 
 
 def without_paths(args: Sequence[str], parse: Callable[[list[str]], Iterable[str]]) -> list[str]:
-    """Return what was typed less what says where tests are, so that the key of one test can stand for it.
+    """Return the typed arguments without the paths of tests, so that the key of one test can stand for them.
 
     ``parse`` returns which of its arguments are positional, the very objects: an option's value may read the same.
     Where it fails, or returns others, all are kept: with the key behind them pytest runs more tests than the one.
@@ -86,7 +86,7 @@ def reproducing(args: Sequence[str]) -> str:
 
 
 def continuing(args: Sequence[str]) -> str:
-    """Return the command as it was typed, less what says to measure, so that other flags can be put behind it."""
+    """Return the command as it was typed, without the flags that measure, so that others can be put behind it."""
     return shlex.join(["pytest", *_less(args, ("--rlperf-accept",), (_MEASURE, "--rlperf-save-baseline"))])
 
 

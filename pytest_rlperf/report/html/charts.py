@@ -331,7 +331,7 @@ def _colours(outcome: Outcome) -> str:
         return "No colours: phases are compared in live pairs only."
     if not outcome.live.contributions:
         return "No colours: there is no change to share out, or too little was traced to do so."
-    return "Orange adds time to the change, blue takes time away; grey adds nothing that can be told from noise."
+    return "Orange adds time to the change, blue takes time away; grey adds nothing that stands out from noise."
 
 
 def _largest(result: Result) -> str:

@@ -65,8 +65,8 @@
       row.hidden = test.hidden = !(statuses.has(row.dataset.status) && name.includes(wanted));
       shown += !row.hidden;
     }
-    const told = shown === rows.length ? "" : `${shown} of ${rows.length} tests shown`;
-    document.getElementById("shown").textContent = told;
+    const count = shown === rows.length ? "" : `${shown} of ${rows.length} tests shown`;
+    document.getElementById("shown").textContent = count;
   }
   field.addEventListener("input", filter);
   buttons.forEach((button) => button.addEventListener("click", () => {
