@@ -11,6 +11,9 @@ from pytest_rlperf.testing import FakeClock
 
 pytest_plugins = ["pytester"]
 
+# One thread each for the tests' processes, of which several run at a time: more only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 if "RLPERF_TIMERS" not in os.environ:
     # The tests of timers need timers; what they start as a user would decides for itself.
     os.environ["RLPERF_TIMERS"] = "standby"

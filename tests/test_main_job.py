@@ -628,7 +628,6 @@ def test_long_and_short_calls(pytester: pytest.Pytester) -> None:
 def test_too_long(rlperf):
     result = rlperf(lambda: busy(1.5))
     assert [worker.calls for worker in result.workers] == [1]
-    assert 1.4 < result.call_s
     assert len(result.notes) == 1
 
 def test_long(rlperf):
@@ -638,15 +637,13 @@ def test_long(rlperf):
 
 def test_short(rlperf):
     result = rlperf(int)
-    assert result.call_s < 1e-3
     assert all(worker.calls >= 100 * worker.slices for worker in result.workers)
 """
     )
     result = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-max-time=1")
     result.assert_outcomes(passed=3)
     flat = " ".join(result.stdout.str().split())
-    assert "the first call took 1.5" in flat
-    assert "all of a test's 1 s: it is the only figure" in flat
+    assert re.search(r"the first call took \S+ s\b.* all of a test's 1 s: it is the only figure", flat)
     assert re.search(r"--rlperf-max-time leaves time for 1 of 5 workers, all of them take about \d+ s", flat)
     assert "2 results not stored: 1 of 5 workers measured them; raise --rlperf-max-time" in flat
     for path in (pytester.path / "baselines").glob("*/*.json"):
