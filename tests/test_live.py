@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -144,6 +145,25 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "repo", tmp_path)
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a repository with one commit, and a baseline that this commit was measured for."""
+    scratch = tmp_path_factory.mktemp("measured")
+    repository = Repository(scratch / "repo", scratch)
+    run = repository.run("--rlperf-save-baseline", "--rlperf-max-time=1", "-k", "work")
+    assert run.code == OK, run.out
+    return repository.root
+
+
+@pytest.fixture
+def stored(repository: Repository, measured: Path) -> Path:
+    """Make the repository a copy of the measured one, and return its baseline file."""
+    shutil.rmtree(repository.root)
+    shutil.copytree(measured, repository.root)
+    (path,) = (repository.root / "baselines" / "default").glob("*.json")
+    return path
+
+
 # ------------------------------------------------------------------ verdicts
 
 
@@ -234,10 +254,9 @@ def test_another_directory_is_a_side(repository: Repository, tmp_path: Path) -> 
 # ------------------------------------------------------------------ nothing to compare, or nothing to compare with
 
 
+@pytest.mark.usefixtures("stored")
 def test_equal_trees_are_the_same_unmeasured(repository: Repository) -> None:
-    """Where no file differs there is nothing to measure, and that is said."""
-    stored = repository.run("--rlperf-save-baseline", "--rlperf-max-time=1", "-k", "work")
-    assert stored.code == OK, stored.out
+    """Where no file differs nothing is measured, and the report states why."""
     run = repository.against("HEAD", "--rlperf-json=run.json")
     assert run.code == OK, run.out
     assert run.verdicts == {"test_work": "SAME", "test_rest": "SAME"}
@@ -461,15 +480,6 @@ def test_no_worker_outlives_its_run(repository: Repository, how: signal.Signals)
 
 
 # ------------------------------------------------------------------ stored suspicion, live settlement
-
-
-@pytest.fixture
-def stored(repository: Repository) -> Path:
-    """Return the baseline file that a clean commit of the repository was stored in."""
-    run = repository.run("--rlperf-save-baseline", "--rlperf-max-time=1", "-k", "work")
-    assert run.code == OK, run.out
-    (path,) = (repository.root / "baselines" / "default").glob("*.json")
-    return path
 
 
 def rewrite(path: Path, change: Any) -> None:
