@@ -215,6 +215,13 @@ LATE = (9.0, 9.0, -2.0, 8.0, 6.0, 4.0, 1.0, 10.0, 4.0, 10.0)  # SLOWER at the te
         # Over the tolerance, not surely over half of it.
         ((3.2, 3.2, 3.2), False, None),
         ((9, -2, 6), False, None),
+        ((3.2, 3.2, 3.2), True, ("UNDECIDED", "spread")),
+        ((-3.2, -3.2, -3.2), True, ("UNDECIDED", "spread")),
+        ((3.2, 3.2, 3.2, 3.2), False, None),
+        ((-3.2, -3.2, -3.2, -3.2), False, None),
+        # Over half of the tolerance for certain, and not over the tolerance.
+        ((2.8, 2.8, 2.8, 2.8, 2.8), False, ("UNDECIDED", "near")),
+        ((-2.8, -2.8, -2.8, -2.8, -2.8), False, ("UNDECIDED", "near")),
         # Too near to call: neither SAME nor SLOWER can be expected from more.
         ((2.4, 2.4, 2.4, 2.4), False, ("UNDECIDED", "near")),
         ((-2.4, -2.4, -2.4, -2.4), False, ("UNDECIDED", "near")),
@@ -525,6 +532,20 @@ def test_noise_is_the_rests() -> None:
     found = contributions(blocks, 10e-3, 1e-3)
     assert [part.path for part in found] == ["sac/critic", ""]
     assert found[0].change_s == pytest.approx(1e-3, rel=0.01)
+
+
+@pytest.mark.parametrize(("blocks", "errors"), [(4, 1.858), (16, 0.929)])
+@pytest.mark.parametrize(("factor", "carries"), [(0.97, False), (1.03, True)])
+def test_a_phase_has_to_move_by_two_standard_errors(blocks: int, errors: float, factor: float, carries: bool) -> None:
+    """Of the median, by the median absolute deviation: 2 × 1.2533 × 1.4826 of it, over the root of the blocks."""
+    moved, deviation = factor * errors * 0.01, 0.01
+    sides = [
+        (BEFORE, BEFORE | {"sac/critic": 0.60 + moved + sign * deviation})
+        for sign in (-1, 1)
+        for _ in range(blocks // 2)
+    ]
+    found = contributions(sides, 10e-3, 1e-3)
+    assert ("sac/critic" in by_path(found)) == carries
 
 
 def test_too_few_blocks_blame_nobody() -> None:
