@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import tempfile
-from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import msgspec
 
 from pytest_rlperf.baseline.machine import slug
-from pytest_rlperf.model import Baseline, FirstFigures, Machine, Provenance, Result, StoredResult
+from pytest_rlperf.model import Baseline, FirstFigures, Machine, Provenance, StoredResult, impossible_figures
 from pytest_rlperf.units import round_significant
 
 # 1: the first.
@@ -154,40 +152,9 @@ def senseless(baseline: Baseline) -> str | None:
             return f"{place}.session is {stored.session!r}, which is not in $.sessions"
         if not stored.result.workers:
             return f"{place}.result.workers is empty"
-        for where, value in _positive_figures(stored.result):
-            if not 0 < value < math.inf:
-                return f"{place}.result.{where} is {value}, expected a positive number"
-        for where, value in _times(stored.result):
-            if not 0 <= value < math.inf:
-                return f"{place}.result.{where} is {value}, expected no negative number"
-        for where, (least, most) in _ranges(stored.result):
-            if least > most:
-                return f"{place}.result.{where} is [{least}, {most}], expected the least first"
+        for fault in impossible_figures(stored.result, stored=True):
+            return f"{place}.result.{fault}"
     return None
-
-
-def _positive_figures(result: Result) -> Iterator[tuple[str, float]]:
-    """Yield the figures that are logarithms' arguments or divisors, with their places."""
-    yield "items", result.items
-    for index, worker in enumerate(result.workers):
-        yield f"workers[{index}].items_per_call", worker.items_per_call
-        for clock in ("wall", "cpu"):
-            for name, value in vars(getattr(worker, clock)).items():
-                yield f"workers[{index}].{clock}.{name}", value
-
-
-def _times(result: Result) -> Iterator[tuple[str, float]]:
-    """Yield the times that may be zero, with their places."""
-    yield "traced_call_s", result.traced_call_s
-    for index, phase in enumerate(result.phases):
-        yield f"phases[{index}].total_s", phase.total_s
-
-
-def _ranges(result: Result) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the counts that were not always the same, with their places."""
-    for index, phase in enumerate(() if result.counting is None else result.counting.phases):
-        for name, between in phase.inexact.items():
-            yield f"counting.phases[{index}].inexact[{name!r}]", between
 
 
 class _Versioned(msgspec.Struct):

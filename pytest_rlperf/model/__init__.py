@@ -32,6 +32,7 @@ from pytest_rlperf.model.measured import (
     Warm,
     WorkerRecord,
     Workload,
+    impossible_figures,
     test_name,
 )
 from pytest_rlperf.model.progress import Progress
@@ -111,6 +112,7 @@ __all__ = [
     "Workload",
     "WrittenReason",
     "disturbances_text",
+    "impossible_figures",
     "log_ratios",
     "test_name",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -265,3 +265,32 @@ class Result:
 
 Measure: TypeAlias = Callable[..., Result]
 """What an rlperf fixture gives a test: call it with the component, get the result."""
+
+
+def impossible_figures(result: Result, *, stored: bool) -> Iterator[str]:
+    """Yield the figures that no measurement can have given, by their places below the result, with what is expected.
+
+    Later arithmetic divides by them and takes logarithms. ``stored`` figures are relative to kernels, which live pairs
+    do not run, and process something.
+    """
+    positive = {} if not stored else {"items": result.items}
+    for index, worker in enumerate(result.workers):
+        for clock, figures in (("wall", worker.wall), ("cpu", worker.cpu)):
+            known = vars(figures) if stored else {"call_s": figures.call_s}
+            positive |= {f"workers[{index}].{clock}.{name}": value for name, value in known.items()}
+        if stored:
+            positive[f"workers[{index}].items_per_call"] = worker.items_per_call
+    times = {"items": result.items}
+    if stored:
+        times["traced_call_s"] = result.traced_call_s
+        times |= {f"phases[{index}].total_s": phase.total_s for index, phase in enumerate(result.phases)}
+    for place, value in positive.items():
+        if not 0 < value < math.inf:
+            yield f"{place} is {value}, expected a positive number"
+    for place, value in times.items():
+        if not 0 <= value < math.inf:
+            yield f"{place} is {value}, expected no negative number"
+    for index, counts in enumerate(result.counting.phases if stored and result.counting is not None else ()):
+        for name, (least, most) in counts.inexact.items():
+            if least > most:
+                yield f"counting.phases[{index}].inexact[{name!r}] is [{least}, {most}], expected the least first"

@@ -20,6 +20,7 @@ from pytest_rlperf.model import (
     Result,
     Selfcheck,
     Verdict,
+    impossible_figures,
 )
 from pytest_rlperf.model.reasons import FullReason
 from pytest_rlperf.report.printable import shown, shown_lines
@@ -185,7 +186,8 @@ def read_document(document: object, *, tests_most: int | None = None) -> RunFile
         raise ReadingError(f"the run has {len(tests)} tests; over {tests_most} are not read")
     recorded: RunFile | SelfcheckFile = convert(whole, _KINDS[kind], "$")
     for place, result in _results(recorded):
-        _check_figures(result, place)
+        for fault in impossible_figures(result, stored=False):
+            raise ReadingError(f"{place}.{fault}")
     return recorded
 
 
@@ -292,17 +294,6 @@ def _results(recorded: RunFile | SelfcheckFile) -> Iterator[tuple[str, Result]]:
             yield f"{place}.baseline.result", test.baseline.result
         if isinstance(test, Outcome) and test.live is not None:
             yield f"{place}.live.base", test.live.base
-
-
-def _check_figures(result: Result, place: str) -> None:
-    """Refuse figures that no measurement can have given, and that later arithmetic would stumble over."""
-    for index, worker in enumerate(result.workers):
-        for clock, figures in (("wall", worker.wall), ("cpu", worker.cpu)):
-            if not 0 < figures.call_s < math.inf:
-                where = f"{place}.workers[{index}].{clock}.call_s"
-                raise ReadingError(f"{where} is {figures.call_s}, expected a positive number")
-    if not 0 <= result.items < math.inf:
-        raise ReadingError(f"{place}.items is {result.items}, expected no negative number")
 
 
 def _shown(value: object) -> str:

@@ -173,12 +173,15 @@ def _label(names: Iterable[str], versions: Mapping[str, str]) -> str:
 
 
 def _also_changed(names: list[str], base: Mapping[str, str], head: Mapping[str, str]) -> Iterator[str]:
-    """Yield notes on distributions that the resolver changed beside the required ones."""
-    for name in sorted(base.keys() - set(names)):
-        if name in head:
-            yield f"the resolver also changed {name}: {base[name]}, today {head[name]}"
-        else:
-            yield f"the resolver also installed {name} {base[name]}, which is not there today"
+    """Yield a note on each kind of change that the resolver made beside the required distributions."""
+    others = sorted(base.keys() - set(names))
+    changed = [f"{name}: {base[name]}, today {head[name]}" for name in others if name in head]
+    installed = [f"{name} {base[name]}" for name in others if name not in head]
+    if changed:
+        yield f"the resolver also changed {'; '.join(changed)}"
+    if installed:
+        verb = "is" if len(installed) == 1 else "are"
+        yield f"the resolver also installed {', '.join(installed)}, which {verb} not there today"
 
 
 def _homes_today(packages: Iterable[str]) -> Iterator[Path]:
