@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -592,6 +592,26 @@ def test_a_document_that_no_run_writes_is_refused(value: object, says: str) -> N
         comment_markdown(value)
     assert says in str(raised.value)
     assert str(raised.value).isprintable()
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the path to every value in a document; of a list only the first."""
+    yield path
+    parts = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for name, part in parts:
+        yield from places(part, (*path, name))
+
+
+@pytest.mark.parametrize("value", [None, -1, 1e18, "x\n\x1b", True, [1], {"a": 1}])
+def test_no_value_in_a_document_does_more_than_refuse_it(value: object) -> None:
+    """Whatever stands in whichever place, there is a comment or the one error."""
+    for path in [path for path in places(document(SLOWER)) if path]:
+        found = here = document(SLOWER)
+        for name in path[:-1]:
+            here = here[name]  # type: ignore[index]
+        here[path[-1]] = value  # type: ignore[index]
+        with suppress(ArtifactError):
+            assert comment_markdown(found).startswith(MARKER)
 
 
 @pytest.mark.parametrize("text", [b"\xff\xfe", b"not JSON", b"[" * 200_000, b"1" * 5000, b"x" * (ARTIFACT_BYTES + 1)])

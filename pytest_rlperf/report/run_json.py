@@ -179,7 +179,7 @@ def read_document(document: object, *, tests_most: int | None = None) -> RunFile
     whole = _mapping(document, "$")
     check_version(whole, SCHEMA)
     kind = whole.get("kind")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise ReadingError(f"$.kind is {_shown(kind)}, expected {' or '.join(map(repr, _KINDS))}")
     tests = whole.get("tests")
     if tests_most is not None and isinstance(tests, dict) and len(tests) > tests_most:

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+
+from pytest_rlperf.report.markdown import escape, grid
+from pytest_rlperf.report.table import Cell, Column, Table, make_table
+from pytest_rlperf.report.text import blocks, kept_columns, print_facts, rendered, table_lines, table_text
+
+NAME = Column("name", "name", "left", overflow="fold")
+COLUMNS = (NAME, Column("a", "A", priority=2), Column("b", "B", priority=1), Column("word", "word", "left"))
+
+
+def figures(*names: str) -> Table:
+    """Return a table of names with the same figures."""
+    return make_table(COLUMNS, [(name, "1.00 ms", "12", "SAME") for name in names], "Times")
+
+
+def test_columns_are_chosen_by_key_and_empty_ones_left_out() -> None:
+    """Whatever their titles; the first column names the rows and stays."""
+    table = make_table(COLUMNS, [("x", "", "2", ""), ("", "", "3", "")])
+    assert [column.key for column in table.without_empty().columns] == ["name", "b"]
+    chosen = table.only(["b", "name"])
+    assert [[cell.text for cell in row] for row in chosen.rows] == [["2", "x"], ["3", ""]]
+    with pytest.raises(AssertionError):
+        make_table((NAME, NAME), [])
+    with pytest.raises(AssertionError):
+        make_table(COLUMNS, [("too", "few")])
+
+
+def test_text_is_aligned_below_its_titles() -> None:
+    """Names to the left, figures to the right, a line between titles and rows."""
+    assert table_text(figures("short", "a longer name"), 80) == [
+        "name                 A   B  word",
+        "────────────────────────────────",
+        "short          1.00 ms  12  SAME",
+        "a longer name  1.00 ms  12  SAME",
+    ]
+    assert table_text(figures("x"), None, titled=False) == ["x  1.00 ms  12  SAME"]
+
+
+@pytest.mark.parametrize(
+    ("width", "kept"),
+    [(80, ["name", "a", "b", "word"]), (30, ["name", "b", "word"]), (25, ["name", "word"]), (5, ["name", "word"])],
+)
+def test_columns_without_room_go_in_their_order(width: int, kept: list[str]) -> None:
+    """The highest number first; those of 0 stay, and no figure is cut."""
+    table = figures("a_name_of_twenty_letters"[:20])
+    assert [column.key for column in kept_columns(table, width)] == kept
+    assert all(("1.00 ms" in line) == ("a" in kept) for line in table_text(table, width)[2:3])
+
+
+def test_long_text_breaks_folds_or_is_cut() -> None:
+    """Between words where there are any; a name that is cut keeps its depth in figures."""
+    words = make_table((NAME, Column("v", "v", "left", overflow="words")), [("test_x", "SLOWER (accepted)")])
+    assert table_text(words, 20, titled=False) == ["test_x  SLOWER", "        (accepted)"]
+    folded = make_table((NAME,), [("test_" + "x" * 30,)])
+    assert table_text(folded, 16, titled=False) == ["test_" + "x" * 11, "x" * 16, "xxx"]
+    cut = make_table((Column("n", "n", "left", overflow="cut"),), [(Cell("a_very_long_name_indeed", depth=9),)])
+    assert table_text(cut, 16, titled=False) == ["9› a_very_long_…"]
+
+
+def test_wide_letters_take_two_columns() -> None:
+    """A name in Japanese does not push its figures out of line."""
+    lines = table_text(figures("日本", "abcd"), 80)
+    assert {cell_len(line) for line in lines[2:]} == {cell_len(lines[3])}
+
+
+def test_names_cannot_command_a_terminal() -> None:
+    """Control characters are written out, whatever the cell."""
+    assert "\x1b" not in "".join(table_text(figures("\x1b[2J"), 80))
+
+
+def test_colours_are_those_of_statuses() -> None:
+    """A cell's kind is its colour on a terminal that has any, and nothing elsewhere."""
+    (line,) = table_lines(make_table((NAME,), [(Cell("SLOWER", "SLOWER"),)]), 80, titled=False)
+    assert [span.style for span in line.spans] == ["bold red"]
+    text = rendered(lambda console: print_facts(console, [("fit", Cell("no", "SLOWER"))]), width=40, color=False)
+    assert text == "fit       no\n"
+
+
+def test_a_wide_table_is_split_into_blocks() -> None:
+    """Each has the first column, and as many others as fit beside it."""
+    found = list(blocks(figures("x" * 10), 20))
+    assert [[column.key for column in block.columns] for block in found] == [["name", "a"], ["name", "b", "word"]]
+
+
+def test_markdown_has_nothing_but_text_in_its_cells() -> None:
+    """A pipe or markup in a name is text, kinds are bold and code, and depth is space that GitHub keeps."""
+    table = make_table(
+        (Column("n", "n", "left"), Column("v", "v")),
+        [(Cell("a|<b>", depth=1), Cell("+1 %", "strong")), ("", Cell("*", "code"))],
+    )
+    assert grid(table).splitlines() == [
+        "| n | v |",
+        "| :-- | --: |",
+        f"| &nbsp;&nbsp;&nbsp;&nbsp;{escape('a|<b>')} | **+1 %** |",
+        "|  | <code>&#42;</code> |",
+    ]
+    assert "|" not in escape("a|<b>")
+    assert grid(make_table((NAME,), [])) == ""
