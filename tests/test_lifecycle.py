@@ -1001,7 +1001,7 @@ INLINE = """
 def test_inline_measures_but_never_convicts(tmp_path: Path) -> None:
     """In this process a test is UNDECIDED, whatever the baseline, with its output and a traceback of its own code."""
     directory = write(tmp_path, test_inline=INLINE)
-    saved = run(directory, "--rlperf-save-baseline", "--rlperf-max-time=4")
+    saved = run(directory, "--rlperf-save-baseline", "--rlperf-max-time=1")
     assert saved.code == 0, saved.text
     assert list((directory / "baselines").rglob("*.json")), saved.text
     slower = run(directory, "--rlperf-inline", "--rlperf-max-time=0.3", "-v", "-rP", env={"FACTOR": "20"})
