@@ -237,7 +237,7 @@ def test_user_names_the_packages_under_test(tree: Path) -> None:
 
 
 def test_unknown_package_is_an_error(tree: Path) -> None:
-    """A name in the ini setting that is nowhere in the tree is told with those that are."""
+    """The error names the unknown package of the ini setting, and those that exist."""
     write(tree, {"mylib/__init__.py": ""})
     with pytest.raises(SideError, match=r"'mylob'.*\(found: mylib\)"):
         packages_under_test(make_project(tree, packages=("mylob",)), tree)
@@ -314,8 +314,8 @@ def test_nothing_is_mapped_without_a_mapping(tree: Path, parent: Path, tmp_path:
     files = {"_mylib.pth": f"{tree / 'src'}\nimport _hook\n", "_hook.py": "import sys; sys.hooked = True"}
     install(parent, "mylib", files, file_url(tree))
     python = make_environment(tmp_path / "thin", (), None, built=False)
-    said = ask(python, "import sys, mylib; print(sys.hooked, mylib.__file__)")
-    assert said == f"True {tree / 'src/mylib.py'}"
+    printed = ask(python, "import sys, mylib; print(sys.hooked, mylib.__file__)")
+    assert printed == f"True {tree / 'src/mylib.py'}"
 
 
 def test_lines_of_code_are_repeated(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
@@ -666,15 +666,15 @@ def test_nothing_to_build_from_is_an_error(thin: str, tmp_path: Path) -> None:
         build.build_into(thin, [tmp_path], lambda _: None)
 
 
-def test_no_pip_is_told(source: Path, thin: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment without pip is told how to get it."""
+def test_missing_pip_is_an_error(source: Path, thin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error on a missing pip shows the command that installs it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(SideError, match=r"pip is needed to .*ensurepip"):
         build.build_into(thin, [source], lambda _: None)
 
 
 @pytest.mark.parametrize(
-    ("requires", "asked", "isolated"),
+    ("requires", "of_backend", "isolated"),
     [
         ([], "", False),
         (["pytest>=8"], "pytest", False),
@@ -685,12 +685,12 @@ def test_no_pip_is_told(source: Path, thin: str, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_builds_are_isolated_where_tools_are_missing(
-    source: Path, thin: str, monkeypatch: pytest.MonkeyPatch, requires: list[str], asked: str, isolated: bool
+    source: Path, thin: str, monkeypatch: pytest.MonkeyPatch, requires: list[str], of_backend: str, isolated: bool
 ) -> None:
     """A build uses the tools that are installed only if they are all that it and its backend ask for."""
     settings = (source / "pyproject.toml").read_text(encoding="utf-8")
     write(source, {"pyproject.toml": settings.replace("requires = []", f"requires = {requires!r}")})
-    monkeypatch.setenv("WANTED", asked)
+    monkeypatch.setenv("WANTED", of_backend)
     monkeypatch.setattr("tempfile.tempdir", str(source / "nowhere"))  # no file is left behind where none is made
     assert build.needs_isolation(thin, [source]) is isolated
 
@@ -734,7 +734,7 @@ def pip_sides(tree: Path, cache: Path, *requirements: str) -> tuple[Sides, list[
 
 @needs_pip
 def test_other_version_is_installed_beside_todays(tree: Path, wheels: Path, parent: Path, tmp_path: Path) -> None:
-    """Base has the version asked for, head today's; what else the resolver changed is listed, and all of it is kept."""
+    """Base has the required version, head today's; the resolver's further changes are listed; the cache keeps all."""
     make_wheel(wheels, "envlib", "0.9", "numlib==0.5")
     make_wheel(wheels, "numlib", "0.5", "tinylib")
     make_wheel(wheels, "tinylib", "2.0")
@@ -783,8 +783,8 @@ def test_requirement_must_make_a_difference(
 
 
 @needs_pip
-def test_what_pip_cannot_install_is_told(tree: Path, wheels: Path, tmp_path: Path) -> None:
-    """Pip's own words are in the error, and no environment is kept."""
+def test_uninstallable_requirement_is_an_error(tree: Path, wheels: Path, tmp_path: Path) -> None:
+    """Pip's own message is in the error, and no environment is kept."""
     wheels.mkdir()
     with pytest.raises(SideError, match=r"pip cannot install envlib==3\.0:[\s\S]*No matching distribution"):
         pip_sides(tree, tmp_path / "cache", "envlib==3.0")
@@ -845,14 +845,14 @@ def test_another_interpreter_runs_todays_tree(tree: Path, thin: str) -> None:
 
 
 def test_other_interpreter_needs_the_plugin(tree: Path, tmp_path: Path) -> None:
-    """An interpreter without pytest is told what it needs."""
+    """The error on an interpreter without pytest shows the command that installs the plugin there."""
     venv.create(tmp_path / "bare", symlinks=True)
     with pytest.raises(SideError, match=r"No module named 'pytest'.*bare/bin/python -m pip install pytest-rlperf"):
         python_sides(tree, tmp_path / "bare/bin/python")
 
 
 def test_other_interpreter_needs_the_same_protocol(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another version of the plugin is told apart by what its workers say."""
+    """An interpreter whose plugin has another protocol is refused."""
     monkeypatch.delenv("PYTHONPATH", raising=False)  # which stands before what an interpreter has installed
     venv.create(tmp_path / "old", symlinks=True)
     files = dict.fromkeys(["pytest.py", "pytest_rlperf/__init__.py", "pytest_rlperf/workers/session.py"], "")
@@ -877,7 +877,7 @@ def test_running_interpreter_is_no_other(tree: Path) -> None:
         ("venv/bin", "bin is a directory; name the path of the program"),
     ],
 )
-def test_what_is_no_interpreter_is_told(tree: Path, text: str, words: str) -> None:
+def test_no_interpreter_is_an_error(tree: Path, text: str, words: str) -> None:
     """A missing file, a directory and a program that is no Python are errors in words."""
     program = write(tree, {"program": "#!/bin/sh\nexit 3\n", "venv/bin/python": ""}) / "program"
     program.chmod(0o755)

@@ -48,7 +48,7 @@ class Tree:
         self.git("init", "--quiet", "--initial-branch=main")
 
     def git(self, *arguments: str) -> str:
-        """Run git in it and return what it says."""
+        """Run git in the tree and return its output."""
         return git(self.top, *arguments)
 
     def write(self, **files: str) -> None:
@@ -170,7 +170,7 @@ def test_spec_is_read(text: str, spec: Spec) -> None:
     ],
 )
 def test_spec_that_means_nothing_is_refused(text: str, words: str) -> None:
-    """What cannot be meant is refused in words."""
+    """A value of none of the forms is refused."""
     with pytest.raises(SideError, match=words):
         parse_spec(text)
 
@@ -178,7 +178,7 @@ def test_spec_that_means_nothing_is_refused(text: str, words: str) -> None:
 # --------------------------------------------------------------------------- commands
 
 
-def test_command_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_missing_command_is_named(tmp_path: Path) -> None:
     """A program that is not there is named."""
     with pytest.raises(SideError, match="there is no no-such-program to run"):
         run(["no-such-program"], cwd=tmp_path, limit_s=1)
@@ -252,7 +252,7 @@ def test_only_a_full_sha_names_a_commit_of_a_file(tmp_path: Path, name: str) -> 
 
 
 def test_without_git_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no git, that is what it says."""
+    """Without git, the error names git."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SideError, match="there is no git to run"):
         prepare("main", make_project(tmp_path, "test_x.py"))
@@ -272,7 +272,7 @@ def test_repository_without_commits_says_so(tmp_path: Path) -> None:
 
 
 def test_repository_of_another_user_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where git distrusts a directory, the command that makes it trust is said."""
+    """Where git distrusts a directory, the error shows the command that makes it trust."""
     tree = Tree(tmp_path / "tree")
     tree.commit(a="1")
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own way to try it
@@ -358,7 +358,7 @@ def test_branches_without_a_common_commit_say_so(tmp_path: Path) -> None:
 
 
 def test_shallow_clone_says_how_to_deepen_it(tmp_path: Path) -> None:
-    """Neither a commit nor a merge base that a shallow clone lacks is just missing: both flags are said."""
+    """The error on a commit or a merge base that a shallow clone lacks names both ways to deepen it."""
     upstream = Tree(tmp_path / "upstream")
     first = upstream.commit(a="1")
     upstream.git("checkout", "--quiet", "-b", "feature")
@@ -513,14 +513,14 @@ def test_tests_within_a_submodule_are_todays(superproject: Tree) -> None:
 
 
 def test_submodule_that_is_not_checked_out_is_noted(superproject: Tree) -> None:
-    """What head does without base does without too, and the report says so."""
+    """A submodule that head lacks is left out on base too, and the report notes it."""
     superproject.git("submodule", "--quiet", "deinit", "--force", "vendor/library")
     sides = prepare("HEAD~1", make_project(superproject.top, "test_x.py"))
     assert any("submodule vendor/library is not checked out" in note for note in sides.notes)
 
 
 def test_submodule_without_the_commit_says_how_to_get_it(superproject: Tree, tmp_path: Path) -> None:
-    """A commit of a submodule that is not here is not fetched, but asked for."""
+    """An absent commit of a submodule is not fetched; the error shows the command that fetches it."""
     superproject.git("update-index", "--cacheinfo", f"160000,{'1' * 40},vendor/library")
     superproject.git("commit", "--quiet", "--message", "ahead")
     with pytest.raises(SideError, match=f"git -C vendor/library fetch origin {'1' * 40}"):
@@ -683,7 +683,7 @@ def test_monorepo(tmp_path: Path) -> None:
 
 
 def test_tests_within_a_package_take_no_helper_along(tmp_path: Path) -> None:
-    """Of a package only measured tests and conftests are today's: a helper in it cannot be told from its code."""
+    """Of a package only measured tests and conftests are today's: a helper in it looks like its code."""
     tree = Tree(tmp_path / "tree")
     old = {"mylib/__init__.py": "", "mylib/core.py": "1", "mylib/perf/__init__.py": "", "mylib/perf/helper.py": "1"}
     tree.commit(**old)
@@ -946,7 +946,7 @@ def test_second_preparation_builds_nothing(tmp_path: Path) -> None:
 
 
 def test_failed_build_leaves_nothing(cache: Cache) -> None:
-    """A build that fails is not believed, and leaves no files."""
+    """A failed build is never used, and leaves no files."""
 
     def fail(directory: Path) -> None:
         write(directory, {"file": "half"})
@@ -985,13 +985,13 @@ def builder(cache: Cache) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def line_of(process: subprocess.Popen[str]) -> str:
     """Wait for the next line of a builder."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def tell(process: subprocess.Popen[str]) -> None:
+def proceed(process: subprocess.Popen[str]) -> None:
     """Have a builder take its next step."""
     assert process.stdin is not None
     process.stdin.write("\n")
@@ -1001,7 +1001,7 @@ def tell(process: subprocess.Popen[str]) -> None:
 def test_killed_build_is_not_believed(cache: Cache) -> None:
     """What a killed process has left behind is thrown away and built anew."""
     with builder(cache) as process:
-        assert said(process) == "building"
+        assert line_of(process) == "building"
         process.send_signal(signal.SIGKILL)
     assert list(cache.directory.glob("*/*/file"))
     assert files_of(cache.entry("key", filled_with("whole"), never), "file") == {"file": "whole"}
@@ -1009,13 +1009,13 @@ def test_killed_build_is_not_believed(cache: Cache) -> None:
 
 
 def test_two_processes_make_one_entry(cache: Cache) -> None:
-    """A run that wants what another is just making waits for it, and says so; then both use it."""
+    """A run waits for an entry that another run is building, and reports that; then both use it."""
     with builder(cache) as first, builder(cache) as second:
-        outputs = sorted([(said(first), first), (said(second), second)], key=lambda pair: pair[0])
+        outputs = sorted([(line_of(first), first), (line_of(second), second)], key=lambda pair: pair[0])
         (built, builds), (waited, waits) = outputs
         assert (built, waited) == ("building", "waiting for another run, which prepares the same")
-        tell(builds)
-        assert said(builds) == said(waits)
+        proceed(builds)
+        assert line_of(builds) == line_of(waits)
 
 
 def test_two_runs_prepare_at_once(tmp_path: Path) -> None:

@@ -271,14 +271,14 @@ def answer(python: str, code: str, argument: str, directory: Path, **changes: st
 def read_sides(text: str) -> Sides:
     """Return the sides that another process has prepared."""
 
-    def side(said: dict[str, Any]) -> Side:
-        paths = {name: tuple(map(Path, said[name])) for name in ("files", "homes")}
-        words = {name: tuple(said[name]) for name in ("path", "args")}
-        return Side(**{**said, **paths, **words, "directory": Path(said["directory"])})
+    def side(fields: dict[str, Any]) -> Side:
+        paths = {name: tuple(map(Path, fields[name])) for name in ("files", "homes")}
+        words = {name: tuple(fields[name]) for name in ("path", "args")}
+        return Side(**{**fields, **paths, **words, "directory": Path(fields["directory"])})
 
-    said = json.loads(text.splitlines()[-1])
-    tuples = {name: said[name] and tuple(said[name]) for name in ("packages", "changed", "notes")}
-    return Sides(base=side(said["base"]), head=side(said["head"]), commit=said["commit"], **tuples)
+    fields = json.loads(text.splitlines()[-1])
+    tuples = {name: fields[name] and tuple(fields[name]) for name in ("packages", "changed", "notes")}
+    return Sides(base=side(fields["base"]), head=side(fields["head"]), commit=fields["commit"], **tuples)
 
 
 def run_side(side: Side, sides: Sides) -> tuple[list[str], dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Where figures come from: the commit, whether the tree was clean, and the versions of what was loaded."""
+"""The provenance of figures: the commit, whether the tree was clean, and the versions of loaded distributions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_rlperf.sides.git import repository_around
 
 @dataclass(frozen=True)
 class Tree:
-    """What code there is: full SHAs of commit and tree, None outside git, and whether the files differ from them."""
+    """The state of the code: full SHAs of commit and tree, None outside git, and whether the files differ from them."""
 
     commit: str | None
     tree: str | None
@@ -26,7 +26,7 @@ class Tree:
 def read_tree(root: Path, baseline_dir: Path, outputs: Iterable[Path] = ()) -> Tree:
     """Return the state of the tree at ``root``.
 
-    Baselines below ``baseline_dir`` do not count, nor does what the run itself writes to ``outputs``.
+    Baselines below ``baseline_dir`` do not count, nor do the ``outputs`` of the run itself.
     """
     repository = repository_around(root)
     if repository is None:
@@ -41,8 +41,8 @@ def read_tree(root: Path, baseline_dir: Path, outputs: Iterable[Path] = ()) -> T
 def make_provenance(before: Tree, after: Tree, modules: Iterable[str]) -> Provenance:
     """Return the provenance of figures measured between the states ``before`` and ``after``.
 
-    Where they differ, what was measured is on no record: it counts as dirty. ``modules`` are the top-level modules the
-    workers had loaded; their distributions' versions are kept.
+    Where they differ, the measured code is in no commit, so it counts as dirty. ``modules`` are the top-level modules
+    that the workers had loaded; their distributions' versions are kept.
     """
     return Provenance(
         commit=before.commit,
@@ -77,7 +77,7 @@ def versions(distributions: Iterable[str]) -> dict[str, str]:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
-            continue  # an editable install half removed; what has no version cannot be told apart by it
+            continue  # an editable install half removed, which has no version
     return found
 
 
