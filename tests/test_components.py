@@ -81,44 +81,12 @@ def test_what_cannot_be_called(changes: dict[str, Any]) -> None:
 # --------------------------------------------------------------------------- vector envs
 
 
-@functools.cache
-def blinking_env() -> type[Any]:
+def brief_env() -> type[Any]:
     """Return a gymnasium env whose episodes are one to five steps long, and which counts its steps and resets."""
-    gymnasium = pytest.importorskip("gymnasium")
+    pytest.importorskip("gymnasium")
+    from brief_env import BriefEnv
 
-    env: Any = gymnasium.Env
-
-    class BlinkingEnv(env):  # type: ignore[misc]
-        """Ends by termination and by truncation in turns."""
-
-        def __init__(self) -> None:
-            self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-            self.action_space = gymnasium.spaces.Discrete(3)
-            self.n_steps = 0
-            self.n_resets = 0
-            self.closed = False
-            self.left = 0
-
-        def reset(
-            self, *, seed: int | None = None, options: dict[str, Any] | None = None
-        ) -> tuple[Array, dict[str, Any]]:
-            super().reset(seed=seed)
-            self.n_resets += 1
-            self.left = int(self.np_random.integers(1, 6))
-            return np.zeros(2, np.float32), {}
-
-        def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-            assert self.action_space.contains(action)
-            assert self.left > 0, "stepped after its end"
-            self.n_steps += 1
-            self.left -= 1
-            ended = self.left == 0
-            return np.zeros(2, np.float32), 1.0, ended and self.n_resets % 2 == 0, ended and self.n_resets % 2 == 1, {}
-
-        def close(self) -> None:
-            self.closed = True
-
-    return BlinkingEnv
+    return BriefEnv
 
 
 @pytest.mark.torch
@@ -127,7 +95,7 @@ def blinking_env() -> type[Any]:
 def test_real_steps_of_a_sync_vector_env(mode: str, seed: int) -> None:
     """Resets are no steps, in whichever call they happen, and a slice may end between an end and its reset."""
     gymnasium = pytest.importorskip("gymnasium")
-    env = gymnasium.vector.SyncVectorEnv([blinking_env()] * 4, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
+    env = gymnasium.vector.SyncVectorEnv([brief_env()] * 4, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
     env.reset(seed=seed)
     workload = vecenv_workload(env)
     assert_counts(workload, lambda: sum(one.n_steps for one in env.envs))
@@ -144,7 +112,7 @@ def test_real_steps_of_an_async_vector_env(mode: str) -> None:
 
     def make() -> Any:
         made.append(
-            gymnasium.vector.AsyncVectorEnv([blinking_env()] * 2, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
+            gymnasium.vector.AsyncVectorEnv([brief_env()] * 2, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
         )
         return made[0]
 
@@ -198,7 +166,7 @@ def test_real_steps_of_a_native_vector_env(reuse: bool) -> None:
 def test_nothing_stepped_is_nothing_counted(mode: str) -> None:
     """Asked twice in a row, the second time there is nothing new, and what is due stays due."""
     gymnasium = pytest.importorskip("gymnasium")
-    env = gymnasium.vector.SyncVectorEnv([blinking_env()] * 8, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
+    env = gymnasium.vector.SyncVectorEnv([brief_env()] * 8, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
     workload = vecenv_workload(env)
     workload.check()
     assert workload.count is not None
@@ -215,7 +183,7 @@ def test_phases_of_a_vector_env() -> None:
     gymnasium = pytest.importorskip("gymnasium")
     modes = gymnasium.vector.AutoresetMode
     for mode, phases in ((modes.NEXT_STEP, []), (modes.SAME_STEP, []), (modes.DISABLED, ["reset"])):
-        workload = vecenv_workload(gymnasium.vector.SyncVectorEnv([blinking_env()] * 4, autoreset_mode=mode))
+        workload = vecenv_workload(gymnasium.vector.SyncVectorEnv([brief_env()] * 4, autoreset_mode=mode))
         workload.check()
         assert phase_paths(workload, 20) == ["action", "env_step", *phases]
 
@@ -224,7 +192,7 @@ def test_phases_of_a_vector_env() -> None:
 def test_an_env_is_closed_by_who_made_it() -> None:
     """The env of a thunk is the fixture's to close, one that was given is not."""
     gymnasium = pytest.importorskip("gymnasium")
-    env = gymnasium.vector.SyncVectorEnv([blinking_env()])
+    env = gymnasium.vector.SyncVectorEnv([brief_env()])
     given, made = vecenv_workload(env), vecenv_workload(lambda: env)
     given.check()
     given.close()
@@ -264,11 +232,11 @@ def test_an_env_of_an_unknown_type(env: Any) -> None:
 @pytest.mark.torch
 def test_a_single_env_is_no_vector_env() -> None:
     """An env made by a thunk that cannot be stepped as a vector is closed again."""
-    env = blinking_env()()
-    with pytest.raises(ComponentError, match="BlinkingEnv, which has no num_envs; for another"):
+    env = brief_env()()
+    with pytest.raises(ComponentError, match="BriefEnv, which has no num_envs; for another"):
         vecenv_workload(env)
     assert not env.closed
-    with pytest.raises(ComponentError, match="BlinkingEnv, which has no num_envs; for another"):
+    with pytest.raises(ComponentError, match="BriefEnv, which has no num_envs; for another"):
         vecenv_workload(lambda: env)
     assert env.closed
 
@@ -287,7 +255,7 @@ def test_a_vector_env_that_returns_the_wrong_shape() -> None:
             obs, rewards, *rest = self.env.step(actions)
             return obs, rewards[1:], *rest
 
-    workload = vecenv_workload(Narrow(vector.SyncVectorEnv([blinking_env()] * 3)))
+    workload = vecenv_workload(Narrow(vector.SyncVectorEnv([brief_env()] * 3)))
     with pytest.raises(ComponentError, match=r"reward of shape \(2,\).*3 envs returns \(3,\)"):
         workload.check()
 
@@ -780,7 +748,7 @@ def test_a_ppo_agent() -> None:
     gymnasium = pytest.importorskip("gymnasium")
     from pytest_rlperf.components.reference import PPO
 
-    envs = gymnasium.vector.SyncVectorEnv([blinking_env()] * 3)
+    envs = gymnasium.vector.SyncVectorEnv([brief_env()] * 3)
     workload = ppo_workload(PPO(envs, hidden=8), 16, None)
     workload.check()
     assert workload.count is not None

@@ -22,7 +22,8 @@ torch: Any = pytest.importorskip("torch")
 gymnasium: Any = pytest.importorskip("gymnasium")
 pytest.importorskip("skrl")
 
-from skrl.agents.torch.ppo import PPO  # noqa: E402 - where it is installed
+from brief_env import BriefEnv  # noqa: E402 - where it is installed
+from skrl.agents.torch.ppo import PPO  # noqa: E402
 from skrl.agents.torch.ppo import ppo as ppo_module  # noqa: E402
 from skrl.agents.torch.sac import SAC  # noqa: E402
 from skrl.agents.torch.trpo import trpo as trpo_module  # noqa: E402
@@ -39,36 +40,8 @@ QUIET = {"write_interval": 0, "checkpoint_interval": 0}
 MODES = gymnasium.vector.AutoresetMode
 
 
-class Brief(gymnasium.Env):  # type: ignore[misc]
-    """Ends after one to five steps, by termination and by truncation in turns, and counts its steps and resets."""
-
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-
-    def __init__(self, action_space: Any = None) -> None:
-        self.action_space = action_space or gymnasium.spaces.Discrete(3)
-        self.n_steps = 0
-        self.n_resets = 0
-        self.left = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Begin an episode."""
-        super().reset(seed=seed)
-        self.n_resets += 1
-        self.left = int(self.np_random.integers(1, 6))
-        return self.np_random.random(2).astype(np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        """Step."""
-        assert np.shape(action) == self.action_space.shape
-        assert self.left > 0, "stepped after its end"
-        self.n_steps += 1
-        self.left -= 1
-        ended, cut_off = self.left == 0, self.n_resets % 2 == 0
-        return self.np_random.random(2).astype(np.float32), 1.0, ended and not cut_off, ended and cut_off, {}
-
-
 def vector_of(
-    num_envs: int, mode: Any = MODES.NEXT_STEP, action_space: Any = None, kind: Callable[..., Any] = Brief
+    num_envs: int, mode: Any = MODES.NEXT_STEP, action_space: Any = None, kind: Callable[..., Any] = BriefEnv
 ) -> Any:
     """Return a wrapped vector of such envs."""
     makers = [lambda: kind(action_space)] * num_envs
@@ -115,7 +88,7 @@ def test_env_steps_of_a_vector(mode: Any, space: Any) -> None:
 
 def test_env_steps_of_a_single_env() -> None:
     """An env that is no vector is reset when its episode is over, as skrl's trainers do it."""
-    one = Brief()
+    one = BriefEnv()
     workload = vecenv_workload(lambda: wrap_env(one, verbose=False))
     workload.check()
     assert_counts(workload, lambda: one.n_steps)
@@ -431,7 +404,7 @@ def test_a_ppo_rollout(mode: Any, space: Any) -> None:
 
 def test_a_ppo_rollout_of_a_single_env() -> None:
     """An env that is no vector is reset when its episode is over, within the rollout."""
-    one = Brief()
+    one = BriefEnv()
     trainer = trainer_of(wrap_env(one, verbose=False))
     workload = ppo_workload(trainer, 16, None)
     workload.check()

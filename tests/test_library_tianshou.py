@@ -37,35 +37,9 @@ common: Any = pytest.importorskip("tianshou.utils.net.common")
 continuous: Any = pytest.importorskip("tianshou.utils.net.continuous")
 discrete: Any = pytest.importorskip("tianshou.utils.net.discrete")
 
+from brief_env import BriefEnv  # noqa: E402 - where gymnasium is installed
+
 ADAM = optim.AdamOptimizerFactory(lr=1e-3)
-
-_Env: Any = gymnasium.Env
-
-
-class BriefEnv(_Env):  # type: ignore[misc]
-    """An env whose episodes are one to five steps long, and which counts its steps and resets."""
-
-    def __init__(self, action_space: Any = None) -> None:
-        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self.action_space = action_space or gymnasium.spaces.Discrete(3)
-        self.n_steps = 0
-        self.n_resets = 0
-        self.left = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
-        super().reset(seed=seed)
-        self.n_resets += 1
-        self.left = int(self.np_random.integers(1, 6))
-        return self.np_random.normal(size=2).astype(np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """End by termination and by truncation in turns."""
-        assert self.left > 0, "stepped after its end"
-        self.n_steps += 1
-        self.left -= 1
-        terminated, truncated = (self.left == 0 and self.n_resets % 2 == turn for turn in (0, 1))
-        return self.np_random.normal(size=2).astype(np.float32), 1.0, terminated, truncated, {}
 
 
 def vector_env(num_envs: int = 4, kind: Any = venvs.DummyVectorEnv, make: Any = BriefEnv, **kwargs: Any) -> Any:
