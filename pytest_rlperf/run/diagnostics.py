@@ -1,4 +1,4 @@
-"""What is looked at in a test's workers once nothing is timed any more: where the time goes, and one call's spans."""
+"""Diagnostics of a test once all timed slices are taken: where the time goes, and the trace of one call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def explain(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, run: Ru
 
 
 def trace(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, run: RunState, progress: Progress) -> None:
-    """Record one call of each side that is at it."""
+    """Trace one call of each side whose workers have the test open."""
     live = outcome.live
     labels = {"head": "working tree", "base": ""}
     if live is not None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-class Epilogue:
+class EndOfRun:
     """Tells a run's end from its ledger, its ``notes``, and what it is shown while the run lasts."""
 
     def __init__(self, config: pytest.Config, settings: Config, run: RunState) -> None:

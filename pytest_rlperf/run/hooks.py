@@ -19,7 +19,7 @@ from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.github import check_github
 from pytest_rlperf.report.terminal import LiveLine, NoLine
 from pytest_rlperf.report.wording import note_lines
-from pytest_rlperf.run.end import Epilogue
+from pytest_rlperf.run.end import EndOfRun
 from pytest_rlperf.run.inline import InlineEngine
 from pytest_rlperf.run.loop import TestLoop, share_s
 from pytest_rlperf.run.outcomes import RunState
@@ -50,7 +50,7 @@ class MeasuredRun:
             self._run = RunState(settings, config.rootpath, notes)
         except (BaselineError, OutputError) as error:
             raise pytest.UsageError(str(error)) from None
-        self._epilogue = Epilogue(config, settings, self._run)
+        self._end = EndOfRun(config, settings, self._run)
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
             raise pytest.UsageError(
@@ -120,7 +120,7 @@ class MeasuredRun:
         # Fixed here: each verdict stands at once, whatever later tests do.
         self._run.gated = sum(self._settings.for_test(item).gate for item in session.items)
         self._items = {item.nodeid: item for item in session.items}
-        self._epilogue.expect(session.items)
+        self._end.expect(session.items)
         line = self._live_line()
         if self._settings.inline:
             session.config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
@@ -139,7 +139,7 @@ class MeasuredRun:
             if outcome is not None and outcome.result.workers:
                 add_stats(item, outcome.result, benchmark)
         if item is not None:
-            self._epilogue.see(item, report)
+            self._end.see(item, report)
         if report.failed:
             self._failed.add(report.nodeid)
         elif report.skipped and hasattr(report, "wasxfail"):
@@ -168,7 +168,7 @@ class MeasuredRun:
         if self._settings.save and self._run.outcomes.tests:
             expected = {keys[nodeid] for nodeid in self._xfailed if nodeid in keys}
             self._save(session, failed | expected, finished=finished)
-        complaints = self._epilogue.write(failed)
+        complaints = self._end.write(failed)
         self._run.note(*map(TextNote, complaints))
         if complaints:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
@@ -192,7 +192,7 @@ class MeasuredRun:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the table, the phases, and what to do next."""
-        self._epilogue.show(terminalreporter, self._failed)
+        self._end.show(terminalreporter, self._failed)
 
     def _live_line(self) -> LiveLine | NoLine:
         """Return a line to show progress on, where there is a terminal to show it and nothing else writes there."""

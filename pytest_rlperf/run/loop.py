@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -31,9 +32,8 @@ from pytest_rlperf.workers.process import LeftEarlyError, WorkerLostError, Worke
 _PATIENCE_LEAST_S = 10.0
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
 
-
-Examine = Callable[[WorkerGroup, Config], m.Conclude]
-"""Measures a group's test under its settings, and returns how its call ends."""
+MeasureTest: TypeAlias = Callable[[WorkerGroup, Config], m.Conclude]
+"""Measures the test of a group of workers under the test's settings, and returns how its call ends."""
 
 
 class TestLoop:
@@ -47,8 +47,8 @@ class TestLoop:
         self._run = run
         self._path = path
         self._progress = progress
-        # It takes a second, and is shown in these places only.
         settings = run.settings
+        # To find where the time goes takes a second, and only these outputs show it.
         self._explains = config.get_verbosity() > 0 or settings.json is not None or settings.html is not None
         self._reports = ReportForwarder(config, progress.clear)
 
@@ -63,11 +63,11 @@ class TestLoop:
         try:
             if self._run.settings.selfcheck:
                 others = pools.add("other worker", today)
-                self._run_items(session, partial(self._check_self, heads, others))
+                self._run_tests(session, partial(self._check_self, heads, others))
             else:
                 base_sides = BaseSides(project, pools, heads, head)
                 against = None if sides is None else self._base_side(base_sides, sides, session)
-                self._run_items(session, partial(self._compare, heads, base_sides, against))
+                self._run_tests(session, partial(self._compare, heads, base_sides, against))
         finally:
             self._progress.clear()
             pools.close()
@@ -102,26 +102,48 @@ class TestLoop:
                 self._progress.clear()
         return base_side
 
-    def _run_items(self, session: pytest.Session, examine: Examine) -> None:
+    def _run_tests(self, session: pytest.Session, measure: MeasureTest) -> None:
+        """Run one test after another, until the session is to stop."""
         limit_s = share_s(self._run.settings, len(session.items))
         for item, following in zip(session.items, [*session.items[1:], None], strict=True):
-            item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-            self._reports.begin(item)
-            settings = self._run.settings.for_test(item)
-            group = WorkerGroup(
-                result_key(item),
-                None if following is None else result_key(following),
-                max(_PATIENCE_LEAST_S, _PATIENCE * settings.max_time_s),
-            )
-            settings = replace(settings, max_time_s=min(settings.max_time_s, limit_s))
-            self._progress.begin(item.name)
-            self._examine(group, partial(examine, group, settings))
-            self._reports.finish(properties_of(self._run.outcomes.tests.get(group.key)))
-            item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+            self._run_test(item, following, limit_s, measure)
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
             if session.shouldstop:
                 raise session.Interrupted(session.shouldstop)
+
+    def _run_test(self, item: pytest.Item, following: pytest.Item | None, limit_s: float, measure: MeasureTest) -> None:
+        """Run one test in workers, within ``limit_s``, and report it as if it had run here."""
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        self._reports.begin(item)
+        self._progress.begin(item.name)
+        settings = self._run.settings.for_test(item)
+        group = WorkerGroup(
+            result_key(item),
+            None if following is None else result_key(following),
+            max(_PATIENCE_LEAST_S, _PATIENCE * settings.max_time_s),
+        )
+        self._measure(group, replace(settings, max_time_s=min(settings.max_time_s, limit_s)), measure)
+        self._reports.finish(properties_of(self._run.outcomes.tests.get(group.key)))
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+    def _measure(self, group: WorkerGroup, settings: Config, measure: MeasureTest) -> None:
+        """MeasureTest a test and let it end in its workers; an error that stops this is an error of the test."""
+        try:
+            done = group.conclude(measure(group, settings))
+            self._run.outcomes.modules.update(done.modules)
+        except LeftEarlyError as early:
+            text = _how_it_left(early)
+            missing = early.worker is group.reporter and early.done.outcome == "missing"
+            if missing:
+                text = f"collected here, but not in the process that measures it: {early.done.text}"
+            self._give_up(group, early.worker, text, missing=missing)
+        except WorkerLostError as lost:
+            self._give_up(group, lost.worker, str(lost))
+        except MeasurementError as error:  # a worker could not even be started
+            self._give_up(group, None, str(error))
+        except SideError as error:  # all other tests would be measured with the same wrong code
+            raise pytest.UsageError(f"--rlperf-against={self._run.settings.against}: {error}") from None
 
     def _compare(
         self,
@@ -131,7 +153,7 @@ class TestLoop:
         group: WorkerGroup,
         settings: Config,
     ) -> m.Conclude:
-        """Measure a test and compare it with the base side or the baseline."""
+        """MeasureTest a test and compare it with the base side or the baseline."""
         outcome = OneTest(group, heads, base_sides, against, self._run, settings, self._progress).measure()
         if outcome.result.measured and self._explains:
             outcome = diagnostics.explain(group, base_sides, outcome, self._run, self._progress)
@@ -153,24 +175,6 @@ class TestLoop:
         )
         self._run.outcomes.selfchecks[group.key] = found
         return m.Conclude(found.result, None)
-
-    def _examine(self, group: WorkerGroup, examine: Callable[[], m.Conclude]) -> None:
-        """Run one test in every worker it needs, the first of which reports it."""
-        try:
-            done = group.conclude(examine())
-            self._run.outcomes.modules.update(done.modules)
-        except LeftEarlyError as early:
-            text = _departure(early)
-            missing = early.worker is group.reporter and early.done.outcome == "missing"
-            if missing:
-                text = f"collected here, but not in the process that measures it: {early.done.text}"
-            self._give_up(group, early.worker, text, missing=missing)
-        except WorkerLostError as lost:
-            self._give_up(group, lost.worker, str(lost))
-        except MeasurementError as error:  # a worker could not even be started
-            self._give_up(group, None, str(error))
-        except SideError as error:  # whatever else would be measured would be as wrong
-            raise pytest.UsageError(f"--rlperf-against={self._run.settings.against}: {error}") from None
 
     def _give_up(self, group: WorkerGroup, culprit: WorkerProcess | None, text: str, *, missing: bool = False) -> None:
         """End a test that ``culprit`` made impossible to measure, as an error of that test."""
@@ -229,7 +233,7 @@ def share_s(settings: Config, tests: int) -> float:
     return math.inf if settings.budget_s is None or not tests else settings.budget_s / tests
 
 
-def _departure(early: LeftEarlyError) -> str:
+def _how_it_left(early: LeftEarlyError) -> str:
     """Return how a test ended in one worker while it went on in the first."""
     name, done = early.worker.name, early.done
     if done.outcome == "missing":
