@@ -203,7 +203,7 @@ def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:
         ("change", "" if verdict.estimate is None else _interval(verdict.estimate)),
         ("since first", creep_text(outcome)),
         ("tolerance", "" if tolerance is None else f"±{units.percent(tolerance, signed=False)}"),
-        ("smallest slowdown found", "" if verdict.smallest_seen is None else units.percent(verdict.smallest_seen)),
+        ("finds slowdowns from", "" if verdict.smallest_seen is None else units.percent(verdict.smallest_seen)),
         ("compared", "" if outcome.live is None else f"{outcome.live.head_label} with {outcome.live.base_label}, live"),
         ("fails its test", "" if verdict.gated else "never: shown, not gated"),
         ("rests on", cost_text(outcome)),
