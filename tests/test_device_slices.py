@@ -34,8 +34,8 @@ from pytest_rlperf.model import (
     SliceRecord,
     Warm,
     Workload,
-    disturbances_text,
 )
+from pytest_rlperf.report.wording import disturbances_text
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.workers import messages as m

@@ -29,7 +29,7 @@ def compare(then: Counting, now: Counting, names: Sequence[str]) -> tuple[Counte
 def combine(verdict: Verdict, then: Counting, now: Counting, gates: Sequence[str]) -> Verdict:
     """Return the verdict of times together with that of counts, of which those that ``gates`` choose decide.
 
-    Any of them that is more is SLOWER, whatever the time is; less is FASTER where the time does not speak against it.
+    Any of them that is more is SLOWER, whatever the time is; less is FASTER unless the time is slower or invalid.
     All that changed is kept with the verdict.
     """
     changes, gated = compare(then, now, EVERY), compare(then, now, gates)

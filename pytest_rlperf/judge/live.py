@@ -189,7 +189,7 @@ def _half_width(estimate: Estimate) -> float:
 
 # ----------------------------------------------------------------------- the phases that carry a change
 
-_BLOCKS_LEAST = 3  # fewer have no spread to speak of
+_BLOCKS_LEAST = 3  # fewer have no spread worth the name
 _SURELY = 2.0  # standard errors
 _MAD_TO_SD = 1.4826  # of a normal distribution
 _MEDIAN_TO_MEAN = math.sqrt(math.pi / 2)  # standard errors of the two, likewise

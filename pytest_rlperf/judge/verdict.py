@@ -162,7 +162,7 @@ def _ratio(verdict: Verdict) -> float:
 
 
 def _matches(pattern: str, key: str) -> bool:
-    """Whether a pattern is, or fits, a test's key or its name; brackets of parameters may be meant as they stand."""
+    """Whether a pattern is or fits a test's key or name; its brackets may be those of parameters."""
     return any(pattern == text or fnmatchcase(text, pattern) for text in (key, test_name(key)))
 
 

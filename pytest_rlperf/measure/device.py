@@ -26,6 +26,7 @@ from pytest_rlperf.model import (
     SliceRecord,
     Workload,
 )
+from pytest_rlperf.report.wording import disturbance_text
 
 
 class PowerCap:
@@ -175,7 +176,7 @@ class Accelerator:
         # A workload that requests memory however long it runs does so in every call: that is counted, no disturbance.
         self._allocates = change.allocated
         changes = [
-            *([str(change)] if change else []),
+            *([disturbance_text(change)] if change else []),
             *([] if is_steady else ["its clock changed"]),
             *([] if throttles_alike else ["its throttling changed"]),
         ]
@@ -254,7 +255,7 @@ class Accelerator:
         """Take no more slices again, of traced ones or of any."""
         self._gave_up, self._gave_up_tracing = not is_traced, is_traced
         if is_traced:
-            self.note([f"phases on {self.name} are of slices that were disturbed: {disturbance}"])
+            self.note([f"phases on {self.name} are of slices that were disturbed: {disturbance_text(disturbance)}"])
 
     def _slice(
         self, pace: Pace, record: SliceRecord, before: _Edge, after: _Edge, disturbances: Sequence[Disturbance]

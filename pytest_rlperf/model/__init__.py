@@ -15,7 +15,6 @@ from pytest_rlperf.model.device import (
     DeviceTimes,
     Disturbance,
     Pace,
-    disturbances_text,
 )
 from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Policy, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, PairRecord, log_ratios
@@ -111,7 +110,6 @@ __all__ = [
     "WorkerRecord",
     "Workload",
     "WrittenReason",
-    "disturbances_text",
     "impossible_figures",
     "log_ratios",
     "test_name",

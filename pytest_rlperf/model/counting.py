@@ -1,4 +1,4 @@
-"""What one iteration does, counted: no machine's noise touches it."""
+"""Exact counts of one iteration, which do not depend on the machine's speed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Count:
-    """What one counted call did, in the phase at ``path`` and all below it; the whole call where that is empty."""
+    """One count of one call, in the phase at ``path`` and all below it; the whole call where that is empty."""
 
     path: str
     name: str
@@ -16,7 +16,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Tally:
-    """All that one worker counted: the counts of each repetition, and what could not be counted, with the reason."""
+    """One worker's counts, by repetition; ``notes`` name the counters that could not count, with the reason."""
 
     repetitions: tuple[tuple[Count, ...], ...]
     notes: tuple[str, ...]
@@ -24,7 +24,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class PhaseCounts:
-    """What one call does in a phase and all below it; ``path`` is empty for the whole call.
+    """The counts of one call in a phase and all below it; ``path`` is empty for the whole call.
 
     ``exact`` are counts that were equal in every worker and repetition, ``inexact`` the least and the most of others.
     """
@@ -36,9 +36,9 @@ class PhaseCounts:
 
 @dataclass(frozen=True)
 class Counting:
-    """What was counted for one test. ``workers`` of it counted ``repetitions`` calls each, once for every instrument.
+    """The counts of one test. ``workers`` workers counted ``repetitions`` calls each, once for every instrument.
 
-    ``notes`` say what could not be counted, and why.
+    ``notes`` name the counters that could not count, with the reason.
     """
 
     phases: tuple[PhaseCounts, ...]

@@ -1,10 +1,8 @@
-"""What is known of a call's time on an accelerator, and of the conditions it was measured under."""
+"""A call's times on an accelerator, and the conditions they were measured under."""
 
 from __future__ import annotations
 
 import enum
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 POWER_CAP = "power cap"  # a reason for which a device is throttled
@@ -42,9 +40,9 @@ class DeviceTimes:
     child phase on the same stream; None where edges, of the phase or of a child, are on different streams.
     ``lag_in_s`` and ``lag_out_s`` are how far the device was behind the host at the two edges, a mean over entries.
     ``stream`` is ``"main"`` for the one that was current where the iteration began, ``"side 1"``… for others.
-    ``is_synced`` says that the device was waited for at every edge, which such times are never compared without.
-    ``peak_bytes`` is the most device memory in use within the phase, ``allocations`` how often memory was asked of the
-    device; None where nobody looked, or the device does not tell.
+    ``is_synced`` marks times with a wait for the device at every edge, which are compared with such times alone.
+    ``peak_bytes`` is the most device memory in use within the phase, ``allocations`` how often memory was requested
+    of the device; None where that was not recorded, or the driver does not count it.
     """
 
     span_s: float | None
@@ -60,7 +58,7 @@ class DeviceTimes:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The state of a device at one moment, as its driver tells; None where it does not.
+    """The state of a device at one moment, by its driver; None where the driver does not report it.
 
     ``throttled`` names the reasons for which the device held its clocks back, empty where it did not; ``others`` counts
     processes beside ours.
@@ -87,17 +85,6 @@ class Disturbance:
 
     def __bool__(self) -> bool:
         return bool(self.throttled) or self.recompiled or self.allocated
-
-    def __str__(self) -> str:
-        parts = [f"it was throttled ({', '.join(self.throttled)})"] if self.throttled else []
-        parts += ["code was recompiled"] if self.recompiled else []
-        parts += ["memory was requested from it"] if self.allocated else []
-        return " and ".join(parts)
-
-
-def disturbances_text(tries: Sequence[Disturbance]) -> str:
-    """Return each distinct disturbance of a slice's tries, and how many of the tries had it."""
-    return ", ".join(f"{each}, {times} of {len(tries)} times" for each, times in Counter(tries).items())
 
 
 @dataclass(frozen=True)

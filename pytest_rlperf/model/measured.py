@@ -47,10 +47,10 @@ class Workload:
 
     ``call`` takes nothing and processes ``items`` things of ``unit``. ``check`` runs the component once, untimed,
     and raises ComponentError where it is wrong. ``setup`` runs untimed before each round, which then holds
-    one call. ``count`` returns how many items were processed since it was last asked, for components where a call
+    one call. ``count`` returns how many items were processed since it was last called, for components where a call
     does not always process the same number; it runs outside the timed region. ``close`` releases what the fixture
     itself made. ``probes`` are in place while phases are recorded; ``harvest`` is for code without timers of its own.
-    ``holds`` are the objects that tell which device it runs on; ``pace`` is how it is timed on one.
+    ``holds`` are the objects by which its device is found; ``pace`` is how it is timed on one.
     """
 
     component: str
@@ -67,7 +67,7 @@ class Workload:
     pace: Pace = Pace.LATENCY
 
     def processed(self, calls: int) -> float:
-        """Return the items of the ``calls`` made since this was last asked; a check is one call."""
+        """Return the items of the ``calls`` made since the last call of this; a check is one call."""
         return self.items * calls if self.count is None else self.count()
 
 
@@ -86,7 +86,7 @@ class Phase:
     """A named part of one iteration: a path in the timer tree, seconds and entries per iteration.
 
     ``self_s`` is the time in no child phase. Both are the host's; ``device`` names the device that was watched beside
-    it, ``"host"`` where there is none, and ``on_device`` is what that device's clock says.
+    it, ``"host"`` where there is none, and ``on_device`` are its times by that device's clock.
     """
 
     path: str
@@ -124,7 +124,7 @@ class Shape:
 class Warm:
     """What warming up found: the slice's shape and the typical seconds of one call.
 
-    ``threads`` is how many the process has; ``single`` says that one of them did the work, without child processes.
+    ``threads`` is how many the process has; ``single`` that one of them did the work, without child processes.
     """
 
     shape: Shape
@@ -142,7 +142,7 @@ class SliceRecord:
     ``rounds_s`` is the time within rounds. ``wall_s`` and ``cpu_s`` cover the rounds of long calls; of short ones the
     whole slice, as reading the CPU's clock costs too much to do it every round.
     ``waits`` counts how often the process gave up its CPU by itself, as it does to sleep or to wait for others.
-    ``cpu`` is the number of the CPU it ended on, -1 where the system does not tell.
+    ``cpu`` is the number of the CPU it ended on, -1 where the system does not report it.
     """
 
     kind: SliceKind

@@ -1,4 +1,4 @@
-"""What is kept of a run, and where it came from."""
+"""A baseline: stored results, the machine they are of, and the code they come from."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ KERNEL_VERSION = 1
 
 @dataclass(frozen=True)
 class Machine:
-    """What must be equal for stored times to be comparable; ``kernel`` is the reference kernels' version.
+    """A machine class: everything that must be equal for stored times to be comparable.
 
-    ``accelerators`` describe the devices there are: model, driver, power limit and partition.
+    ``kernel`` is the reference kernels' version. ``accelerators`` describe the devices there are: model, driver, power
+    limit and partition.
     """
 
     system: str
@@ -44,7 +45,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Why figures were replaced although something was slower; ``by`` is who did it, empty where nobody asked."""
+    """Why figures were replaced although something was slower; ``by`` is the user, empty where git knows none."""
 
     reason: str
     created: str

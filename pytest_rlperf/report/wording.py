@@ -1,4 +1,4 @@
-"""English for verdicts: every reason, blame and note that the reports show is written here, and read by no code."""
+"""English for verdicts: every reason, blame and note that reports show is written here, and read by no code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from pytest_rlperf.model import (
     VersionChange,
     Work,
     WrittenReason,
-    disturbances_text,
     notes,
     reasons,
     test_name,
@@ -183,6 +182,20 @@ def _broken(reason: Reason) -> str | None:
                 f"{device} was under its power cap in {capped} of {workers} workers and not in the others; {_THROTTLED}"
             )
     return None
+
+
+def disturbances_text(tries: Sequence[Disturbance]) -> str:
+    """Write each distinct disturbance of a slice's tries, and how many of the tries had it."""
+    counts = Counter(tries).items()
+    return ", ".join(f"{disturbance_text(each)}, {times} of {len(tries)} times" for each, times in counts)
+
+
+def disturbance_text(disturbance: Disturbance) -> str:
+    """Write why one try of a slice on a device does not count."""
+    parts = [f"it was throttled ({', '.join(disturbance.throttled)})"] if disturbance.throttled else []
+    parts += ["code was recompiled"] if disturbance.recompiled else []
+    parts += ["memory was requested from it"] if disturbance.allocated else []
+    return " and ".join(parts)
 
 
 def _advice(disturbances: Sequence[Disturbance]) -> list[str]:

@@ -30,7 +30,7 @@ _HARNESS = frozenset(
     | {"psutil", "rich", "markdown-it-py", "mdurl", "pygments", "coverage", "pytest-cov", "pytest-xdist", "execnet"}
     | {"pytest-timeout", "pip", "setuptools"}
 )
-# What depends on the device that is there, or on the interpreter that is told of it, and not on the code alone.
+# Counts that depend on the device, or on the interpreter, and not on the code alone.
 _OF_THE_DEVICE = frozenset({"kernels", "device_allocations", "device_peak_bytes"})
 _OF_THE_INTERPRETER = frozenset(
     {"python_calls", "native_calls", "host_peak_bytes", "host_net_bytes", "collections", "objects_left", "garbage"}

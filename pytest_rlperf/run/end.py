@@ -1,4 +1,4 @@
-"""What a measured run says at its end, on the terminal and to GitHub, and what it needs to know for that."""
+"""The end of a measured run: its files, its summary on the terminal, and its report to GitHub."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class EndOfRun:
-    """Tells a run's end from its ledger, its ``notes``, and what it is shown while the run lasts."""
+    """Reports a run at its end, by its outcomes and notes, and by the places where its tests failed."""
 
     def __init__(self, config: pytest.Config, settings: Config, run: RunState) -> None:
         self._config = config
@@ -43,12 +43,12 @@ class EndOfRun:
         self._items: dict[str, pytest.Item] = {}
         self._places: dict[str, tuple[str, int]] = {}
 
-    def expect(self, items: Collection[pytest.Item]) -> None:
-        """Take note of the tests that are to be measured."""
+    def add_tests(self, items: Collection[pytest.Item]) -> None:
+        """Keep the tests that are to be measured."""
         self._items = {item.nodeid: item for item in items}
 
-    def see(self, item: pytest.Item, report: pytest.TestReport) -> None:
-        """Remember the line of a test that a person is to look at: where it failed, else where it begins."""
+    def add_report(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """Keep the line of a test that GitHub is to annotate: where it failed, else where it begins."""
         crash = getattr(report.longrepr, "reprcrash", None) if report.failed else None
         if crash is not None and Path(crash.path).name == item.path.name:
             self._places[result_key(item)] = place_of(item.path, crash.lineno, os.environ)
@@ -57,7 +57,7 @@ class EndOfRun:
             self._places.setdefault(result_key(item), place)
 
     def write(self, failed: Collection[str]) -> list[str]:
-        """Write the files that were asked for, and return why those were not written that could not be.
+        """Write the files that options name, and return the errors of those that could not be written.
 
         ``failed`` are the keys of tests that failed.
         """
@@ -83,7 +83,7 @@ class EndOfRun:
         )
 
     def show(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> None:
-        """Show the table, the phases, and what to do next; ``failed`` are the node ids of tests that did."""
+        """Show the table, the phases, and commands to type next; ``failed`` are the node ids of tests that failed."""
         run = self._run
         width, color = reporter._tw.fullwidth, reporter.hasmarkup
         if run.fitness is not None:
@@ -93,7 +93,7 @@ class EndOfRun:
             return
         outcomes = list(run.outcomes.tests.values())
         if not (outcomes or run.notes):
-            return  # the run ended before anything was measured, and says why
+            return  # the run ended before anything was measured, with its own message
         verbose = self._config.get_verbosity() > 0
         summary, unmeasured = self._summary(verbose=verbose), self._unmeasured(reporter, failed)
         reporter.section("rlperf")
@@ -102,10 +102,10 @@ class EndOfRun:
         if matrix:
             reporter.section("rlperf suite")
             reporter.write(matrix)
-        for command in self._tell_github(summary, unmeasured):
+        for command in self._write_github(summary, unmeasured):
             reporter.write_line(command)
 
-    def _tell_github(self, summary: Summary, unmeasured: dict[str, Unmeasured]) -> list[str]:
+    def _write_github(self, summary: Summary, unmeasured: dict[str, Unmeasured]) -> list[str]:
         """Write GitHub's files, where this is one of its jobs, and return the commands to print."""
         github = GitHubRun(
             summary=summary,
@@ -129,7 +129,7 @@ class EndOfRun:
         return policy.tolerance if can_be_live else policy.stored_tolerance
 
     def _summary(self, *, verbose: bool) -> Summary:
-        """Return the sentences under the table."""
+        """Return the texts under the table."""
         baselines = self._run.baselines
         return Summary(
             machine=describe(baselines.machine),
@@ -139,7 +139,7 @@ class EndOfRun:
         )
 
     def _next(self, *, verbose: bool) -> list[str]:
-        """Return what would be typed next, each with what it does."""
+        """Return the commands to type next, each with its effect."""
         saved, command = self._run.saved, continuing(self._typed())
         commands = next_commands(
             self._outcomes,
@@ -164,10 +164,10 @@ class EndOfRun:
         return unmeasured
 
     def _typed(self) -> list[str]:
-        """Return what was typed behind ``pytest``."""
+        """Return the arguments that were typed behind ``pytest``."""
         return [str(arg) for arg in self._config.invocation_params.args]
 
     def _positional(self, args: list[str]) -> list[str]:
-        """Return those of ``args`` that say where tests are: which options take a value only pytest's parser knows."""
+        """Return the paths among ``args``: only pytest's parser knows which options take a value."""
         found: list[str] = self._config._parser.parse_known_args(args).file_or_dir
         return found

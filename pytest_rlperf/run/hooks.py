@@ -120,7 +120,7 @@ class MeasuredRun:
         # Fixed here: each verdict stands at once, whatever later tests do.
         self._run.gated = sum(self._settings.for_test(item).gate for item in session.items)
         self._items = {item.nodeid: item for item in session.items}
-        self._end.expect(session.items)
+        self._end.add_tests(session.items)
         line = self._live_line()
         if self._settings.inline:
             session.config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
@@ -139,7 +139,7 @@ class MeasuredRun:
             if outcome is not None and outcome.result.workers:
                 add_stats(item, outcome.result, benchmark)
         if item is not None:
-            self._end.see(item, report)
+            self._end.add_report(item, report)
         if report.failed:
             self._failed.add(report.nodeid)
         elif report.skipped and hasattr(report, "wasxfail"):

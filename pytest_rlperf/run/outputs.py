@@ -72,18 +72,18 @@ def write_outputs(
     params: Mapping[str, Mapping[str, Any]],
     page: Page,
 ) -> list[str]:
-    """Write what was asked for, and return why what could not be written was not.
+    """Write the files that options name, and return the errors of those that could not be written.
 
     ``failed`` are the keys of tests that failed, ``params`` tests' parameters by their keys.
     """
-    complaints = []
+    errors = []
 
     def write(path: Path | None, write_to: Callable[[Path], object]) -> None:
         if path is not None:
             try:
                 write_to(path)
             except OutputError as error:
-                complaints.append(str(error))
+                errors.append(str(error))
 
     def write_benchmarks(path: Path) -> None:
         provenance, phases = run.provenance(), settings.benchmark_phases
@@ -96,7 +96,7 @@ def write_outputs(
     write(settings.html, lambda path: write_html(path, page.render(run)))
     write(settings.benchmark_json, write_benchmarks)
     write(settings.trace, lambda path: write_traces(path, run.outcomes.traces))
-    return complaints
+    return errors
 
 
 def _document(run: RunState, notes: Sequence[str], failed: Collection[str]) -> dict[str, Any]:

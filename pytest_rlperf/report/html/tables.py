@@ -15,13 +15,12 @@ from pytest_rlperf.model import (
     PhaseCounts,
     Result,
     WorkerRecord,
-    disturbances_text,
 )
 from pytest_rlperf.report.details import owner_label
 from pytest_rlperf.report.html.charts import sides
 from pytest_rlperf.report.rows import phase_rows
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
-from pytest_rlperf.report.wording import phases_note
+from pytest_rlperf.report.wording import disturbances_text, phases_note
 
 _WHOLE = "(whole call)"
 _NONE = ""  # written as a dash; a column of nothing else is left out
