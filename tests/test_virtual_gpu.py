@@ -39,7 +39,7 @@ def test_a_launch_costs_the_host_its_launch_alone() -> None:
 
 
 def test_time_passes_only_by_what_is_done() -> None:
-    """The host's clock is shared with whoever gave it, and stands still by itself."""
+    """The host's clock is shared with its owner, and stands still by itself."""
     clock = FakeClock()
     gpu = VirtualGPU(clock=clock)
     gpu.host(1e-3)
@@ -109,7 +109,7 @@ def test_elapsed_is_quantised_and_of_single_precision(seconds: float) -> None:
 
 
 def test_events_fail_as_cudas_do() -> None:
-    """Not reached, not recorded, of another device, captured: each is CUDA's error."""
+    """An event that is not reached, not recorded, of another device or captured raises CUDA's error."""
     gpu, other = VirtualGPU(), VirtualGPU("virtual:1")
     start = recorded(gpu)
     gpu.launch(1e-3)
@@ -142,7 +142,7 @@ def test_a_clock_that_drifts_is_not_the_hosts() -> None:
 
 
 def test_captured_work_is_done_by_its_replay() -> None:
-    """While capturing nothing is done; a replay is one launch of all of it."""
+    """Capturing does nothing, and a replay is one launch of all captured work."""
     gpu = VirtualGPU(launch_s=5e-6)
     with gpu.capture() as graph:
         gpu.launch(100e-6)
@@ -182,8 +182,8 @@ def test_waiting_while_capturing_is_cudas_error() -> None:
 # --------------------------------------------------------------------------- memory
 
 
-def test_memory_is_asked_of_the_device_once() -> None:
-    """What was freed is given out again: of three allocations, two ask the device."""
+def test_freed_memory_is_given_out_again() -> None:
+    """Of three allocations, the device makes two."""
     gpu = VirtualGPU()
     small, large = gpu.allocate(100), gpu.allocate(5000)
     assert (small.device, small.size_bytes) == ("virtual:0", 100)
@@ -229,7 +229,7 @@ def test_compiling_takes_the_host_and_is_counted() -> None:
 
 @pytest.mark.parametrize("act", ["launch", "item", "synchronize", "record", "make_event", "allocate", "conditions"])
 def test_a_lost_device_refuses_everything(act: str) -> None:
-    """After it fell off the bus every call is an error that names it."""
+    """Every call of a lost device is an error that names it."""
     gpu = VirtualGPU("virtual:3")
     arguments: dict[str, tuple[object, ...]] = {"launch": (1e-3,), "record": (gpu.make_event(),), "allocate": (8,)}
     gpu.lose()

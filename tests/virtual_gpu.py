@@ -19,15 +19,15 @@ NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 
 
 class VirtualGPU:
-    """A GPU whose work takes the time it is told, by a clock that stands still otherwise.
+    """A GPU with work of given lengths, by a clock that stands still otherwise.
 
-    It is a :class:`~pytest_rlperf.devices.Driver`, so ``EventClock(gpu, host_ns=gpu.clock)`` tells its time, and
-    within ``driving(gpu)`` clocks are found by its name. ``launch_s`` is what a launch takes the host, ``event_s`` what
-    recording an event does, ``drift`` how much faster the device's clock runs than the host's.
+    It is a :class:`~pytest_rlperf.devices.Driver`, so ``EventClock(gpu, host_ns=gpu.clock)`` reads its time, and
+    ``driving(gpu)`` makes it known by its name. A launch takes the host ``launch_s``, and recording an event
+    ``event_s``; the device's clock runs faster than the host's by the share ``drift``.
 
     Like a real one it takes work and lets the host run on: :meth:`launch` queues on a stream, :meth:`item` and copies
-    of pageable memory wait. Counted are ``launches``, ``copies``, ``syncs`` of any kind, the ``implicit_syncs`` among
-    them, ``events_made`` and ``recompiles``; :meth:`counts` has them by the counters' names.
+    of pageable memory wait. It counts ``launches``, ``copies``, ``syncs`` of any kind, the ``implicit_syncs`` among
+    them, ``events_made`` and ``recompiles``; :meth:`counts` returns them by the counters' names.
     """
 
     resolution_ns = 500.0
@@ -114,7 +114,7 @@ class VirtualGPU:
             self._graph = None
 
     def allocate(self, size_bytes: int) -> VirtualTensor:
-        """Return memory of the device; only where none is cached is the device asked, which takes the host a while."""
+        """Return memory of the device: cached memory, or else newly allocated, which takes the host a while."""
         self._check("allocate")
         block, was_asked = self._allocator.take(size_bytes)
         if was_asked:
@@ -150,7 +150,7 @@ class VirtualGPU:
         )
 
     def counts(self) -> dict[str, int]:
-        """Return what it was asked for so far, by the names that counters have."""
+        """Return its counts so far, by the counters' names."""
         return {
             "syncs": self.implicit_syncs,
             "copies_to_device": self.copies_to_device,
@@ -161,10 +161,10 @@ class VirtualGPU:
         }
 
     def lose(self) -> None:
-        """Have the device fall off the bus: all that is asked of it from now on is an error."""
+        """Have the device fall off the bus: every later call is an error."""
         self._is_lost = True
 
-    # ------------------------------------------------------------------ what a clock asks of it
+    # ------------------------------------------------------------------ as a driver
 
     def make_event(self) -> VirtualEvent:
         """Return a new event."""
@@ -185,7 +185,7 @@ class VirtualGPU:
         self.host(self.event_s)
 
     def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
-        """Return float32 milliseconds between two events, to half a microsecond; RuntimeError where CUDA has one."""
+        """Return float32 milliseconds between two events, to half a microsecond; RuntimeError where CUDA raises one."""
         self._check("elapsed_ms")
         if self._graph is not None:
             raise RuntimeError(NOT_PERMITTED)
@@ -210,7 +210,7 @@ class VirtualGPU:
 
     @contextmanager
     def counting_syncs(self) -> Iterator[Callable[[], int] | None]:
-        """Within the context, tell how often the host waited because of what it called."""
+        """Yield a function that counts the host's implicit waits within the context."""
         before = self.implicit_syncs
         yield lambda: self.implicit_syncs - before
 
@@ -267,7 +267,7 @@ class VirtualGPU:
 class VirtualTensor:
     """Memory of a virtual device, which ``device`` names; :meth:`free` gives it back."""
 
-    holds_device_memory = True  # by which devices_of() knows it
+    holds_device_memory = True  # devices_of() looks for it
 
     def __init__(self, device: str, size_bytes: int, free: Callable[[], None]) -> None:
         self.device = device
@@ -282,7 +282,7 @@ class VirtualTensor:
 
 
 class CachingAllocator:
-    """Gives out blocks, and asks the device for memory only where none that was given back will do."""
+    """Gives out blocks: freed ones that are large enough first, else new memory of the device."""
 
     def __init__(self) -> None:
         self.allocated_bytes = 0
@@ -291,7 +291,7 @@ class CachingAllocator:
         self._cached: list[int] = []
 
     def take(self, size_bytes: int) -> tuple[int, bool]:
-        """Return the bytes of a block for ``size_bytes``, and whether the device was asked for it."""
+        """Return the bytes of a block for ``size_bytes``, and whether the device allocated it."""
         if size_bytes < 0:
             raise ValueError(f"memory of a negative size: {size_bytes} bytes")
         needed = -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
@@ -320,7 +320,7 @@ class CachingAllocator:
 
 
 class VirtualEvent:
-    """A moment in the order of a stream's work: ``stamp_ns`` is when it gets there, None where it was not recorded."""
+    """A moment in the order of a stream's work; ``stamp_ns`` is None until it is recorded."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -344,7 +344,7 @@ class VirtualGraph:
 
 
 class Streams:
-    """When each stream will have done what it was given so far, by the host's clock."""
+    """The end of each stream's work so far, by the host's clock."""
 
     def __init__(self) -> None:
         self._done_ns: dict[int, float] = {}
@@ -354,14 +354,14 @@ class Streams:
         self._done_ns[stream] = max(now_ns, self._done_ns.get(stream, 0.0)) + work_ns
 
     def done_ns(self, stream: int | None = None) -> float:
-        """Return when a stream, or all, will have nothing left to do."""
+        """Return the end of a stream's work, or of all streams'."""
         if stream is None:
             return max(self._done_ns.values(), default=0.0)
         return self._done_ns.get(stream, 0.0)
 
 
 def elapsed_ms(start: VirtualEvent, end: VirtualEvent, now_ns: float, drift: float) -> float:
-    """Return what ``cudaEventElapsedTime`` would: float32 milliseconds; RuntimeError where it would fail."""
+    """Return float32 milliseconds as ``cudaEventElapsedTime`` does; RuntimeError where it fails."""
     if start.device != end.device:
         raise RuntimeError(f"CUDA error: invalid resource handle: events of {start.device} and {end.device}")
     if start.is_captured or end.is_captured:

@@ -21,7 +21,7 @@ _driven: dict[str, Driver] = {}
 
 @contextmanager
 def driving(*drivers: Driver) -> Iterator[None]:
-    """Within the context, know these devices too: a VirtualGPU, or one of another library than PyTorch."""
+    """Within the context, use these drivers for their devices, such as those of another library than PyTorch."""
     before = dict(_driven)
     _driven.update({driver.device: driver for driver in drivers})
     try:

@@ -40,13 +40,13 @@ def change(share: float) -> str:
 
 
 def _short(number: str) -> str:
-    """Return a number without zeros after its point that say nothing."""
+    """Return a number without trailing zeros."""
     return number.rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)
 class Taped:
-    """The phases of some work by their paths, and what the tape had to say."""
+    """The phases of some work by their paths, and the tape's notes."""
 
     phases: dict[str, Phase]
     notes: tuple[str, ...]
@@ -68,7 +68,7 @@ class Taped:
 
 
 class Bench:
-    """A GPU that has warmed up, whose kernels' lengths are known in seconds from the last :meth:`calibrate` on."""
+    """A warm GPU with kernels of known seconds, by the cycle's length of the last :meth:`calibrate`."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
@@ -84,7 +84,7 @@ class Bench:
         self.calibrate()
 
     def calibrate(self) -> None:
-        """Find out anew how long a cycle takes."""
+        """Measure the length of a cycle."""
         long_s, short_s = (
             statistics.median(self.waited_s(partial(self.gpu.sleep, cycles)) for _ in range(3))
             for cycles in (_LONG_CYCLES, _SHORT_CYCLES)
@@ -92,15 +92,15 @@ class Bench:
         self._cycles_per_s = (_LONG_CYCLES - _SHORT_CYCLES) / (long_s - short_s)
 
     def cycles(self, seconds: float) -> int:
-        """Return how many cycles last so long."""
+        """Return the cycles of a number of seconds."""
         return round(seconds * self._cycles_per_s)
 
     def sleep(self, seconds: float) -> None:
-        """Queue a kernel that lasts so long."""
+        """Queue a kernel of a number of seconds."""
         self.gpu.sleep(self.cycles(seconds))
 
     def waited_s(self, work: Callable[[], object]) -> float:
-        """Return how long some work takes from an idle GPU to an idle GPU, by the host's clock."""
+        """Return the host's seconds for some work, from an idle GPU to an idle GPU."""
         self.gpu.synchronize()
         start_ns = self.gpu.host_ns()
         work()
@@ -108,7 +108,7 @@ class Bench:
         return (self.gpu.host_ns() - start_ns) / 1e9
 
     def taped(self, work: Callable[[], object], iterations: int = 1) -> Taped:
-        """Return the phases of some work, as a worker records them: looked at once, and then timed."""
+        """Return the phases of some work as a worker records them: one call with counts, then timed calls."""
         tape = Tape(self.clock)
         for look in (True, *(False,) * iterations):
             self.gpu.synchronize()

@@ -34,7 +34,7 @@ class Gpu(Protocol):
         """Keep the host busy, and the GPU idle."""
 
     def sleep(self, cycles: int) -> None:
-        """Queue a kernel on the current stream that lasts so many cycles of the GPU's clock."""
+        """Queue a kernel of a number of cycles on the current stream."""
 
     def synchronize(self) -> None:
         """Wait for the GPU, by its own library."""
@@ -126,7 +126,7 @@ class Cuda:
             yield graph.replay
 
     def run_compiled(self, size: int) -> None:
-        """Run by torch.compile; where its default compiler cannot be used, by the one that only traces."""
+        """Run by torch.compile, or by its tracing backend where the default compiler fails."""
         if size not in self._inputs:
             self._inputs[size] = self._torch.ones(size, device="cuda")
         if self._compiled is None:
@@ -201,7 +201,7 @@ class Virtual:
 
 
 class VirtualLibrary:
-    """What a process keeps for the virtual GPU: nothing but the count of what was compiled, and its conditions."""
+    """The virtual GPU's library: it has a count of compilations and the device's conditions, and no settings."""
 
     missing = ""
 
@@ -209,7 +209,7 @@ class VirtualLibrary:
         self._gpu = gpu
 
     def used(self) -> Mapping[str, int]:
-        """Return how much it was asked to do."""
+        """Return the number of its launches and copies."""
         return {self._gpu.device: self._gpu.launches + self._gpu.copies}
 
     def flags(self) -> dict[str, str]:
@@ -217,7 +217,7 @@ class VirtualLibrary:
         return {}
 
     def recompiles(self) -> int:
-        """Return how often something was compiled."""
+        """Return the number of compilations."""
         return self._gpu.recompiles
 
     def settings(self) -> Mapping[str, object]:

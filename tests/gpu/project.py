@@ -34,14 +34,14 @@ _VIRTUAL = '''"""The virtual GPU, in the time of this machine."""
 
 import time
 
-import torch  # which the plugin asks for its settings
+import torch  # the plugin reads its settings
 
 from pytest_rlperf.testing import FakeClock
 from virtual_gpu import VirtualGPU
 
 
 class RealClock(FakeClock):
-    """The host's clock: what is to take time is waited for."""
+    """The host's clock: setting it waits for that moment."""
 
     @property
     def now_ns(self):
@@ -51,7 +51,7 @@ class RealClock(FakeClock):
     def now_ns(self, end_ns):
         while (left_ns := end_ns - time.perf_counter_ns()) > 0:
             if left_ns > 4_000_000:
-                time.sleep((left_ns - 3_000_000) / 1e9)  # the rest by looking: sleeping takes longer than asked
+                time.sleep((left_ns - 3_000_000) / 1e9)  # the rest in a loop: sleep() returns late
 
 
 gpu = VirtualGPU(clock=RealClock())
@@ -64,7 +64,7 @@ def sleep(cycles):
 
 DEVICES = {"cuda": _CUDA, "virtual": _VIRTUAL}
 
-_KERNELS = '''"""What is under test: kernels of known lengths; {remark}."""
+_KERNELS = '''"""The code under test: kernels of known lengths; {remark}."""
 
 from device import held, sleep
 from pytest_rlperf import hierarchical_timer
@@ -193,7 +193,7 @@ class Project:
         self._write("kernels.py", kernels(round(self._cycles * (1 + share)), remark))
 
     def run(self, name: str, *arguments: str) -> dict[str, Any]:
-        """Run pytest, and return what it wrote as JSON; both that and what it printed are kept under ``name``."""
+        """Run pytest and return its JSON; that and its output are kept under ``name``."""
         path = self.folder / f"{name}.json"
         path.unlink(missing_ok=True)
         command = [sys.executable, "-m", "pytest", "-v", f"--rlperf-json={path}", *arguments]
@@ -205,7 +205,7 @@ class Project:
         return document
 
     def _call(self, command: Sequence[str]) -> str:
-        """Return what a command prints; one that takes too long, or is interrupted, gets time to end its own."""
+        """Return a command's output; one that takes too long, or is interrupted, gets time to end its processes."""
         process = subprocess.Popen(
             command,
             cwd=self.folder,

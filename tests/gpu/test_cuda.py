@@ -47,7 +47,7 @@ def times_of(phase: Phase) -> DeviceTimes:
     return phase.on_device
 
 
-def test_the_clock_tells_the_devices_time_not_the_launches(cuda: Any, clock: EventClock) -> None:
+def test_the_clock_has_the_devices_time_not_the_launches(cuda: Any, clock: EventClock) -> None:
     """Marks around a long kernel are its length apart, twice that around two, and the host was there at once."""
     wait(cuda)
     clock.synchronize()
@@ -67,7 +67,7 @@ def test_the_clock_tells_the_devices_time_not_the_launches(cuda: Any, clock: Eve
     assert "name" in clock.state()
 
 
-def test_phases_add_up_and_their_bounds_are_told(cuda: Any, clock: EventClock) -> None:
+def test_phases_add_up_and_have_their_bounds(cuda: Any, clock: EventClock) -> None:
     """Queued work is device-bound, a wait is an implicit sync, and children with gaps are the parent."""
     import torch
 
@@ -100,7 +100,7 @@ def test_small_kernels_are_launch_bound(cuda: Any, clock: EventClock) -> None:
     assert times_of(tape.phases()[0]).bound is Bound.LAUNCH
 
 
-def test_a_phase_on_a_side_stream_is_told_by_its_own_edges(cuda: Any, clock: EventClock) -> None:
+def test_a_phase_on_a_side_stream_has_its_own_edges(cuda: Any, clock: EventClock) -> None:
     """Both edges are the side stream's, and so is the span."""
     side = cuda.Stream()
     tape = Tape(clock)
@@ -141,8 +141,8 @@ def test_graphs_are_captured_without_events_and_replayed_as_phases(cuda: Any, cl
     assert tape.notes == ("captured into a graph, and so without times of cuda:0: inside",)
 
 
-def test_memory_and_waits_are_looked_at(cuda: Any, clock: EventClock) -> None:
-    """Peaks nest, allocations are those that asked the device, and waits in step are counted."""
+def test_memory_and_waits_are_counted(cuda: Any, clock: EventClock) -> None:
+    """Peaks nest, allocations are the device's own, and waits in step are counted."""
     import torch
 
     cuda.empty_cache()
@@ -163,7 +163,7 @@ def test_memory_and_waits_are_looked_at(cuda: Any, clock: EventClock) -> None:
 
 
 def test_backward_hooks_on_autograds_thread_are_kept_apart(cuda: Any, clock: EventClock) -> None:
-    """On CUDA a backward pass runs on a thread of its own: its phases are beside."""
+    """Phases within a backward pass, which CUDA runs on another thread, are beside the others."""
     import torch
 
     def hook(gradient: Any) -> Any:

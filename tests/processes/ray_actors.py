@@ -29,7 +29,7 @@ class RolloutWorker:
                 self.room.step(0)
 
     def take_timers(self) -> TimerTree:
-        """Return what was seen since the last time."""
+        """Return the tree since the last report."""
         return timers.reset()
 
     def timer_state(self) -> tuple[bool, bool]:

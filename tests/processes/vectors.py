@@ -17,7 +17,7 @@ AROUND = hierarchical_timer("around")
 
 
 class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Timed in the script itself, whose classes are sent to workers as they are, scopes included."""
+    """An environment with timers in the script itself, which is sent to workers with its scopes."""
 
     @timed(name="watched")
     def step(self, action: Any) -> Any:
@@ -89,7 +89,7 @@ def collect(library: str, start_method: str, watched: bool = False) -> object:
 
 
 def switch(library: str, start_method: str) -> object:
-    """Return the states of the parent and of its workers as they start, then as they are told by their library."""
+    """Return the states of the parent and of its workers as they start, then after a call by their library."""
     workers = LIBRARIES[library](start_method)
     found = [timer_state(), *workers.call(timer_state)]
     if timers.ARMED:

@@ -1,4 +1,4 @@
-"""What the scripts beside this one run in worker processes, and how they say what came of it."""
+"""The environments that the scripts beside this one run in worker processes, and the file for their findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 5
 
 
 class Room(gymnasium.Env[Array, Any]):
-    """An environment that never ends, with timers in it, and a gauge that tells rooms apart."""
+    """An environment without an end, with timers, and a gauge that differs by room."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -50,5 +50,5 @@ def timer_state() -> tuple[bool, bool]:
 
 
 def tell(found: object) -> None:
-    """Leave what a script has found in the file that its first argument names."""
+    """Write a script's findings to the file that its first argument names."""
     Path(sys.argv[1]).write_bytes(pickle.dumps(found))
