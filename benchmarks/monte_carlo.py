@@ -1,7 +1,7 @@
-"""What the rule for live pairs does on simulated noise of the shape that shared machines were measured to have.
+"""The rule for live pairs on simulated noise of the shape that shared machines were measured to have.
 
-Slices of both sides are simulated as a duet takes them, ABBA and BAAB within one common load, and judged by the rule
-itself. Nothing is measured: the same seed prints the same tables on every machine::
+Slices of both sides are simulated as a live comparison takes them, ABBA and BAAB within one common load, and judged by
+the rule itself. Nothing is measured: the same seed prints the same tables on every machine::
 
     python benchmarks/monte_carlo.py            # about five minutes
     python benchmarks/monte_carlo.py --quick    # a tenth of it
@@ -95,7 +95,7 @@ def block_log_ratios(generator: np.random.Generator, noise: Noise, pairs: int) -
 
 
 def trimmed_means(blocks: Array) -> Array:
-    """Return each row's trimmed mean, as a duet makes a pair's one figure of its blocks."""
+    """Return each row's trimmed mean, as a live comparison makes a pair's one figure of its blocks."""
     count = blocks.shape[1]
     cut = int(TRIM * count)
     found: Array = np.sort(blocks, axis=1)[:, cut : count - cut].mean(axis=1)

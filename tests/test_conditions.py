@@ -179,13 +179,13 @@ def test_clocks_are_read_and_never_set() -> None:
 
 
 def test_processes_of_this_run_are_not_others() -> None:
-    """A worker, its coordinator and that one's children take turns; init is somebody else's."""
+    """A worker, the process that started it and that one's children are of the run; init is not."""
     assert count_others([os.getpid(), os.getppid()], os.getppid()) == 0
     assert count_others([os.getpid(), 1, 2**22 + 1], os.getppid()) == 2
 
 
 def test_what_else_a_shell_has_started_is_another() -> None:
-    """In a process that no coordinator started, the parent and its other children are none of this run's."""
+    """In a process that no run started, the parent and its other children are none of this run's."""
     beside = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         assert count_others([os.getpid(), os.getppid()], None) == 1
@@ -196,7 +196,7 @@ def test_what_else_a_shell_has_started_is_another() -> None:
 
 @pytest.mark.parametrize(("leader", "others"), [(True, 0), (False, 1)])
 def test_a_worker_is_known_by_the_session_it_leads(leader: bool, others: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers have a session of their own; their parent, which uses the device at times, is the coordinator."""
+    """Workers have a session of their own; their parent, which uses the device at times, is the run's."""
     monkeypatch.setattr(os, "getsid", lambda pid: os.getpid() if leader else os.getppid())
     processes = [SimpleNamespace(pid=pid) for pid in (os.getpid(), os.getppid())]
     conditions = nvml_reader(UUID, Nvml(nvmlDeviceGetComputeRunningProcesses=processes)).read()

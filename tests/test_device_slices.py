@@ -701,7 +701,7 @@ def test_traced_slices_can_wait_at_every_edge(bench: Bench) -> None:
 
 @pytest.mark.parametrize("sync_edges", [False, True])
 def test_how_edges_are_told_crosses_a_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch, sync_edges: bool) -> None:
-    """What a worker was told of edges is in the phases that its coordinator gets."""
+    """What a worker was told of edges is in the phases that the run receives."""
     clocks = Clocks(bench.gpu.clock, bench.gpu.clock, 76.0)
     monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: clocks))
     monkeypatch.setattr(session, "place", lambda cpus: None)
@@ -808,10 +808,10 @@ def test_device_times_that_a_slice_cannot_tell_are_unknown() -> None:
     assert merged_times([]) is None
 
 
-# --------------------------------------------------------------------------- on the way to the coordinator
+# --------------------------------------------------------------------------- on the way to the run
 
 
-def test_slices_cross_to_the_coordinator_whole(bench: Bench) -> None:
+def test_slices_cross_to_the_run_whole(bench: Bench) -> None:
     """What is known of a device is in the message as it was taken."""
     bench.warm()
     bench.gpu.throttle("power cap")

@@ -391,7 +391,7 @@ KEPT = (
 
 
 def test_the_simulated_pair_is_the_measured_ones_figure() -> None:
-    """The simulation trims as a duet does."""
+    """The simulation trims as a live comparison does."""
     blocks = np.random.default_rng(2).standard_t(2, (50, 17))
     assert mc.trimmed_means(blocks) == pytest.approx([trimmed_mean(row) for row in blocks.tolist()])
 

@@ -18,7 +18,7 @@ KERNELS_S = {SliceKind.INTERPRETER: 50e-6, SliceKind.MEMORY: 80e-6}
 
 
 class Simulated(FakeWorker):
-    """A worker whose calls take ``call_s`` times what ``pace`` says of the time they begin at."""
+    """A worker whose calls take ``call_s`` times the ``pace`` at the time they begin."""
 
     def __init__(
         self, clock: FakeClock, call_s: float, pace: Callable[[float], float] = lambda _: 1.0, idle: float = 0.0
@@ -133,7 +133,7 @@ def test_blocks_have_both_kernels_before_and_after_the_workload() -> None:
     assert worker.kinds[:13] == [*block, SliceKind.TRACED, *block]
 
 
-def test_long_calls_that_are_held_up_are_told_by_cpu_time() -> None:
+def test_long_calls_that_are_held_up_have_figures_by_cpu_time() -> None:
     """Where a process never waits, the time it does not get is others' doing: half the CPU is not twice the work."""
     clock = FakeClock()
     workers = [Simulated(clock, 20e-3), Simulated(clock, 20e-3)]
@@ -148,7 +148,7 @@ def test_long_calls_that_are_held_up_are_told_by_cpu_time() -> None:
 
 @pytest.mark.parametrize(("call_s", "waits", "held_up"), [(20e-3, 1, 2.0), (1e-3, 0, 2.0), (20e-3, 0, 0.5)])
 def test_wall_time_decides_otherwise(call_s: float, waits: int, held_up: float) -> None:
-    """A process that waits, short calls, and several busy threads are not alone: wall time tells."""
+    """A process that waits, short calls, and several busy threads are not alone: wall time counts."""
     clock = FakeClock()
     workers = [Simulated(clock, call_s), Simulated(clock, call_s)]
     workers[1].waits, workers[1].held_up = waits, held_up
@@ -177,7 +177,7 @@ def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s:
         assert "--rlperf-max-time" in measured.notes[0]
 
 
-def test_a_slow_first_call_does_not_tell_the_pace() -> None:
+def test_a_slow_first_call_does_not_set_the_pace() -> None:
     """A function that compiles for three seconds at its first call and is fast from then on has all its workers."""
     clock = FakeClock()
     workers = [Simulated(clock, 1e-3) for _ in range(5)]
@@ -198,7 +198,7 @@ def test_short_calls_are_measured_by_every_worker() -> None:
 
 
 def test_a_call_that_uses_up_all_the_time_is_the_figure() -> None:
-    """A workload of a minute a call is measured by the call that checked it, and the notes say so."""
+    """A workload of a minute a call is measured by the call that checked it, and a note says so."""
     clock = FakeClock()
     measured = measure([Simulated(clock, 61.0) for _ in range(5)], clock)
     assert [worker.wall.call_s for worker in measured.workers] == [61.0]
@@ -206,7 +206,7 @@ def test_a_call_that_uses_up_all_the_time_is_the_figure() -> None:
     assert measured.notes == (f"{expected} (--rlperf-max-time, --rlperf-budget)",)
 
 
-def test_workers_that_there_is_no_time_for_are_told_with_what_all_would_take() -> None:
+def test_a_note_names_workers_without_time_and_the_time_that_all_would_take() -> None:
     """The note has its seconds, and a limit as long as it says has them all measured."""
     clock = FakeClock()
     measured = measure([Simulated(clock, 5.0) for _ in range(5)], clock, max_time_s=20.0)
@@ -216,7 +216,7 @@ def test_workers_that_there_is_no_time_for_are_told_with_what_all_would_take() -
     assert (len(enough.workers), enough.notes) == (5, ())
 
 
-def test_work_done_out_of_turn_is_told() -> None:
+def test_cpu_time_used_while_waiting_is_recorded() -> None:
     """A worker that burns CPU time while another is measured is found, and only that one."""
     clock = FakeClock()
     measured = measure([Simulated(clock, 1e-3), Simulated(clock, 1e-3, idle=0.4), Simulated(clock, 1e-3)], clock)

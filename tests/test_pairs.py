@@ -40,7 +40,7 @@ def on_device(note: str) -> DeviceSlice:
 
 
 class Simulated(FakeWorker):
-    """A worker whose calls take ``call_s``; what it is told to do is noted in ``steps``, which a world shares."""
+    """A worker whose calls take ``call_s``; its calls are noted in ``steps``, which a world shares."""
 
     def __init__(self, name: str, clock: FakeClock, steps: Steps, call_s: float) -> None:
         self.number = 0
@@ -221,7 +221,7 @@ def test_calls_of_a_second_are_taken_one_a_side(base_s: float, head_s: float, le
 
 
 def test_both_sides_of_all_pairs_take_slices_of_one_shape() -> None:
-    """The first pair's head sizes the slices, by its own pace; everyone else is told."""
+    """The first pair's head sizes the slices, by its own pace; all other workers use that size."""
     world = World(base_s=2e-3, head_s=3e-3)
     world.measure()
     shape = slice_shape(3e-3, 76.0, single=False)
@@ -259,7 +259,7 @@ def test_calls_too_long_to_warm_up_are_measured_at_once() -> None:
     assert world.heads[0].limits_s == world.bases[0].limits_s == [0.0]
 
 
-def test_a_slow_first_call_does_not_tell_the_pace() -> None:
+def test_a_slow_first_call_does_not_set_the_pace() -> None:
     """A function that compiles for seconds at its first call and is fast from then on has slices of its later size."""
     world = World()
     world.check_s = 5.0
@@ -439,8 +439,8 @@ def long_calls(head_held_up: float = 2.0) -> World:
     return world
 
 
-def test_where_everyone_is_alone_cpu_time_tells() -> None:
-    """Long calls that never wait are told by CPU time: being held up is not being slower."""
+def test_where_every_worker_is_alone_cpu_time_counts() -> None:
+    """Long calls that never wait are compared by CPU time: being held up is not being slower."""
     pairs = long_calls().measure().pairs
     assert [record.alone for record in pairs] == [True] * 3
     assert [record.wall_log_ratio for record in pairs] == [pytest.approx(math.log(2))] * 3
@@ -449,8 +449,8 @@ def test_where_everyone_is_alone_cpu_time_tells() -> None:
 
 @pytest.mark.parametrize("side", ["bases", "heads"])
 @pytest.mark.parametrize("index", [0, 2])
-def test_one_worker_that_waits_has_wall_time_tell(side: str, index: int) -> None:
-    """CPU time needs every pair to be alone on both sides; wall time then tells all pairs, not only that one."""
+def test_one_worker_that_waits_makes_wall_time_count(side: str, index: int) -> None:
+    """CPU time needs every pair to be alone on both sides; wall time then counts for all pairs, not only that one."""
     world = long_calls()
     getattr(world, side)[index].waits = 1
     pairs = world.measure().pairs
@@ -458,7 +458,7 @@ def test_one_worker_that_waits_has_wall_time_tell(side: str, index: int) -> None
     assert log_ratios(pairs) == pytest.approx((math.log(2),) * 3)
 
 
-def test_several_busy_threads_have_wall_time_tell() -> None:
+def test_several_busy_threads_make_wall_time_count() -> None:
     """More CPU time than wall time is no one thread's."""
     world = long_calls()
     world.bases[1].held_up = 0.5
@@ -467,7 +467,7 @@ def test_several_busy_threads_have_wall_time_tell() -> None:
     assert log_ratios(pairs)[1] == pytest.approx(math.log(2))
 
 
-def test_short_calls_have_wall_time_tell() -> None:
+def test_short_calls_make_wall_time_count() -> None:
     """The median round of short calls leaves out being held up by itself."""
     world = World(base_s=1e-3, head_s=1.5e-3)
     for worker in world.heads:
@@ -482,7 +482,7 @@ def test_short_calls_have_wall_time_tell() -> None:
 
 @pytest.mark.parametrize("wanted", [1, 3, 7])
 def test_the_rule_is_asked_after_every_pair(wanted: int) -> None:
-    """The pair that makes it content is the last one, and nothing is asked for the last time before that."""
+    """The pair that makes the rule content is the last one; until then the rule never decides for good."""
     world = World(wanted=wanted)
     measured = world.measure()
     assert world.asked == [(count, False) for count in range(1, wanted + 1)]
@@ -490,7 +490,7 @@ def test_the_rule_is_asked_after_every_pair(wanted: int) -> None:
 
 
 def test_a_rule_never_content_is_asked_for_the_last_time_when_time_is_up() -> None:
-    """With no time left the rule is told so, once, about the pairs there are."""
+    """With no time left the rule decides for good, once, on the pairs there are."""
     world = World(wanted=math.inf)
     measured = world.measure(max_time_s=6.0)
     count = len(measured.pairs)
@@ -560,7 +560,7 @@ def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s:
     assert all(record.blocks >= 1 for record in measured.pairs)
 
 
-def test_progress_says_which_pair() -> None:
+def test_progress_shows_the_pair() -> None:
     """The user sees which pair is measured, and how long those that are surely needed will take."""
     world = World(wanted=4)
     world.measure()
@@ -568,7 +568,7 @@ def test_progress_says_which_pair() -> None:
     assert [left_s for _, left_s in world.progress.shown] == pytest.approx([6.0, 4.0, 2.0, 2.0])
 
 
-def test_a_worker_lost_within_a_pair_is_told() -> None:
+def test_a_worker_lost_within_a_pair_is_reported() -> None:
     """No figure is made of half a pair: what took the worker away comes through."""
     world = World()
     world.bases[1].breaks_after = 9
@@ -580,7 +580,7 @@ def test_a_worker_lost_within_a_pair_is_told() -> None:
 # --------------------------------------------------------------------------- where, and what else goes on
 
 
-def test_work_done_out_of_turn_is_told() -> None:
+def test_cpu_time_used_while_waiting_is_recorded() -> None:
     """A worker that burns CPU time while a later pair is measured is found, and only that one."""
     world = World()
     world.bases[0].idle = 0.4
@@ -635,7 +635,7 @@ def test_a_pair_of_which_one_side_is_not_single_is_placed_nowhere(side: str) -> 
 
 
 def test_a_system_without_placement_is_left_alone() -> None:
-    """Where no CPU can be chosen nobody is placed."""
+    """Where no CPU can be chosen no worker is placed."""
     world = World()
     measured = world.measure()
     assert not any(step == "place" for _, step in world.steps)
@@ -643,7 +643,7 @@ def test_a_system_without_placement_is_left_alone() -> None:
 
 
 def test_pairs_go_round_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pair has the next of the CPUs this process may use, whatever their numbers; none where none is told."""
+    """Each pair has the next of the CPUs this process may use, whatever their numbers; none where none are known."""
     monkeypatch.setattr("pytest_rlperf.measure.pairs.usable_cpus", lambda: (2, 3, 8))
     assert [one_cpu_per_pair(index) for index in range(5)] == [2, 3, 8, 2, 3]
     monkeypatch.setattr("pytest_rlperf.measure.pairs.usable_cpus", lambda: ())
@@ -689,7 +689,7 @@ def test_records_say_what_was_measured() -> None:
 
 
 def test_phases_are_shares_of_their_own_sides_calls() -> None:
-    """A traced block tells each side's phases over that side's call, so that the machine's pace cancels."""
+    """A traced block has each side's phases as shares of that side's call, so that the machine's pace cancels."""
     world = World(base_s=2e-3, head_s=3e-3)
     for worker in world.bases:
         worker.phases = {"critic": 0.25, "actor": 0.5}
@@ -705,7 +705,7 @@ def test_phases_are_shares_of_their_own_sides_calls() -> None:
 
 
 def test_notes_of_traced_slices_are_kept_with_their_side() -> None:
-    """What a workload on a device did in traced turns alone is told, though no figure is made of them."""
+    """Notes of traced slices alone are kept, though no figure is made of those slices."""
     world = World()
     for worker in (*world.bases, *world.heads):
         worker.device_notes = {}
