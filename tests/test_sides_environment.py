@@ -760,7 +760,7 @@ def test_other_version_is_installed_beside_todays(tree: Path, wheels: Path, pare
     assert check_loaded(sides, base, head)
     with pytest.raises(SideError, match=r"envlib 0\.9 has loaded code of envlib 1\.0"):
         check_loaded(sides, head, head)
-    with pytest.raises(SideError, match=r"never imports the packages that differ"):
+    with pytest.raises(SideError, match=r"never imports the packages that differ.*choose a test that imports them"):
         check_loaded(sides, {}, {})
 
 

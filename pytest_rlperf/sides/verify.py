@@ -96,10 +96,12 @@ def check_loaded(sides: Sides, base: Loaded, head: Loaded, importers: Loaded | N
     for side, loaded, other in pairs:
         _check_places(sides, side, loaded, other, importers or {})
     if sides.packages and not one_place and not _under_test(sides.base, base, sides.packages):
-        place = "the packages that differ between the sides" if sides.changed is None else "this repository"
+        place, hint = "this repository", "rlperf_packages in the ini file names the packages under test"
+        if sides.changed is None:
+            place, hint = "the packages that differ between the sides", "choose a test that imports them"
         raise SideError(
             f"the benchmark never imports {place}: nothing was loaded of {', '.join(sides.packages)} "
-            f"on {sides.base.label} (rlperf_packages in the ini file names the packages under test)"
+            f"on {sides.base.label} ({hint})"
         )
     for side, loaded, _ in pairs:
         _check_bytes(side, _under_test(side, loaded, sides.packages))
