@@ -348,7 +348,7 @@ def test_under_a_new_name_only_the_difference_is_told() -> None:
 
 
 def test_a_new_phase_is_told_with_what_it_does() -> None:
-    """What was not there before was zero there."""
+    """A count that is missing on one side was zero there."""
     then = {WHOLE: {"ops": 9}}
     now = {WHOLE: {"ops": 11}, "log": {"ops": 2}}
     assert changes(then, now) == [("log", "ops", 0, 2)]
@@ -376,7 +376,7 @@ def test_the_sum_is_told_where_no_member_is() -> None:
 def test_exact_counts_are_compared_by_equality(
     then: int | tuple[int, int], now: int | tuple[int, int], expected: int | None
 ) -> None:
-    """What was exact has changed where it is another, or wavers wholly on one side of what it was."""
+    """An exact count has changed where it is another, or wavers wholly on one side of the former one."""
     before: dict[str, int | tuple[int, int]] = {"syncs": then}
     after: dict[str, int | tuple[int, int]] = {"syncs": now}
     found = changes({WHOLE: before}, {WHOLE: after})
@@ -594,7 +594,7 @@ def test_another_machines_counts_serve_where_there_are_none_here(tmp_path: Path)
     ],
 )
 def test_counts_of_other_versions_are_not_compared(tmp_path: Path, stored: Baseline, said: str) -> None:
-    """What runs below the measured code may do otherwise: only live sides can tell."""
+    """Other versions of packages may change the counts, so only live sides can decide."""
     found = recall(tmp_path, stored)
     assert found.counting is None
     assert found.is_outdated

@@ -77,7 +77,7 @@ def test_names_say_what_they_count_and_in_which_unit() -> None:
 
 
 def test_a_tally_tells_zeros_of_the_whole_call_alone() -> None:
-    """What might have been counted, and was not, is a zero to compare with; in phases it is left out."""
+    """A count of the call that did not occur is a zero to compare with, and phases leave it out."""
 
     def call() -> None:
         with OUTER:

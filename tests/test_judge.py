@@ -191,7 +191,7 @@ def test_what_may_be_slower_is_suspect() -> None:
 
 
 def test_faster_is_the_mirror_of_slower() -> None:
-    """What is SLOWER one way round is FASTER the other, and never fails."""
+    """Two sides that are SLOWER one way round are FASTER the other, and then never fail."""
     head = result(*(1.30 * w.wall.relative for w in BASE.workers))
     verdict = judge(head, BASE)
     assert verdict.status is Status.FASTER

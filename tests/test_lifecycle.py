@@ -580,7 +580,7 @@ def _case_names(result: Run) -> list[str]:
 
 
 def test_output_past_the_capture_is_shown(strange: Run) -> None:
-    """What a test prints under `capsys.disabled()` reaches the terminal, once."""
+    """Output under `capsys.disabled()` reaches the terminal, once."""
     assert strange.out.count("seen at once") == 1
 
 

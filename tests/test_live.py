@@ -168,7 +168,7 @@ def stored(repository: Repository, measured: Path) -> Path:
 
 
 def test_a_slowdown_is_found_and_blamed(repository: Repository) -> None:
-    """What a commit made slower fails its test at its line, with the phase to blame; the other test is SAME."""
+    """A test that a commit slowed down fails at its line with the phase to blame, and the other test is SAME."""
     repository.library("head", times=5)
     repository.commit()
     run = repository.against("HEAD~1", "--rlperf-json=run.json", "--junitxml=junit.xml", "-v")

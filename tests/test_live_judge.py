@@ -132,7 +132,7 @@ MIRROR = {Status.SLOWER: Status.FASTER, Status.FASTER: Status.SLOWER}
 
 @given(values=log_ratios, final=st.booleans())
 def test_swapping_sides_mirrors_the_verdict(values: list[float], final: bool) -> None:
-    """What is SLOWER one way round is FASTER the other, and all else stays what it is, after as many pairs."""
+    """Swapped sides turn SLOWER into FASTER and keep every other verdict, after as many pairs."""
     one, other = (
         judge_pairs(sides, policy(), PairLimits(), 1e-3, final=final) for sides in (values, [-v for v in values])
     )
@@ -397,7 +397,7 @@ def test_the_simulated_pair_is_the_measured_ones_figure() -> None:
 
 
 def test_a_stall_and_a_neighbour_do_not_move_a_pair() -> None:
-    """What slows both sides for seconds cancels, and single slices of a hundred times the time are trimmed away."""
+    """A disturbance of both sides cancels, and single slices of a hundred times the time are trimmed away."""
     generator = np.random.default_rng(3)
     noise = mc.Noise(burst_sd=0.1, neighbour=1.8, stall_share=0.01)
     pairs = mc.trimmed_means(mc.block_log_ratios(generator, noise, 2000))
@@ -484,7 +484,7 @@ def test_contributions_add_up_to_the_change(
 def test_swapping_sides_mirrors_contributions(
     blocks: list[tuple[dict[str, float], dict[str, float]]], change_s: float
 ) -> None:
-    """What a phase adds one way round it saves the other."""
+    """A phase adds as much one way round as it saves the other."""
     forth = contributions(blocks, 1e-2, change_s)
     back = contributions([(head, base) for base, head in blocks], 1e-2, -change_s)
     assert {part.path: -part.change_s for part in back} == pytest.approx(by_path(forth))

@@ -302,7 +302,7 @@ def test_either_side_begins_traced_blocks() -> None:
 
 
 def test_traced_slices_are_not_counted() -> None:
-    """What tracing costs is in no figure, ratio or count of slices, and phases are shares of the traced calls."""
+    """Figures, ratios and slices exclude the cost of tracing, and phases are shares of the traced calls."""
     world = World()
     for worker in world.heads:
         worker.traced_cost = 10.0

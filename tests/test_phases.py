@@ -314,7 +314,7 @@ def test_nothing_is_harvested_of_plain_calls(pytester: pytest.Pytester) -> None:
 
 
 def test_a_live_comparison_blames_a_harvested_phase(tmp_path: Path) -> None:
-    """What a commit made slower is found in a phase that the code itself has no timer for."""
+    """A slowdown is found in a phase that the code itself has no timer for."""
     repository = Repository(tmp_path / "repo", tmp_path)
     source = """
     class Learner:

@@ -84,7 +84,7 @@ def test_this_test_run_keeps_its_cpus() -> None:
 
 @needs_affinity
 def test_child_processes_inherit_where_they_may_run() -> None:
-    """What a placed process starts stays on its CPU too."""
+    """The children of a placed process stay on its CPU too."""
     script = """
 import subprocess, sys
 from pytest_rlperf.measure.placement import place, usable_cpus
@@ -174,7 +174,7 @@ QUIET, BUSY = (1.0, 1.0), (1.5, 1.5)
 
 
 def test_one_thread_that_works_is_single(watched: Watched) -> None:
-    """What threads used earlier does not count, nor does a tick that an idle one used since."""
+    """The CPU time of threads before a slice does not count, nor does a tick of an idle one since."""
     seen = watched({1: QUIET, 2: (9.0, 9.0)}, {1: BUSY, 2: (9.0, 9.01)}, 1.0, 0)
     assert seen == Activity(threads=1, children=0)
     assert seen.is_single

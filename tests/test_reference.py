@@ -375,7 +375,7 @@ def test_sac_target_moves_by_tau() -> None:
 
 @pytest.mark.torch
 def test_sac_actor_update_leaves_no_gradient_in_the_critics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What remains in the critics' gradients after an update is that of their own loss alone."""
+    """The critics' gradients after an update are those of their own loss alone."""
     import torch
 
     agent = small_sac()
@@ -674,7 +674,7 @@ def test_ppo_reuses_its_arrays() -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "rlperf/Synthetic-v0"])
 def test_ppo_log_probabilities_agree(env_id: str) -> None:
-    """What collecting stored is what evaluating, and PyTorch's own distributions, say of the same actions."""
+    """The stored values of a rollout equal those of evaluating its actions, and of PyTorch's own distributions."""
     import torch
     from torch.distributions import Categorical, Independent, Normal
 

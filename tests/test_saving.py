@@ -61,7 +61,7 @@ def stored_ms(run: RunState) -> dict[str, float]:
 
 
 def test_each_test_is_stored_or_kept_by_itself(new_run: NewRun) -> None:
-    """What may be slower keeps its old figure, gated or not, and all else that is good for a baseline is stored."""
+    """A test that may be slower keeps its old figure, gated or not, and all other valid figures are stored."""
     first = new_run()
     for name in ("test_same", "test_maybe", "test_slower", "test_shown", "test_broken", "test_odd", "test_few"):
         enter(first, name, NEW)
@@ -212,7 +212,7 @@ def test_at_most_five_are_named(new_run: NewRun) -> None:
 
 
 def test_what_is_new_says_that_it_is_stored(new_run: NewRun) -> None:
-    """What there was nothing to compare with says so, and that it is stored where it is."""
+    """A test without a baseline has that as its reason, and that it is stored where it is."""
     run = new_run()
     elsewhere = WrittenReason("machine", "the baseline is of another machine class\ncounted before on another")
     enter(run, "test_new", NEW)

@@ -338,7 +338,7 @@ def test_steps_that_were_sized_before_are_taken_as_they_are(monkeypatch: pytest.
 
 
 def test_kernels_are_never_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the machine's pace is told by stays as it is beside a workload with extra work."""
+    """The reference kernels stay as they are beside a workload with extra work."""
     clock = FakeClock()
     done: list[int] = []
     replace_work(monkeypatch, int, done.append)
@@ -357,7 +357,7 @@ def test_kernels_are_never_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sizing_a_slowdown_leaves_no_items_to_the_next_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What calls made for sizing processed is counted in no slice."""
+    """Items of the calls made for sizing are in no slice."""
     clock = FakeClock()
     extra = Extra(clock, 20, 20, 0)
     replace_work(monkeypatch, extra.by_itself, extra.beside)
@@ -535,7 +535,7 @@ def test_a_machine_that_was_not_tried_is_not_fit() -> None:
 
 
 def test_fitness_is_for_a_tolerance() -> None:
-    """What one tolerance does not ask for, a smaller one does."""
+    """A machine that is fit for one tolerance may be unfit for a smaller one."""
     checks = [checked(SAME, SAME, SAME, SLOWER, SLOWER)]
     assert judge_fitness(checks, 0.03).is_fit
     assert not judge_fitness(checks, 0.018).is_fit

@@ -151,7 +151,7 @@ def test_without_time_the_checked_call_tells_the_pace() -> None:
 
 
 def test_cpu_time_of_long_calls_leaves_setups_out() -> None:
-    """What an untimed setup burns is not the workload's, on either clock."""
+    """The time of an untimed setup is not the workload's, on either clock."""
     clock = FakeClock()
     setup = lambda: clock.advance(1e-3)  # noqa: E731
     subject = meter(workload(lambda: clock.advance(4e-3), setup=setup), clock)
@@ -262,7 +262,7 @@ def test_kernel_slices_run_the_kernel_only() -> None:
 
 
 def test_the_kernels_do_the_same_work_in_every_process() -> None:
-    """What they compute does not depend on when or where they were made."""
+    """The kernels' results do not depend on when or where they were made."""
     one, other = make_kernels(), make_kernels()
     for kind, kernel in one.items():
         assert [kernel() for _ in range(40)] == [other[kind]() for _ in range(40)]

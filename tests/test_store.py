@@ -254,7 +254,7 @@ def test_a_write_that_fails_leaves_the_old_file(store: Store) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits on a file's size")
 def test_a_process_killed_while_writing_leaves_the_old_file(store: Store) -> None:
-    """What a killed process had begun to write is never read as a baseline."""
+    """A file that a killed process left half written is never read as a baseline."""
     store.write("s", ORIGIN, {"a": stored("a")})
     before = store.path.read_bytes()
     done = write_under_a_limit(store, "SIG_DFL")
@@ -502,7 +502,7 @@ def test_a_directory_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_a_directory(store: Store) -> None:
-    """What cannot be opened is an error that names it."""
+    """A file that cannot be opened is an error with its name."""
     store.path.mkdir(parents=True)
     with pytest.raises(BaselineError, match=re.escape(str(store.path))):
         store.read()
@@ -691,7 +691,7 @@ _FACTORS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 
 @given(st.floats(min_value=1e-9, max_value=1e6))
 def test_any_duration_reads_back(value: float) -> None:
-    """What is written means what was measured, to three digits, and never 1000 of a unit that has a bigger one."""
+    """A printed number equals the measured one to three digits, and is never 1000 of a unit that has a bigger one."""
     figure, unit = units.seconds(value).split(" ")
     assert math.isclose(float(figure) * _FACTORS[unit], value, rel_tol=5.01e-3)
     assert unit == "s" or 1 <= float(figure) < 1000

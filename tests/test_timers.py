@@ -135,7 +135,7 @@ def test_deep_recursion_can_be_read(clock: FakeClock) -> None:
 
 
 def test_an_exception_closes_its_scopes(clock: FakeClock) -> None:
-    """What a failing body took is counted, and the next scope opens where it should."""
+    """A failing body's time is counted, and the next scope opens in its place."""
 
     @timed
     def fail() -> None:
@@ -162,7 +162,7 @@ def test_a_name_that_would_break_paths_is_refused(name: str) -> None:
 
 
 def test_leaving_out_of_order_is_told_and_adds_up(clock: FakeClock) -> None:
-    """Who ends a scope ends what is open within it; that is named once, and what ends later changes nothing."""
+    """The end of a scope ends the open scopes within it, with one warning, and their own later ends change nothing."""
     outer, inner = hierarchical_timer("outer"), hierarchical_timer("inner")
     with recording(clock) as tree:
         for _ in range(2):
@@ -275,7 +275,7 @@ def test_a_coroutine_is_timed_over_its_body(clock: FakeClock) -> None:
 
 
 def test_a_generator_is_timed_while_it_runs(clock: FakeClock) -> None:
-    """What the consumer does between two items is the consumer's, and a whole generator is one entry."""
+    """A generator is one entry, without its consumer's time between two items."""
 
     @timed(name="generate")
     def generate() -> Iterator[int]:
@@ -296,7 +296,7 @@ def test_a_generator_is_timed_while_it_runs(clock: FakeClock) -> None:
 
 
 def test_a_generator_stays_one(clock: FakeClock) -> None:
-    """What is sent and thrown into it arrives, what it returns comes back, and it is closed."""
+    """Sent values and exceptions arrive in a timed generator, its return value comes back, and it is closed."""
     seen: list[object] = []
 
     @timed(name="talk")
@@ -379,7 +379,7 @@ def test_a_scope_entered_before_the_recording_is_left_out(clock: FakeClock) -> N
 
 
 def test_a_recording_can_be_resumed(clock: FakeClock) -> None:
-    """What runs between two stretches of a recording is not in it."""
+    """A recording of several stretches leaves out the time between them."""
     tree = Tree(clock=clock)
     for _ in range(2):
         with recording_into(tree), hierarchical_timer("on"):
@@ -426,7 +426,7 @@ def test_a_snapshot_counts_what_open_scopes_have_taken(clock: FakeClock) -> None
 
 
 def test_a_reset_keeps_open_scopes_open(clock: FakeClock) -> None:
-    """What was before is returned and forgotten; what is open goes on under the same path, from now."""
+    """A reset returns and clears the tree so far, and open scopes go on under their paths from now."""
     with recording(clock) as tree, hierarchical_timer("outer"):
         with hierarchical_timer("done"):
             clock.advance(1)
@@ -794,7 +794,7 @@ def test_merging_happens_where_the_caller_is(clock: FakeClock) -> None:
 
 
 def test_a_worker_with_another_mode_changes_nothing(clock: FakeClock) -> None:
-    """What cannot be merged is refused as a whole."""
+    """A tree that cannot be merged is refused as a whole."""
     part = Tree("worker", clock)
     with part.timer("first"), part.timer("step", Mode.LAST):
         clock.advance(1)
@@ -812,7 +812,7 @@ def test_a_worker_with_another_mode_changes_nothing(clock: FakeClock) -> None:
 
 
 def test_frozen_trees_merge_likewise(clock: FakeClock) -> None:
-    """What was read back from files can be put together, in sequence too."""
+    """Trees read from files can be merged, in sequence too."""
     one, other = Tree("one", clock), Tree("other", clock)
     for tree in (one, other):
         with tree.timer("step"):
@@ -945,7 +945,7 @@ def test_a_setting_that_means_nothing_is_told() -> None:
 
 
 def test_a_forked_child_starts_with_nothing() -> None:
-    """What its parent saw is not counted twice, what is open in the parent is not open in it, and locks are free."""
+    """A forked child starts with no counts and no open scopes of its parent, and with free locks."""
     body = """
 scope = timers.hierarchical_timer("outer")
 with scope:

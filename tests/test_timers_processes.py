@@ -201,7 +201,7 @@ def test_parts_of_workers_stay_with_their_worker() -> None:
 
 
 def test_workers_of_one_name_can_be_told_apart() -> None:
-    """Who merges may say what a worker is called: ranks of a launcher are a MainProcess each."""
+    """A merge can name its workers, as each rank of a launcher is a MainProcess."""
     tree, frozen = Tree("main"), Tree("main").snapshot()
     for rank in range(2):
         tree.merge(worker("MainProcess"), "ranks", worker=f"rank {rank}")
@@ -324,7 +324,7 @@ def test_ray_actors_report() -> None:
 
 @pytest.mark.torch
 def test_threads_of_a_ray_actor_are_one_path() -> None:
-    """What an actor does in threads of Ray's, which nobody named, adds up; a named actor's tree bears its name."""
+    """The unnamed threads of an actor add up, and a named actor's tree bears its name."""
     pytest.importorskip("ray")
     pytest.importorskip("gymnasium")
     tree = run_script("ray_actors.py", "share", armed="on")

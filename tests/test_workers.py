@@ -369,7 +369,7 @@ def test_disagreeing_worker_fails_the_test(hangs: Run, test: str, words: list[st
 
 
 def test_reporter_decides_before_the_call(hangs: Run) -> None:
-    """What the reporter raises before its call is what is reported, whatever the others do."""
+    """The reporting worker's error before its call is reported, whatever the other workers do."""
     assert hangs.outcomes["test_reporter_raises"] == "FAILED"
     assert "ValueError: only here" in hangs.failure("test_reporter_raises")
     assert "went on" not in hangs.failure("test_reporter_raises")
@@ -656,7 +656,7 @@ def test_another_interpreter_needs_no_coverage(tmp_path: Path) -> None:
 
 
 def test_options_of_pytest_cov_are_taken_with_and_without_it(tmp_path: Path) -> None:
-    """What stands in for pytest-cov where it is missing leaves it alone where it is there."""
+    """The stand-in for a missing pytest-cov leaves an installed one alone."""
     flags = ("--cov", "--cov-append", "--cov-branch", "--cov-report=term", "--cov-config=none", "--no-cov-on-fail")
     plugin = ("-p", "pytest_rlperf.workers.no_coverage", "--no-cov", "--cov=test_it")
     result = run(tmp_path, *plugin, *flags, tests=SIMPLE)

@@ -59,7 +59,7 @@ def load(path: Path) -> dict[str, Any]:
 
 @dataclass
 class Result:
-    """What steps have done: the last exit code, all they wrote, the job's summary and the outputs of the last one."""
+    """The steps' results: the last exit code, all output, the job's summary and the outputs of the last one."""
 
     code: int
     text: str
@@ -228,7 +228,7 @@ def test_gate_passes_an_unchanged_branch(tmp_path: Path) -> None:
 
 
 def test_action_passes_its_inputs_on_as_they_are(tmp_path: Path) -> None:
-    """What an input holds is one argument each, split as in a shell in `args` alone, and never run."""
+    """An input is one argument, except that `args` is split as in a shell, and nothing in it runs."""
     runner = Runner(tmp_path, tmp_path)
     script(tmp_path / "bin" / "python", 'printf "%s\\n" "$@"')
     action = load(ROOT / "action.yml")
@@ -284,7 +284,7 @@ def test_action_compares_a_pull_request_with_its_base(
 
 @pytest.mark.parametrize(("extras", "expected"), [("", f"{ROOT}"), ("html,rl", f"{ROOT}[html,rl]")])
 def test_action_installs_the_extras_asked_for(tmp_path: Path, extras: str, expected: str) -> None:
-    """What the action is part of is installed, with extras where there are some."""
+    """The action installs the package that it is part of, with extras where there are some."""
     runner = Runner(tmp_path, tmp_path)
     script(tmp_path / "bin" / "python", 'printf "%s\\n" "$@"')
     (install, *_) = load(ROOT / "action.yml")["runs"]["steps"]

@@ -171,7 +171,7 @@ def test_what_is_not_safe_is_found(tmp_path: Path, lint: Lint, path: Path, right
 
 @pytest.mark.parametrize("lint", [loose_actions, expressions_in_scripts], ids=lambda lint: lint.__name__)
 def test_action_is_safe(lint: Lint) -> None:
-    """What the action uses is pinned, and its inputs reach its scripts as variables only."""
+    """The action's own actions are pinned, and its inputs reach its scripts as variables only."""
     assert lint(load(ACTION), ACTION.read_text(encoding="utf-8"), ACTION.name) == []
 
 
@@ -245,7 +245,7 @@ def elsewhere(path: Path) -> str:
 
 @pytest.mark.parametrize("path", [GATE, COMMENT, BASELINE], ids=lambda path: path.name)
 def test_guide_has_the_workflows_as_they_are(path: Path) -> None:
-    """What users copy is what runs here, but for where the package comes from."""
+    """The workflow that users copy is the one that runs here, but for the origin of the package."""
     assert f"<!-- {path.name} -->\n```yaml\n{elsewhere(path)}```\n" in GUIDE.read_text(encoding="utf-8")
 
 
