@@ -66,7 +66,7 @@ def commit(directory: Path, message: str) -> str:
 
 
 def test_trailers_of_the_change_alone_count(repository: Path) -> None:
-    """What commits since base say is read, the last first; what base itself says was its own change's."""
+    """The trailers of the commits since base are read, the last commit first, and base's own are not."""
     base = git(repository, "rev-parse", "HEAD")
     first = commit(repository, "Two critics\n\nRlperf-Accept: test_sac* <= +12.5% two critics\n  instead of one")
     last = commit(repository, "Both\n\nRlperf-Accept: test_gae[128-8] <=9 % copies\nRlperf-Accept: *ppo* <= +3% a: b")
@@ -98,7 +98,7 @@ def test_a_line_that_git_takes_for_no_trailer_accepts_nothing_and_is_named(repos
 
 
 def test_settings_of_git_change_nothing(repository: Path) -> None:
-    """What git would show beside a commit's message is not taken for a part of it."""
+    """Git's other output is not taken for a part of a commit's message."""
     git(repository, "config", "log.showSignature", "true")
     git(repository, "config", "color.ui", "always")
     base = git(repository, "rev-parse", "HEAD")
@@ -230,7 +230,7 @@ def test_more_that_is_counted_is_accepted_by_itself(time: Verdict) -> None:
 
 
 def test_counts_that_are_meant_accept_no_time() -> None:
-    """What is slower by its time fails, with or without more that is counted, and says what is missing."""
+    """A test that is slower by its time fails, with or without higher counts, and names the missing acceptance."""
     for verdict in (SLOWER, by_counts(SLOWER)):
         judged = allow(verdict, KEY, [counts_allowance("*")])
         assert judged.fails(strict=False)
@@ -246,7 +246,7 @@ def counts_allowance(pattern: str) -> Allowance:
 
 
 def test_counts_that_are_meant_are_listed_with_their_reason() -> None:
-    """Who reads GitHub's summary sees which counts were let through, by whom, and why."""
+    """GitHub's summary lists the accepted counts, with the commit and the reason."""
     accepted = allow(by_counts(SAME_TIME), KEY, [counts_allowance("test_gae*")])
     run = GitHubRun(
         summary=Summary(machine="here", origins=(), notes=(), commands=()),
@@ -269,7 +269,7 @@ def test_counts_that_are_meant_are_listed_with_their_reason() -> None:
     [(1.08, 1.1, "test_gae* <= +10%"), (1.5, float("inf"), "test_gae* <= +50%"), (None, None, "test_gae* counts")],
 )
 def test_the_line_to_copy_accepts(ratio: float | None, high: float | None, line: str) -> None:
-    """What a report has ready for a commit's message is of a form that is read, and fits the test."""
+    """A report's proposed trailer can be read back, and fits the test."""
     said = trailer(KEY, ratio, high)
     assert said == f"{TRAILER}: {line}"
     read = parse_allowance(f"{said} why".partition(": ")[2], "1a2b3c4d5e6f")
@@ -432,7 +432,7 @@ def test_a_trailer_that_fits_no_test_is_told_whatever_the_verdict(
 def test_tests_that_were_chosen_by_name_are_not_all(
     pytester: pytest.Pytester, args: list[str], are_named: bool
 ) -> None:
-    """What lies beside files that were named, nobody has collected: a pattern may fit it."""
+    """Files beside the named ones are not collected, so a pattern may fit their tests."""
     pytester.makepyfile(test_it="")
     pytester.mkdir("tests")
     assert names_tests(pytester.parseconfig(*args)) is are_named

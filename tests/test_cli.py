@@ -248,7 +248,7 @@ def test_siblings_of_one_name_are_compared_in_turn() -> None:
 
 
 def test_nothing_grows_from_nothing() -> None:
-    """What took no time has no ratio."""
+    """A phase without time has no ratio."""
     one, other = (TimerTree(Timing("root", 1, ns)) for ns in (0, 5))
     assert render_diff([one], [other], width=None).split("\n")[1].split()[-4:] == ["–", "–", "100", "%"]
 
@@ -331,7 +331,7 @@ def test_shown_leaves_ordinary_names_alone() -> None:
 
 @pytest.mark.parametrize("form", traces.FORMATS)
 def test_any_format_becomes_any_other(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is written to standard output is a file of that format, and reads back."""
+    """A file on standard output has its format, and reads back."""
     sample = SAMPLES / "mlagents_timers.json"
     assert main(["tree", str(sample), "--format", form]) == 0
     written = capsys.readouterr().out
@@ -366,7 +366,7 @@ def test_several_files_become_one(save: Save, capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_usage_errors(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What cannot be followed says why, with exit code 4, as pytest ends then, too."""
+    """A wrong command ends with its reason and with exit code 4, as pytest's does."""
     with pytest.raises(SystemExit, match="4"):
         main(arguments)
     assert message in capsys.readouterr().err

@@ -325,7 +325,7 @@ def test_two_runs_are_compared_test_by_test(save: Save, capsys: pytest.CaptureFi
 
 
 def test_a_baseline_and_a_run_are_compared(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What only one of them has is said not to be in the other; without a verdict nothing is SLOWER."""
+    """A test of one file alone is named as missing in the other, and without a verdict nothing is SLOWER."""
     baseline = stored(tmp_path / "b", result(UPDATE, 1.0e-3), result(SAMPLE, 12e-6)).path
     run = save("run.json", outcome(result(UPDATE, 3.0e-3)), outcome(result("t.py::test_new", 1e-3)))
     assert main(["diff", str(baseline), run]) == Exit.NOTHING_SLOWER
@@ -421,7 +421,7 @@ def test_this_machine_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_machines_are_compared(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What differs is marked, and what follows from it is said."""
+    """A difference is marked, with its consequence."""
     baseline = stored(tmp_path / "b", result(SAMPLE, 1e-3), machine=HERE).path
     run = save("run.json", machine=replace(HERE, cores=8, accelerators=("GPU 1", "GPU 2")))
     assert main(["machine", str(baseline), run]) == Exit.NOTHING_SLOWER
@@ -450,7 +450,7 @@ def test_without_arguments_it_helps(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 def test_commands_load_no_pytest(save: Save) -> None:
-    """What reads files needs neither pytest nor the libraries that measuring needs, and measures nothing."""
+    """A command that reads files loads neither pytest nor the libraries for measuring."""
     run = save("run.json", outcome(result(UPDATE, 1e-3)))
     code = (
         "import sys, json\nfrom pytest_rlperf.cli import main\n"

@@ -90,7 +90,7 @@ def test_pool_grows_only_when_told_to() -> None:
 
 
 def test_releasing_takes_back_all_marks_or_some() -> None:
-    """What was read can be given back alone, twice without harm, or together with everything."""
+    """Events are given back one by one, twice without harm, or all together."""
     clock = clock_of(VirtualGPU(), pool_size=3)
     first, _, _ = clock.mark(), clock.mark(), clock.mark()
     clock.release([first])
@@ -101,7 +101,7 @@ def test_releasing_takes_back_all_marks_or_some() -> None:
 
 
 def test_reading_before_the_device_is_there_says_what_to_do() -> None:
-    """What the device has not reached yet has no time: the error says to synchronise."""
+    """An event that the device has not reached has no time, and the error names synchronize()."""
     gpu = VirtualGPU()
     clock = clock_of(gpu)
     start = clock.mark()

@@ -72,7 +72,7 @@ def test_a_unit_that_is_no_word(unit: Any) -> None:
 
 @pytest.mark.parametrize("changes", [{"fn": 3}, {"setup": 3}, {"check": 3}])
 def test_what_cannot_be_called(changes: dict[str, Any]) -> None:
-    """What should be a callable and is not is told before anything runs."""
+    """An argument that should be callable and is not is an error before anything runs."""
     arguments: dict[str, Any] = {"fn": int, "setup": None, "check": None} | changes
     with pytest.raises(ComponentError, match="int"):
         thunk_workload(arguments.pop("fn"), items=1, unit="call", **arguments)
@@ -523,7 +523,7 @@ ALIASES = {
     ("meaning", "alias"), [(meaning, alias) for meaning, aliases in ALIASES.items() for alias in aliases.split()]
 )
 def test_names_of_gae_parameters(meaning: str, alias: str) -> None:
-    """What libraries call the arguments is known, whatever their order."""
+    """The libraries' own names of arguments are known, in any order."""
 
     def function(**kwargs: Any) -> Any:
         return compute_gae(**{meaning if name == alias else name: value for name, value in kwargs.items()})
@@ -609,7 +609,7 @@ def test_gae_arguments_that_make_no_sense(arguments: tuple[Any, ...], says: str)
 
 
 def test_a_gae_function_that_raises() -> None:
-    """What a function raises is the user's to see as it is."""
+    """A function's exception reaches the user unchanged."""
 
     def function(rewards: Array, values: Array) -> Array:
         raise ZeroDivisionError("in the scan")
@@ -725,7 +725,7 @@ def test_a_sac_agent_that_makes_its_networks_late() -> None:
     ],
 )
 def test_what_does_not_update(agent: Any, batch_size: int | None, says: str) -> None:
-    """What is neither an agent nor a thunk says what would do."""
+    """An object that is neither an agent nor a thunk is an error that names both."""
     with pytest.raises(ComponentError, match=says):
         sac_workload(agent, batch_size)
 
@@ -861,7 +861,7 @@ def test_a_rollout_that_is_wrong(make: Callable[[Array], Any], says: str) -> Non
     ],
 )
 def test_ppo_arguments_that_make_no_sense(agent: Any, n_steps: Any, items: Any, says: str) -> None:
-    """What cannot be collected or counted is told before anything runs."""
+    """A collector that cannot be called or counted is an error before anything runs."""
     with pytest.raises(ComponentError, match=says):
         ppo_workload(agent, n_steps, items)
 

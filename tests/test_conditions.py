@@ -30,7 +30,7 @@ UUID = "1a2b3c4d-0000-1111-2222-333344445555"
 
 
 class NVMLError(Exception):
-    """What NVML raises."""
+    """An error of NVML's."""
 
 
 class Nvml:
@@ -136,7 +136,7 @@ def test_what_a_device_does_not_support_is_unknown() -> None:
 
 
 class NVMLLibraryMismatchError(Exception):
-    """What pynvml raises where it is newer than the driver; it is none of NVML's errors."""
+    """An error of a pynvml that is newer than the driver, which is none of NVML's errors."""
 
 
 def test_a_driver_older_than_pynvml_is_read_as_far_as_it_goes() -> None:

@@ -430,7 +430,7 @@ def test_a_power_cap_in_some_workers_makes_a_test_invalid() -> None:
 def test_sides_of_which_one_is_at_its_power_cap_are_incomparable(
     then: DeviceFigures, now: DeviceFigures, difference: reasons.OtherCap | None
 ) -> None:
-    """What is not known of a side says nothing against it."""
+    """A power cap on one side alone makes them incomparable, and an unknown cap does not."""
     expected = None if difference is None else reasons.OtherDevice(difference, "main", stores=False)
     assert other_device(result(then), result(now), "main") == expected
 
@@ -468,7 +468,7 @@ def test_live_pairs_are_compared_at_the_gated_pace() -> None:
 
 
 def test_a_throttled_gpu_makes_live_pairs_invalid() -> None:
-    """What disturbed either side's slices is in what is judged."""
+    """The disturbances of either side's slices reach the judge."""
     gpu = VirtualGPU()
     gpu.throttle("power brake")
     pairs = compared(gpu)

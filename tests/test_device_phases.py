@@ -407,7 +407,7 @@ def test_a_stream_that_changes_within_a_phase_leaves_no_span_and_is_named() -> N
 
 
 def test_work_on_a_stream_that_no_edge_sees_is_named() -> None:
-    """What still runs after the last mark is seen by how long the last wait takes."""
+    """Work after the last mark shows in the length of the last wait."""
     gpu = VirtualGPU(launch_s=0.0)
     tape = tape_on(gpu)
     with iteration(tape), timer("call"):
@@ -597,7 +597,7 @@ def test_looking_costs_no_event_and_no_wait() -> None:
 
 
 def test_other_threads_are_kept_apart() -> None:
-    """What a backward thread enters is told beside the phases, by its thread's name, and noted."""
+    """The phases of a backward thread are beside the others, by its thread's name, with a note."""
     gpu = VirtualGPU(launch_s=5 * US)
     tape = tape_on(gpu)
 

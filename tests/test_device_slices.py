@@ -458,7 +458,7 @@ def test_code_that_is_always_recompiled_is_given_up(bench: Bench) -> None:
 
 
 def test_an_allocation_during_a_slice_disturbs_it(bench: Bench) -> None:
-    """What the allocator has no cached block for takes the driver's time, once."""
+    """An allocation without a cached block takes the driver's time, once."""
     bench.warm()
     kept = []
     once = iter([4096])
@@ -747,7 +747,7 @@ def test_unseen_work_is_noted_however_many_rounds_follow(bench: Bench) -> None:
 
 
 def test_a_traced_slice_that_is_retaken_looks_at_memory_again(bench: Bench) -> None:
-    """What a slice that was thrown away had looked at is lost with it."""
+    """The counts of a discarded slice are discarded with it."""
     bench.warm()
     bench.gpu.throttle("power cap")
     released = bench.calls + 10
@@ -812,7 +812,7 @@ def test_device_times_that_a_slice_cannot_tell_are_unknown() -> None:
 
 
 def test_slices_cross_to_the_run_whole(bench: Bench) -> None:
-    """What is known of a device is in the message as it was taken."""
+    """A slice's device fields are in its message unchanged."""
     bench.warm()
     bench.gpu.throttle("power cap")
     here, there = Pipe()

@@ -186,7 +186,7 @@ def test_headline_is_the_run_in_a_sentence(outcomes: list[Outcome], changes: dic
 
 
 def test_what_is_accepted_is_listed_with_its_reason() -> None:
-    """Who reads the summary sees which slowdowns were let through, and why."""
+    """The summary lists the accepted slowdowns, with their reasons."""
     text = render_summary_markdown(
         [outcome("a", Status.SLOWER, 1.2, "over 3 %; two critics now", accepted=True)], github_run()
     )
@@ -291,7 +291,7 @@ def test_the_worst_text_still_fits() -> None:
 
 
 def test_annotations_name_file_and_line() -> None:
-    """What fails is an error at its line, what was accepted a notice, what is well nothing."""
+    """A failed test is an error at its line, an accepted one a notice, and a passing one has no annotation."""
     accepted = outcome("test_sac", Status.SLOWER, 1.2, "over 3 %", accepted=True)
     commands = annotation_commands([SAME, accepted, SLOWER], github_run().lines, strict=False)
     assert commands == [
@@ -459,7 +459,7 @@ def test_a_command_whose_paths_cannot_be_told_keeps_them() -> None:
 
 
 def test_flags_can_be_put_behind_the_command() -> None:
-    """What stands behind two dashes comes first, or they would be paths."""
+    """Options come before two dashes, behind which they would be paths."""
     typed = ["-q", "--rlperf", "--rlperf-json=a", "--rlperf-accept", "b c", "--rlperf-save-baseline", "--", "a b"]
     assert continuing(typed) == "pytest 'a b' -q --rlperf-json=a"
 

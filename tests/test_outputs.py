@@ -134,7 +134,7 @@ def test_recursion_and_entries_without_length_are_spans() -> None:
 
 @pytest.mark.filterwarnings("ignore:timers left out of order")
 def test_scopes_left_out_of_order_end_together() -> None:
-    """What had not ended when the scope around it did ends with it."""
+    """A span that is still open at the end of the scope around it ends with that scope."""
 
     def call(clock: FakeClock) -> None:
         outer, inner = hierarchical_timer("outer"), hierarchical_timer("inner")
@@ -482,7 +482,7 @@ def as_read(test: Outcome) -> Outcome:
 
 
 def test_reasons_are_read_back_in_the_same_words() -> None:
-    """What a commit accepts and that figures were stored stand in the text once, as written."""
+    """The accepting commit and the stored figures stand in the text once, as written."""
     one = outcome()
     allowance = Allowance("t*", 0.09, "larger networks", "1a2b3c4d5e6f")
     accepted = replace(one.verdict, reason=reasons.StoredSlower(0.2), accepted=True, allowance=allowance)
@@ -538,7 +538,7 @@ def test_hostile_ids_are_written_and_shown_safely() -> None:
     ],
 )
 def test_other_files_are_refused_with_the_place(text: str, message: str) -> None:
-    """What it is called, what is wrong where, and what to do."""
+    """An error has the file's name, the place, the fault and the remedy."""
     with pytest.raises(UsageError) as caught:
         parse(text.encode("utf-8", "surrogateescape"), "x")
     assert str(caught.value).startswith(message)
@@ -574,7 +574,7 @@ def faults(document: dict[str, Any]) -> list[str]:
 
 
 def test_a_real_run_is_as_the_schema_says(pytester: pytest.Pytester) -> None:
-    """What a measured run writes has just the fields that are described, and can be read back."""
+    """A measured run's JSON has exactly the schema's fields, and can be read back."""
     pytester.makepyfile(
         test_it="""
         def test_sum(rlperf):

@@ -73,7 +73,7 @@ def test_an_update_that_is_not_called() -> None:
 
 @pytest.mark.torch
 def test_an_optimizer_out_of_sight() -> None:
-    """What a thunk does not refer to is checked by the optimizers that step."""
+    """Parameters that a thunk does not refer to are found by the optimizers that step."""
     sac_workload(out_of_sight(Agent("SGD", 0.1)), None).check()
     with pytest.raises(ComponentError, match="changed none of the agent's 2 trained parameters"):
         sac_workload(out_of_sight(Agent("SGD", 0.0)), None).check()
@@ -168,7 +168,7 @@ class Remote:
     "beside", [Config(lr=0.1), Remote(), Config(gone=weakref.proxy(Remote()))], ids=["mapping", "proxy", "dead proxy"]
 )
 def test_what_an_agent_has_beside_what_it_trains(beside: Any) -> None:
-    """What raises whatever it raises when it is looked at is passed by, by every component."""
+    """Every component passes by objects that raise any exception when they are inspected."""
     learner: Any = SimpleNamespace(weights=np.ones(3), beside=beside)
     learner.update = lambda size: np.add(learner.weights, size, out=learner.weights)
     sac_workload(learner, 4).check()
@@ -198,7 +198,7 @@ def test_tensors_that_cannot_be_read() -> None:
 
 @pytest.mark.torch
 def test_numpy_that_trains_beside_a_frozen_encoder() -> None:
-    """What requires no gradient is not taken for what is trained."""
+    """Tensors that require no gradient do not count as trained."""
     frozen = Agent("SGD", 0.1).net.requires_grad_(False)
     weights = np.ones(3)
     sac_workload(lambda: (np.add(weights, 1, out=weights), frozen), None).check()
@@ -520,7 +520,7 @@ def test_an_env_that_is_never_reset() -> None:
     ],
 )
 def test_an_env_that_lacks_something(told: Mapping[str, Any], says: str) -> None:
-    """What an env would have to have is named, and what is not clear is not guessed."""
+    """An error names the missing attributes of an env, and nothing unclear is guessed."""
     with pytest.raises(ComponentError, match=says):
         vecenv_workload(VectorEnv(**told))
 
@@ -541,7 +541,7 @@ def test_the_number_of_envs_may_be_told() -> None:
 
 @pytest.mark.torch
 def test_a_known_env_of_another_number() -> None:
-    """What a test says of a library's env has to be so."""
+    """A test's num_envs has to be that of the library's env."""
     env = pytest.importorskip("gymnasium").make_vec("CartPole-v1", num_envs=2)
     try:
         assert vecenv_workload(env, num_envs=2).items == 2.0
@@ -627,7 +627,7 @@ def test_batches_of_ones_own(make: Callable[[Array], Any]) -> None:
 
 
 def test_a_buffer_that_is_told_no_size() -> None:
-    """What sample() does not take is told before it is called, with the thunk that draws."""
+    """An argument that sample() does not take is an error before the call, which proposes a thunk."""
     with pytest.raises(ComponentError, match=r"calls buffer\.sample\(8\), but .*rlperf_replay_sample\(lambda: "):
         replay_workload(SimpleNamespace(sample=lambda: None), 8)
 
@@ -681,7 +681,7 @@ def test_a_flat_rollout_that_is_not_full() -> None:
 
 
 def test_a_collector_that_is_told_no_steps() -> None:
-    """What collect() does not take is told before it is called; what it does not return, too."""
+    """An argument that collect() does not take is an error before the call, and so is a missing return value."""
     with pytest.raises(ComponentError, match=r"calls agent\.collect\(8\), but .*rlperf_ppo_collect\(lambda: "):
         ppo_workload(SimpleNamespace(collect=lambda: None), 8, None)
     with pytest.raises(ComponentError, match=r"no arrays: NoneType; .*Return the rollout, or give a thunk"):

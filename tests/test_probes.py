@@ -141,7 +141,7 @@ def test_several_methods_make_one_phase(clock: FakeClock) -> None:
 
 
 def test_one_method_may_be_two_phases(clock: FakeClock) -> None:
-    """What is timed twice is one within the other, whichever names it has."""
+    """A function with two timers has one phase within the other, whatever their names."""
     agent = Agent(clock)
     with unchanged(agent):
         found = seen(clock, {"inner": "update_critic", "outer": "update_critic"}, agent, agent.update)
@@ -760,7 +760,7 @@ def test_a_function_is_two_phases(clock: FakeClock, library: Any) -> None:
 
 
 def test_nested_attachments(clock: FakeClock, library: Any) -> None:
-    """What is attached within something attached ends before it, whatever it times."""
+    """A nested attachment ends before the outer one, whatever it times."""
     agent = Agent(clock, deque())
     with unchanged(agent), recording(clock) as tree:
         with attached(probes_for({"outer": library.polyak, "append": "buffer.append"}, agent)):
@@ -862,7 +862,7 @@ def test_generators_and_coroutines(clock: FakeClock) -> None:
 
 
 def test_threads_have_their_own_phases(clock: FakeClock, library: Any) -> None:
-    """What another thread does is no phase of the one that measures, and opens nothing in it."""
+    """Another thread's calls make no phase in the measuring thread, and open none."""
     agent = Agent(clock, deque())
     phases: Phases = {"critic": "update_critic", "polyak": library.polyak, "append": "buffer.append"}
 
@@ -1028,7 +1028,7 @@ def test_live_timers_are_phases(clock: FakeClock) -> None:
 
 @pytest.mark.usefixtures("live")
 def test_live_timers_that_were_open_before(clock: FakeClock) -> None:
-    """What was open before is no phase, nor is what another thread has open."""
+    """Calls that were open before make no phase, nor do another thread's open calls."""
     stack, other, context = TimerStack(), TimerStack(), TimingContext("before")
     with recording(clock) as tree:
         stack.push("before")

@@ -564,7 +564,7 @@ class ByPlainName(Nets):
 
 @pytest.mark.parametrize("kind", [ByFunction, ByMethod, ByPlainName])
 def test_targets_that_are_moved_by_name(clock: FakeClock, kind: type[Any]) -> None:
-    """What moves targets is found by its name, in the agent or its module; what comes after it is nobody's."""
+    """The update of target networks is found by its name, in the agent or its module, and later code is in no part."""
     agent = kind(clock)
     found, rest = sections(agent, agent.update, clock)
     assert (found["polyak"], rest) == ((1, 1024), 4096)
@@ -747,7 +747,7 @@ def test_agents_that_answer_anything(clock: FakeClock) -> None:
 
 
 def test_an_update_that_raises(clock: FakeClock) -> None:
-    """What had run is counted, what it raises comes through, and nothing stays attached or open."""
+    """The parts that ran are counted, the exception comes through, and nothing stays attached or open."""
     nets = Nets(clock)
     nets.qf2.forward_s = 0
     step = cleanrl(nets)
@@ -805,7 +805,7 @@ def test_other_threads_do_not_cut(clock: FakeClock) -> None:
 
 
 def test_phases_of_ones_own_are_not_cut(clock: FakeClock) -> None:
-    """What the user has put a timer around is a phase as it is."""
+    """A user's own timer is a phase as it is."""
     nets = Nets(clock)
     update = cleanrl(nets)
     told = UpdateSections(update).around(update)

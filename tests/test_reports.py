@@ -400,7 +400,7 @@ def test_improvements_ask_to_be_stored(report: Report, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("report", [*READ_BY_PEOPLE, workflow_commands, run_json, junit])
 def test_what_is_accepted_has_its_reason(report: Report, tmp_path: Path) -> None:
-    """Who meant a slowdown, up to how much, and why."""
+    """A report names the commit that accepts a slowdown, its limit and its reason."""
     found = live(outcome(Status.SLOWER, 1.08))
     meant = Allowance("test_update*", 0.09, "larger networks", "1a2b3c4d5e6f")
     accepted = replace(found, verdict=allow(found.verdict, KEY, [meant]))

@@ -155,14 +155,14 @@ def test_directories_of_tests_are_not_under_test(tree: Path, files: dict[str, st
 
 
 def test_packages_on_the_path_are_under_test(tree: Path) -> None:
-    """What a sys.path entry in the tree holds is under test; a directory of tests there is not looked through."""
+    """Packages of a sys.path entry in the tree are under test, and directories of tests are not searched."""
     write(tree, {"libs/core/mylib/__init__.py": "", "checks/helper.py": "", "checks/test_speed.py": ""})
     path = (str(tree / "libs/core"), str(tree / "checks"), *sys.path)
     assert list(found(make_project(tree, path=path))) == ["mylib"]
 
 
 def test_installed_packages_are_found_in_the_tree(tree: Path, parent: Path) -> None:
-    """What is installed from the tree is known by how it is imported."""
+    """A package that is installed from the tree is known by its import name."""
     write(tree, {f"{name}/lib_{name}/__init__.py": "" for name in ("plain", "finder", "hook", "copy")})
     install(parent, "lib-plain", {"_plain.pth": f"{tree / 'plain'}\n"}, file_url(tree / "plain"))
     mapping = f"MAPPING: dict[str, str] = {{'lib_finder': {str(tree / 'finder/lib_finder')!r}}}\n"
@@ -210,7 +210,7 @@ def test_setuptools_strict_mode_needs_a_build(tree: Path, parent: Path) -> None:
 
 @pytest.mark.parametrize("room", ["environment/src/other", ".hidden/other", "site-packages/other"])
 def test_distributions_of_other_rooms_in_the_tree_are_not_under_test(tree: Path, parent: Path, room: str) -> None:
-    """What pip checked out into an environment in the tree is not of the tree."""
+    """A package that pip checked out into an environment in the tree is not of the tree."""
     write(tree, {"environment/pyvenv.cfg": "", f"{room}/other.py": ""})
     install(parent, "other", {"_other.pth": f"{tree / room}\n"}, file_url(tree / room))
     assert not found(make_project(tree, path=(str(tree / room),)))
@@ -276,7 +276,7 @@ def test_without_git_extension_modules_tell(tree: Path) -> None:
 
 @pytest.mark.parametrize(("how", "word"), [("hook", "hook"), ("installed", "copy")])
 def test_hooks_and_copies_need_a_build(tree: Path, how: How, word: str) -> None:
-    """What is imported from elsewhere than the tree must be built."""
+    """A package that is imported from outside the tree must be built."""
     package = Package("mylib", tree / "mylib", tree, how, "mylib", tree)
     assert word in str(why_build([package], tree))
 
@@ -336,7 +336,7 @@ def test_hooks_of_the_tree_are_left_out(tree: Path, base: Path, parent: Path, tm
 
 
 def test_finder_becomes_entries_and_links(tree: Path, base: Path, tmp_path: Path) -> None:
-    """What setuptools' finder maps is found in base's tree; what base does not have is not found at all."""
+    """The packages of setuptools' finder are found in base's tree, and those that base lacks are not found."""
     write(tree, {"mylib/__init__.py": "", "code/inner.py": "", "gone/__init__.py": "", "old/__init__.py": ""})
     write(base, {"mylib/__init__.py": "", "code/inner.py": ""})
     packages = (
@@ -355,7 +355,7 @@ def test_finder_becomes_entries_and_links(tree: Path, base: Path, tmp_path: Path
 
 
 def test_environment_in_the_tree_is_not_mapped(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
-    """What lies in a virtual environment within the tree stays the parent's."""
+    """A virtual environment within the tree stays the parent's."""
     write(tree, {"venv/pyvenv.cfg": "", "venv/src/other/other.py": ""})
     write(parent, {"other.pth": str(tree / "venv/src/other")})
     python = make_environment(tmp_path / "thin", (), (tree, base), built=False)
@@ -389,7 +389,7 @@ def test_user_packages_are_seen_as_the_parent_sees_them(
 
 
 def test_environments_share_nothing(tree: Path, base: Path, tmp_path: Path) -> None:
-    """What is put into one environment is in no other, and not in the parent."""
+    """Files put into one environment are in no other, and not in the parent."""
     pythons = [make_environment(tmp_path / name, (), (tree, base), built=False) for name in ("one", "two")]
     write(site_packages(tmp_path / "one"), {"only_in_one.py": ""})
     code = "import importlib.util; print(importlib.util.find_spec('only_in_one') is not None)"
@@ -536,7 +536,7 @@ def test_packages_under_test_come_from_a_side(sides: Sides, tree: Path, base: Pa
 
 
 def test_environments_in_a_tree_are_not_its_code(sides: Sides, tree: Path, base: Path) -> None:
-    """What both sides load from a virtual environment within today's tree is not of that tree."""
+    """Files that both sides load from a virtual environment within today's tree are not of that tree."""
     write(tree, {"venv/pyvenv.cfg": "", "venv/lib/numeric.py": ""})
     numeric = {"numeric": str(tree / "venv/lib/numeric.py")}
     assert check_loaded(sides, loaded(base, "core") | numeric, loaded(tree, "core") | numeric)

@@ -205,7 +205,7 @@ def test_command_ends_with_an_interrupt(tmp_path: Path) -> None:
 
 
 def test_git_does_not_see_the_repository_of_a_hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What git sets for a hook that runs pytest leads our git nowhere."""
+    """The variables that git sets for a hook do not affect our git."""
     tree = Tree(tmp_path / "tree")
     tree.commit(a="1")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
@@ -429,7 +429,7 @@ def test_tree_is_dirty_but_for_baselines_and_bytecode(tmp_path: Path) -> None:
 
 
 def test_tree_with_a_dirty_submodule_is_dirty(superproject: Tree) -> None:
-    """What is changed within a submodule counts, though the user's settings have git pass over it."""
+    """A change within a submodule counts, though the user's settings have git pass over it."""
     superproject.git("config", "diff.ignoreSubmodules", "all")
     repository = find_repository(superproject.top)
     assert not repository.is_dirty(superproject.top / "baselines")
@@ -717,7 +717,7 @@ def test_directory_of_tests_within_a_package_is_todays(tmp_path: Path, name: str
 
 
 def test_ignored_files_stay_behind_and_links_stay_links(tmp_path: Path) -> None:
-    """What git ignores is not laid on; a link is copied as one, and none of base's leads a copy out of its tree."""
+    """Ignored files are not copied, a link is copied as one, and no link of base's leads a copy out of its tree."""
     tree = Tree(tmp_path / "tree")
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -744,7 +744,7 @@ def test_only_tests_changed_is_the_same_code(tmp_path: Path) -> None:
 
 
 def test_bytecode_is_no_difference(tmp_path: Path) -> None:
-    """What Python has left in a tree that does not ignore it is neither compared nor laid on."""
+    """Python's caches in a tree that does not ignore them are neither compared nor copied."""
     tree = Tree(tmp_path / "tree")
     tree.commit(**{"src/mylib/__init__.py": "", "tests/test_x.py": ""})
     project = make_project(tree.top, "tests/test_x.py")
@@ -925,7 +925,7 @@ def filled_with(text: str) -> Callable[[Path], None]:
 
 
 def test_entry_is_built_once(cache: Cache) -> None:
-    """What is complete is used again, also by another cache of the same tree."""
+    """A complete entry is used again, also by another cache of the same tree."""
     first = cache.entry("key", filled_with("1"), never)
     assert files_of(first, "file") == {"file": "1"}
     again = Cache(cache.directory)
@@ -999,7 +999,7 @@ def proceed(process: subprocess.Popen[str]) -> None:
 
 
 def test_killed_build_is_not_believed(cache: Cache) -> None:
-    """What a killed process has left behind is thrown away and built anew."""
+    """A killed process's incomplete entry is deleted and built anew."""
     with builder(cache) as process:
         assert line_of(process) == "building"
         process.send_signal(signal.SIGKILL)
@@ -1086,7 +1086,7 @@ def test_cache_that_no_environment_can_be_made_in_is_refused(
 
 
 def test_shared_directory_that_others_can_write_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What others may have put in the directory for temporary files is not run."""
+    """Files of others in the directory for temporary files are not run."""
     (tmp_path / f"pytest-rlperf-{os.getuid()}").mkdir()
     (tmp_path / f"pytest-rlperf-{os.getuid()}").chmod(0o777)
     (tmp_path / "tree").mkdir()
