@@ -231,11 +231,11 @@ class BaseSides:
         head = self._heads if starts_alike else self._pools.add("head worker", sides.head, sides)
         return BaseSide(sides, base, head)
 
-    def of_commit(self, sha: str, progress: Callable[[str], None]) -> BaseSide:
+    def of_commit(self, sha: str, show: Callable[[str], None]) -> BaseSide:
         """Return the base side with the code of ``sha``; SideError, every time, where it cannot be had."""
         if sha not in self._known:
             try:
-                self._known[sha] = self.add(commit_sides(sha, self._project, progress))
+                self._known[sha] = self.add(commit_sides(sha, self._project, show))
             except SideError as error:
                 self._known[sha] = error
         found = self._known[sha]
