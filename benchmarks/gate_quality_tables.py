@@ -175,7 +175,7 @@ def report(log: Log) -> None:
     print_table(["gate", "false alarms", "alarmed runs", f"{slowed} found", "undecided", "s a verdict"], gates)
     live = ("live SD", "largest", "pairs", "s", f"{slowed} seen", "pairs", "s")
     print_table(["test", *live, "`median` SD", "largest"], component_rows(lives, benchmarks))
-    print("Beside a spinning neighbour, on for about 4 s and off for about 6 s. Brackets: 95 %, Clopper and Pearson.")
+    print("A neighbour spins for about 4 s and sleeps for about 6 s in turns. Brackets: 95 %, Clopper and Pearson.")
     for name, slow in (("unchanged", False), (slowed, True)):
         said = Counter(trial.status for live in lives for trial in live.trials if (trial.slowdown > 0) == slow)
         print(f"Live, {name}: {', '.join(f'{count} {status}' for status, count in said.items()) or 'none'}.")
