@@ -49,10 +49,6 @@ ROOMS = (
     "__main__",
     "plugin",
 )
-# Imports that still go up, each with the room that has to lose it.
-STILL_GOING_UP = {
-    ("testing.gpu", "devices"),
-}
 # Rooms that pytest drives.
 HOSTS = (
     "options",
@@ -63,7 +59,9 @@ HOSTS = (
     "run",
     "plugin",
 )
-LONGEST_FUNCTION = 60  # lines; over 40 a function is asking to be two
+LONGEST_FUNCTION = 40  # lines
+# Entry and exit of a scope stand in one function: by calls of methods an entry takes twice as long.
+LONGER_FUNCTIONS = {"_bracket"}
 TORCH_PLACES = ("components", "probes", "devices", "counters", "attribution", "compat", "suite")
 TORCH_AT_THE_TOP = ("components.reference",)
 # The libraries that have adapters, but for gymnasium, whose interface users' own envs have too.
@@ -233,8 +231,7 @@ def rooms_stand_on_lower_ones(modules: list[Module]) -> list[str]:
             theirs = None if found.inside is None else floor(found.inside)
             if own is None or theirs is None or theirs <= own:
                 continue
-            if (module.name, found.inside) not in STILL_GOING_UP:
-                findings.append(module.at(found.line, f"imports {found.target}, whose room stands above its own"))
+            findings.append(module.at(found.line, f"imports {found.target}, whose room stands above its own"))
     return findings
 
 
@@ -375,6 +372,7 @@ def functions_are_short(modules: list[Module]) -> list[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.end_lineno is not None
         and node.end_lineno - node.lineno >= LONGEST_FUNCTION
+        and node.name not in LONGER_FUNCTIONS
     ]
 
 

@@ -41,8 +41,7 @@ def judge_stored(
     if invalid is not None:
         return verdict(policy, Status.INVALID, invalid)
     if stored is None and others:
-        elsewhere = reasons.OtherMachines(tuple(map(tuple, others)), policy.stores)
-        return verdict(policy, Status.INCOMPARABLE, elsewhere)
+        return verdict(policy, Status.INCOMPARABLE, reasons.OtherMachines(tuple(map(tuple, others)), policy.stores))
     if stored is None:
         return verdict(policy, Status.NEW, reasons.NoBaseline(policy.stores))
     other = incomparable(stored, result, stores=policy.stores)

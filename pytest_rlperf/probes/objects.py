@@ -118,16 +118,15 @@ def find_parts(agent: object, target_updates: Iterable[FunctionType] = ()) -> Pa
             optimizers.setdefault(id(value), (value, path))
             owners[id(holder)] = holder
         elif issubclass(type(value), torch.nn.Module):
-            kind = _kind(path)
-            if kind is not None:
+            if (kind := _kind(path)) is not None:
                 modules.setdefault(id(value), (value, kind))
         elif isinstance(holder, FunctionType) and isinstance(value, FunctionType):
             if moves_targets(path[-1]):
                 variables[id(value)] = (holder, path[-1])
         elif _BUFFER.search(path[-1].lower()) and callable(getattr(value, "sample", None)):
             buffers.setdefault(id(value), (holder, value))
-    functions = {id(function): function for function in target_updates}
-    functions |= {id(function): function for owner in owners.values() for function in _soft_updates(owner)}
+    soft = (function for owner in owners.values() for function in _soft_updates(owner))
+    functions = {id(function): function for function in (*target_updates, *soft)}
     found = _outermost(list(modules.values()))
     kinds = {id(tensor): kind for module, kind in found for tensor in module.parameters()}
     return Parts(

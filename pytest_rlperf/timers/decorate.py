@@ -58,12 +58,9 @@ def pausing(fn: F, whole: Callable[[], Context], in_turns: Callable[[], Context]
                 except BaseException as error:  # which the body handles
                     given, step = error, body.athrow
 
-    kind: Callable[..., Any] = async_generator
     if inspect.iscoroutinefunction(fn):
-        kind = coroutine
-    elif inspect.isgeneratorfunction(fn):
-        kind = generator
-    return cast("F", wraps(fn)(kind))
+        return cast("F", wraps(fn)(coroutine))
+    return cast("F", wraps(fn)(generator if inspect.isgeneratorfunction(fn) else async_generator))
 
 
 def _taking_turns(body: Generator[Any, Any, Any], turn: Context) -> Generator[Any, Any, Any]:

@@ -310,7 +310,15 @@ def _prepare(start: m.Start) -> pytest.Config:
     }
     config.workeroutput = {}  # type: ignore[attr-defined]
     config.args = list(start.files)
-    overrides: dict[str, Any] = {
+    for name, value in _overrides(start).items():
+        if hasattr(config.option, name):
+            setattr(config.option, name, value)
+    return config
+
+
+def _overrides(start: m.Start) -> dict[str, Any]:
+    """Return the options that are the run's alone, with their values for a worker."""
+    return {
         # The run writes pytest-benchmark's reports and judges its gates.
         "benchmark_autosave": False,
         "benchmark_compare": None,
@@ -337,10 +345,6 @@ def _prepare(start: m.Start) -> pytest.Config:
         # The run creates the file; one worker adds to it.
         **({"log_file_mode": "a"} if start.reports else {"log_file": os.devnull}),
     }
-    for name, value in overrides.items():
-        if hasattr(config.option, name):
-            setattr(config.option, name, value)
-    return config
 
 
 def _die_with_parent() -> None:
