@@ -1,0 +1,200 @@
+"""One verdict from all the evidence: times, then counts, then what commits accept; each reason in English."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import builders
+import pytest
+
+from pytest_rlperf.judge.policy import make_policy
+from pytest_rlperf.judge.verdict import Counts, Evidence, judge, needs_live
+from pytest_rlperf.model import (
+    Allowance,
+    Code,
+    CounterChange,
+    Counting,
+    Disturbance,
+    Live,
+    MachineDifference,
+    Pace,
+    PhaseCounts,
+    Policy,
+    Reason,
+    Status,
+    VersionChange,
+    Work,
+    reasons,
+)
+from pytest_rlperf.report.wording import reason_lines, verdict_lines
+
+POLICY = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+HEAD = builders.result()
+STORED = builders.stored(HEAD)
+TWICE = builders.result(call_s=2 * builders.MS)
+NUMPY = (VersionChange("numpy", "1.26.4", "2.0.0"),)
+
+
+def live(*percents: float) -> Live:
+    """Return a live comparison whose pairs differ by so many percent."""
+    pairs = tuple(builders.pair(math.log1p(percent / 100)) for percent in percents)
+    return Live("main", "HEAD", HEAD, pairs, ())
+
+
+def counting(syncs: int) -> Counting:
+    """Return what two workers counted."""
+    return Counting((PhaseCounts("", {"syncs": syncs}, {}),), 2, 2, ())
+
+
+def gating(policy: Policy = POLICY) -> Policy:
+    """Return rules under which waits for the device decide."""
+    return replace(policy, gates=("syncs",))
+
+
+def test_stored_numbers_decide_where_nothing_else_does() -> None:
+    """Equal figures are SAME and need no pairs; twice the time is SLOWER and would be settled live."""
+    same, slower = Evidence(HEAD, STORED), Evidence(TWICE, STORED)
+    assert (judge(same, POLICY).status, judge(slower, POLICY).status) == (Status.SAME, Status.SLOWER)
+    assert (needs_live(same, POLICY), needs_live(slower, POLICY)) == (False, True)
+
+
+def test_where_pairs_could_follow_stored_numbers_certify_no_more_than_those() -> None:
+    """A tenth more is within 20 %, the bound of stored numbers alone, and not within 3 %."""
+    evidence = Evidence(builders.result(call_s=1.1 * builders.MS), STORED)
+    assert judge(evidence, POLICY).status is Status.SAME
+    assert needs_live(replace(evidence, settleable=True), POLICY)
+
+
+def test_live_pairs_decide_whatever_is_stored() -> None:
+    """The pairs are the verdict; the stored figures explain a SAME that looks like a mistake beside them."""
+    evidence = Evidence(HEAD, STORED, live=live(0, 0, 0), by_itself=TWICE, versions=NUMPY)
+    found = judge(evidence, POLICY)
+    assert (found.status, found.reason) == (Status.SAME, reasons.OtherEnvironment(2.0, NUMPY, None))
+    assert judge(replace(evidence, by_itself=HEAD), POLICY).reason == reasons.PairsSame(3, 0.03)
+    slower = judge(replace(evidence, live=live(5, 6, 5, 4)), POLICY)
+    assert (slower.status, slower.reason.code) == (Status.SLOWER, Code.LIVE)
+
+
+def test_a_side_that_broke_the_rules_is_no_side() -> None:
+    """Either side's background work makes pairs INVALID, however clear they are."""
+    busy = builders.result(workers=(builders.worker(idle_cpu_share=0.2),) * 5)
+    for evidence in (
+        Evidence(busy, live=live(5, 6, 5, 4)),
+        Evidence(HEAD, live=replace(live(5, 6, 5, 4), base=busy)),
+    ):
+        found = judge(evidence, POLICY)
+        assert (found.status, found.reason) == (Status.INVALID, reasons.BackgroundWork(0.2))
+
+
+@pytest.mark.parametrize(
+    ("unpaired", "status"),
+    [
+        (reasons.SameCode("main", only_loaded=False), Status.SAME),
+        (reasons.OtherWork("HEAD", "main", Work("gae", "step", 1.0), Work("gae", "step", 2.0)), Status.INCOMPARABLE),
+        (reasons.NotOnBase("main", "failed", "NameError", is_new=True), Status.NEW),
+        (reasons.NotOnBase("main", "skipped", "", is_new=False), Status.INCOMPARABLE),
+    ],
+)
+def test_why_no_pairs_were_taken_is_the_reason(
+    unpaired: reasons.SameCode | reasons.OtherWork | reasons.NotOnBase, status: Status
+) -> None:
+    """There is another side, and nothing to measure on it: stored figures do not come in."""
+    found = judge(Evidence(TWICE, STORED, unpaired=unpaired), POLICY)
+    assert (found.status, found.reason, found.estimate) == (status, unpaired, None)
+
+
+def test_the_same_code_at_another_time_is_explained() -> None:
+    """By the packages that have changed, or else the machine."""
+    same_code = reasons.SameCode("main", only_loaded=True)
+    found = judge(Evidence(TWICE, STORED, unpaired=same_code, by_itself=TWICE, versions=NUMPY), POLICY)
+    assert (found.status, found.reason) == (Status.SAME, reasons.OtherEnvironment(2.0, NUMPY, same_code))
+    assert verdict_lines(found) == [
+        "this test loads no file that differs from main; stored numbers show ×2.0: numpy 1.26.4 → 2.0.0; "
+        "--rlperf-against=pip:numpy==1.26.4 shows the cost of that"
+    ]
+
+
+def test_counts_and_commits_come_after_times() -> None:
+    """More that is counted is SLOWER beside a SAME time, and a commit accepts it: the lines show all of it."""
+    accepts = Allowance("test_it", 0.0, "logged", "1a2b3c4d5e6f")
+    counts = Counts(counting(1), counting(2), "Made Up 8000")
+    evidence = Evidence(HEAD, STORED, counts=counts, allowances=(accepts,))
+    found = judge(evidence, gating())
+    assert (found.status, found.accepted, found.by_counts) == (Status.SLOWER, True, True)
+    assert verdict_lines(found) == [
+        "syncs 1 → 2",
+        "time alone: SAME, stored numbers show a change of less than ±20 %",
+        "counted before on Made Up 8000",
+        "counts accepted by 1a2b3c4d5e6f: logged",
+    ]
+    unchanged = judge(replace(evidence, counts=replace(counts, now=counting(1))), gating())
+    assert (unchanged.status, unchanged.also) == (Status.SAME, ())
+
+
+CHANGES = (CounterChange("critic", "syncs", 1, 2),)
+ONE_OF_EACH: tuple[Reason, ...] = (
+    reasons.WrittenReason("live", "why"),
+    reasons.FullReason("live", "why"),
+    reasons.NoBaseline(stores=False),
+    reasons.OtherMachines(((MachineDifference("cpu", "A", "B"),),), stores=False),
+    reasons.OtherWorkload(Work("gae", "step", 1.0), Work("gae", "step", 2.0), stores=False),
+    reasons.OtherAverage(now_mean=True, stores=False),
+    reasons.OtherWork("HEAD", "main", Work("gae", "step", 1.0), Work("gae", "step", 2.0)),
+    *(
+        reasons.OtherDevice(difference, label, stores=False)
+        for label in (None, "main")
+        for difference in (
+            reasons.OtherPlace(None, "cuda:0"),
+            reasons.OtherPace(Pace.LATENCY, Pace.STEADY),
+            reasons.OtherCap(now=True),
+            reasons.OtherCap(now=False),
+            reasons.OtherSettings((reasons.SettingChange("tf32", None, "True"),)),
+        )
+    ),
+    *(reasons.NotOnBase("main", ended, "why", is_new=False) for ended in ("missing", "passed", "failed")),
+    reasons.BackgroundWork(0.05),
+    reasons.PhasesOverCall(2e-3, 1e-3),
+    reasons.DeviceDisturbed("cuda:0", (Disturbance(recompiled=True),)),
+    reasons.CapInSomeWorkers("cuda:0", 2, 5),
+    reasons.TooFewWorkers(1, 5),
+    reasons.StoredSame(0.2),
+    reasons.StoredSlower(0.2),
+    reasons.StoredFaster(stores=False),
+    reasons.StoredSpread(0.2, 0.3),
+    reasons.PacesDiffer(1.4, 1.0, 1.4),
+    reasons.UnderMinimum(1e-6, 2e-6, at_most=True),
+    reasons.PairsSame(3, 0.03),
+    reasons.PairsDiffer(4, is_slower=False, all_agree=True, certain=0.9, fresh=0.9),
+    reasons.PairsUnconfirmed(1.05, 1.08),
+    reasons.PairsSpread(1.1, 0.05, time_is_short=True),
+    reasons.PairsNear(1.04, 0.03, 0.03),
+    reasons.TooFewPairs(0, 3, None),
+    reasons.TooFewPairs(2, 3, 1.1),
+    reasons.SameCode("main", only_loaded=True),
+    reasons.OtherEnvironment(1.4, (), None),
+    reasons.CountsChanged(CHANGES),
+    reasons.TimeAlone("SAME", reasons.PairsSame(3, 0.03)),
+    reasons.AlsoCounted(CHANGES),
+    reasons.CountedElsewhere("Made Up 8000"),
+    reasons.BeyondAllowance("1a2b3c4d5e6f", 0.05, 1.08),
+)
+
+
+def kinds(of: type[Reason]) -> set[type[Reason]]:
+    """Return the kinds of reasons below one."""
+    return {kind for each in of.__subclasses__() for kind in ({each} | kinds(each))}
+
+
+def test_there_is_one_of_each_reason_here() -> None:
+    """A new kind of reason is added to the list above."""
+    assert {type(reason) for reason in ONE_OF_EACH} == kinds(Reason)
+
+
+@pytest.mark.parametrize("reason", ONE_OF_EACH, ids=lambda reason: type(reason).__name__)
+def test_every_reason_has_its_english(reason: Reason) -> None:
+    """One line or more, none empty, no fact written as Python has it, and a code that JSON can hold."""
+    lines = reason_lines(reason)
+    assert all(lines)
+    assert not any(mark in line for line in lines for mark in ("None", "{", "(reasons", "Status."))
+    assert str(reason.code) == reason.code
