@@ -34,13 +34,15 @@ from pytest_rlperf.model import (
 from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.html import check_html, render_html, write_html
 from pytest_rlperf.report.html.charts import Chart, Icicle, Plot, charts
-from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.report.summary import NextStep, Summary
 
 pytest.importorskip("jinja2", reason="needs jinja2: pip install 'pytest-rlperf[html]'")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'`|&<!--\u2028\u202e\x1b[31m\x00\udc80${7*7}"
-SUMMARY = Summary("Some CPU, 2 cores", ["HEAD with main, live"], ["a note"], ["show all:\n  pytest --rlperf -v"])
+SUMMARY = Summary(
+    "Some CPU, 2 cores", ["HEAD with main, live"], ["a note"], [NextStep("show all", ("pytest --rlperf -v",))]
+)
 VOID = {"br", "input", "meta"}
 WHOLES = {"html", "body", "main", "section", "details", "div", "table", "tbody", "tr"}
 
@@ -238,7 +240,7 @@ def test_nothing_in_a_name_is_markup() -> None:
             counters=(CounterChange(HOSTILE, HOSTILE, 1, 2),),
         ),
     )
-    source = render(test, summary=Summary(HOSTILE, [HOSTILE], [HOSTILE], [f"{HOSTILE}:\n  {HOSTILE}"]))
+    source = render(test, summary=Summary(HOSTILE, [HOSTILE], [HOSTILE], [NextStep(HOSTILE, (HOSTILE,))]))
     source.encode("utf-8")
     assert not set(source) & {"\u2028", "\u202e", "\x1b", "\x00"}
     page = Page(source)

@@ -53,7 +53,7 @@ from pytest_rlperf.report.html import render_html
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.run_json import run_document, written
 from pytest_rlperf.report.statuses import Unmeasured
-from pytest_rlperf.report.summary import Summary, next_commands
+from pytest_rlperf.report.summary import Summary, next_steps
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.report.wording import failure_text
 
@@ -115,8 +115,8 @@ def terminal(outcomes: Sequence[Outcome], directory: Path, *, color: bool = Fals
 def summary_of(outcomes: Sequence[Outcome]) -> Summary:
     """Return the sentences under the table, the first test's name in each."""
     key = outcomes[0].result.nodeid
-    commands = next_commands(outcomes, "pytest", saved=False, against=False, verbose=True)
-    return Summary("Made Up 9000", [key], [key.replace("\n", "")], commands)
+    steps = next_steps(outcomes, "pytest", saved=False, against=False, verbose=True)
+    return Summary("Made Up 9000", [key], [key.replace("\n", "")], steps)
 
 
 def page(outcomes: Sequence[Outcome], directory: Path) -> str:

@@ -20,7 +20,7 @@ from pytest_rlperf.model import (
     WrittenReason,
 )
 from pytest_rlperf.report.rows import phase_rows
-from pytest_rlperf.report.summary import Summary, next_commands
+from pytest_rlperf.report.summary import NextStep, Summary, next_steps
 from pytest_rlperf.report.terminal import LiveLine, render_summary
 from pytest_rlperf.report.wording import failure_text, origin_text, phases_note, verdict_message
 
@@ -54,7 +54,7 @@ SUMMARY = Summary(
     machine="Some CPU, 2 cores, Linux x86_64, CPython 3.11",
     origins=["baseline 'default' of 2026-11-21, commit 0123456789ab"],
     notes=["stored 1 result in\nbaselines/default/linux.json"],
-    commands=['if it was meant to get slower:\n  pytest --rlperf-save-baseline --rlperf-accept="why"'],
+    steps=[NextStep("if it was meant to get slower", ('pytest --rlperf-save-baseline --rlperf-accept="why"',))],
 )
 
 
@@ -323,16 +323,15 @@ def test_an_origin_says_whether_its_code_can_be_had() -> None:
 def test_what_to_type_next_follows_from_the_verdicts() -> None:
     """Each situation names its command, once."""
     new, slower = outcome("a", Status.NEW, 1.0), outcome("b", Status.SLOWER, 1.0, 1.5)
-    commands = next_commands([new, slower, slower], "pytest", saved=False, against=False, verbose=False)
-    assert ["--rlperf-accept" in command for command in commands] == [False, True]
+    steps = next_steps([new, slower, slower], "pytest", saved=False, against=False, verbose=False)
+    assert ["--rlperf-accept" in line for step in steps for line in step.lines] == [False, True]
     assert (
-        next_commands([outcome("a", Status.SAME, 1.0, 1.0)], "pytest -v", saved=False, against=False, verbose=True)
-        == []
+        next_steps([outcome("a", Status.SAME, 1.0, 1.0)], "pytest -v", saved=False, against=False, verbose=True) == []
     )
-    assert next_commands([new], "pytest -k a", saved=True, against=False, verbose=False) == [
-        "show every test's phases and what its figures rest on:\n  pytest -k a --rlperf -v"
+    assert next_steps([new], "pytest -k a", saved=True, against=False, verbose=False) == [
+        NextStep("show every test's phases and what its figures rest on", ("pytest -k a --rlperf -v",))
     ]
-    assert next_commands([], "pytest", saved=False, against=False, verbose=False) == []
+    assert next_steps([], "pytest", saved=False, against=False, verbose=False) == []
 
 
 class Screen:

@@ -47,7 +47,7 @@ def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
     from pytest_rlperf.report.recorded import render_baseline
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.selfcheck import render_selfcheck
-    from pytest_rlperf.report.summary import Summary
+    from pytest_rlperf.report.summary import NextStep, Summary
     from pytest_rlperf.report.terminal import render_summary
     from pytest_rlperf.report.wording import SAVING, improved
 
@@ -58,8 +58,8 @@ def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
     if isinstance(recorded, RunFile):
         outcomes = [recorded.tests[key] for key in keys]
         faster = sum(outcome.verdict.status is Status.FASTER and outcome.baseline is not None for outcome in outcomes)
-        commands = [f"{improved(faster)}:\n  {SAVING}"] if faster else []
-        summary = Summary(machine, recorded.compared, recorded.notes, commands)
+        steps = [NextStep(improved(faster), (SAVING,))] if faster else []
+        summary = Summary(machine, recorded.compared, recorded.notes, steps)
         return render_summary(outcomes, summary, width=width, color=color, verbose=verbose)
     checks = [recorded.tests[key] for key in keys]
     return render_selfcheck(checks, recorded.fitness, machine=machine, width=width, color=color)

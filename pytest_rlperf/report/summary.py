@@ -11,34 +11,44 @@ from pytest_rlperf.report.wording import improved, trailer_of
 
 
 @dataclass(frozen=True)
+class NextStep:
+    """Lines to type next, and their effect."""
+
+    effect: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Summary:
-    """The texts of the summary beside the outcomes: machine, origins of base's figures, notes, commands to type."""
+    """The texts of the summary beside the outcomes: machine, origins of base's figures, notes, and what to type."""
 
     machine: str
     origins: Sequence[str]
     notes: Sequence[str]
-    commands: Sequence[str]
+    steps: Sequence[NextStep]
 
 
-def next_commands(outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool, verbose: bool) -> list[str]:
-    """Return commands to type next, each below a line on its effect; they begin with ``command``."""
+def next_steps(
+    outcomes: Sequence[Outcome], command: str, *, saved: bool, against: bool, verbose: bool
+) -> list[NextStep]:
+    """Return what to type next; commands begin with ``command``."""
     statuses = {outcome.verdict.status for outcome in outcomes}
-    commands = []
+    steps = []
     if not saved and statuses & {Status.NEW, Status.INCOMPARABLE} and not against:
-        commands.append(f"store these figures to compare with:\n  {command} --rlperf-save-baseline")
+        steps.append(NextStep("store these figures to compare with", (f"{command} --rlperf-save-baseline",)))
     faster = [outcome for outcome in outcomes if outcome.verdict.status is Status.FASTER and outcome.baseline]
     if not saved and faster:
-        commands.append(f"{improved(len(faster))}:\n  {command} --rlperf-save-baseline")
+        steps.append(NextStep(improved(len(faster)), (f"{command} --rlperf-save-baseline",)))
     slower = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
     if not against and any(outcome.baseline for outcome in slower):
         store = f'{command} --rlperf-save-baseline --rlperf-accept="why"'
-        commands.append(f"if the slowdown is intended, commit it and store its figures:\n  {store}")
+        steps.append(NextStep("if the slowdown is intended, commit it and store its figures", (store,)))
     elif slower:
-        lines = "\n".join(f"  {trailer_of(outcome)} why" for outcome in slower)
-        commands.append(f"if the slowdown is intended, write in the message of a commit:\n{lines}")
-    if outcomes and not commands and not verbose:
-        commands.append(f"show every test's phases and what its figures rest on:\n  {command} --rlperf -v")
-    return commands
+        lines = tuple(f"{trailer_of(outcome)} why" for outcome in slower)
+        steps.append(NextStep("if the slowdown is intended, write in the message of a commit", lines))
+    if outcomes and not steps and not verbose:
+        steps.append(NextStep("show every test's phases and what its figures rest on", (f"{command} --rlperf -v",)))
+    return steps
 
 
 # What a run writes, and what goes with that alone: who measures again wants the figures. With a value, and without one.

@@ -103,9 +103,9 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
             for outcome in outcomes:
                 _print_details(console, outcome, verbose=verbose)
         print_facts(console, _facts(summary))
-        for text in summary.commands:
-            for title, line in zip_longest(("next",), text.split("\n"), fillvalue=""):
-                console.print(_text(f"{title:<10}{line}"), soft_wrap=True)  # a command is copied whole
+        for step in summary.steps:
+            for title, line in zip_longest(("next",), (f"{step.effect}:", *(f"  {line}" for line in step.lines))):
+                console.print(_text(f"{title or '':<10}{line}"), soft_wrap=True)  # a command is copied whole
 
     return rendered(write, width=width, color=color)
 

@@ -18,9 +18,10 @@ from pytest_rlperf.report.matrix import render_matrix
 from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.statuses import Unmeasured
 from pytest_rlperf.report.summary import (
+    NextStep,
     Summary,
     continuing,
-    next_commands,
+    next_steps,
     reproducing,
     without_paths,
 )
@@ -135,13 +136,13 @@ class EndOfRun:
             machine=describe(baselines.machine),
             origins=baselines.origins(self._outcomes),
             notes=note_lines(self._run.notes, verbose=verbose),
-            commands=self._next(verbose=verbose),
+            steps=self._next(verbose=verbose),
         )
 
-    def _next(self, *, verbose: bool) -> list[str]:
+    def _next(self, *, verbose: bool) -> list[NextStep]:
         """Return the commands to type next, each with its effect."""
         saved, command = self._run.saved, continuing(self._typed())
-        commands = next_commands(
+        steps = next_steps(
             self._outcomes,
             command,
             saved=saved is not None,
@@ -150,8 +151,8 @@ class EndOfRun:
         )
         if saved is not None and saved.stored:
             commit = "commit that file; " if saved.settleable else ""
-            commands.insert(0, f"{commit}from now on this compares with it:\n  {command} --rlperf")
-        return commands
+            steps.insert(0, NextStep(f"{commit}from now on this compares with it", (f"{command} --rlperf",)))
+        return steps
 
     def _unmeasured(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> dict[str, Unmeasured]:
         """Return why tests have no figures, by their keys; of those that failed some have."""

@@ -63,7 +63,7 @@ def render_html(
             verdicts=_verdicts(ordered),
             tests=[_test(outcome, tolerances.get(outcome.result.nodeid), command) for outcome in ordered],
             any_ungated=not all(outcome.verdict.gated for outcome in ordered),
-            commands=[(title, rest.strip()) for title, _, rest in (text.partition("\n") for text in summary.commands)],
+            commands=[(f"{step.effect}:", "\n".join(step.lines)) for step in summary.steps],
         )
     )
 
