@@ -480,7 +480,7 @@ BROKEN = {
     "no_batch": ("rlperf_replay_sample", "rlperf_replay_sample(Buffer(7), 0)", "ComponentError: batch_size=0*"),
     "nan": ("rlperf_gae", "rlperf_gae(nan_gae, n_steps=8, n_envs=2)", "ComponentError: *advantages are NaN*"),
     "shape": ("rlperf_gae", "rlperf_gae(flat_gae, n_steps=8, n_envs=2)", "ComponentError: *expected (8, 2)*"),
-    "names": ("rlperf_gae", "rlperf_gae(odd_gae, n_steps=8, n_envs=2)", "ComponentError: *parameter 'x' *"),
+    "names": ("rlperf_gae", "rlperf_gae(odd_gae, n_steps=8, n_envs=2)", "ComponentError: *parameter 'x'; *"),
     "rollout": ("rlperf_ppo_collect", "rlperf_ppo_collect(Collector(), 8)", "ComponentError: *not full*"),
 }
 
