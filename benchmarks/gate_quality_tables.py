@@ -1,4 +1,4 @@
-"""What gate_quality.py keeps of its runs, and the tables it makes of that."""
+"""The stored results of gate_quality.py, and the tables of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Live(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def unchanged_s(self) -> float:
-        """What a run of unchanged tests alone takes: all there is but the slowed trials."""
+        """The seconds of a run of unchanged tests alone: all but the slowed trials."""
         return self.wall_s - sum(trial.seconds for trial in self.trials if trial.slowdown)
 
 
@@ -83,7 +83,7 @@ Kind = TypeVar("Kind", Session, Live, Benchmarks, Failed)
 
 
 class Log:
-    """What was kept in a folder, and where more of it goes at once."""
+    """The results in a folder, and the place where new ones are stored at once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -107,7 +107,7 @@ class Log:
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """What a gate did: unchanged and slowed tests failed and left undecided by run, and seconds a verdict."""
+    """The results of a gate: unchanged and slowed tests failed and left undecided by run, and seconds a verdict."""
 
     gate: str
     tests: int

@@ -35,7 +35,7 @@ PACKAGES = ("rlox", "stable-baselines3", "torchrl", "torch", "gymnasium", "numpy
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured: a call without timers, the same one made to tell of its parts, and the probes that see them."""
+    """A measured call: without timers, the same call with its phases, and the probes that record them."""
 
     title: str
     plain: Callable[[], object]

@@ -41,7 +41,7 @@ ABBA_BAAB = np.array([False, True, True, False, True, False, False, True])  # wh
 
 @dataclass(frozen=True)
 class Noise:
-    """What disturbs a pair, in logarithms of time: common to both sides, a slice's own, or the processes'.
+    """The disturbances of a pair, in logarithms of time: common to both sides, a slice's own, or the processes'.
 
     ``pair_sd`` is the spread of pairs by what processes differ in, memory layout and hash seed; ``pair_tails`` the
     degrees of freedom of its t, infinite for a normal one. A process is in a slow mode of ``mode_size`` with
@@ -174,7 +174,7 @@ def blocks_rule_alarms(generator: np.random.Generator, noise: Noise, runs: int) 
 
 @dataclass(frozen=True)
 class Tally:
-    """What a rule said of many tests: shares of them, false alarms by run, and how often its interval was right."""
+    """The verdicts of a rule on many tests: shares of them, false alarms by run, and the share of right intervals."""
 
     slower: float
     same: float
@@ -300,7 +300,7 @@ def print_table(title: str, head: Sequence[str], lines: Iterator[list[str]]) -> 
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description="What the rule for live pairs does on simulated noise.")
+    parser = argparse.ArgumentParser(description="Simulates the rule for live pairs on noise.")
     parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

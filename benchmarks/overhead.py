@@ -1,4 +1,4 @@
-"""What the plugin costs where nothing is measured; ``timers.py`` shows what timers cost.
+"""Measures the plugin's cost in runs that measure nothing; ``timers.py`` measures the cost of timers.
 
 Everything compared is measured in this one run, taking turns, so that what slows the machine down slows all sides
 down. Prints tables and judges nothing::

@@ -108,7 +108,7 @@ WORKLOADS: dict[str, tuple[str, Callable[[], Workload]]] = {
 
 
 class Stage:
-    """What runs in a worker: one workload at a time, made and measured when told."""
+    """The code of a worker: one workload at a time, made and measured on request."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -1,4 +1,4 @@
-"""What ``timers.py`` compares, and the process that measures it: armed or not as its environment says.
+"""The timers that ``timers.py`` compares, and the process that measures them: armed or not by its environment.
 
 A contender is a statement that ``timeit`` repeats in a loop of its own, so that none disturbs what the interpreter
 learns about another. Those whose package is missing are left out. Prints one line of JSON.

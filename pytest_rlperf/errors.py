@@ -1,4 +1,4 @@
-"""What can go wrong with a measured test, for its author to catch."""
+"""Errors of a measured test, which its author can catch."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class _ImportFinder(ast.NodeVisitor):
             parents = self._package.split(".")[: -(node.level - 1) or None]
             base = ".".join([*parents, base] if base else parents)
         for alias in node.names:
-            # What is imported from a package may be a module of it.
+            # A name imported from a package may be a module of it.
             deeper = f"{base}.{alias.name}"
             self._add(deeper if deeper in self._known else base, node.lineno)
 

@@ -353,7 +353,7 @@ def test_files_without_a_test_in_common_have_nothing_to_compare(save: Save) -> N
 
 
 def test_packages_differ_where_both_sides_had_loaded_them(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
-    """What only one side's tests loaded is no change of the other's: nobody knows whether it is installed there."""
+    """A package that only one side's tests loaded is no change: it may or may not be installed on the other side."""
     one = outcome(result(SAMPLE, 12e-6))
     then = replace(THEN, packages={"numpy": "2.1", "torch": "2.13.0", "jax": "0.9"})
     now = replace(NOW, packages={"numpy": "2.2", "torch": "2.13.0", "pluggy": "1.7.0"})

@@ -209,7 +209,7 @@ class _Event:
 
 
 class _Cuda:
-    """What ``torch.cuda`` is to a driver where a machine has two devices; no machine of ours has one."""
+    """A stand-in for ``torch.cuda`` on a machine with two devices, as a driver uses it; no test machine has one."""
 
     Event = _Event
 
@@ -365,7 +365,7 @@ def test_mps_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Accelerator:
-    """What ``torch.accelerator`` is to a driver on a machine with two of Intel's GPUs."""
+    """A stand-in for ``torch.accelerator`` on a machine with two of Intel's GPUs, as a driver uses it."""
 
     def __init__(self) -> None:
         self.stream = SimpleNamespace(stream_id=3, is_capturing=lambda: False)

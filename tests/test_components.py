@@ -223,7 +223,7 @@ def test_seeds_decide_actions() -> None:
 
 @pytest.mark.parametrize("env", [None, 3, "CartPole-v1", object()])
 def test_an_env_of_an_unknown_type(env: Any) -> None:
-    """What is no vector env, given or made by a thunk, is told by its type and with another way to measure it."""
+    """An object, or a thunk of one, that is no vector env is an error with its type and another way to measure it."""
     for given in (env, lambda: env):
         with pytest.raises(ComponentError, match=rf"not {type(env).__name__}; .*rlperf_vecenv_step\(step, num_envs"):
             vecenv_workload(given)

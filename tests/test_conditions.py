@@ -1,4 +1,4 @@
-"""What NVML tells of a device, and that it is only asked; what PyTorch keeps for a process."""
+"""A device's state by NVML, which is read and never set, and PyTorch's settings of a process."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_every_worker_counts_once_within_its_share_of_the_time() -> None:
     counting_pass.run(clerks)
     assert clerks[0].limits_s == [pytest.approx(1.8)]
     assert [len(clerk.limits_s) for clerk in clerks] == [1] * 5
-    # What one had the time for, all have: a stall in one worker must not make its counts miss.
+    # All workers have the counts that one had time for: a stall in one worker must not make its counts miss.
     assert all(clerk.limits_s > clerks[0].limits_s for clerk in clerks[1:])
     learnt = counted_by(clerks)
     assert learnt is not None

@@ -1,4 +1,4 @@
-"""What is counted of calls that need no PyTorch, by hand-made calls whose counts are known."""
+"""Counts of calls without PyTorch, by hand-made calls with known counts."""
 
 from __future__ import annotations
 

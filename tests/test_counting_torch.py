@@ -1,4 +1,4 @@
-"""What is counted of PyTorch, of environments and of the reference components."""
+"""Counts of PyTorch, of environments and of the reference components."""
 
 from __future__ import annotations
 

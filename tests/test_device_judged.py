@@ -1,4 +1,4 @@
-"""What is made of figures on a device: verdicts, the report's lines, and components that take a device."""
+"""Figures on a device: their verdicts, the report's lines, and components that take a device."""
 
 from __future__ import annotations
 

@@ -752,7 +752,7 @@ def test_iterations_come_one_after_the_other() -> None:
 
 
 def test_a_wait_that_ended_late_once_is_no_unseen_work() -> None:
-    """What is on another stream is there again and again; a host that was woken late is so now and then."""
+    """Work on another stream shows in every call; a host that was woken late shows now and then."""
     gpu = VirtualGPU(launch_s=0.0)
     tape = tape_on(gpu)
     for late_s in (0.0, 4 * MS, 0.0):

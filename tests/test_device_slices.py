@@ -701,7 +701,7 @@ def test_traced_slices_can_wait_at_every_edge(bench: Bench) -> None:
 
 @pytest.mark.parametrize("sync_edges", [False, True])
 def test_how_edges_are_told_crosses_a_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch, sync_edges: bool) -> None:
-    """What a worker was told of edges is in the phases that the run receives."""
+    """A worker's option for edges is in the phases that the run receives."""
     clocks = Clocks(bench.gpu.clock, bench.gpu.clock, 76.0)
     monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: clocks))
     monkeypatch.setattr(session, "place", lambda cpus: None)

@@ -1,4 +1,4 @@
-"""What GitHub is told of a run: summary, annotations, outputs, and a comment from an artifact anybody may make."""
+"""A run's reports to GitHub: summary, annotations, outputs, and a comment from an artifact anybody may make."""
 
 from __future__ import annotations
 
@@ -414,7 +414,7 @@ def test_places_are_seen_from_the_repository(tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_the_command_to_reproduce_keeps_what_matters_and_writes_nothing(args: list[str], command: str) -> None:
-    """Who runs it again at home gets the same verdict, and none of the files that the job asked for."""
+    """The command to run it again gives the same verdict at home, and none of the files of the job's options."""
     assert reproducing(args) == command
 
 

@@ -393,7 +393,7 @@ def test_a_test_that_could_not_be_measured_has_its_reason() -> None:
 
 
 def test_counts_shares_and_the_device_have_their_tables() -> None:
-    """What changed comes first; clocks, temperature and what held the device back stand beside its figures."""
+    """Changes come first; clocks, temperature and reasons for throttling stand beside the device's figures."""
     test = outcome("t.py::test_a")
     device = DeviceFigures(
         device="cuda:0 Some GPU",

@@ -37,7 +37,7 @@ def test_phases_of_an_update_without_timers(script: dict[str, Any]) -> None:
 
 
 def test_phases_of_a_rollout_with_timers(script: dict[str, Any]) -> None:
-    """What the script times is what is shown; the env is reset before and never again."""
+    """The phases shown are the script's timers; the env is reset before and never again."""
     mode = gymnasium.vector.AutoresetMode.SAME_STEP
     envs = gymnasium.vector.SyncVectorEnv([script["make_env"]("CartPole-v1")] * 4, autoreset_mode=mode)
     collect = script["make_collect"](envs, 32)

@@ -127,7 +127,7 @@ def test_no_auto_reset_is_told(mode: str) -> None:
     ],
 )
 def test_a_step_of_fewer_envs_is_told(changes: dict[str, Any], says: str) -> None:
-    """What a step returns has a row an env."""
+    """A step's result has a row for each env."""
     env = rlox.VecEnv(n=3, seed=0, env_id="CartPole-v1")
     broken = proxy_for(env, {"step_all": lambda actions: env.step_all(actions) | changes})
     with pytest.raises(ComponentError, match=says):

@@ -151,7 +151,7 @@ def test_an_env_that_does_not_reset_is_told() -> None:
     ],
 )
 def test_a_step_that_is_wrong_is_told(index: int, tensor: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a step returns has a row an env, on the env's device."""
+    """A step's result has a row for each env, on the env's device."""
     env = vector_of(3)
     step = env.step
 

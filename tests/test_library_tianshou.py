@@ -369,13 +369,13 @@ def test_a_trainer_without_transitions() -> None:
 
 
 def test_an_algorithm_has_no_buffer() -> None:
-    """Who gives the algorithm alone is told to give its trainer."""
+    """An algorithm without its trainer is an error that asks for the trainer."""
     with pytest.raises(ComponentError, match=r"Tianshou SAC has no buffer of its own; .*create_trainer"):
         sac_workload(off_policy().algorithm, 32)
 
 
 def test_the_trainer_of_another_algorithm() -> None:
-    """What is called a SAC update is SAC's."""
+    """Only SAC's update is measured as a SAC update."""
     trainer = off_policy()
     trainer.algorithm = base.RandomActionPolicy(trainer.algorithm.policy.action_space)
     with pytest.raises(ComponentError, match="algorithm is RandomActionPolicy, expected SAC"):

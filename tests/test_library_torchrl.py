@@ -217,7 +217,7 @@ def test_an_env_that_is_not_reset() -> None:
     ],
 )
 def test_an_env_that_loses_some(change: Callable[[Any], Any], says: str) -> None:
-    """What a step returns has a reward an env."""
+    """A step's result has a reward for each env."""
     env = SerialEnv(3, Blinking)
     step = env.step_and_maybe_reset
 
@@ -281,7 +281,7 @@ def test_a_buffer_with_a_batch_size_of_its_own(own: int) -> None:
 
 
 def test_a_buffer_that_prefetches() -> None:
-    """What threads have drawn beforehand is handed out, not sampled."""
+    """A buffer that prefetches is an error: its batches are returned, not sampled."""
     with pytest.raises(ComponentError, match=r"TensorDictReplayBuffer prefetches: .*; create it without prefetch=3"):
         replay_workload(filled(prefetch=3, batch_size=16), 16)
 
@@ -470,7 +470,7 @@ def test_an_agent_that_is_a_module() -> None:
 
 
 def test_a_sac_loss_alone() -> None:
-    """What holds a loss and cannot update is told what to give."""
+    """An object that holds a loss and cannot update is an error that names the method to write."""
     parts = SimpleNamespace(loss=Agent().loss)
     with pytest.raises(ComponentError, match=r"no call that is one SAC .* give SimpleNamespace a method update"):
         sac_workload(parts, 16)

@@ -1,4 +1,4 @@
-"""What a run writes for other tools: traces, pytest-benchmark's JSON, JUnit properties, and the run's own JSON."""
+"""A run's outputs for other tools: traces, pytest-benchmark's JSON, JUnit properties, and the run's own JSON."""
 
 from __future__ import annotations
 

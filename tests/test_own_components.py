@@ -676,7 +676,9 @@ def test_a_flat_rollout_that_is_not_full() -> None:
     wrong = ({"env": SimpleNamespace(num_envs=number)} for number in (-4, 0, True))
     holding: tuple[dict[str, Any], ...] = ({"env": None}, {"eval_env": SimpleNamespace(num_envs=2)}, *wrong)
     for held in holding:
-        with pytest.raises(ComponentError, match=r"shape \(32,\), expected 8 rows\. What is laid out otherwise"):
+        with pytest.raises(
+            ComponentError, match=r"shape \(32,\), expected 8 rows\. Measure a rollout in another layout"
+        ):
             ppo_workload(Collector(flat, **held), 8, None).check()
 
 

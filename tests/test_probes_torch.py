@@ -279,7 +279,7 @@ def test_nvtx_without_cuda(clock: FakeClock) -> None:
 
 
 def test_standing_probes_leave_nothing(clock: FakeClock) -> None:
-    """What any code is measured with is put back."""
+    """Everything that was attached to measure code is removed."""
     with unchanged(), attached(standing_probes()):
         pass
 
@@ -371,7 +371,7 @@ class Rows:
 
 
 class Times(SimpleNamespace):
-    """What one agent's update is made of, each part with a time of its own that tells it from the others."""
+    """The parts of one agent's update, each with a time of its own that distinguishes it from the others."""
 
     convert, target_actor, target, target_math = 0.5, 0.0, 0.0, 0.25
 

@@ -1,4 +1,4 @@
-"""What all reports have in common: hostile names do no harm in any, and none leaves out what decides."""
+"""Common rules of all reports: hostile names do no harm, and the facts that decide are in each."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def everywhere(name: str) -> Outcome:
     flat = name.replace("/", "")
     return replace(
         found,
-        # What messages hold may have several lines.
+        # Values in messages may have several lines.
         verdict=replace(
             found.verdict,
             reason=WrittenReason("live", name.replace("\n", "")),
@@ -389,7 +389,7 @@ def test_phases_that_contradict_the_median_say_of_what_they_are_parts(report: Re
 
 @pytest.mark.parametrize("report", READ_BY_PEOPLE)
 def test_improvements_ask_to_be_stored(report: Report, tmp_path: Path) -> None:
-    """What is faster than its baseline comes with how to keep the gain; live pairs alone have nothing to store over."""
+    """A test faster than its baseline has the command to keep the gain; live pairs alone have no baseline."""
     faster = outcome(Status.FASTER, 0.8)
     says = "1 test is faster than its baseline: store the new figures to keep the gain"
     text = report([faster, outcome(Status.SAME, 1.0, f"{KEY}2")], tmp_path)

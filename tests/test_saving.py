@@ -1,4 +1,4 @@
-"""What a run stores: each test by itself."""
+"""Saving of figures: a run stores each test by itself."""
 
 from __future__ import annotations
 

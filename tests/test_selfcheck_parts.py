@@ -1,4 +1,4 @@
-"""What a self-check is made of: known slowdowns, what is concluded from them, its report, and a run as JSON."""
+"""The parts of a self-check: known slowdowns, the conclusions from them, its report, and a run as JSON."""
 
 from __future__ import annotations
 

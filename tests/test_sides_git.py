@@ -696,7 +696,7 @@ def test_tests_within_a_package_take_no_helper_along(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["tests", "test"])
 def test_directory_of_tests_within_a_package_is_todays(tmp_path: Path, name: str) -> None:
-    """What a package has below a directory of that name is for tests: helpers come along, and tell nothing of code."""
+    """Files below a package's directory of that name are for tests: helpers come along, and do not count as code."""
     tree = Tree(tmp_path / "tree")
     inside = (f"mylib/{name}/__init__.py", f"mylib/{name}/helpers.py", f"mylib/{name}/unit/data.txt")
     tree.commit(
@@ -1071,7 +1071,7 @@ def test_cache_is_never_within_the_tree(tmp_path: Path, monkeypatch: pytest.Monk
 def test_cache_that_no_environment_can_be_made_in_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    """What separates the entries of the PATH cannot be in the cache's, wherever that comes from; nothing is made."""
+    """The separator of PATH's entries cannot be in the cache's path, wherever that comes from; nothing is made."""
     place = tmp_path / "a:b"
     place.mkdir()
     (tmp_path / "tree").mkdir()

@@ -1,4 +1,4 @@
-"""What the summary looks like, to the letter, and how the live line moves."""
+"""The summary's exact text, and how the live line moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scope's cost depends on, told by counting what the interpreter executes."""
+"""The cost of a scope, by the number of instructions that the interpreter executes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the workflows' steps do: each is run by bash, as GitHub runs it, in a scratch repository."""
+"""The steps of the workflows: each is run by bash, as GitHub runs it, in a scratch repository."""
 
 from __future__ import annotations
 

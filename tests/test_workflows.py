@@ -22,7 +22,7 @@ ACTION = ROOT / "action.yml"
 GUIDE = ROOT / "docs" / "github-actions.md"
 
 READ = {"contents": "read"}
-# What jobs may do beside reading: nothing, but for these.
+# Permissions of jobs beside reading: none, but for these.
 PERMISSIONS = {
     ("comment.yml", "comment"): {**READ, "actions": "read", "pull-requests": "write"},
     ("baseline.yml", "propose"): {"contents": "write", "pull-requests": "write"},

@@ -26,7 +26,7 @@ _DEVICE_ROLLOUTS = 4  # taken in turn on a device, so that its caches do not hol
 _EPISODE_STEPS = 50  # mean length; several episodes end in a rollout of any length worth timing
 _TOLERANCE = 1e-3  # of the largest advantage; float32 scans over 2048 steps were seen within 1e-5
 
-# What libraries call the arguments. Names are compared in lower case.
+# The arguments' names in libraries. Names are compared in lower case.
 _NAMES = {
     "rewards": ("rewards", "reward", "rews", "r"),
     "values": ("values", "value", "vals", "state_values", "state_value", "v"),

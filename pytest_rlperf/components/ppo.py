@@ -185,7 +185,7 @@ def _check(rollout: Any, n_steps: int, num_envs: int | None) -> None:
             flat = "" if num_envs is None else f", or {n_steps * num_envs} of {num_envs} envs"
             raise ComponentError(
                 f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
-                f"expected {n_steps} rows{flat}. What is laid out otherwise is measured by a thunk: {_THUNK}"
+                f"expected {n_steps} rows{flat}. Measure a rollout in another layout by a thunk: {_THUNK}"
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ComponentError(f"collect({n_steps}) returned NaN or infinity in {path}")

@@ -159,7 +159,7 @@ class _Look:
 
 
 class Training:
-    """What one update, of the agent or thunk ``owner``, does to what it trains.
+    """The effect of one update, of the agent or thunk ``owner``, on the values that it trains.
 
     Trained are the parameters of the optimizers that ``owner`` refers to or, without such, all parameters it refers to
     that require a gradient, and those of any other of PyTorch's optimizers that takes a step. Where there are none, it

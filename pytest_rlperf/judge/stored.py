@@ -122,12 +122,12 @@ def _weigh(paces: _Paces, then: Sequence[Figures], now: Sequence[Figures], polic
         return Status.SLOWER, reasons.StoredSlower(policy.stored_conviction), sharper, smallest
     if most < 1 / conviction and sharper.ceiling < 1 / half:
         return Status.FASTER, reasons.StoredFaster(policy.stores), sharper, smallest
-    # What one pace calls faster and the other the same is no slowdown; what one calls slower may be one.
+    # Faster by one pace and the same by the other is no slowdown; slower by one of them may be one.
     certain = [each for each in paces if 1 / (1 + tolerance) < each.low and each.high < 1 + tolerance]
     if certain and most < 1 + tolerance:
         return Status.SAME, reasons.StoredSame(tolerance), min(certain, key=_width), smallest
     interpreter, memory = paces
-    # What stood in the way: a machine that has changed, or figures that differ too much among workers.
+    # The obstacle: a machine that has changed, or figures that differ too much among workers.
     why: Reason = reasons.StoredSpread(tolerance, smallest)
     if abs(math.log(interpreter.ratio / memory.ratio)) > math.log1p(tolerance):
         why = reasons.PacesDiffer(interpreter.ratio, memory.ratio, _memory_pace(then, now))

@@ -21,7 +21,7 @@ class Pace(str, enum.Enum):
 
 
 class Bound(str, enum.Enum):
-    """What a phase's time on a device hangs on.
+    """The limit on a phase's time on a device.
 
     LAUNCH: the device waits for the host. DEVICE: the host runs ahead, and work queues up. SYNC: within the phase the
     host waited until the device had caught up, or was busy until it had.
@@ -89,7 +89,7 @@ class Disturbance:
 
 @dataclass(frozen=True)
 class DeviceSlice:
-    """What a slice of a workload on a device has beside its figure.
+    """The figures of one slice of a workload on a device, beside its time.
 
     ``pace`` is how the slice was timed. ``disturbances`` has one entry for each try where all were disturbed, and is
     empty where the slice counts. ``retaken`` counts the tries thrown away before this one. ``cycles`` is the figure in

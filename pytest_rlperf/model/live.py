@@ -31,7 +31,7 @@ class PairRecord:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one phase adds to a change, in seconds per call; an empty path is what no phase accounts for."""
+    """The part of a change that one phase accounts for, in seconds per call; an empty path is the part of no phase."""
 
     path: str
     change_s: float

@@ -1,4 +1,4 @@
-"""What is measured, and what measuring it gives."""
+"""Workloads, and the results of measuring them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Workload:
 
 
 class SliceKind(str, enum.Enum):
-    """What a worker runs in its turn; OTHER_PACE is the workload timed as it is not gated, on a device."""
+    """A slice that a worker takes in its turn; OTHER_PACE has the workload at the pace that is not gated, on a GPU."""
 
     PLAIN = "plain"
     OTHER_PACE = "other pace"
@@ -122,7 +122,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Warm:
-    """What warming up found: the slice's shape and the typical seconds of one call.
+    """The result of warming up: the slice's shape and the typical seconds of one call.
 
     ``threads`` is how many the process has; ``single`` that one of them did the work, without child processes.
     """
@@ -197,7 +197,7 @@ class WorkerRecord:
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured for one test; what a fixture's call returns.
+    """The figures of one test; a fixture's call returns them.
 
     ``items`` is how many things of ``unit`` one call processed, on average. ``phases`` are means over traced calls,
     of ``traced_call_s`` seconds each: the whole that they are parts of; 0.0 where nothing was traced. ``notes`` say
@@ -264,7 +264,7 @@ class Result:
 
 
 Measure: TypeAlias = Callable[..., Result]
-"""What an rlperf fixture gives a test: call it with the component, get the result."""
+"""The value of an rlperf fixture in a test: a call with the component returns the result."""
 
 
 def impossible_figures(result: Result, *, stored: bool) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a run has to report beside its verdicts: notes of one kind are written in one line."""
+"""The notes of a run, beside its verdicts: a report writes notes of one kind in one line."""
 
 from __future__ import annotations
 

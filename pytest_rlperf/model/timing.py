@@ -1,4 +1,4 @@
-"""What timers have seen: a tree of named timings, frozen at one moment."""
+"""Recorded timings: a tree of named timings, frozen at one moment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 class Mode(str, enum.Enum):
-    """What a timing's entries come to: their sum, the last one, or the mean of the last few."""
+    """How a timing combines its entries: their sum, the last one, or the mean of the last few."""
 
     SUM = "sum"
     LAST = "last"
@@ -48,7 +48,7 @@ class Timing:
 
     @property
     def value_ns(self) -> float:
-        """What the entries come to, as ``mode`` has it."""
+        """The value of the entries, combined as ``mode`` has it."""
         if self.mode is Mode.LAST:
             return float(self.last_ns or 0)
         if self.mode is Mode.MEAN:

@@ -75,7 +75,7 @@ def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: G
             continue
         with Path(path).open("a", encoding="utf-8") as file:
             if name == _FILES[0]:
-                # What other commands of the step have written counts, too.
+                # The output of the step's other commands counts, too.
                 file.write(render_summary_markdown(outcomes, run, SUMMARY_BYTES - file.tell()))
             else:
                 file.write(_output_text(step_outputs(outcomes, run.json, strict=run.strict)))

@@ -21,7 +21,7 @@ def code(text: str) -> str:
 
 def escape(text: str) -> str:
     """Return text as nothing but text, in one line: no markup, no link, no mention, no reference."""
-    # What GitHub looks for in the rendered text is torn apart by a space that has no width.
+    # A space without width splits the words that GitHub looks for in the rendered text.
     return re.sub(r"(&#64;|&#35;|GH(?=-))", r"\1&#8203;", _entities(_one_line(text))).replace("www.", "www&#46;")
 
 

@@ -51,7 +51,7 @@ def next_steps(
     return steps
 
 
-# What a run writes, and what goes with that alone: who measures again wants the figures. With a value, and without one.
+# Options that write files or save, which the command to measure again leaves out: with a value, and without.
 _WRITING = (
     "--rlperf-json",
     "--rlperf-html",

@@ -134,7 +134,7 @@ def _laid_out(parts: list[_Part], width: int | None, gap: int = _GAP) -> list[_P
                 break
             parts = [part for part in parts if part.column.priority < priority]
     over = None if width is None else width + gap - sum(part.least + gap for part in parts)
-    # What is over goes to columns from the last: to words if it makes them one line, and the rest to the name.
+    # Spare width goes to columns from the last: to words if it makes them one line, and the rest to the name.
     for part in reversed(parts):
         part.width = part.most
         if over is not None:

@@ -23,8 +23,8 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.report.wording import machine_text, origin_text, version_text
 from pytest_rlperf.sides.packages import installs_from, normalized
 
-# What runs the tests and no code that they measure; of another version it counts the same. pytest-rlperf itself is not
-# among it: what it counts, and how, may change.
+# Packages that run the tests and no measured code; counts are the same under other versions of them. pytest-rlperf
+# itself is not among them: its counts may change between versions.
 _HARNESS = frozenset(
     {"pytest", "pluggy", "iniconfig", "packaging", "pytest-benchmark", "py-cpuinfo", "msgspec"}
     | {"psutil", "rich", "markdown-it-py", "mdurl", "pygments", "coverage", "pytest-cov", "pytest-xdist", "execnet"}

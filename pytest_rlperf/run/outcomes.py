@@ -1,4 +1,4 @@
-"""What a run has at hand and what it has found: its outcomes, beside the baselines that they are compared with."""
+"""The state of a run: its outcomes, beside the baselines that they are compared with."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class RunState:
 
     @property
     def saved(self) -> Saved | None:
-        """What was stored, None where nothing was to be."""
+        """The stored figures' note, None where nothing was to be stored."""
         return next((note for note in reversed(self.notes) if isinstance(note, Saved)), None)
 
     @property

@@ -28,7 +28,7 @@ _JSON = "--rlperf-json"
 
 @dataclass(frozen=True)
 class Page:
-    """What the HTML report shows beside the outcomes; see :func:`render_html`."""
+    """Contents of the HTML report beside the outcomes; see :func:`render_html`."""
 
     summary: Summary
     tolerances: Mapping[str, float]

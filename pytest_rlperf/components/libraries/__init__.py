@@ -29,7 +29,7 @@ MakeUpdater: TypeAlias = "Callable[[Any, int], Updater]"
 MakeRoller: TypeAlias = "Callable[[Any, int], Roller]"
 
 BASIS = "pytest-rlperf[rl]"
-"""What the suite needs for every library: gymnasium, for the environment, and PyTorch."""
+"""Packages that the suite needs for every library: gymnasium, for the environment, and PyTorch."""
 
 
 @dataclass(frozen=True)
