@@ -143,7 +143,7 @@ def live_rule(log_ratios: Sequence[float], limits: PairLimits = LIMITS) -> tuple
 def unconfirmed_rule(
     log_ratios: Sequence[float], prior_freedom: float = PRIOR_FREEDOM
 ) -> tuple[Status, int, Estimate | None]:
-    """Say SLOWER at once, without a fresh pair."""
+    """Return the verdict of the rule without its fresh pair: SLOWER at once."""
     tolerance, half = 1 + POLICY.tolerance, 1 + POLICY.tolerance / 2
     level, alpha = POLICY.confidence, POLICY.alpha / TESTS
     for used in range(LIMITS.least, LIMITS.most + 1):

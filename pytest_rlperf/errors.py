@@ -28,7 +28,7 @@ class NotMeasuredError(RuntimeError):
 
 
 class SideError(Exception):
-    """A side to compare with cannot be had; the text says why, and what to do."""
+    """A side to compare with is not available; the text gives the reason and the remedy."""
 
 
 class TimerFileError(ValueError):

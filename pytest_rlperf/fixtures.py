@@ -179,7 +179,7 @@ def rlperf_gae(_rlperf_measurement: _Measurement) -> Measure:
     """Measure a GAE function: ``rlperf_gae(compute_gae, n_steps=128, n_envs=8, backend="numpy")``.
 
     The function gets a random rollout of float32 arrays of shape (n_steps, n_envs), the last values (n_envs,), gamma
-    and lambda, by the names of its parameters. ``dones[t]`` says that the episode ended with step t or, to a function
+    and lambda, by the names of its parameters. ``dones[t]`` marks that the episode ended with step t or, to a function
     that also takes ``next_done``, that step t is an episode's first. ``backend="torch"`` makes tensors, on
     ``device`` where one is named, and of several rollouts in turn there. A function without parameters computes GAE of
     data of its own. ComponentError where the advantages, the first array returned, differ from a float64 computation.

@@ -17,7 +17,7 @@ from pytest_rlperf.model import WrittenReason
 from pytest_rlperf.report.run_json import SCHEMA, RunFile, SelfcheckFile
 
 FILE = Path(__file__).with_name("rlperf-run.schema.json")
-# What a document has beside the model's fields, which saves its readers arithmetic and sentences.
+# Fields of a document beside the model's, which save its readers arithmetic and sentences.
 NUMBER, TEXT = {"type": "number"}, {"type": "string"}
 NUMBER_OR_NULL = {"anyOf": [NUMBER, {"type": "null"}]}
 ADDED: dict[str, dict[str, Any]] = {

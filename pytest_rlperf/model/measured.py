@@ -174,7 +174,7 @@ class WorkerRecord:
 
     Each figure stands twice, by the wall's clock and by the CPU's: ``call_s`` is seconds per call; ``relative`` and
     ``relative_memory`` are the same as multiples of a call of the reference kernels, the interpreter's and the
-    memory's, taken in turns with them. ``alone`` says that calls are ``long`` and the process neither waited nor had a
+    memory's, taken in turns with them. ``alone`` means that calls are ``long`` and the process neither waited nor had a
     second busy thread: what held it up then was others, and CPU time may stand in. ``cpu_share`` is CPU time over wall
     time of the plain slices. ``idle_cpu_share`` is the CPU time it and its children burnt while others had their turn.
     ``seed`` is 0 where none was set. The relative figures are 0 where no kernel ran: of live pairs.

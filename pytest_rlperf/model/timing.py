@@ -21,7 +21,7 @@ class Timing:
 
     ``count`` is the entries that have ended; ``total_ns`` also has what one that is still open has taken so far.
     ``min_ns``, ``max_ns`` and ``last_ns`` are of entries that have ended, None where there is none or nobody knows.
-    ``recent_ns`` are the last of them, oldest first, where a bounded number is kept. ``is_parallel`` says that it ran
+    ``recent_ns`` are the last of them, oldest first, where a bounded number is kept. ``is_parallel`` marks that it ran
     beside its parent or in several places at once, so that its time is no part of its parent's.
     """
 
