@@ -28,7 +28,7 @@ from pytest_rlperf.measure.rounds import (
     traced_shape,
 )
 from pytest_rlperf.measure.slowdown import steps_for
-from pytest_rlperf.measure.tracing_pass import Trace, Tracer
+from pytest_rlperf.measure.tracing_pass import TracedSlice, Tracer
 from pytest_rlperf.model import Pace, Shape, Share, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.model.spans import Span
 from pytest_rlperf.probes import attached, quieten_ranges
@@ -295,7 +295,7 @@ class Meter:
         gc.unfreeze()
         self.workload.close()
 
-    def _rounds(self, timed: Timed, shape: Shape, trace: Trace | None, extra_steps: int) -> list[Round]:
+    def _rounds(self, timed: Timed, shape: Shape, trace: TracedSlice | None, extra_steps: int) -> list[Round]:
         """Time each round by itself; its setup runs before the clock is read, and unrecorded."""
         __tracebackhide__ = True
         wall_ns, cpu_ns = self.clocks.wall_ns, self.clocks.cpu_ns

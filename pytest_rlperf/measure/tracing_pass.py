@@ -18,7 +18,7 @@ from pytest_rlperf.timers import Tree, recording_into
 _UNSEEN_LOOKS = 3  # of which the median counts: a host that is woken late looks like a device that still works
 
 
-class Trace(Protocol):
+class TracedSlice(Protocol):
     """One traced slice: the calls of its rounds, the probes in place, and then the phases."""
 
     timed: Timed
@@ -31,7 +31,7 @@ class Trace(Protocol):
         """Return the phases of ``calls``, per call."""
 
 
-class HostTrace:
+class TracedHostSlice:
     """Phases by the host's clock."""
 
     def __init__(self, timed: Timed, probes: tuple[Probe, ...], wall_ns: ClockNs) -> None:
@@ -48,7 +48,7 @@ class HostTrace:
         return self._tree.phases(calls)
 
 
-class DeviceTrace:
+class TracedDeviceSlice:
     """Phases by the host's clock and by the device's, at the pace that is gated.
 
     The tape is read between rounds, so that no round has that in its time. Where it is to ``look``, some calls are
@@ -121,13 +121,13 @@ class Tracer:
         self._found: Harvest | None = None
         self._has_looked = False
 
-    def begin(self, device: Accelerator | None) -> Trace:
+    def begin(self, device: Accelerator | None) -> TracedSlice:
         """Return a new traced slice."""
         source, setup = self._source(), self._workload.setup
         call, probes = source.call, source.probes
         if device is None:
-            return HostTrace(Timed(call, setup), probes, self._wall_ns)
-        return DeviceTrace(device, call, setup, probes, look=not self._has_looked)
+            return TracedHostSlice(Timed(call, setup), probes, self._wall_ns)
+        return TracedDeviceSlice(device, call, setup, probes, look=not self._has_looked)
 
     def keep(self) -> None:
         """Have later slices not look: a slice that did was kept, and once is enough, as calls may be long."""

@@ -3,7 +3,6 @@
 Quantities are in base units: seconds as ``float``, integer nanoseconds where a name ends in ``_ns``.
 """
 
-from pytest_rlperf.model.checked import Fitness, Selfcheck, Trial
 from pytest_rlperf.model.counting import Count, CounterChange, Counting, PhaseCounts, Share, Tally
 from pytest_rlperf.model.device import (
     POWER_CAP,
@@ -36,6 +35,7 @@ from pytest_rlperf.model.measured import (
 )
 from pytest_rlperf.model.progress import Progress
 from pytest_rlperf.model.reasons import Code, MachineDifference, Reason, VersionChange, Work, WrittenReason
+from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.model.stored import (
     KERNEL_VERSION,

@@ -2,7 +2,7 @@
 
 The messages of one test: ``Run`` → reports of its setup → ``Called`` (the test called an rlperf fixture) → ``Check``
 → ``Checked`` → perhaps ``Count`` → ``Counted`` → ``WarmUp`` → ``Warmed`` → any number of ``Take`` → ``Taken``, before
-them perhaps ``Place`` → ``Placed`` and ``Slow`` → ``Slowed`` → perhaps ``Explain`` → ``Explained`` and ``Trace`` →
+them perhaps ``Place`` → ``Placed`` and ``Slow`` → ``Slowed`` → perhaps ``Explain`` → ``Explained`` and ``TraceCall`` →
 ``Traced`` → ``Conclude`` or ``Unwind`` → the remaining reports → ``Done``. At any point ``Done`` may come instead: the
 test skipped, failed or never called its fixture.
 """
@@ -229,7 +229,7 @@ class Explain(Message, frozen=True):
     """Find where a call's time goes, once all timed slices are taken."""
 
 
-class Trace(Message, frozen=True):
+class TraceCall(Message, frozen=True):
     """Trace one call, once all timed slices are taken."""
 
 
@@ -272,7 +272,7 @@ FromWorker: TypeAlias = (
     | Done
 )
 ToWorker: TypeAlias = (
-    Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Explain | Trace | Conclude | Unwind | Quit
+    Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Explain | TraceCall | Conclude | Unwind | Quit
 )
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=str)

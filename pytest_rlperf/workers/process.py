@@ -225,7 +225,7 @@ class WorkerProcess:
 
     def trace(self) -> m.Traced:
         """Return the trace of one call."""
-        return self._ask(m.Trace(), m.Traced)
+        return self._ask(m.TraceCall(), m.Traced)
 
     def conclude(self, order: m.Conclude) -> m.Done:
         """Give the reporter its result, and wait for the end of its test."""

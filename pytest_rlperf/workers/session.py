@@ -114,7 +114,7 @@ class RemoteEngine:
                 return m.Taken(meter.take(kind))
             case m.Explain():
                 return m.Explained(*meter.explain())
-            case m.Trace():
+            case m.TraceCall():
                 return m.Traced(*meter.trace())
         raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
 
