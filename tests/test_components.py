@@ -225,7 +225,7 @@ def test_seeds_decide_actions() -> None:
 def test_an_env_of_an_unknown_type(env: Any) -> None:
     """An object, or a thunk of one, that is no vector env is an error with its type and another way to measure it."""
     for given in (env, lambda: env):
-        with pytest.raises(ComponentError, match=rf"not {type(env).__name__}; .*rlperf_vecenv_step\(step, num_envs"):
+        with pytest.raises(ComponentError, match=rf"not support {type(env).__name__}\. .*rlperf_vecenv_step\(step, num_envs"):
             vecenv_workload(given)
 
 
@@ -233,10 +233,10 @@ def test_an_env_of_an_unknown_type(env: Any) -> None:
 def test_a_single_env_is_no_vector_env() -> None:
     """An env made by a thunk that cannot be stepped as a vector is closed again."""
     env = brief_env()()
-    with pytest.raises(ComponentError, match="BriefEnv, which has no num_envs; for another"):
+    with pytest.raises(ComponentError, match=r"BriefEnv, which has no num_envs\. It supports"):
         vecenv_workload(env)
     assert not env.closed
-    with pytest.raises(ComponentError, match="BriefEnv, which has no num_envs; for another"):
+    with pytest.raises(ComponentError, match=r"BriefEnv, which has no num_envs\. It supports"):
         vecenv_workload(lambda: env)
     assert env.closed
 

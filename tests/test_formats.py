@@ -591,7 +591,7 @@ def changed(document: dict[str, Any], *path: str | int, to: Any) -> dict[str, An
         ("A tree view:\na: 0.1000, b", "line 2: 'b' is not 'name: seconds'"),
         ("A tree view:\na: 0.1000\n  b", "line 3: 'b' is not 'name: seconds'"),
         ("A tree view:\na: 0.1000\nbatch", "line 3: the log ends within a tree; it was cut off"),
-        ("x\nA tree view:", "line 2: the log ends with the heading of a tree; it was cut off"),
+        ("x\nA tree view:", "line 2: the log ends with the heading of a timer tree; it was cut off"),
         ("A tree view:\na: nan\n", "line 2: 'a: nan' is not"),
         ("A tree view:\na: -0.1000\n", "line 2: 'a: -0.1000' is not"),
         ("A tree view:\na: 0.1\n", "line 2: 'a: 0.1' is not 'name: seconds' with four decimals; save it again"),

@@ -614,7 +614,7 @@ def test_a_rollout_of_a_stale_policy(make_collector: Any) -> None:
             parameter.add_(0.05 * torch.randn_like(parameter))
     with pytest.raises(
         ComponentError,
-        match=r"not of the agent's policy: \d+ of \d+ log_probs differ, such as .*update_policy_weights_\(\)",
+        match=r"did not produce this rollout: \d+ of \d+ log_probs differ, .*update_policy_weights_\(\)",
     ):
         workload.check()
     TensorDict.from_module(collector._wrapped_policy).data.update_(TensorDict.from_module(policy).data)
@@ -638,7 +638,7 @@ def test_a_rollout_from_before(make_collector: Any) -> None:
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-    with pytest.raises(ComponentError, match=r"not of the agent's policy"):
+    with pytest.raises(ComponentError, match="current policy did not produce this rollout"):
         workload.check()
 
 

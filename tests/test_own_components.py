@@ -511,7 +511,7 @@ def test_an_env_that_is_never_reset() -> None:
         ({"single_action_space": None, "action_space": Space(3)}, r"one action of 3 numbers, or one for each of the 3"),
         ({"sample_actions": lambda: np.zeros(2)}, r"sample_actions\(\) returned shape \(2,\), expected 3 rows"),
         ({"single_action_space": SimpleNamespace(sample=dict)}, "returned dict, which does not stack"),
-        ({"num_envs": None}, "VectorEnv, which has no num_envs; for another, give a thunk"),
+        ({"num_envs": None}, r"VectorEnv, which has no num_envs\. It supports"),
         ({"num_envs": 0}, "num_envs=0: expected a whole number of at least 1"),
         ({"num_envs": -3}, "num_envs=-3: expected a whole number"),
         ({"num_envs": True}, "num_envs=True: expected a whole number"),

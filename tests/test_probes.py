@@ -593,7 +593,7 @@ def test_objects_within_stand_ins(clock: FakeClock) -> None:
 
 
 def test_an_object_that_nothing_holds(clock: FakeClock) -> None:
-    """Where neither an object nor what holds it takes attributes the error says so, and nothing is attached."""
+    """Where neither an object nor its holder takes attributes, the error shows both, and nothing is attached."""
     agent = Agent(clock)
     with unchanged(agent):
         for phases, owner, says in (
@@ -603,7 +603,7 @@ def test_an_object_that_nothing_holds(clock: FakeClock) -> None:
                 deque(),
                 "the deque takes no attributes .* name the path to the method from an object that holds it",
             ),
-            ({"as": "start.bit_length"}, range(3), "neither the int nor the range takes attributes"),
+            ({"as": "start.bit_length"}, range(3), "Python sets no attribute on the int or the range"),
             ({"as": "deque.append"}, sys.modules["collections"], "deque.*; name the path to an instance instead"),
         ):
             with pytest.raises(ProbeError, match=says), attached(probes_for(phases, owner)):

@@ -551,7 +551,7 @@ def test_base_within_todays_tree_is_base(sides: Sides, tree: Path) -> None:
 
 def test_benchmark_must_import_the_repository(sides: Sides, tree: Path) -> None:
     """A benchmark that loads nothing of the packages under test compares nothing."""
-    with pytest.raises(SideError, match=r"never imports this repository: nothing was loaded of mylib on v1\.0"):
+    with pytest.raises(SideError, match=r"never imports this repository: it loaded no module of mylib on v1\.0"):
         check_loaded(sides, {}, loaded(tree))
 
 

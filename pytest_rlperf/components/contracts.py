@@ -295,8 +295,8 @@ def check_of_policy(
             worst = int(np.abs(kept - now).argmax())
             count = np.count_nonzero(differs)
             raise ComponentError(
-                f"the rollout is not of the agent's policy: {count} of {differs.size} {name} differ, such as "
-                f"{kept[worst]:.6g}, where the policy as it is gives {now[worst]:.6g}{advice}"
+                f"the agent's current policy did not produce this rollout: {count} of {differs.size} {name} differ, "
+                f"most of all {kept[worst]:.6g} where the policy now gives {now[worst]:.6g}{advice}"
             )
 
 

@@ -132,9 +132,9 @@ def _stepper(env: Any, num_envs: int | None, seed: int) -> Stepper:
         return AnyStepper(env, num_envs, seed)
     known = libraries_known(lambda library: library.vecenv)
     raise ComponentError(
-        f"rlperf_vecenv_step knows the vector envs of {known}, and others by their reset(), step(actions) and "
-        f"num_envs, not {_described(env)}; for another, give a thunk that steps it and the number of envs: "
-        "rlperf_vecenv_step(step, num_envs=8)"
+        f"rlperf_vecenv_step does not support {_described(env)}. It supports the vector envs of {known}, and any "
+        "object that has reset(), step(actions) and num_envs. For any other vector env, pass a function without "
+        "arguments that steps it, and the number of envs: rlperf_vecenv_step(step, num_envs=8)"
     )
 
 

@@ -111,10 +111,10 @@ class Tape:
     def resolve(self, *, waited: bool = False) -> tuple[Phase, ...]:
         """Wait for the device, read all marks, and return the mean phases of all iterations so far.
 
-        It should be the first wait since the iterations: its length shows how long the device worked after the last
-        mark. Pass ``waited`` where the caller has waited before, which leaves that unknown. DeviceClockError where the
-        device's events contradict each other. Iterations with more edges than events are ``dropped``, and the pool is
-        larger for the next.
+        Call this before anything else waits for the device: the length of its wait shows how long the device worked
+        after the last mark. Pass ``waited`` where the caller has waited before; that length is then unknown. Raises
+        DeviceClockError where the times of the device's events contradict each other. Iterations that have more edges
+        of phases than the pool has events are left out and counted in ``dropped``, and the pool grows for later ones.
         """
         if self._running is not None:
             raise RuntimeError("resolve() within an iteration: end_iteration() comes first")

@@ -142,7 +142,11 @@ class _LiveJudge:
         return None
 
     def _confirm(self, status: Status, seen: Sequence[float]) -> Verdict | None:
-        """Return SLOWER or FASTER where the last pair is over half the tolerance, and the estimate with it agrees."""
+        """Return SLOWER or FASTER where a fresh pair confirms it, None where it does not.
+
+        It confirms it where the last pair changed by over half the tolerance in that direction, and the estimate of
+        all pairs, the last included, gives the same status.
+        """
         fresh, estimate = seen[-1], self._estimate(seen)
         sign = 1 if status is Status.SLOWER else -1
         alone = sign * fresh > math.log1p(self._policy.tolerance / 2)

@@ -126,7 +126,10 @@ class WarmPair:
     traced: list[Block] = field(default_factory=list)
 
     def take(self, clock: Callable[[], float], *, swapped: bool) -> None:
-        """Take blocks and now and then a traced one, the first of them with head's slices first where ``swapped``."""
+        """Take blocks of both sides' slices, and a traced one every few blocks.
+
+        Head's slices begin the first block where ``swapped``, base's otherwise.
+        """
         __tracebackhide__ = True
         single = max(side.call_s for side in self.warm) >= SINGLE_CALL_S
         left_s = self.share_s - (clock() - self.started_s)

@@ -61,7 +61,7 @@ class CounterChange:
 
     @property
     def is_more(self) -> bool:
-        """Whether there is more of it than there was; less is always better."""
+        """Whether the count is higher than the one it is compared with; a lower count is always better."""
         return self.now > self.was
 
 

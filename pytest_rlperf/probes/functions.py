@@ -250,7 +250,8 @@ class AttributeProbe:
             return put(holder, place, proxy)
         except _REFUSALS as error:
             raise ProbeError(
-                f"phase {self.name!r}: neither {_called(target)} nor {_called(holder)} takes attributes: {error}"
+                f"phase {self.name!r} cannot be timed: Python sets no attribute on {_called(target)} or "
+                f"{_called(holder)} ({error}); put a timer around the call instead"
             ) from None
 
 

@@ -93,15 +93,15 @@ _BEFORE_LOSSES = ("sample", "target_q")  # sections that end with the first back
 
 
 class UpdateSections:
-    """Cuts an update into ``sample``, ``target_q``, ``critic``, ``actor``, ``alpha`` and ``polyak``.
+    """Cuts an update into the sections ``sample``, ``target_q``, ``critic``, ``actor``, ``alpha`` and ``polyak``.
 
-    Sampling lasts until the first module runs. A module that runs without gradients, or is a target, begins
-    ``target_q``, which lasts until a module runs with gradients or a backward pass begins. The actor with gradients
-    begins ``actor``; a critic with gradients begins ``critic``, unless it evaluates the actor's actions. Clearing the
-    temperature's gradient begins ``alpha``. The step of an optimizer ends its section and names it. The time from there
-    to the next event belongs to the section of that event. After the last step it is ``polyak`` where target networks
-    have moved, and no section's otherwise. Backward passes, optimizer steps and modules' forward passes are phases
-    within.
+    ``sample`` lasts until the first module runs. ``target_q`` begins when a module runs without gradients, or when a
+    target network runs; it lasts until a module runs with gradients or a backward pass begins. ``actor`` begins when
+    the actor runs with gradients, ``critic`` when a critic does, unless it evaluates the actor's actions. ``alpha``
+    begins when the temperature's gradient is cleared. An optimizer's step ends the section, and the parameters that it
+    trains decide the section's name. The time from a step to the next event belongs to the section of that event. The
+    time after the last step is ``polyak`` where target networks have changed, otherwise no section's. In each section
+    backward passes, optimizer steps and modules' forward passes are child phases.
     """
 
     def __init__(self, agent: object, target_updates: Iterable[FunctionType] = ()) -> None:
@@ -282,7 +282,10 @@ class UpdateSections:
         return None if self._target is None else self._target.tobytes()
 
     def _end_polyak(self, update: Update) -> None:
-        """End a gap in which target networks have moved, unless timers of the update's own code ran in it."""
+        """Record the time since the last section as ``polyak`` where target networks have changed in it.
+
+        Where the update's own timers ran in that time, they have recorded it.
+        """
         if update.name is None and not update.has_phases and update.targets != self._targets():
             update.name = _POLYAK
             self._cut(update)

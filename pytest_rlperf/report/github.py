@@ -104,7 +104,7 @@ def place_of(path: Path, line: int, environ: Mapping[str, str]) -> tuple[str, in
 
 
 def _trouble(name: str, path: str) -> str:
-    """Return why one of GitHub's files cannot be written; empty where it can."""
+    """Return why the run cannot write to a file of GitHub's, such as the job summary; empty where it can."""
     lost = "job summary" if name == _FILES[0] else "step outputs"
     if not path:
         return f"GITHUB_ACTIONS is set, but not {name}: there will be no {lost}"

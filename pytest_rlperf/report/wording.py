@@ -240,7 +240,7 @@ def _stored(reason: Reason) -> str | None:
 def _live(reason: Reason) -> str | None:
     match reason:
         case reasons.PairsSame(pairs, tolerance):
-            return f"{units.counted(pairs, 'live pair')} show a change of less than ±{bound(tolerance)}"
+            return f"{units.counted(pairs, 'live pair')} together show a change of less than ±{bound(tolerance)}"
         case reasons.PairsDiffer(pairs, is_slower, all_agree, certain, fresh):
             word = "slower" if is_slower else "faster"
             least = units.percent(abs(certain - 1), signed=False)

@@ -319,7 +319,7 @@ def _is_project(directory: Path) -> bool:
 
 
 def _project_above(path: Path, top: Path) -> Path | None:
-    """Return the closest directory at or above ``path``, up to ``top``, that can be built."""
+    """Return the closest directory at or above ``path``, up to ``top``, that pip can build; None without one."""
     for directory in [path, *path.parents]:
         if not directory.is_relative_to(top):
             break

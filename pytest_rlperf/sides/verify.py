@@ -100,7 +100,7 @@ def check_loaded(sides: Sides, base: Loaded, head: Loaded, importers: Loaded | N
         if sides.changed is None:
             place, hint = "the packages that differ between the sides", "choose a test that imports them"
         raise SideError(
-            f"the benchmark never imports {place}: nothing was loaded of {', '.join(sides.packages)} "
+            f"the benchmark never imports {place}: it loaded no module of {', '.join(sides.packages)} "
             f"on {sides.base.label} ({hint})"
         )
     for side, loaded, _ in pairs:

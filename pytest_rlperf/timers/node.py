@@ -93,8 +93,8 @@ class Node:
         for other in Mode:
             if other is not mode and key_of(name, other) in self.children:
                 raise TimerModeError(
-                    f"timer {name!r} was entered in mode {other.value!r} before, now in mode {mode.value!r}: "
-                    "one path has one mode, so give one of them another name"
+                    f"timer {name!r} was first entered in mode {other.value!r}, and is now entered in mode "
+                    f"{mode.value!r}: a timer has one mode at one place of the tree; give one of the two another name"
                 )
 
     def child(self, name: str, mode: Mode = Mode.SUM, keep: int = 0) -> Node:

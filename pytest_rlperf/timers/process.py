@@ -317,7 +317,8 @@ def recording_into(tree: Tree) -> Iterator[None]:
 def _refuse_within_recording(action: str) -> None:
     if _process.is_recording:
         raise RuntimeError(
-            f"{action} within a recording: all scopes of the process record there, and recordings do not nest"
+            f"{action} within a recording: it collects all scopes of this process already, and recordings cannot be "
+            "nested; end it first"
         )
 
 

@@ -53,7 +53,7 @@ def read(document: Document) -> list[TimerTree]:
         if is_heading:
             block = _Block(line.text.removesuffix(_HEADING))
             if line.is_last:
-                raise Malformed(f"line {line.number}: the log ends with the heading of a tree", _CUT_OFF)
+                raise Malformed(f"line {line.number}: the log ends with the heading of a timer tree", _CUT_OFF)
         elif is_flat:
             flat.append(_flat_tree(line))
     if block is not None:

@@ -322,7 +322,7 @@ def test_a_rollout_of_another_policy(build: Build) -> None:
         for policy in policies_of(agent):
             for parameter in policy.parameters():
                 parameter.add_(0.3 * torch.randn_like(parameter))
-    with pytest.raises(ComponentError, match="rollout is not of the agent's policy"):
+    with pytest.raises(ComponentError, match="current policy did not produce this rollout"):
         roller.check(rollout)
 
 

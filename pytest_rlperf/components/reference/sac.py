@@ -120,7 +120,10 @@ class SAC:
 
     @torch.no_grad()
     def act(self, obs: NDArray[Any], deterministic: bool = False) -> NDArray[np.float32]:
-        """Return actions in [-1, 1] for ``obs`` of shape (obs_dim,) or (N, obs_dim); the mean's where deterministic."""
+        """Return actions in [-1, 1] for ``obs`` of shape (obs_dim,) or (N, obs_dim).
+
+        They are sampled; where ``deterministic``, they are those of the policy's mean.
+        """
         observed = torch.as_tensor(obs, dtype=torch.float32, device=self.device)
         if deterministic:
             actions = self.actor(observed)[0].tanh()
