@@ -69,7 +69,7 @@ LIBRARIES = re.compile(
     r"stable.?baselines|\bsb3\b|torchrl|tianshou|\brlox\b|\bskrl\b|envpool|sample.factory", re.IGNORECASE
 )
 VERDICT_TYPES = {"Verdict", "Estimate", "Policy", "Reason"}
-VERDICT_FIGURES = {"ratio", "low", "high", "floor", "ceiling", "smallest_seen", "tolerance", "conviction", "alpha"}
+VERDICT_FIGURES = {"ratio", "low", "high", "floor", "ceiling", "smallest_seen", "tolerance", "stored_failing", "alpha"}
 HEAVY = {"torch", "scipy", "numpy", "gymnasium", "jinja2", "msgspec", "psutil", "rich"}
 
 

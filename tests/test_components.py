@@ -225,7 +225,9 @@ def test_seeds_decide_actions() -> None:
 def test_an_env_of_an_unknown_type(env: Any) -> None:
     """An object, or a thunk of one, that is no vector env is an error with its type and another way to measure it."""
     for given in (env, lambda: env):
-        with pytest.raises(ComponentError, match=rf"not support {type(env).__name__}\. .*rlperf_vecenv_step\(step, num_envs"):
+        with pytest.raises(
+            ComponentError, match=rf"not support {type(env).__name__}\. .*rlperf_vecenv_step\(step, num_envs"
+        ):
             vecenv_workload(given)
 
 

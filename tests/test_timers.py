@@ -203,7 +203,9 @@ def test_mixing_modes_is_an_error_and_leaves_the_stack_whole(clock: FakeClock) -
         with hierarchical_timer("outer"):
             with hierarchical_timer("x"):
                 clock.advance(1)
-            with pytest.raises(TimerModeError, match="'x' was first entered in mode 'sum', .* now entered in mode 'last'"):
+            with pytest.raises(
+                TimerModeError, match=r"'x' was first entered in mode 'sum', .* now entered in mode 'last'"
+            ):
                 hierarchical_timer("x", Mode.LAST).__enter__()
             clock.advance(1)
         with hierarchical_timer("other"), hierarchical_timer("x", Mode.LAST):

@@ -121,10 +121,10 @@ class _LiveJudge:
 
     def _leaning(self, estimate: Estimate) -> Status | None:
         """Return the status by the estimate, if a fresh pair confirms it."""
-        conviction, half = 1 + self._policy.tolerance, 1 + self._policy.tolerance / 2
-        if estimate.ratio > conviction and estimate.floor > half:
+        threshold, half = 1 + self._policy.tolerance, 1 + self._policy.tolerance / 2
+        if estimate.ratio > threshold and estimate.floor > half:
             return Status.SLOWER
-        if estimate.ratio < 1 / conviction and estimate.ceiling < 1 / half:
+        if estimate.ratio < 1 / threshold and estimate.ceiling < 1 / half:
             return Status.FASTER
         return None
 
@@ -176,9 +176,9 @@ class _LiveJudge:
 
     def _smallest(self, estimate: Estimate) -> float:
         """Return the smallest slowdown that these pairs, with the spread they have, could have been SLOWER by."""
-        conviction, half = 1 + self._policy.tolerance, 1 + self._policy.tolerance / 2
+        threshold, half = 1 + self._policy.tolerance, 1 + self._policy.tolerance / 2
         least = 1 + self._policy.min_change_s / self._base_call_s
-        return max(conviction, half * estimate.ratio / estimate.floor, least) - 1
+        return max(threshold, half * estimate.ratio / estimate.floor, least) - 1
 
 
 def _within(estimate: Estimate, tolerance: float) -> bool:

@@ -6,7 +6,7 @@ from pytest_rlperf.model import Estimate, Policy, Reason, Status, Verdict
 
 CONFIDENCE = 0.99
 LIVE_TOLERANCE = 0.03
-STORED_CONVICTION = 0.20  # below this, stored numbers show differences of days, not of versions
+STORED_FAILING = 0.20  # below this, stored numbers show differences of days, not of versions
 
 
 def make_policy(
@@ -25,8 +25,8 @@ def make_policy(
     """Return the rules of a test; ``tolerance`` is the user's, None for that of the kind of comparison."""
     return Policy(
         tolerance=LIVE_TOLERANCE if tolerance is None else tolerance,
-        stored_tolerance=STORED_CONVICTION if tolerance is None else tolerance,
-        stored_conviction=max(STORED_CONVICTION, tolerance or 0.0),
+        stored_tolerance=STORED_FAILING if tolerance is None else tolerance,
+        stored_failing=max(STORED_FAILING, tolerance or 0.0),
         confidence=CONFIDENCE,
         alpha=alpha,
         tests=tests,

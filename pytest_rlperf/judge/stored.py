@@ -111,16 +111,16 @@ _Found = tuple[Status, Reason, Estimate, float]
 def _weigh(paces: _Paces, then: Sequence[Figures], now: Sequence[Figures], policy: Policy, tolerance: float) -> _Found:
     """Return status, reason, estimate and smallest slowdown seen: both paces must show it, the sharper for certain."""
     sharper = paces.sharper
-    conviction, half = 1 + policy.stored_conviction, 1 + policy.stored_conviction / 2
+    threshold, half = 1 + policy.stored_failing, 1 + policy.stored_failing / 2
     least = min(estimate.ratio for estimate in paces)
     most = max(estimate.ratio for estimate in paces)
-    smallest = max(conviction * sharper.ratio / least, half * sharper.ratio / sharper.floor) - 1
-    if least > conviction and sharper.floor > half:
+    smallest = max(threshold * sharper.ratio / least, half * sharper.ratio / sharper.floor) - 1
+    if least > threshold and sharper.floor > half:
         change_s = statistics.median(figures.call_s for figures in then) * (sharper.ratio - 1)
         if change_s < policy.min_change_s:
             return Status.SAME, reasons.UnderMinimum(change_s, policy.min_change_s, at_most=False), sharper, smallest
-        return Status.SLOWER, reasons.StoredSlower(policy.stored_conviction), sharper, smallest
-    if most < 1 / conviction and sharper.ceiling < 1 / half:
+        return Status.SLOWER, reasons.StoredSlower(policy.stored_failing), sharper, smallest
+    if most < 1 / threshold and sharper.ceiling < 1 / half:
         return Status.FASTER, reasons.StoredFaster(policy.stores), sharper, smallest
     # Faster by one pace and the same by the other is no slowdown; slower by one of them may be one.
     certain = [each for each in paces if 1 / (1 + tolerance) < each.low and each.high < 1 + tolerance]

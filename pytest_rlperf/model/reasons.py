@@ -272,9 +272,9 @@ class StoredSame(Reason):
 
 @dataclass(frozen=True)
 class StoredSlower(Reason):
-    """Stored numbers show a slowdown over ``conviction``, and for certain over half of it."""
+    """The comparison with stored numbers shows a slowdown over ``threshold``, its lower bound over half of that."""
 
-    conviction: float
+    threshold: float
     code = Code.STORED
 
 

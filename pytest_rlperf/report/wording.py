@@ -216,8 +216,8 @@ def _stored(reason: Reason) -> str | None:
             )
         case reasons.StoredSame(tolerance):
             return f"stored numbers show a change of less than ±{bound(tolerance)}"
-        case reasons.StoredSlower(conviction):
-            return f"stored numbers only: over {bound(conviction)} slower, and over {bound(conviction / 2)} for certain"
+        case reasons.StoredSlower(threshold):
+            return f"stored numbers only: over {bound(threshold)} slower, and over {bound(threshold / 2)} for certain"
         case reasons.StoredFaster(stores):
             return f"stored numbers only{'' if stores else '; keep the gain with --rlperf-save-baseline'}"
         case reasons.StoredSpread(tolerance, smallest_seen):
