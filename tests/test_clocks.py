@@ -112,7 +112,7 @@ def test_reading_before_the_device_is_there_says_what_to_do() -> None:
 
 @pytest.mark.parametrize("act", ["mark", "synchronize", "reserve"])
 def test_a_lost_device_is_a_clock_error_that_names_it(act: str) -> None:
-    """Whatever is asked of a device that is gone is an error that names it, and loses no event."""
+    """Every request to a device that is gone is an error that names it, and loses no event."""
     gpu = VirtualGPU()
     clock = clock_of(gpu)
     acts: dict[str, Any] = {"mark": clock.mark, "synchronize": clock.synchronize, "reserve": partial(clock.reserve, 9)}
@@ -307,7 +307,7 @@ def test_a_capture_is_asked_of_the_device_that_is_timed(cuda: _Cuda, current: in
 
 @pytest.mark.torch
 def test_segments_that_expand_are_memory_asked_of_the_device(cuda: _Cuda) -> None:
-    """With expandable segments their number stays, however often the device is asked: PyTorch's own count is taken."""
+    """With expandable segments their number stays, however often memory is requested: PyTorch counts the requests."""
     cuda.stats["num_device_alloc"] = 70
     clock = clock_for(["cuda:1"])
     assert isinstance(clock, EventClock)
@@ -316,7 +316,7 @@ def test_segments_that_expand_are_memory_asked_of_the_device(cuda: _Cuda) -> Non
 
 @pytest.mark.torch
 def test_an_allocator_that_counts_nothing_leaves_memory_unknown(cuda: _Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was plugged in refuses to tell, and to begin a new peak; times are told all the same."""
+    """A plugged-in allocator refuses to report memory, and to begin a new peak; times are reported all the same."""
 
     def refuse(index: int) -> dict[str, int]:
         raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")

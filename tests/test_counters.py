@@ -1,4 +1,4 @@
-"""Exact counts: what is learnt of them, what has changed, what that means, how they are asked for and shown."""
+"""Exact counts: how they are confirmed, compared, judged, selected and shown."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_gate_has_more_time() -> None:
 
 
 def test_nothing_is_counted_unless_asked_for() -> None:
-    """Off costs nothing: no worker is told to count."""
+    """Off costs nothing: no worker counts."""
     clerk = Clerk(COUNTED)
     CountingPass(60.0, 1, is_wanted=False, gates=False).run([clerk])
     assert clerk.limits_s == []
@@ -203,7 +203,7 @@ def test_the_first_worker_declines_for_all() -> None:
 
 
 def test_a_first_call_that_took_all_the_time_is_not_repeated() -> None:
-    """Nobody is asked where even one more call might be too much, and the note says what would help."""
+    """No worker counts where even one more call might be too much, and the note has the remedy."""
     clerks = [Clerk(COUNTED, checked_s=7.0) for _ in range(2)]
     CountingPass(60.0, 2, is_wanted=True, gates=False).run(clerks)
     assert [clerk.limits_s for clerk in clerks] == [[], []]
@@ -325,7 +325,7 @@ def test_a_change_is_told_in_the_deepest_phase() -> None:
 
 
 def test_a_phase_is_told_for_what_its_children_leave_open() -> None:
-    """Of six more, four are the critic's; the whole is told too, for the other two."""
+    """Of six more, four are the critic's; the whole call is listed too, for the other two."""
     then = {WHOLE: {"syncs": 0}, "sac": {"syncs": 0}, "sac/critic": {"syncs": 0}}
     now = {WHOLE: {"syncs": 6}, "sac": {"syncs": 6}, "sac/critic": {"syncs": 4}}
     assert changes(then, now) == [("sac", "syncs", 0, 6), ("sac/critic", "syncs", 0, 4)]

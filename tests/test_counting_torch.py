@@ -77,7 +77,7 @@ def _as_it_was() -> Iterator[None]:
 
 
 def test_operations_are_counted_by_name_and_phase() -> None:
-    """Forward and backward are told apart; what needs a gradient, and what is float64, is told."""
+    """Forward and backward are counted apart; operations with gradients, and in float64, are counted too."""
     weights = torch.ones(3, requires_grad=True)
 
     def call() -> None:

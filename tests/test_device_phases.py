@@ -355,7 +355,7 @@ def test_sync_mode_waits_at_every_edge_and_says_so() -> None:
 
 
 def test_a_device_without_events_is_waited_for() -> None:
-    """By synchronisation alone, phases are told as in sync mode."""
+    """By synchronisation alone, phases are recorded as in sync mode."""
     gpu = VirtualGPU(launch_s=5 * US)
     tape = Tape(SyncClock(gpu, gpu.clock))
     with iteration(tape), timer("outer"):
@@ -690,7 +690,7 @@ def test_a_device_that_is_lost_does_not_break_the_code_that_is_timed() -> None:
 
 
 class Unasked(VirtualGPU):
-    """A GPU that fails where it is asked whether it captures."""
+    """A GPU that fails at the query whether it captures."""
 
     def is_capturing(self) -> bool:
         """Fail."""

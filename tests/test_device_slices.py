@@ -71,7 +71,7 @@ class Library:
         self._gpu = gpu
 
     def used(self) -> Mapping[str, int]:
-        """Return how much the GPU was asked to do."""
+        """Return how much work the GPU received."""
         return {self._gpu.device: self._gpu.launches}
 
     def flags(self) -> dict[str, str]:
@@ -268,7 +268,7 @@ def test_known_slowdowns_are_real_at_the_steady_pace(steady: Bench, monkeypatch:
 
 
 def test_on_the_host_there_is_no_device() -> None:
-    """Without tensors on an accelerator nothing is asked of one, and records are as they were."""
+    """Without tensors on an accelerator no device is queried, and records are as they were."""
     clock = FakeClock()
     workload = Workload("callable", lambda: clock.advance(50e-6), 1.0, "call", lambda: None)
     meter = Meter(workload, dict, Clocks(clock, clock, 76.0))

@@ -378,7 +378,7 @@ def test_nothing_is_told_outside_github(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_is_said_before_and_after(tmp_path: Path) -> None:
-    """A summary that is missing or cannot be written is told before measuring; the run ends all the same."""
+    """A summary that is missing or cannot be written is noted before measuring; the run ends all the same."""
     variables = environ(tmp_path) | {"GITHUB_STEP_SUMMARY": str(tmp_path)}
     del variables["GITHUB_OUTPUT"]
     troubles = check_github(variables)
@@ -657,7 +657,7 @@ Asked = tuple[str, str, dict[str, list[str]], Any]
 
 
 class GitHub:
-    """A stand-in for GitHub's API on this machine: answers by path, and keeps what it was asked."""
+    """A stand-in for GitHub's API on this machine: answers by path, and keeps the requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}

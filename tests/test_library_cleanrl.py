@@ -97,6 +97,6 @@ class Idle(torch.optim.SGD):  # type: ignore[misc]
     ],
 )
 def test_a_thunk_that_is_wrong(script: dict[str, Any], component: str, says: str) -> None:
-    """Half a batch, ends that are ignored and an update that learns nothing are told of thunks too."""
+    """Half a batch, ends that are ignored and an update that learns nothing are errors of thunks too."""
     with pytest.raises(ComponentError, match=says):
         getattr(Half(script), component)().check()

@@ -193,7 +193,7 @@ def test_a_batch_has_as_many_rows_as_it_was_asked_for(make: Callable[[], Any], m
 
 
 def test_an_empty_buffer() -> None:
-    """Nothing can be drawn from it, which is told before anything is."""
+    """Nothing can be drawn from it, which is an error before anything is drawn."""
     with pytest.raises(ComponentError, match="VectorReplayBuffer is empty: add transitions"):
         replay_workload(data.VectorReplayBuffer(100, 4), 16)
 
@@ -252,7 +252,7 @@ def test_numba_has_compiled_before_anything_is_timed(monkeypatch: pytest.MonkeyP
 )
 @pytest.mark.filterwarnings("ignore:(divide by zero|invalid value)")
 def test_gae_that_is_wrong(monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., Any], says: str) -> None:
-    """Advantages that run past an episode's end, are of the wrong values, or are no numbers are told."""
+    """Advantages that run past an episode's end, are of the wrong values, or are no numbers are errors."""
     gae = base._gae
     monkeypatch.setattr(base, "_gae", lambda *args: gae(*wrong(*args)))
     with pytest.raises(ComponentError, match=says):
@@ -349,7 +349,7 @@ class ForgetsAlpha(sac_module.SAC):  # type: ignore[misc]
     ],
 )
 def test_an_update_that_is_wrong(kind: Any, says: str) -> None:
-    """Half a batch, a part that is not updated, and no update at all are told apart."""
+    """Half a batch, a part that is not updated, and no update at all are different errors."""
     with pytest.raises(ComponentError, match=says):
         sac_workload(off_policy(kind), 32).check()
 
@@ -363,7 +363,7 @@ def test_networks_on_two_devices() -> None:
 
 
 def test_a_trainer_without_transitions() -> None:
-    """A collector that has not collected is told as such."""
+    """A collector that has not collected is an error of its own."""
     with pytest.raises(ComponentError, match="buffer of the trainer's collector is empty"):
         sac_workload(off_policy(rows=0), 32).check()
 
@@ -523,7 +523,7 @@ class Short(data.Collector):  # type: ignore[misc]
     ],
 )
 def test_a_rollout_that_is_wrong(kind: Any, size: int, says: str) -> None:
-    """Actions of another policy, and rollouts that are short or do not fit the buffer, are told."""
+    """Actions of another policy, and rollouts that are short or do not fit the buffer, are errors."""
     with pytest.raises(ComponentError, match=says):
         ppo_workload(collecting(kind, size=size), 8, None).check()
 
@@ -538,7 +538,7 @@ def test_a_rollout_that_holds_no_numbers() -> None:
 
 @pytest.mark.filterwarnings("ignore:Using async setting")
 def test_an_async_collector() -> None:
-    """It collects more than it is asked for, so another way is told."""
+    """It collects more than the number of steps given, so the error names another way."""
     env = vector_env(4, wait_num=2)
     collector = data.AsyncCollector(on_policy(), env, data.VectorReplayBuffer(400, 4))
     with pytest.raises(ComponentError, match=r"AsyncCollector collects more .*items="):

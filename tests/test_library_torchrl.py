@@ -195,7 +195,7 @@ def test_seeds_decide_what_envs_do() -> None:
 
 
 def test_an_env_that_is_not_reset() -> None:
-    """An episode that is stepped on after its end is told, where one ends within a hundred steps."""
+    """A step of an episode after its end is an error, where one ends within a hundred steps."""
 
     class Endless(Blinking):
         """Goes on after its end."""
@@ -274,7 +274,7 @@ def test_a_buffer_of_plain_tensors() -> None:
 @pytest.mark.filterwarnings("ignore:Got conflicting batch_sizes")
 @pytest.mark.parametrize("own", [16, 8])
 def test_a_buffer_with_a_batch_size_of_its_own(own: int) -> None:
-    """The batch size that is asked for counts, as it does in TorchRL."""
+    """The argument's batch size counts, as it does in TorchRL."""
     workload = replay_workload(filled(batch_size=own), 16)
     workload.check()
     assert workload.items == 16.0
@@ -314,7 +314,7 @@ def partly_elsewhere(batch: Any) -> Any:
     ],
 )
 def test_a_batch_that_is_wrong(change: Callable[[Any], Any], says: str) -> None:
-    """Half the batch, a batch on two devices and an empty one are told."""
+    """Half the batch, a batch on two devices and an empty one are errors."""
     buffer = filled(ReplayBuffer, collate_fn=change)
     with pytest.raises(ComponentError, match=says):
         replay_workload(buffer, 16).check()
@@ -371,7 +371,7 @@ def test_a_gae_module_is_left_as_it_is() -> None:
 
 
 def test_gae_that_is_wrong() -> None:
-    """A module that ignores the ends of episodes, or half of the envs, is told."""
+    """A module that ignores the ends of episodes, or half of the envs, is an error."""
 
     class Endless(GAE):  # type: ignore[misc]
         """Computes as if no episode ended."""
@@ -665,13 +665,13 @@ class Half(Collector):  # type: ignore[misc]
 def test_a_collector_that_is_no_rollout_of_a_policy(
     make_collector: Any, kind: Any, options: dict[str, Any], says: str
 ) -> None:
-    """Rollouts that are not full, not finite or not the policy's, and collectors of others, are told."""
+    """Rollouts that are not full, not finite or not the policy's, and collectors of others, are errors."""
     with pytest.raises(ComponentError, match=says):
         ppo_workload(make_collector(kind, **options), 8, None).check()
 
 
 def test_a_collector_with_processes_of_its_own() -> None:
-    """It collects while nobody asks, and is told another way."""
+    """It collects between calls, so it is an error that names another way."""
     collector = object.__new__(collectors.MultiAsyncCollector)
     collector.closed = True
     with pytest.raises(ComponentError, match=r"MultiAsyncCollector collects in processes of its own.*items="):

@@ -83,7 +83,7 @@ def test_calls_of_different_lengths_are_told_by_their_mean() -> None:
 
 
 def test_the_stored_figure_is_kept_to() -> None:
-    """A test whose baseline is of long calls is told by their mean, also where calls have become short."""
+    """A test with a baseline of long calls is judged by their mean, also where calls have become short."""
     clock = FakeClock()
     subject = meter(workload(lambda: clock.advance(1.9e-3)), clock)
     assert not subject.warm_up(None, 1.0).shape.long
@@ -91,7 +91,7 @@ def test_the_stored_figure_is_kept_to() -> None:
 
 
 def test_a_slice_reports_what_its_calls_took() -> None:
-    """A workload of 50 µs a call is told to take 50 µs, in a slice of its size, with its items."""
+    """A workload of 50 µs a call is measured at 50 µs, in a slice of its size, with its items."""
     clock = FakeClock()
     subject = meter(workload(lambda: clock.advance(50e-6)), clock)
     warm = subject.warm_up(None, 10.0)
@@ -104,7 +104,7 @@ def test_a_slice_reports_what_its_calls_took() -> None:
 
 
 def test_both_sides_take_the_given_shape() -> None:
-    """A worker that is told another's shape takes slices of that shape, whatever its own pace."""
+    """A worker that receives another's shape takes slices of that shape, whatever its own pace."""
     clock = FakeClock()
     subject = meter(workload(lambda: clock.advance(1e-3)), clock)
     assert subject.warm_up(Shape(7, 3, long=False), 10.0).shape == Shape(7, 3, long=False)
@@ -195,7 +195,7 @@ def test_traced_slices_have_phases_per_call() -> None:
 
 
 def test_items_may_be_counted() -> None:
-    """A workload that counts is asked after each slice, and not for what warming up processed."""
+    """A workload's own count of items is read after each slice, without the items of warming up."""
     clock = FakeClock()
     counted = [0]
 

@@ -408,7 +408,7 @@ def test_a_file_that_is_no_baseline(store: Store, spoil: Callable[[bytes], bytes
 
 
 def test_a_file_of_a_future_version(store: Store) -> None:
-    """A newer schema is told apart from damage, whatever else the file holds."""
+    """A newer schema is distinguished from damage, whatever else the file holds."""
     store.directory.mkdir(parents=True)
     store.path.write_text('{"schema": 99, "results": "of another shape"}', encoding="utf-8")
     text = refusal(store)

@@ -174,7 +174,7 @@ def built(component: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.torch
 def test_a_measured_run_ends_with_the_table(tmp_path: Path) -> None:
-    """A row's cells come from the reference's test and the library's own; what could not be measured is told below."""
+    """A row's cells come from the reference's test and the library's own; others are listed below."""
     pytest.importorskip("stable_baselines3")
     cells = "(test_gae and 128-8) and (sb3 or tianshou or test_gae.py)"
     done = suite("--rlperf", "pytest_rlperf.suite", "-k", cells, "--rlperf-max-time=2", cwd=tmp_path)
