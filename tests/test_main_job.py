@@ -474,7 +474,11 @@ BROKEN = {
     "no_items": ("rlperf", "rlperf(int, items=0)", "ComponentError: items=0"),
     "no_unit": ("rlperf", "rlperf(int, unit=5)", "ComponentError: unit=5"),
     "no_callable": ("rlperf", "rlperf(3)", "ComponentError: rlperf(fn) measures a callable, not int"),
-    "no_env": ("rlperf_vecenv_step", "rlperf_vecenv_step(object())", "ComponentError: *gymnasium*, not object; *"),
+    "no_env": (
+        "rlperf_vecenv_step",
+        "rlperf_vecenv_step(object())",
+        "ComponentError: rlperf_vecenv_step does not support object. *gymnasium*",
+    ),
     "small_batch": ("rlperf_replay_sample", "rlperf_replay_sample(Buffer(7), 8)", "ComponentError: *expected 8 rows"),
     "empty": ("rlperf_replay_sample", "rlperf_replay_sample(Buffer(0), 8)", "ValueError: the buffer is empty"),
     "no_batch": ("rlperf_replay_sample", "rlperf_replay_sample(Buffer(7), 0)", "ComponentError: batch_size=0*"),
