@@ -7,17 +7,18 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Estimate, Outcome, Phase, Result
+from pytest_rlperf.model import Estimate, Outcome, Phase, Result, Status
 from pytest_rlperf.report.wording import blame_text
 
 CALL = "one call"
 REST = "(unaccounted)"
-_CLOCKS = {"cpu": "CPU's clock", "wall": "wall clock"}
+_CLOCKS = {"cpu": "CPU time", "wall": "Wall time"}
 _ROW_PX = {"change": 22, "times": 40}  # even, so that the middle of a row is a whole number
 _BOX_PX = 38  # a level of phases
 _AXIS_PX = 40
-_TICKS_MOST = 6
+_TICKS_MOST = 5
 _NARROWEST_NAMED = 5.0  # per cent of the width: a narrower box has no room for a name
+_LETTER = 0.7  # per cent of the width of a page on a screen that has a pointer
 _OPEN = -5.0, 105.0  # where a bound is drawn that is infinite: it runs out of the picture
 
 
@@ -26,7 +27,6 @@ class Mark:
     """A sign in a row: a filled ``dot``, a ``ring`` or a ``diamond``, and the text that a pointer shows."""
 
     sign: str
-    side: str
     x: float
     y: int
     text: str
@@ -93,6 +93,11 @@ class Box:
         return self.width >= _NARROWEST_NAMED
 
     @property
+    def is_whole(self) -> bool:
+        """Whether there is room for the name and all figures, so that a pointer need not show them."""
+        return self.is_named and self.width >= _LETTER * max(len(self.label), len(self.figures))
+
+    @property
     def figures(self) -> str:
         """The time of the phase, and what it adds to the change, where that is known."""
         return " · ".join(
@@ -111,7 +116,6 @@ class Icicle:
     """One side's phases as boxes, each below the phase that it is a part of."""
 
     name: str
-    total: str
     wide_s: float
     boxes: Sequence[Box]
 
@@ -187,9 +191,9 @@ def _change(outcome: Outcome, tolerance: float | None) -> Chart | None:
     ratios = [] if live is None else [math.exp(ratio) for ratio in live.log_ratios]
     legend = (
         f"{'● one pair, ' if ratios else ''}◆ the estimate with its {100 * estimate.confidence:.0f} % interval"
-        f"{'' if tolerance is None else ', shaded: the tolerance'}"
+        f"{'' if tolerance is None else ', shaded: the tolerance'}; further to the right is slower"
     )
-    title = "Change from the baseline" if live is None else "Change from base to head, pair by pair"
+    title = "Change from the baseline" if live is None else "Change, pair by pair"
     plot = _change_plot(ratios, estimate, tolerance)
     return Chart("change", title, _change_words(ratios, estimate, tolerance), legend, plot)
 
@@ -210,16 +214,16 @@ def _change_plot(ratios: Sequence[float], estimate: Estimate, tolerance: float |
     )
     last = middle(len(ratios))
     pairs = [
-        Mark("dot", "head", axis.at(_percent(ratio)), middle(row), f"pair {row + 1}: {_percent(ratio):+.2f} %")
+        Mark("dot", axis.at(_percent(ratio)), middle(row), f"pair {row + 1}: {_percent(ratio):+.2f} %")
         for row, ratio in enumerate(ratios)
     ]
     mean = _percent(estimate.ratio)
     return Plot(
         names=[*(f"pair {row + 1}" for row in range(len(ratios))), "estimate"],
         row_px=row_px,
-        axis="change in time per call (right: slower)",
+        axis="",
         ticks=axis.ticks("+", " %"),
-        marks=[*pairs, Mark("diamond", "estimate", axis.at(mean), last, f"estimate: {mean:+.2f} %")],
+        marks=[*pairs, Mark("diamond", axis.at(mean), last, f"estimate: {mean:+.2f} %")],
         lines=[Line("interval", low, last, high, last)],
         band=None if band is None else (axis.at(band[0]), axis.at(band[1])),
         zero=axis.at(0.0),
@@ -251,13 +255,11 @@ def _times(outcome: Outcome) -> Chart | None:
     if not values:
         return None
     words = " ".join(
-        f"{name}: {len(side)} process{'' if len(side) == 1 else 'es'}, "
-        f"{units.seconds(min(side))} to {units.seconds(max(side))}."
-        for name, side in values
+        f"{name} ×{len(side)}: {units.seconds(min(side))} to {units.seconds(max(side))}." for name, side in values
     )
     paired = outcome.live is not None
     legend = "○ base, ● head; a line joins the two of a pair" if paired else "each sign is one process"
-    title = f"Time per call of each process, by the {_CLOCKS[clock]}"
+    title = f"{_CLOCKS[clock]} per call of each process"
     return Chart("times", title, words, legend, _times_plot(values, paired=paired))
 
 
@@ -269,7 +271,6 @@ def _times_plot(values: Sequence[tuple[str, list[float]]], *, paired: bool) -> P
     marks = [
         Mark(
             "ring" if name in ("base", "baseline") else "dot",
-            "base" if name in ("base", "baseline") else "head",
             axis.at(value / step),
             middle,
             f"{name} {number}: {value / step:.4g} {unit}",
@@ -306,7 +307,9 @@ def _phases(outcome: Outcome, tolerance: float | None) -> Chart | None:
     if not traced:
         return None
     changes_s = {} if outcome.live is None else {part.path: part.change_s for part in outcome.live.contributions}
-    icicles = [_icicle(name, result, changes_s) for name, result in traced]
+    # Where nothing changed one drawing shows both sides; the table has the figures of each.
+    drawn = traced[-1:] if outcome.verdict.status is Status.SAME and not changes_s else traced
+    icicles = [_icicle(name, result, changes_s) for name, result in drawn]
     before = outcome.before
     # The largest change has full colour, or the tolerance where that is more, so that noise is pale.
     least_s = 0.0 if before is None or tolerance is None else tolerance * before.traced_call_s
@@ -320,8 +323,9 @@ def _phases(outcome: Outcome, tolerance: float | None) -> Chart | None:
     words = ". ".join(f"{name}: {_largest(result)}" for name, result in traced)
     blame = blame_text(outcome)
     change = f" Change: {blame}." if blame else ""
-    legend = f"Width is time, on one scale; a box lies below the phase that it is a part of. {_colours(outcome)}"
-    words = f"{words}.{change} The table of phases has every figure."
+    width = "Width is time, on one scale; a box lies below the phase that it is a part of. The table has every figure."
+    legend = f"{width} {_colours(outcome)}"
+    words = f"{words}.{change}"
     return Chart("phases", "Phases of one call", words, legend, icicles=icicles)
 
 
@@ -357,7 +361,7 @@ def _icicle(name: str, result: Result, changes_s: Mapping[str, float]) -> Icicle
     for phase in result.phases:
         children.setdefault(_parent(phase.path, known), []).append(phase)
     totals_s = {"": result.traced_call_s} | {phase.path: phase.total_s for phase in result.phases}
-    boxes = [Box("", None, 0, CALL, 0.0, result.traced_call_s, _added_s("", changes_s))]
+    boxes = [Box("", None, 0, f"{name}: {CALL}", 0.0, result.traced_call_s, _added_s("", changes_s))]
     for parent, phases in children.items():
         for phase in phases:
             own_s = 0.0 if phase.path in children else phase.total_s
@@ -368,7 +372,7 @@ def _icicle(name: str, result: Result, changes_s: Mapping[str, float]) -> Icicle
             path, level = f"{parent}/{REST}", phases[0].depth + 1
             boxes.append(Box(path, parent, level, REST, rest_s, rest_s, changes_s.get(parent, 0.0)))
     boxes.sort(key=lambda box: box.level)
-    return Icicle(name, units.seconds(result.traced_call_s), math.fsum(box.own_s for box in boxes), boxes)
+    return Icicle(name, math.fsum(box.own_s for box in boxes), boxes)
 
 
 def _parent(path: str, known: Container[str]) -> str:

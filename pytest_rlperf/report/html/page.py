@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Estimate, Outcome, Result, Status
+from pytest_rlperf.model import Outcome, Result, Status
 from pytest_rlperf.report.files import OutputError, check_file, write_file
 from pytest_rlperf.report.html.charts import Chart, charts
 from pytest_rlperf.report.html.tables import Block, all_of, changed_counts
@@ -53,6 +53,7 @@ def render_html(
     """
     ordered = sorted(outcomes, key=lambda outcome: GRAVEST_FIRST.index(outcome.verdict.status))
     counts = Counter(outcome.verdict.status for outcome in ordered)
+    tests = [_test(outcome, tolerances.get(outcome.result.nodeid), command) for outcome in ordered]
     return (
         _environment()
         .get_template("page.html")
@@ -61,7 +62,9 @@ def render_html(
             counts={status: counts[status] for status in GRAVEST_FIRST if counts[status]},
             facts=_run_facts(summary, created),
             verdicts=_verdicts(ordered),
-            tests=[_test(outcome, tolerances.get(outcome.result.nodeid), command) for outcome in ordered],
+            tests=tests,
+            common=_common(tests),
+            legends=_legends(chart for test in tests for chart in test.charts),
             any_ungated=not all(outcome.verdict.gated for outcome in ordered),
             commands=[(f"{step.effect}:", "\n".join(step.lines)) for step in summary.steps],
         )
@@ -83,7 +86,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals["looks"] = LOOKS
-    environment.filters |= {"zip": zip, "lines": _lines}
+    environment.filters |= {"zip": zip, "lines": _lines, "place": _place, "css_string": _css_string}
     return environment
 
 
@@ -92,6 +95,19 @@ def _lines(text: str) -> Markup:
     from markupsafe import Markup
 
     return Markup("<br>").join(shown(line) if line else "" for line in text.split("\n"))
+
+
+def _place(value: float) -> str:
+    """Return a place in per cent with one decimal, half a pixel of a chart, and without a zero behind the point."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _css_string(text: str) -> Markup:
+    """Return a text as a string of a style sheet; characters that could end the string or the sheet are escaped."""
+    from markupsafe import Markup
+
+    plain = "".join(char if char.isprintable() and char not in '"\\<>&' else f"\\{ord(char):x} " for char in text)
+    return Markup('"') + Markup(plain) + Markup('"')  # noqa: S704 - escaped above
 
 
 def _visible(value: object) -> object:
@@ -133,6 +149,19 @@ def _run_facts(summary: Summary, created: str) -> list[tuple[str, str]]:
         *(("compared", origin) for origin in summary.origins),
         *(("note", note) for note in summary.notes),
     ]
+
+
+def _legends(charts: Iterable[Chart]) -> dict[str, str]:
+    """Return the legend that most charts of each kind share: it stands once on the page, in the style sheet."""
+    found: dict[str, Counter[str]] = {}
+    for chart in charts:
+        found.setdefault(chart.kind, Counter())[chart.legend] += 1
+    return {kind: legends.most_common(1)[0][0] for kind, legends in found.items()}
+
+
+def _common(tests: Sequence[Test]) -> list[tuple[str, str]]:
+    """Return the facts that all of several tests share, which stand once above them."""
+    return [fact for fact in tests[0].facts if all(fact in test.facts for test in tests)] if len(tests) > 1 else []
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> Table:
@@ -192,7 +221,7 @@ def _change(outcome: Outcome) -> str:
 
 
 def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:
-    """Return the figures of the whole call; empty where there is none."""
+    """Return the figures of the whole call, empty where there is none; the chart of the change states that one."""
     result, verdict, before = outcome.result, outcome.verdict, outcome.before
     items = f"{units.quantity(result.items_per_s)} items/s; an item: {result.unit}" if result.measured else ""
     return [
@@ -200,7 +229,6 @@ def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:
         ("time per call", _call(result)),
         ("throughput", items),
         ("before" if outcome.live is None else "base", _call(before)),
-        ("change", "" if verdict.estimate is None else _interval(verdict.estimate)),
         ("since first", creep_text(outcome)),
         ("tolerance", "" if tolerance is None else f"±{units.percent(tolerance, signed=False)}"),
         ("finds slowdowns from", "" if verdict.smallest_seen is None else units.percent(verdict.smallest_seen)),
@@ -212,8 +240,3 @@ def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:
 
 def _call(result: Result | None) -> str:
     return units.seconds(result.call_s) if result is not None and result.measured else ""
-
-
-def _interval(estimate: Estimate) -> str:
-    low, high = units.change(estimate.low), units.change(estimate.high)
-    return f"{units.change(estimate.ratio)}, {100 * estimate.confidence:.0f} % interval {low} to {high}"

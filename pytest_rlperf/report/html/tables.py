@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_rlperf import units
@@ -107,17 +106,29 @@ def changed_counts(outcome: Outcome) -> Block | None:
 
 
 def _all_counts(outcome: Outcome) -> Block | None:
-    """Return every count of either side, folded up; of those that were not exact the least and the most."""
+    """Return every count of either side, folded up: a row a count, a column a phase.
+
+    Most counts of most tests have not changed, so that a figure stands once where both sides agree.
+    """
     now, before = _counts(outcome.result), {} if outcome.before is None else _counts(outcome.before)
     keys = list(dict.fromkeys([*now, *before]))
     notes = () if outcome.result.counting is None else outcome.result.counting.notes
     if not keys and not notes:
         return None
-    rows = (
-        [name, path or _WHOLE, before.get((path, name), _NONE), now.get((path, name), _NONE)] for path, name in keys
-    )
-    table = _made("Counts of one call", ["count", "phase"], ["before", "now"], rows) if keys else None
+    paths, names = (list(dict.fromkeys(part)) for part in zip(*keys, strict=True)) if keys else ([], [])
+    columns = [Column("count of", "count", "left"), *(Column(f"in {path}", path or _WHOLE) for path in paths)]
+    rows = ([name, *(_before_and_now(before, now, (path, name)) for path in paths)] for name in names)
+    table = make_table(columns, rows, "Counts of one call") if keys else None
     return Block(table, notes, f"All {units.counted(len(keys), 'count')} of one call")
+
+
+_Counts = Mapping[tuple[str, str], str]
+
+
+def _before_and_now(before: _Counts, now: _Counts, key: tuple[str, str]) -> str:
+    """Return a count, with the one before where there are counts of before and this one differs."""
+    then, found = before.get(key, _NONE), now.get(key, _NONE)
+    return found if then == found or not before else f"{then or '–'} → {found or '–'}"
 
 
 def _counts(result: Result) -> dict[tuple[str, str], str]:
@@ -241,16 +252,15 @@ _WORKER_COLUMNS = (
 
 
 def _conditions(outcome: Outcome) -> Block | None:
-    """Return the figures and conditions of every process; of live pairs the change of each."""
+    """Return the figures and conditions of every process."""
     if outcome.live is not None and outcome.live.pairs:
-        figures = ("change", *_WORKER_COLUMNS, "kept on CPU", "ended on", "set up in")
-        changes = [units.change(math.exp(ratio)) for ratio in outcome.live.log_ratios]
+        figures = (*_WORKER_COLUMNS, "kept on CPU", "ended on", "set up in")
         rows = [
-            [f"{number} {name}", change, *_worker_cells(worker), *_pair_cells(pair)]
-            for number, (pair, change) in enumerate(zip(outcome.live.pairs, changes, strict=True), 1)
+            [f"{number} {name}", *_worker_cells(worker), *_pair_cells(pair)]
+            for number, pair in enumerate(outcome.live.pairs, 1)
             for name, worker in (("base", pair.base), ("head", pair.head))
         ]
-        return Block(_made("Conditions of every pair", ["pair"], figures, rows))
+        return _differing(_made("Conditions of every pair", ["pair"], figures, rows))
     if not outcome.result.measured:
         return None
     rows = [
@@ -258,7 +268,18 @@ def _conditions(outcome: Outcome) -> Block | None:
         for name, result in sides(outcome)
         for number, worker in enumerate(result.workers, 1)
     ]
-    return Block(_made("Conditions of every process", ["process"], _WORKER_COLUMNS, rows))
+    return _differing(_made("Conditions of every process", ["process"], _WORKER_COLUMNS, rows))
+
+
+def _differing(table: Table) -> Block:
+    """Return a table with the columns in which rows differ; a note states once what all of several rows share."""
+    if len(table.rows) < 2:
+        return Block(table)
+    first, *others = table.rows
+    shared = [place for place in range(1, len(first)) if all(row[place].text == first[place].text for row in others)]
+    text = "; ".join(f"{table.columns[place].title} {first[place].text}" for place in shared)
+    kept = [column.key for place, column in enumerate(table.columns) if place not in shared]
+    return Block(table.only(kept), [f"the same in all: {text}"] if shared else [])
 
 
 def _worker_cells(worker: WorkerRecord) -> list[str]:

@@ -33,7 +33,7 @@
     head.setAttribute("aria-sort", rising ? "ascending" : "descending");
     const key = (row) => {
       const cell = row.cells[place];
-      return cell.dataset.key === undefined ? cell.textContent : Number(cell.dataset.key);
+      return cell.dataset.k === undefined ? cell.textContent : Number(cell.dataset.k);
     };
     const compare = (a, b) => {
       const [left, right] = [key(a), key(b)];
@@ -59,10 +59,11 @@
     const wanted = field.value.toLowerCase();
     const statuses = new Set(buttons.filter((b) => b.getAttribute("aria-pressed") === "true").map((b) => b.value));
     let shown = 0;
-    for (const row of rows) {
-      const test = details[row.dataset.test];
+    for (const [place, row] of rows.entries()) {
+      const test = details[place]; // rows and tests stand in the same order in the file
+      const status = test.querySelector("summary b").textContent;
       const name = test.querySelector("h3").textContent.toLowerCase();
-      row.hidden = test.hidden = !(statuses.has(row.dataset.status) && name.includes(wanted));
+      row.hidden = test.hidden = !(statuses.has(status) && name.includes(wanted));
       shown += !row.hidden;
     }
     const count = shown === rows.length ? "" : `${shown} of ${rows.length} tests shown`;
