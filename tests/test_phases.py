@@ -72,9 +72,20 @@ def test_phases_of_methods_and_functions(pytester: pytest.Pytester) -> None:
     write(
         pytester,
         """
+        import numpy as np
+
+        class Trained(library.Agent):
+            def __init__(self):
+                super().__init__()
+                self.weights = np.zeros(3)
+
+            def update(self, batch_size=4):
+                super().update(batch_size)
+                self.weights += 0.1
+
         def test_update(rlperf_sac_update):
             phases = {"sample": "buffer.sample", "critic": "update_critic", "polyak": library.polyak}
-            rlperf_sac_update(library.Agent(), 4, phases=phases)
+            rlperf_sac_update(Trained(), 4, phases=phases)
         """,
     )
     result, phases = run(pytester, WORKERS)
