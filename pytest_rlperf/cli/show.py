@@ -73,7 +73,7 @@ SHOW = Command("show", "Show a run or a baseline as pytest showed it.", _add_sho
 
 def _add_diff_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help=f"a run's JSON, a baseline, or {DIRECTORY}: what B is compared with")
-    parser.add_argument("b", metavar="B", help="the same, whose verdicts make the exit code")
+    parser.add_argument("b", metavar="B", help="a second run or baseline; its verdicts decide the exit code")
     add_choice(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="every test's phases, and all of them")
 

@@ -174,7 +174,7 @@ class TimerStack:
         self.stack.pop()
 
     def get_root(self) -> TimerNode:
-        """Return the root, whose total is the time since the tree was begun."""
+        """Return the root; its total is the time since the tree began."""
         self.root.total = time.perf_counter() - self.start_time
         self.root.count = 1
         return self.root

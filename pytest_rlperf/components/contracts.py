@@ -46,9 +46,9 @@ class Stepper(ABC):
 
 
 class EveryEnvStepper(Stepper):
-    """A stepper each call of which steps every env; calls that only reset an env are left out of the count.
+    """A stepper that steps every env in each call; it does not count calls that only reset an env.
 
-    A subclass whose env spends a call on a reset appends to ``_ended``, for each call, whatever ``_n_ended`` can count.
+    Where an env spends a call on a reset, the subclass appends to ``_ended``, once a call, a value for ``_n_ended``.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class Outcomes:
 class AcceptedSlowdowns:
     """The slowdowns that commits accept, read once for each base.
 
-    Those since a base are noted, with the trailers that cannot be read, where the base was of use: :meth:`note`.
+    Call :meth:`heed` where those since a base were of use: it returns notes on trailers that cannot be read.
     """
 
     def __init__(self, root: Path) -> None:

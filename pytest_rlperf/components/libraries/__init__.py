@@ -1,4 +1,4 @@
-"""The libraries whose components are measured as they are: a module, or a folder, of this folder each.
+"""The libraries with components that the plugin measures unchanged: each has one module, or one folder, in here.
 
 A module has everything of its library: the adapters, and ``LIBRARY``, the table of what they adapt, of the classes
 whose steps are counted, and of the builders that the suite uses. It imports the library within functions alone, so

@@ -293,7 +293,7 @@ def _replay(transitions: int) -> Any:
 
 
 def _gae(n_steps: int, n_envs: int) -> Any:
-    """Return a rollout buffer, of which a copy with the rollout is measured."""
+    """Return a rollout buffer; the measured one is a copy of it that holds the rollout."""
     from stable_baselines3.common.buffers import RolloutBuffer
 
     env = _vecenv(1)
