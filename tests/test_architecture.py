@@ -17,6 +17,7 @@ ROOMS = (
     # words
     "errors",
     "units",
+    "writing",
     "model",
     # the instruments: usable without pytest
     "testing",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import msgspec
 from pytest_rlperf.baseline.machine import slug
 from pytest_rlperf.model import Baseline, FirstFigures, Machine, Provenance, StoredResult, impossible_figures
 from pytest_rlperf.units import round_significant
+from pytest_rlperf.writing import check_directory, write_whole
 
 # 1: the first.
 SCHEMA = 1
@@ -53,9 +51,7 @@ class Store:
         """Raise BaselineError where :meth:`write` would fail, before any time is spent on measuring."""
         self._check_directories()
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self.directory, prefix=".rlperf-"):
-                pass
+            check_directory(self.directory)
         except OSError as error:
             raise BaselineError(
                 f"cannot write baselines to {self.directory}: {error.strerror}; choose another place with "
@@ -82,7 +78,7 @@ class Store:
             raise BaselineError(f"not written to {self.path}, as it could not be read back: {fault}")
         try:
             text = msgspec.json.format(msgspec.json.encode(_plain(baseline), order="sorted"), indent=1) + b"\n"
-            _write_atomically(self.path, text)
+            write_whole(self.path, text)
         except UnicodeEncodeError as error:
             raise BaselineError(
                 f"cannot write {self.path}: {error.object!r} is not valid text; nothing was replaced"
@@ -186,22 +182,3 @@ def _plain(record: Any) -> Any:
     if isinstance(record, tuple):
         return [_plain(value) for value in record]
     return record
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` beside ``path`` and move it there, so that no reader ever sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".rlperf-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)  # mkstemp's files are private; baselines are not
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise

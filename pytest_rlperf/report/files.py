@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_rlperf import writing
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.traces.chrome import write_spans
@@ -22,35 +22,29 @@ class OutputError(Exception):
 
 def check_file(option: str, path: Path) -> None:
     """Raise OutputError where :func:`write_file` would fail, before any time is spent on measuring."""
-    if path.is_dir():
-        raise OutputError(f"{option}={path} is a directory: name a file to write")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            path.open("ab").close()
-        else:
-            _try_new_file(path.parent)
-    except OSError as error:
+        writing.check_whole(path)
+    except IsADirectoryError:
+        raise OutputError(f"{option}={path} is a directory: name a file to write") from None
+    except (OSError, ValueError) as error:
         raise _unwritable(option, path, error) from None
 
 
 def check_directory(option: str, path: Path) -> None:
     """Raise OutputError where files cannot be written into a directory, which is made where there is none."""
-    if path.exists() and not path.is_dir():
-        raise OutputError(f"{option}={path} is a file: name a directory to write into")
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        _try_new_file(path)
-    except OSError as error:
+        if path.is_file():
+            raise OutputError(f"{option}={path} is a file: name a directory to write into")
+        writing.check_directory(path)
+    except (OSError, ValueError) as error:
         raise _unwritable(option, path, error) from None
 
 
 def write_file(option: str, path: Path, text: str) -> None:
-    """Write a file, and the directories it lies in; OutputError where that fails."""
+    """Write a file, and the directories it lies in; OutputError where that fails, and the old file stays."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
+        writing.write_whole(path, text.encode("utf-8", "backslashreplace"))
+    except (OSError, ValueError) as error:
         raise _unwritable(option, path, error) from None
 
 
@@ -65,15 +59,10 @@ def file_stem(nodeid: str) -> str:
     return f"{words[:_LONGEST_STEM]}-{digest}".lstrip("-")
 
 
-def _try_new_file(directory: Path) -> None:
-    with tempfile.NamedTemporaryFile(dir=directory, prefix=".rlperf-"):
-        pass
-
-
-def _unwritable(option: str, path: Path, error: OSError) -> OutputError:
+def _unwritable(option: str, path: Path, error: OSError | ValueError) -> OutputError:
     # Making a directory where a file is in the way fails with "File exists", which would mislead.
     in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
-    reason = "a file lies where a directory should" if in_the_way else error.strerror or error
+    reason = "a file lies where a directory should" if in_the_way else getattr(error, "strerror", None) or error
     return OutputError(f"cannot write {option}={path}: {reason}; choose another place")
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
+from pytest_rlperf.writing import write_whole
 
 KEPT_ENTRIES = 16  # of a tree: a few commits, and for builds an original, a build and its tests a side
 _FORMAT = "2"  # of the content of entries; a new number leaves the entries of older versions unused
@@ -89,9 +90,7 @@ class Cache:
             except BaseException:
                 _remove(attempt)
                 raise
-            written = place / f"{_COMPLETE}.new"
-            written.write_text(attempt.name, encoding="utf-8")
-            written.replace(place / _COMPLETE)
+            write_whole(place / _COMPLETE, attempt.name.encode())
         finally:
             os.close(descriptor)
         return True

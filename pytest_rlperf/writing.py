@@ -1,0 +1,113 @@
+"""Writes files whole or not at all: the one way in which this package writes a file that a user keeps.
+
+Standard library only. Calls are those of :mod:`os`, one each, so that tests can have each of them fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+
+# ruff: noqa: PTH101, PTH103, PTH105, PTH108, PTH116
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write ``data`` beside ``path`` and move it there: a reader, or a crash, finds the old file or the new one.
+
+    Directories that lack are made. A symbolic link stays, and the file it leads to is replaced; an old file's mode
+    stays. A device or a pipe is written to as it is. OSError where that fails; then the old file is as it was.
+    """
+    target, old = _target(path)
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        _write_into(target, data)
+        return
+    temporary, descriptor = _new_beside(target)
+    try:
+        try:
+            _write(descriptor, data)
+            if old is not None and stat.S_IMODE(old.st_mode) != stat.S_IMODE(os.fstat(descriptor).st_mode):
+                os.chmod(temporary, stat.S_IMODE(old.st_mode))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, target)
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
+def append_whole(path: Path, data: bytes) -> None:
+    """Add ``data`` to the end of a file that others add to as well; OSError where that fails.
+
+    A part that was added before the failure is taken back, unless somebody else has added to the file since.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        added = 0
+        try:
+            while added < len(data):
+                added += os.write(descriptor, data[added:])
+        except BaseException:
+            with contextlib.suppress(OSError):  # a pipe has no end, and keeps what it was given
+                end = os.lseek(descriptor, 0, os.SEEK_CUR)  # behind the last byte that was added here
+                if added and end == os.fstat(descriptor).st_size:
+                    os.ftruncate(descriptor, end - added)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def check_whole(path: Path) -> None:
+    """Raise OSError where :func:`write_whole` would fail, before any time is spent; ``path`` itself is not touched."""
+    target, old = _target(path)
+    if old is not None and stat.S_ISDIR(old.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if old is None or stat.S_ISREG(old.st_mode):
+        check_directory(target.parent)
+
+
+def check_directory(directory: Path) -> None:
+    """Make a directory where there is none, and raise OSError where no file can be made in it."""
+    temporary, descriptor = _new_beside(directory / "any")
+    os.close(descriptor)
+    _remove(temporary)
+
+
+def _target(path: Path) -> tuple[Path, os.stat_result | None]:
+    """Return the file that a path leads to, whatever links it goes through, and its state, None where there is none."""
+    target = Path(os.path.realpath(path))
+    try:
+        return target, os.stat(target)
+    except FileNotFoundError:
+        return target, None
+
+
+def _new_beside(target: Path) -> tuple[Path, int]:
+    """Return a new file in the directory of ``target``, open, with the mode that any new file has there."""
+    os.makedirs(target.parent, exist_ok=True)
+    temporary = target.parent / f".rlperf-{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    return temporary, os.open(temporary, flags, 0o666)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _write_into(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+    try:
+        _write(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(temporary: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(temporary)

@@ -1,0 +1,210 @@
+"""Files are written whole or not at all: every call into the operating system fails once, or is the last one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_rlperf.writing import append_whole, check_directory, check_whole, write_whole
+
+OLD, NEW = b"old\n" * 1000, b"new\n" * 5000
+# The calls that writing a file makes, one of each at least.
+CALLS = ("mkdir", "open", "write", "chmod", "fsync", "replace")
+
+
+def names(directory: Path) -> list[str]:
+    """Return the names of a directory's files, in order."""
+    return sorted(path.name for path in directory.iterdir())
+
+
+# --------------------------------------------------------------------------- what is written, and where
+
+
+def test_a_file_is_written_with_its_directories(tmp_path: Path) -> None:
+    """The file holds the data, with the mode that the umask gives, and nothing lies beside it."""
+    path = tmp_path / "a" / "b" / "file"
+    before = os.umask(0o027)
+    try:
+        write_whole(path, NEW)
+    finally:
+        os.umask(before)
+    assert path.read_bytes() == NEW
+    assert names(path.parent) == ["file"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_an_old_file_keeps_its_mode(tmp_path: Path) -> None:
+    """A private file stays private."""
+    path = tmp_path / "file"
+    path.write_bytes(OLD)
+    path.chmod(0o600)
+    write_whole(path, NEW)
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (NEW, 0o600)
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    """Also where the link leads to a file that is not there yet."""
+    (tmp_path / "kept").mkdir()
+    for target in (tmp_path / "kept" / "there", tmp_path / "kept" / "missing"):
+        link = tmp_path / f"to-{target.name}"
+        link.symlink_to(target)
+        if target.name == "there":
+            target.write_bytes(OLD)
+        write_whole(link, NEW)
+        assert link.is_symlink()
+        assert target.read_bytes() == NEW
+    assert names(tmp_path / "kept") == ["missing", "there"]
+
+
+def test_a_device_and_a_pipe_are_written_to(tmp_path: Path) -> None:
+    """Neither is replaced by a file."""
+    check_whole(Path(os.devnull))
+    write_whole(Path(os.devnull), NEW)
+    assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(pipe, b"short")
+        assert os.read(reader, 100) == b"short"
+    finally:
+        os.close(reader)
+    assert names(tmp_path) == ["pipe"]
+
+
+def test_checks_change_nothing(tmp_path: Path) -> None:
+    """A check finds a directory in the way, and leaves files as they were."""
+    path = tmp_path / "file"
+    path.write_bytes(OLD)
+    check_whole(path)
+    check_whole(tmp_path / "new" / "file")
+    check_directory(tmp_path / "other")
+    assert path.read_bytes() == OLD
+    assert sorted(found.name for found in tmp_path.rglob("*")) == ["file", "new", "other"]
+    with pytest.raises(IsADirectoryError):
+        check_whole(tmp_path)
+    with pytest.raises(NotADirectoryError):
+        check_whole(path / "below")
+
+
+def test_what_is_added_stands_at_the_end(tmp_path: Path) -> None:
+    """A file is made where there is none, and added to where there is one."""
+    path = tmp_path / "summary"
+    append_whole(path, b"one\n")
+    append_whole(path, b"two\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+# --------------------------------------------------------------------------- calls that fail
+
+
+@contextmanager
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, nth: int) -> Iterator[None]:
+    """Have the ``nth`` call of a function of ``os`` fail as on a full disk."""
+    original: Callable[..., Any] = getattr(os, name)
+    left = [nth]
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(28, "No space left on device")
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, fail)
+        yield
+    assert left[0] <= 0, f"os.{name} was not called"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """The error arrives, the old file is whole, and nothing lies beside it."""
+    path = tmp_path / "below" / "file"
+    if call != "mkdir":
+        path.parent.mkdir()
+        path.write_bytes(OLD)
+        path.chmod(0o600)
+    with failing(monkeypatch, call, 1), pytest.raises(OSError, match="No space left"):
+        write_whole(path, NEW)
+    if call == "mkdir":
+        assert names(tmp_path) == []
+    else:
+        assert (path.read_bytes(), names(path.parent)) == (OLD, ["file"])
+
+
+def test_a_leftover_that_cannot_be_removed_hides_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is that of the call that failed first."""
+    path = tmp_path / "file"
+    path.write_bytes(OLD)
+    with failing(monkeypatch, "unlink", 1), failing(monkeypatch, "fsync", 1), pytest.raises(OSError, match="No space"):
+        write_whole(path, NEW)
+    assert path.read_bytes() == OLD
+
+
+def test_an_addition_that_fails_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full after half of it."""
+    path = tmp_path / "summary"
+    path.write_bytes(OLD)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:100]))
+    with failing(monkeypatch, "write", 3), pytest.raises(OSError, match="No space left"):
+        append_whole(path, NEW)
+    assert path.read_bytes() == OLD
+
+
+def test_an_addition_that_fails_takes_back_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has added a line in the meantime."""
+    path = tmp_path / "summary"
+    path.write_bytes(OLD)
+    write = os.write
+
+    def written(descriptor: int, data: bytes) -> int:
+        if path.stat().st_size > len(OLD):
+            with path.open("ab") as file:
+                file.write(b"theirs\n")
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[:100])
+
+    monkeypatch.setattr(os, "write", written)
+    with pytest.raises(OSError, match="No space left"):
+        append_whole(path, NEW)
+    assert path.read_bytes() == OLD + NEW[:100] + b"theirs\n"
+
+
+# --------------------------------------------------------------------------- a process that is killed
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pytest_rlperf.writing import write_whole
+name, path = sys.argv[1], Path(sys.argv[2])
+original = getattr(os, name)
+def last(*args, **kwargs):
+    if sys.argv[3] == "after":
+        original(*args, **kwargs)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(os, name, last)
+write_whole(path, b"new\\n" * 5000)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("call", [call for call in CALLS if call != "mkdir"])
+def test_a_killed_process_leaves_one_whole_file(tmp_path: Path, call: str, moment: str) -> None:
+    """Killed at any call, a process leaves the old file, or the new one where that has taken its place."""
+    path = tmp_path / "file"
+    path.write_bytes(OLD)
+    path.chmod(0o600)
+    done = subprocess.run([sys.executable, "-c", _KILLED, call, str(path), moment], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_bytes() == (NEW if (call, moment) == ("replace", "after") else OLD)
