@@ -14,6 +14,7 @@ from pytest_rlperf.model import (
     Estimate,
     Fitness,
     PairRecord,
+    PairSpread,
     Policy,
     Reason,
     Selfcheck,
@@ -25,6 +26,7 @@ from pytest_rlperf.model import (
 
 PRIOR_SD = 0.010  # how much pairs of equal code differ, as measured on a shared machine
 PRIOR_FREEDOM = 4.0  # how many degrees of freedom of measuring that is worth
+HISTORY_FREEDOM_MOST = 6.0  # of the test's earlier pairs, which another day and machine measured
 UNPLACED_LEAST = 5  # pairs where the kernel places workers: pairs differ by more there, and three may happen to agree
 _WILD = 4.0  # times the prior's spread: another kind of noise, of which the prior knows nothing
 _NEAR = 4 / 3  # of the tolerance: an interval within that can hardly leave it any more
@@ -38,24 +40,40 @@ class PairLimits:
     most: int = 10
 
 
-def judge_records(records: Sequence[PairRecord], policy: Policy, limits: PairLimits, *, final: bool) -> Verdict | None:
-    """Judge the pairs so far; None means one more. ``final`` where no more can be had."""
+def judge_records(
+    records: Sequence[PairRecord],
+    policy: Policy,
+    limits: PairLimits,
+    *,
+    final: bool,
+    history: PairSpread | None = None,
+) -> Verdict | None:
+    """Judge the pairs so far; None means one more.
+
+    ``final`` where no more can be had; ``history`` is how much earlier pairs of this test differed.
+    """
     if any(record.placed is None for record in records):
         limits = PairLimits(max(limits.least, UNPLACED_LEAST), max(limits.most, UNPLACED_LEAST))
     base_call_s = statistics.median(record.base.wall.call_s for record in records)
-    return judge_pairs(log_ratios(list(records)), policy, limits, base_call_s, final=final)
+    return judge_pairs(log_ratios(list(records)), policy, limits, base_call_s, final=final, history=history)
 
 
 def judge_pairs(
-    log_ratios: Sequence[float], policy: Policy, limits: PairLimits, base_call_s: float, *, final: bool
+    log_ratios: Sequence[float],
+    policy: Policy,
+    limits: PairLimits,
+    base_call_s: float,
+    *,
+    final: bool,
+    history: PairSpread | None = None,
 ) -> Verdict | None:
     """Judge the pairs by the logarithms of their ratios head/base, in the order taken; None requests one more pair.
 
     The rule is applied from the first pair on, so that the verdict depends on the sequence alone and pairs beyond the
     deciding one change nothing. ``base_call_s`` turns ratios into seconds, for ``min_change_s``; ``final`` where no
-    more pairs can be had.
+    more pairs can be had; ``history`` is how much earlier pairs of this test differed.
     """
-    judge = _LiveJudge(policy, limits, base_call_s)
+    judge = _LiveJudge(policy, limits, base_call_s, history)
     for count in range(limits.least, len(log_ratios) + 1):
         seen, fresh = log_ratios[:count], log_ratios[count : count + 1]
         found = judge.look(seen, fresh[0] if fresh else None, final=final)
@@ -67,10 +85,11 @@ def judge_pairs(
 class _LiveJudge:
     """Looks at the pairs so far, with the next one at hand or yet to be taken."""
 
-    def __init__(self, policy: Policy, limits: PairLimits, base_call_s: float) -> None:
+    def __init__(self, policy: Policy, limits: PairLimits, base_call_s: float, history: PairSpread | None) -> None:
         self._policy = policy
         self._limits = limits
         self._base_call_s = base_call_s
+        self._history = history
 
     def look(self, seen: Sequence[float], fresh: float | None, *, final: bool) -> Verdict | None:
         """Return the verdict by the pairs ``seen``; None where they need more, or the ``fresh`` pair there is not yet.
@@ -111,10 +130,16 @@ class _LiveJudge:
     def _estimate(self, seen: Sequence[float]) -> Estimate:
         policy = self._policy
         wild = len(seen) > 2 and squared_deviations(seen) > (len(seen) - 1) * (_WILD * PRIOR_SD) ** 2
+        known, variance = (0.0 if wild else PRIOR_FREEDOM), PRIOR_SD**2
+        if self._history is not None and self._history.freedom > 0:
+            before = min(self._history.freedom, HISTORY_FREEDOM_MOST)
+            variance = known * variance + before * self._history.squares / self._history.freedom
+            known += before
+            variance /= known
         return shrunken_t(
             seen,
-            prior_sd=PRIOR_SD,
-            prior_freedom=0.0 if wild else PRIOR_FREEDOM,
+            prior_sd=math.sqrt(variance),
+            prior_freedom=known,
             confidence=policy.confidence,
             alpha=policy.alpha / policy.tests,
         )

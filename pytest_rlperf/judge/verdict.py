@@ -98,7 +98,8 @@ def _by_stored(evidence: Evidence, policy: Policy) -> Verdict:
 
 def _by_pairs(evidence: Evidence, live: Live, policy: Policy) -> Verdict:
     """Return the verdict of live pairs, where both sides' measurements are valid and can be compared."""
-    found = judge_records(live.pairs, policy, PairLimits(*policy.pairs), final=True)
+    history = None if evidence.stored is None else evidence.stored.pairs
+    found = judge_records(live.pairs, policy, PairLimits(*policy.pairs), final=True, history=history)
     assert found is not None
     broken = broken_rule(evidence.head) or broken_rule(live.base)
     if broken is not None:

@@ -43,6 +43,7 @@ from pytest_rlperf.model.stored import (
     Baseline,
     FirstFigures,
     Machine,
+    PairSpread,
     Provenance,
     StoredResult,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "Outcome",
     "Pace",
     "PairRecord",
+    "PairSpread",
     "Phase",
     "PhaseCounts",
     "Policy",

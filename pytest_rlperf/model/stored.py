@@ -67,16 +67,30 @@ class FirstFigures:
 
 
 @dataclass(frozen=True)
+class PairSpread:
+    """How much a test's live pairs differed from one another, pooled over comparisons.
+
+    ``squares`` is the sum of squared deviations of the pairs' log ratios from their own comparison's mean, ``freedom``
+    the degrees of freedom of that sum: one less than its pairs for each comparison.
+    """
+
+    squares: float
+    freedom: float
+
+
+@dataclass(frozen=True)
 class StoredResult:
     """One test's entry in a baseline: its figures, the session they come from, and why they were accepted.
 
-    ``first`` are the oldest figures that these come after, None where these are the first.
+    ``first`` are the oldest figures that these come after, None where these are the first. ``pairs`` is the spread of
+    the live pairs that the test had so far, None without any.
     """
 
     result: Result
     session: str
     accepted: Acceptance | None
     first: FirstFigures | None = None
+    pairs: PairSpread | None = None
 
 
 @dataclass(frozen=True)

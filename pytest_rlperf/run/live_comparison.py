@@ -16,6 +16,7 @@ from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import (
     Contribution,
     Live,
+    PairSpread,
     Policy,
     Progress,
     Result,
@@ -59,6 +60,7 @@ class LivePairs:
         limits: PairLimits,
         progress: Progress,
         max_time_s: float,
+        history: PairSpread | None = None,
     ) -> None:
         self.workers: list[tuple[WorkerProcess, WorkerProcess]] = []  # base's and head's, by pair
         self.verdict: Verdict | None = None
@@ -67,6 +69,7 @@ class LivePairs:
         self._head = head
         self._policy = policy
         self._limits = limits
+        self._history = history
         self._progress = progress
         # The time is shared out so that a pair that confirms has its part.
         self._measurement = PairedMeasurement(
@@ -102,10 +105,13 @@ class LivePairs:
         """Take the slices of the pair that is warm, and judge all pairs so far."""
         assert self._warm is not None
         self._measurement.take(self._warm)
-        records = self._measurement.records()
-        self.verdict = judge_records(records, self._policy, self._limits, final=False)
+        self.verdict = self._judge(final=False)
         if self.verdict is None and self._measurement.is_time_up:
-            self.verdict = judge_records(records, self._policy, self._limits, final=True)
+            self.verdict = self._judge(final=True)
+
+    def _judge(self, *, final: bool) -> Verdict | None:
+        records = self._measurement.records()
+        return judge_records(records, self._policy, self._limits, final=final, history=self._history)
 
     def measured(self) -> PairsMeasured:
         """Return the figures of all pairs."""
@@ -123,6 +129,7 @@ class LiveComparison:
         limits: PairLimits,
         counting: CountingPass,
         progress: Progress,
+        history: PairSpread | None = None,
     ) -> None:
         self._group = group
         self._base_side = base_side
@@ -130,6 +137,7 @@ class LiveComparison:
         self._limits = limits
         self._counting = counting
         self._progress = progress
+        self._history = history
 
     def run(self, max_time_s: float) -> tuple[Result, Live]:
         """Return head's result, and the comparison with base.
@@ -138,7 +146,7 @@ class LiveComparison:
         SideError where a side has the other's code.
         """
         pools = self._base_side.base, self._base_side.head
-        pairs = LivePairs(self._group, *pools, self._policy, self._limits, self._progress, max_time_s)
+        pairs = LivePairs(self._group, *pools, self._policy, self._limits, self._progress, max_time_s, self._history)
         while pairs.verdict is None:
             base, head = pairs.start()
             self._verify(base, head, is_counted=len(pairs.workers) <= COUNTED_PAIRS)

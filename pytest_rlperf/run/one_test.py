@@ -144,7 +144,9 @@ class OneTest:
             try:
                 policy, limits = self._run.policy(self._settings), PairLimits(*self._settings.pairs)
                 counting = self._counting_pass(2 * COUNTED_PAIRS)
-                comparison = LiveComparison(self._group, base_side, policy, limits, counting, self._progress)
+                stored = self._run.baselines.stored(self._group.key)
+                history = None if stored is None else stored.pairs
+                comparison = LiveComparison(self._group, base_side, policy, limits, counting, self._progress, history)
                 head, live = comparison.run(self._settings.max_time_s)
                 result = saved if saved is not None and self._settings.save else head
                 return Measured(result, head, by_itself, live, base_commit=base_side.sides.commit)
