@@ -280,6 +280,41 @@ def test_repository_of_another_user_says_what_to_do(tmp_path: Path, monkeypatch:
         find_repository(tree.top)
 
 
+@pytest.mark.parametrize("refusal", ["another owner", "a broken file of settings", "a link to nowhere"])
+def test_refusing_git_is_an_error_and_no_absent_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str
+) -> None:
+    """A repository that git refuses to read is an error wherever it is looked for; nothing counts as unchanged."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"test_x.py": ""})
+    write(tmp_path / "other", {"test_x.py": ""})
+    if refusal == "another owner":
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    elif refusal == "a broken file of settings":
+        (tree.top / ".git/config").write_text("[core", encoding="utf-8")
+    else:
+        (tree.top / ".git").rename(tmp_path / "elsewhere")
+        (tree.top / ".git").write_text(f"gitdir: {tmp_path}/nowhere\n", encoding="utf-8")
+    words = "git does not trust .*safe.directory" if refusal == "another owner" else "git cannot read the repository"
+    project = make_project(tree.top, "test_x.py")
+    for spec in ("HEAD", f"dir:{tmp_path}/other", "pip:nothing==1", "python:nothing"):
+        with pytest.raises(SideError, match=words):
+            prepare(spec, project)
+    with pytest.raises(SideError, match=words):
+        read_tree(tree.top, tree.top / "baselines")
+
+
+def test_nothing_is_stored_of_a_tree_that_git_refuses(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, alone: None
+) -> None:
+    """Storing figures of such a tree is a usage error with git's advice, before anything is measured."""
+    Tree(pytester.path).commit(**{"test_x.py": "def test_x(rlperf):\n    rlperf(lambda: None)\n"})
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    done = pytester.runpytest_subprocess("--rlperf", "--rlperf-save-baseline")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*git does not trust *git config --global --add safe.directory *"])
+
+
 def test_missing_ref_says_what_was_looked_for(tmp_path: Path) -> None:
     """A ref that is nowhere is named, with the place it was looked for and the fetch that may bring it."""
     tree = Tree(tmp_path / "tree")
@@ -426,6 +461,15 @@ def test_tree_is_dirty_but_for_baselines_and_bytecode(tmp_path: Path) -> None:
     assert not repository.is_dirty(tree.top / "baselines")
     tree.write(b="new")
     assert repository.is_dirty(tree.top / "baselines")
+
+
+def test_new_file_makes_a_tree_dirty_whatever_the_settings_are(tmp_path: Path) -> None:
+    """A new file counts also where the user's git status does not list new files."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(a="1")
+    tree.git("config", "status.showUntrackedFiles", "no")
+    tree.write(b="new")
+    assert find_repository(tree.top).is_dirty(tree.top / "baselines")
 
 
 def test_tree_with_a_dirty_submodule_is_dirty(superproject: Tree) -> None:

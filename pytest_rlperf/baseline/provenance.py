@@ -26,7 +26,8 @@ class Tree:
 def read_tree(root: Path, baseline_dir: Path, outputs: Iterable[Path] = ()) -> Tree:
     """Return the state of the tree at ``root``.
 
-    Baselines below ``baseline_dir`` do not count, nor do the ``outputs`` of the run itself.
+    Baselines below ``baseline_dir`` do not count, nor do the ``outputs`` of the run itself. SideError where git refuses
+    to read the repository.
     """
     repository = repository_around(root)
     if repository is None:

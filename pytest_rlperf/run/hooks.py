@@ -9,6 +9,7 @@ import pytest
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
+from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import ENGINE, is_measured, result_key
 from pytest_rlperf.measure.one_side import WORKERS, expected_s
 from pytest_rlperf.model import Code
@@ -48,7 +49,7 @@ class MeasuredRun:
         try:
             check_outputs(settings, getattr(config.option, "xmlpath", None))
             self._run = RunState(settings, config.rootpath, notes)
-        except (BaselineError, OutputError) as error:
+        except (BaselineError, OutputError, SideError) as error:
             raise pytest.UsageError(str(error)) from None
         self._end = EndOfRun(config, settings, self._run)
         names = self._run.baselines.store.names()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_rlperf.baseline.provenance import Tree, make_provenance, read_tree
+from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.judge.policy import LIVE_TOLERANCE, make_policy
 from pytest_rlperf.judge.verdict import unmatched
@@ -75,7 +76,8 @@ class AcceptedSlowdowns:
 class RunState:
     """A measured run: its settings, its baselines, its outcomes, and its notes, all in one list.
 
-    ``gated`` is how many gated tests share the run's error rate. BaselineError where a baseline cannot be used.
+    ``gated`` is how many gated tests share the run's error rate. BaselineError where a baseline cannot be used,
+    SideError where git refuses to read the tree whose figures are to be stored.
     """
 
     def __init__(self, settings: Config, root: Path, notes: list[Note] | None = None) -> None:
@@ -127,7 +129,11 @@ class RunState:
     def provenance(self) -> Provenance:
         """Return where the figures come from, read when this is first called: at the end of the run."""
         if self._provenance is None:
-            self._provenance = make_provenance(self._tree, self._read_tree(), self.outcomes.modules)
+            try:
+                after = self._read_tree()
+            except SideError:
+                after = Tree(None, None, dirty=True)  # without git's answer any file may have changed
+            self._provenance = make_provenance(self._tree, after, self.outcomes.modules)
         return self._provenance
 
     def user(self) -> str:

@@ -54,7 +54,7 @@ def run(
         raise SideError(
             f"there is no {words[0]} to run ({error.strerror}): install it, or put it on the PATH"
         ) from None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a NUL in a word is a ValueError
         raise SideError(f"cannot run {words[0]}: {error}") from None
     try:
         out, err = process.communicate(timeout=limit_s)

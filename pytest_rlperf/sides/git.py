@@ -1,6 +1,7 @@
 """The user's git repository, which is read and never written, and the clones that are made of it.
 
-Every git command of the package is started by ``_git``: quietly, without hooks, and without fetching.
+Every git command of the package is started by ``_git``: quietly, without hooks, and without fetching. Refs and SHAs
+that come from options or files stand after ``--end-of-options``.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +27,7 @@ _SHA_LIKE = re.compile(r"[0-9a-fA-F]{4,64}")
 _MARK = ".git/pytest-rlperf"  # a file that only clones made here have
 _SUBMODULE = "160000"  # the mode of one in git's lists
 _AT_ONCE = 500  # file names on one command line
+_END = "--end-of-options"
 _DEEPEN = "git fetch --unshallow brings the rest of the history; for actions/checkout it is fetch-depth: 0"
 
 # No hook or monitor of the user's runs, and no process outlives the command. git diff would refresh the index whatever
@@ -36,9 +40,12 @@ _QUIET = (
     "diff.autoRefreshIndex=false",
 )
 
-# Git sets these for the hooks it runs, one of which may have started this process; they would lead to another
-# repository. GIT_CONFIG_COUNT and its like stay: they may declare a directory safe.
-_REPOSITORY_VARIABLES = {
+# Git sets most of these for the hooks it runs, one of which may have started this process; they would lead to another
+# repository. The others change how paths and differences are read. GIT_CONFIG_COUNT and its like stay: they may declare
+# a directory safe.
+_LEFT_OUT_VARIABLES = {
+    *("GIT_CONFIG", "GIT_EXTERNAL_DIFF", "GIT_GLOB_PATHSPECS", "GIT_ICASE_PATHSPECS", "GIT_LITERAL_PATHSPECS"),
+    *("GIT_NOGLOB_PATHSPECS", "GIT_REPLACE_REF_BASE"),
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_COMMON_DIR",
     "GIT_DIR",
@@ -50,6 +57,9 @@ _REPOSITORY_VARIABLES = {
     "GIT_SHALLOW_FILE",
     "GIT_WORK_TREE",
 }
+
+# Git's messages where a directory is in no working tree. Any other failure is one of the repository that is there.
+_NO_TREE = ("not a git repository (or any", "must be run in a work tree")
 
 # A submodule counts with all its files and a renamed file as two, whatever the user's settings are.
 _WHOLE = ("--ignore-submodules=none", "--no-renames")
@@ -108,9 +118,9 @@ class Repository:
 
     def has_commit(self, sha: str) -> bool:
         """Whether a full SHA names a commit of the local history: one that HEAD or a ref leads to."""
-        if not _FULL_SHA.fullmatch(sha) or self._git("cat-file", "-e", f"{sha}^{{commit}}").code:
+        if not _FULL_SHA.fullmatch(sha) or self._git("cat-file", "-e", _END, f"{sha}^{{commit}}").code:
             return False
-        if not self._git("merge-base", "--is-ancestor", sha, "HEAD").code:
+        if not self._git("merge-base", "--is-ancestor", _END, sha, "HEAD").code:
             return True
         found = self._git("for-each-ref", "--count=1", "--format=%(refname)", f"--contains={sha}")
         return not found.code and bool(found.out.strip())
@@ -127,7 +137,7 @@ class Repository:
         for path in outputs:
             if (place := path.resolve()).is_relative_to(top):
                 specs.append(f":(top,exclude,literal){place.relative_to(top).as_posix()}")
-        return bool(self._checked("status", "--porcelain", *_WHOLE, "--", *specs))
+        return bool(self._checked("status", "--porcelain", "--untracked-files=normal", *_WHOLE, "--", *specs))
 
     def tree(self) -> str | None:
         """Return the full SHA of the tree that HEAD has."""
@@ -154,7 +164,7 @@ class Repository:
 
     def differing(self, sha: str) -> list[str]:
         """Return the files by which the working tree may differ from a commit, relative to the top."""
-        listed = self._list("diff", "--raw", "--no-abbrev", *_WHOLE, "--no-ext-diff", "-z", sha, "--")
+        listed = self._list("diff", "--raw", "--no-abbrev", *_WHOLE, "--no-ext-diff", "-z", _END, sha, "--")
         tracked = [_Change(name, *about[1:].split()) for about, name in zip(listed[::2], listed[1::2], strict=True)]
         same = set(self._same(change for change in tracked if change.is_doubtful()))
         new = self._list("ls-files", "-z", *_NEW)
@@ -170,7 +180,7 @@ class Repository:
 
         The clone borrows its objects: nothing is written to this repository, and nothing is fetched.
         """
-        clone = ["clone", "--quiet", "--shared", "--no-checkout", "--template=", str(self.top), str(target)]
+        clone = ["clone", "--quiet", "--shared", "--no-checkout", "--template=", "--", str(self.top), str(target)]
         self._checked(*clone, limit_s=_CHECKOUT_LIMIT_S)
         # Git does not lend from a shallow clone, and does not copy what only a detached HEAD leads to.
         objects = self.top / self._checked("rev-parse", "--git-path", "objects").rstrip("\n")
@@ -178,7 +188,9 @@ class Repository:
         alternates.parent.mkdir(parents=True, exist_ok=True)
         alternates.write_bytes(bytes(objects.resolve()) + b"\n")
         (target / _MARK).touch()
-        done = _git(target, "checkout", "--quiet", "--detach", "--force", sha, limit_s=_CHECKOUT_LIMIT_S)
+        # Git's checkout knows no --end-of-options.
+        full = Commit(sha, "").sha
+        done = _git(target, "checkout", "--quiet", "--detach", "--force", full, "--", limit_s=_CHECKOUT_LIMIT_S)
         if done.code:
             partial = self._git("config", "--get-regexp", r"^remote\..*\.promisor$").out.strip()
             hint = ". This clone is partial: git fetch --refetch --no-filter completes it" if partial else ""
@@ -189,7 +201,7 @@ class Repository:
 
     def _submodules(self, sha: str) -> list[tuple[str, str]]:
         """Return the path of each submodule of a commit, and the submodule's own commit."""
-        entries = [entry.partition("\t") for entry in self._list("ls-tree", "-r", "-z", "--full-tree", sha)]
+        entries = [entry.partition("\t") for entry in self._list("ls-tree", "-r", "-z", "--full-tree", _END, sha)]
         return [(path, about.split()[2]) for about, _, path in entries if about.startswith(f"{_SUBMODULE} ")]
 
     def _same(self, doubtful: Iterable[_Change]) -> Iterator[str]:
@@ -199,7 +211,7 @@ class Repository:
             path = self.top / change.name
             if not path.is_symlink():
                 files.append(change)
-            elif self._checked("cat-file", "blob", change.blob_before) == str(path.readlink()):
+            elif self._checked("cat-file", "blob", _END, change.blob_before) == str(path.readlink()):
                 yield change.name
         for start in range(0, len(files), _AT_ONCE):
             some = files[start : start + _AT_ONCE]
@@ -208,7 +220,7 @@ class Repository:
 
     def _check_out_submodule(self, path: str, wanted: str, target: Path, owner: str) -> None:
         submodule = find_repository(self.top / path)
-        if submodule._git("cat-file", "-e", f"{wanted}^{{commit}}").code:
+        if submodule._git("cat-file", "-e", _END, f"{wanted}^{{commit}}").code:
             raise SideError(
                 f"{owner} uses commit {short(wanted)} of submodule {path}, which is not here: "
                 f"git -C {path} fetch origin {wanted} brings it"
@@ -217,21 +229,21 @@ class Repository:
 
     def _commit(self, name: str) -> str | None:
         """Return the SHA of the commit a name leads to, None where there is none."""
-        found = self._git("rev-parse", "--verify", "--quiet", name).out.strip()
+        found = self._git("rev-parse", "--verify", "--quiet", _END, name).out.strip()
         if not _FULL_SHA.fullmatch(found):
             return None
-        peeled = self._git("rev-parse", "--verify", "--quiet", f"{found}^{{commit}}")
+        peeled = self._git("rev-parse", "--verify", "--quiet", _END, f"{found}^{{commit}}")
         return None if peeled.code else peeled.out.strip()
 
     def _is_branch(self, name: str) -> bool:
         """Whether a name is that of a local or remote-tracking branch; HEAD never is, whatever it points to."""
         if name in {"HEAD", "@"}:
             return False
-        full = self._git("rev-parse", "--symbolic-full-name", name).out.strip()
+        full = self._git("rev-parse", "--verify", "--quiet", "--symbolic-full-name", _END, name).out.strip()
         return full.startswith(("refs/heads/", "refs/remotes/"))
 
     def _merge_base(self, name: str, sha: str) -> str:
-        done = self._git("merge-base", "HEAD", sha)
+        done = self._git("merge-base", _END, "HEAD", sha)
         if not done.code:
             return done.out.split()[0]
         if self._is_shallow():
@@ -240,7 +252,7 @@ class Repository:
 
     def _missing(self, ref: str) -> str:
         """Return the message for a ref that leads to no commit."""
-        found = self._git("cat-file", "-t", ref)
+        found = self._git("cat-file", "-t", _END, ref)
         if not found.code:
             return f"{ref!r} is a {found.out.strip()}, not a commit: name a branch, a tag, a SHA or HEAD~1"
         if self._is_shallow():
@@ -264,33 +276,51 @@ class Repository:
         return _names(self._checked(*arguments))
 
 
+class NoRepositoryError(SideError):
+    """A directory lies in no git working tree with a commit, or there is no git."""
+
+
 def find_repository(directory: Path) -> Repository:
-    """Return the repository around a directory; SideError where there is none that can be used."""
+    """Return the repository around a directory.
+
+    NoRepositoryError where there is none, SideError where git refuses to read the one there is.
+    """
+    if shutil.which("git") is None:
+        raise NoRepositoryError("there is no git to run: install it, or put it on the PATH")
     done = _git(directory, "rev-parse", "--show-toplevel")
     if done.code or not done.out.strip():
-        if "dubious ownership" in done.err:
-            owned = re.search(r"repository at '([^']*)'", done.err)
-            place = owned[1] if owned else str(directory)
-            raise SideError(
-                f"git does not trust {place}, which belongs to another user: "
-                f"git config --global --add safe.directory {place}"
-            )
-        raise SideError(
-            f"{directory} is in no git working tree, so there is no commit to compare with ({_last_line(done)}); "
-            "dir:PATH compares with the code in another directory"
-        )
+        raise _unusable(directory, done)
     top = Path(done.out.rstrip("\n"))
     head = _git(top, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if head.code:
-        raise SideError(f"the repository at {top} has no commits, so there is nothing to compare with: commit first")
+        raise NoRepositoryError(
+            f"the repository at {top} has no commits, so there is nothing to compare with: commit first"
+        )
     return Repository(top, head.out.strip())
 
 
+def _unusable(directory: Path, done: Completed) -> SideError:
+    """Return the error for a directory in which git finds no working tree, or refuses the one it finds."""
+    if "dubious ownership" in done.err:
+        owned = re.search(r"repository at '([^']*)'", done.err)
+        place = owned[1] if owned else str(directory)
+        return SideError(
+            f"git does not trust {place}, which belongs to another user: "
+            f"git config --global --add safe.directory {shlex.quote(place)}"
+        )
+    if any(text in done.err for text in _NO_TREE):
+        return NoRepositoryError(
+            f"{directory} is in no git working tree, so there is no commit to compare with ({_last_line(done)}); "
+            "dir:PATH compares with the code in another directory"
+        )
+    return SideError(f"git cannot read the repository around {directory}: {_last_line(done)}")
+
+
 def repository_around(directory: Path) -> Repository | None:
-    """Return the repository around a directory, None where there is none that can be used."""
+    """Return the repository around a directory, None where there is none; SideError where git refuses to read it."""
     try:
         return find_repository(directory)
-    except SideError:
+    except NoRepositoryError:
         return None
 
 
@@ -336,7 +366,9 @@ def changed_since_record(home: Path, files: Iterable[Path]) -> list[Path]:
     names = [f":(literal){path.relative_to(top).as_posix()}" for path in files]
     if not names:  # git would compare all files
         return []
-    return [top / name for name in _names(_checked(top, "diff", "--name-only", "-z", "HEAD", "--", *names))]
+    return [
+        top / name for name in _names(_checked(top, "diff", "--name-only", "--no-ext-diff", "-z", "HEAD", "--", *names))
+    ]
 
 
 def short(sha: str) -> str:
@@ -346,13 +378,14 @@ def short(sha: str) -> str:
 
 def _git(directory: Path, *arguments: str, settings: Iterable[str] = (), limit_s: float = _LIMIT_S) -> Completed:
     """Run git in a directory; ``settings`` are added to the user's."""
-    kept = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
+    kept = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT_VARIABLES}
     quiet = {
         "LC_ALL": "C",  # messages in English
         "LANGUAGE": "",
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_OPTIONAL_LOCKS": "0",  # the user's index is not refreshed
         "GIT_NO_LAZY_FETCH": "1",
+        "GIT_NO_REPLACE_OBJECTS": "1",  # a clone has none of the user's replacements
     }
     options = [word for setting in (*_QUIET, *settings) for word in ("-c", setting)]
     return run(["git", *options, *arguments], cwd=directory, env={**kept, **quiet}, limit_s=limit_s)
@@ -429,7 +462,7 @@ def _log(root: Path, base: str) -> str:
     form = f"--format=%H%x00%(trailers:key={TRAILER},valueonly,unfold)%x00%B"
     settings = ("log.showSignature=false", "i18n.logOutputEncoding=UTF-8")
     try:
-        done = _git(root, "log", "-z", form, f"{base}..HEAD", settings=settings)
+        done = _git(root, "log", "-z", form, _END, f"{base}..HEAD", "--", settings=settings)
     except SideError:
         return ""
     # Some messages are not UTF-8 in spite of the setting. Reasons are stored, so bytes that are no text are replaced.
