@@ -390,6 +390,33 @@ def test_what_cannot_be_written_is_said_before_and_after(tmp_path: Path) -> None
     assert commands == [f"::warning title=pytest-rlperf::{trouble}" for trouble in troubles]
 
 
+@pytest.mark.parametrize("name", ["GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"])
+def test_a_disk_that_fills_up_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The run ends with a warning, the other file is written, and the one that failed is as it was."""
+    variables = environ(tmp_path)
+    full = Path(variables[name])
+    full.write_text("before\n", encoding="utf-8")
+    write = os.write
+
+    def written(descriptor: int, data: bytes) -> int:
+        if os.fstat(descriptor).st_ino != full.stat().st_ino:
+            return write(descriptor, data)
+        if full.stat().st_size > len("before\n"):
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[:50])
+
+    monkeypatch.setattr(os, "write", written)
+    assert check_github(variables) == []
+    commands = write_github(variables, [SAME], github_run())
+    assert [command.partition(" cannot")[0] for command in commands] == [
+        f"::warning title=pytest-rlperf::{name}={full}"
+    ]
+    assert "cannot be written (No space left on device): there will be no" in commands[0]
+    assert full.read_text(encoding="utf-8") == "before\n"
+    (other,) = {variables["GITHUB_STEP_SUMMARY"], variables["GITHUB_OUTPUT"]} - {str(full)}
+    assert Path(other).stat().st_size > 20
+
+
 def test_places_are_seen_from_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GitHub finds a file by its path in the repository, wherever below it pytest's rootdir lies."""
     path = tmp_path / "sub" / "test_a.py"
@@ -512,6 +539,14 @@ def liar() -> bytes:
     return data.replace(size, (100).to_bytes(4, "little"))
 
 
+def block_bomb(method: int) -> bytes:
+    """Return a zip that states a small size, whose way to compress zipfile can only unpack in whole blocks."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        archive.writestr("run.json", bytes(64 * 1024 * 1024))
+    return buffer.getvalue().replace((64 * 1024 * 1024).to_bytes(4, "little"), (100).to_bytes(4, "little"))
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [
@@ -525,6 +560,8 @@ def liar() -> bytes:
         pytest.param(zipped(("a.json", "{}"), ("b.json", "{}")), "holds 2 JSON files", id="two"),
         pytest.param(zipped(("a.txt", "{}")), "holds 0 JSON files", id="none"),
         pytest.param(bomb(), "bytes when unpacked", id="bomb"),
+        pytest.param(block_bomb(zipfile.ZIP_BZIP2), "is compressed as GitHub compresses none", id="bomb of BZIP2"),
+        pytest.param(block_bomb(zipfile.ZIP_LZMA), "is compressed as GitHub compresses none", id="bomb of LZMA"),
         pytest.param(liar(), "no zip that can be read", id="bomb that lies"),
         pytest.param(b"PK" + bytes(ARTIFACT_BYTES), "is never over", id="huge"),
         pytest.param(b"no zip at all", "no zip that can be read", id="no zip"),
@@ -653,6 +690,7 @@ def test_posting_needs_the_standard_library_alone() -> None:
 # --------------------------------------------------------------------------- posting
 
 Answer = tuple[int, Any]
+LOST = b"the connection is lost within this"
 Asked = tuple[str, str, dict[str, list[str]], Any]
 
 
@@ -674,12 +712,15 @@ class GitHub:
                 outer.asked.append((self.command, url.path, query, json.loads(body) if body else None))
                 outer.tokens[url.path] = self.headers.get("Authorization")
                 page = query.get("page", ["1"])[0]
-                code, value = outer.answers.get(f"{url.path}#{page}", outer.answers.get(url.path, (404, {})))
+                keys = (f"{self.command} {url.path}", f"{url.path}#{page}", url.path)
+                code, value = next((outer.answers[key] for key in keys if key in outer.answers), (404, {}))
                 self.send_response(code)
-                if code == 302:
-                    self.send_header("Location", value)
+                if 300 < code < 400:
+                    self.send_header("Location", str(value))
+                if value == LOST:
+                    self.send_header("Content-Length", "1000")
                 self.end_headers()
-                if code != 302:
+                if not 300 < code < 400:
                     self.wfile.write(value if isinstance(value, bytes) else json.dumps(value).encode())
 
             do_GET = do_POST = do_PATCH = answer  # noqa: N815 - http.server's names
@@ -822,7 +863,7 @@ def test_a_run_without_figures_is_said(github: GitHub, post: Callable[[], tuple[
         ),
         ("/blob", (200, b"PK" + bytes(ARTIFACT_BYTES + 10)), "there is no comment: the artifact has 5242881 bytes"),
         ("/blob", (200, zipped(("../a.json", "{}"))), "there is no comment: the artifact's entry '../a.json' leads"),
-        (f"{REPOSITORY}/issues/5/comments", (403, {}), "GitHub's API does not answer as expected: HTTP Error 403"),
+        (f"{REPOSITORY}/issues/5/comments", (403, {}), "answers GET /issues/5/comments with 403; does"),
     ],
 )
 def test_what_is_refused_fails_the_job_and_writes_nothing(
@@ -835,3 +876,125 @@ def test_what_is_refused_fails_the_job_and_writes_nothing(
     assert out.startswith("::error title=pytest-rlperf::")
     assert says in out
     assert not github.sent()
+
+
+PULLS, ARTIFACTS, COMMENTS = (
+    f"{REPOSITORY}/{rest}" for rest in ("pulls", "actions/runs/17/artifacts", "issues/5/comments")
+)
+ZIP = f"{REPOSITORY}/actions/artifacts/3/zip"
+
+
+@pytest.mark.parametrize(
+    "value", [None, 1, "text", [], {}, [None], [[]], [{}], {"artifacts": None}, {"artifacts": [1]}]
+)
+@pytest.mark.parametrize("path", [PULLS, ARTIFACTS, COMMENTS])
+def test_an_answer_of_another_shape_is_one_sentence(
+    github: GitHub, post: Callable[[], tuple[int, str]], path: str, value: object
+) -> None:
+    """An odd answer is an error of the job in one line, or changes nothing; never a traceback."""
+    github.answers[path] = (200, value)
+    code, out = post()
+    assert out.count("\n") == 1
+    assert out.startswith(("::error" if code else "::notice") + " title=pytest-rlperf::")
+    if code:
+        assert "there is no comment: GitHub's answer" in out
+        assert not github.sent()
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "says"),
+    [
+        (PULLS, (200, b"<html>"), "GitHub's answer to /pulls is not JSON"),
+        (PULLS, (200, b"[" * 200_000), "GitHub's answer to /pulls is not JSON"),
+        (PULLS, (200, LOST), "GitHub's answer to /pulls is not JSON"),
+        (PULLS, (301, "/elsewhere"), "GitHub's API leads GET"),
+        (PULLS, (401, {}), "answers GET /pulls with 401; GITHUB_TOKEN is not accepted"),
+        (PULLS, (500, {}), "answers GET /pulls with 500; run the job again"),
+        (ZIP, (302, ZIP), "GitHub's API leads GET"),
+        (ZIP, (302, "ftp://127.0.0.1/a"), "GitHub's API leads GET"),
+        (ZIP, (302, "file:///etc/passwd"), "answers GET /actions/artifacts/3/zip with 302"),
+        (ZIP, (410, {}), "answers GET /actions/artifacts/3/zip with 410"),
+        ("/blob", (200, LOST), "the artifact is no zip that can be read"),
+    ],
+)
+def test_an_odd_answer_is_one_sentence(
+    github: GitHub, post: Callable[[], tuple[int, str]], path: str, answer: Answer, says: str
+) -> None:
+    """What is no JSON, an error, or an answer that leads elsewhere fails the job in one line, and writes nothing."""
+    github.answers[path] = answer
+    code, out = post()
+    assert (code, out.count("\n")) == (1, 1)
+    assert out.startswith("::error title=pytest-rlperf::there is no comment: ")
+    assert says in out
+    assert not github.sent()
+
+
+def test_a_comment_that_is_led_elsewhere_is_not_sent_there(github: GitHub, post: Callable[[], tuple[int, str]]) -> None:
+    """A POST that is led elsewhere would become a GET, and nothing be written."""
+    for code in (301, 302, 303, 307):
+        github.answers[f"{COMMENTS}"] = (200, [])
+        github.answers[f"POST {COMMENTS}"] = (code, "/elsewhere")
+        assert post() == (1, f"::error title=pytest-rlperf::there is no comment: GitHub's API leads POST {COMMENTS} "
+                             "to another place\n")  # fmt: skip
+    assert "/elsewhere" not in {path for _, path, _, _ in github.asked}
+
+
+def test_authors_that_are_gone_are_passed_over(github: GitHub, post: Callable[[], tuple[int, str]]) -> None:
+    """GitHub has null for the author of a comment whose account was deleted, and for an empty text."""
+    gone = [
+        {"id": 1, "user": None, "body": f"{MARKER}"},
+        {"id": 2, "user": {"login": "github-actions[bot]"}, "body": None},
+    ]
+    github.answers[COMMENTS] = (200, gone)
+    assert post() == (0, "::notice title=pytest-rlperf::the comment on pull request 5 was made\n")
+
+
+@pytest.mark.parametrize("change", [{"head_repository": None}, {"head_branch": None}])
+def test_a_fork_that_is_gone_has_no_pull_request(
+    github: GitHub, post: Callable[[], tuple[int, str]], tmp_path: Path, change: dict[str, None]
+) -> None:
+    """GitHub has null for a repository or a branch that was deleted."""
+    event = {"workflow_run": {**EVENT["workflow_run"], **change}}
+    (tmp_path / "event.json").write_text(json.dumps(event), encoding="utf-8")
+    code, out = post()
+    assert code == 0
+    assert "there is nothing to comment" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "No such file or directory"),
+        ("{", "not JSON"),
+        ("[]", "'workflow_run' as NoneType, expected dict"),
+        ('{"workflow_run": {"id": "1"}}', "'id' as str, expected int"),
+        (json.dumps({"workflow_run": {**EVENT["workflow_run"], "head_sha": "main"}}), "no full commit"),
+        (json.dumps({"workflow_run": {**EVENT["workflow_run"], "html_url": "https://x/)\n"}}), "no address of the web"),
+    ],
+)
+def test_an_event_of_another_kind_is_one_sentence(
+    github: GitHub, post: Callable[[], tuple[int, str]], tmp_path: Path, content: str | None, says: str
+) -> None:
+    """The job was started by something else than a run that has ended."""
+    (tmp_path / "event.json").unlink()
+    if content is not None:
+        (tmp_path / "event.json").write_text(content, encoding="utf-8")
+    code, out = post()
+    assert (code, out.count("\n")) == (1, 1)
+    assert says in out
+    assert not github.asked
+
+
+def test_a_variable_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Outside a job of workflow_run there is nothing to go by."""
+    assert post_comment({}) == 1
+    assert "GITHUB_EVENT_PATH is not set: run this in a job of workflow_run" in capsys.readouterr().out
+
+
+def test_an_api_that_is_not_there_is_one_sentence(github: GitHub, post: Callable[[], tuple[int, str]]) -> None:
+    """A connection that is refused is named, with the way out."""
+    github.server.server_close()
+    code, out = post()
+    assert (code, out.count("\n")) == (1, 1)
+    assert "GitHub's API does not answer GET /pulls: " in out
+    assert "; run the job again" in out

@@ -21,9 +21,11 @@ from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS, Unmeasured
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.wording import SAVING, blame_text, count_text, improved, message, phases_note, trailer_of
+from pytest_rlperf.writing import append_whole
 
 SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for all that one step writes; over it nothing is shown
 _FILES = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
+_LOST = dict(zip(_FILES, ("job summary", "step outputs"), strict=True))  # without each file
 _ANNOTATIONS_MOST = 10  # GitHub shows no more of each level a step
 _LEVELS = ("notice", "warning", "error")
 _LONGEST_TITLE = 200
@@ -70,15 +72,18 @@ def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: G
     for name in _FILES:
         path = environ.get(name, "")
         trouble = _trouble(name, path)
+        if not trouble:
+            try:
+                if name == _FILES[0]:
+                    # The output of the step's other commands counts, too.
+                    text = render_summary_markdown(outcomes, run, SUMMARY_BYTES - Path(path).stat().st_size)
+                else:
+                    text = _output_text(step_outputs(outcomes, run.json, strict=run.strict))
+                append_whole(Path(path), text.encode("utf-8", "backslashreplace"))
+            except OSError as error:
+                trouble = _unwritable(name, path, error)
         if trouble:
             commands.append(command("warning", trouble, title="pytest-rlperf"))
-            continue
-        with Path(path).open("a", encoding="utf-8") as file:
-            if name == _FILES[0]:
-                # The output of the step's other commands counts, too.
-                file.write(render_summary_markdown(outcomes, run, SUMMARY_BYTES - file.tell()))
-            else:
-                file.write(_output_text(step_outputs(outcomes, run.json, strict=run.strict)))
     return commands
 
 
@@ -105,14 +110,17 @@ def place_of(path: Path, line: int, environ: Mapping[str, str]) -> tuple[str, in
 
 def _trouble(name: str, path: str) -> str:
     """Return why the run cannot write to a file of GitHub's, such as the job summary; empty where it can."""
-    lost = "job summary" if name == _FILES[0] else "step outputs"
     if not path:
-        return f"GITHUB_ACTIONS is set, but not {name}: there will be no {lost}"
+        return f"GITHUB_ACTIONS is set, but not {name}: there will be no {_LOST[name]}"
     try:
-        with Path(path).open("a", encoding="utf-8"):
-            return ""
+        append_whole(Path(path), b"")
     except OSError as error:
-        return f"{name}={path} cannot be written ({error.strerror}): there will be no {lost}"
+        return _unwritable(name, path, error)
+    return ""
+
+
+def _unwritable(name: str, path: str, error: OSError) -> str:
+    return f"{name}={path} cannot be written ({error.strerror or error}): there will be no {_LOST[name]}"
 
 
 # --------------------------------------------------------------------------- the outputs of a step

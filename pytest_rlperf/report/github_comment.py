@@ -11,9 +11,11 @@ the artifact's name.
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import os
+import re
 import stat
 import sys
 import urllib.error
@@ -22,7 +24,7 @@ import urllib.request
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_rlperf.report.github import Page, command, render
 from pytest_rlperf.report.run_json import ReadingError, RunFile, decoded, read_document
@@ -37,6 +39,15 @@ _AUTHOR = "github-actions[bot]"
 _PAGE = 100
 _PAGES_MOST = 30  # of comments; a pull request with more gets a second comment of ours
 _LIMIT_S = 30.0
+_ANSWER_BYTES = 64 * 1024 * 1024  # a hundred comments of 64 KiB, each character written as an escape
+_HOPS_MOST = 3
+_ADVICE = {
+    401: "GITHUB_TOKEN is not accepted",
+    403: "does the job have pull-requests: write and actions: read?",
+    404: "does the job have pull-requests: write and actions: read?",
+}
+_VARIABLES = ("GITHUB_API_URL", "GITHUB_REPOSITORY", "GITHUB_TOKEN", "RLPERF_ARTIFACT")
+_T = TypeVar("_T")
 
 
 class ArtifactError(ValueError):
@@ -146,6 +157,9 @@ def _refuse_tricks(entries: list[zipfile.ZipInfo]) -> None:
         kind = stat.S_IFMT(entry.external_attr >> 16)
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise ArtifactError(f"the artifact's entry {entry.filename!r} is a link or a device, not a file")
+        # Of the other ways to compress, zipfile unpacks a whole block however little of it is read.
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ArtifactError(f"the artifact's entry {entry.filename!r} is compressed as GitHub compresses none")
         if entry.file_size > ARTIFACT_BYTES:
             raise ArtifactError(f"the artifact's entry {entry.filename!r} has {entry.file_size} bytes when unpacked")
 
@@ -153,78 +167,140 @@ def _refuse_tricks(entries: list[zipfile.ZipInfo]) -> None:
 # --------------------------------------------------------------------------- GitHub's API
 
 
+class ApiError(Exception):
+    """GitHub's API, or the event of this job, is not as GitHub documents it; the text is a sentence."""
+
+
 class Api:
-    """GitHub's API for one repository."""
+    """GitHub's API for one repository. Every fault in an answer is an ApiError."""
 
     def __init__(self, base_url: str, repository: str, token: str) -> None:
         self._base = f"{base_url}/repos/{repository}"
         self._token = token
 
     def get(self, path: str, **query: str | int) -> Any:
-        """Return the API's answer."""
-        return json.loads(self._call("GET", f"{path}?{urllib.parse.urlencode(query)}"))
+        """Return the API's answer, whatever JSON it is."""
+        data = self._call("GET", f"{path}?{urllib.parse.urlencode(query)}")
+        try:
+            return decoded(data)
+        except ReadingError as error:
+            raise ApiError(f"GitHub's answer to {path} is {error}") from None
 
     def pages(self, path: str) -> Iterator[Any]:
         """Yield the entries of a list, page by page."""
         for number in range(1, _PAGES_MOST + 1):
-            entries = self.get(path, per_page=_PAGE, page=number)
+            entries = _list(self.get(path, per_page=_PAGE, page=number), path)
             yield from entries
             if len(entries) < _PAGE:
                 return
 
     def download(self, path: str, limit_bytes: int) -> bytes:
-        """Return a file, or one byte more than the limit where it is longer."""
-        return self._call("GET", path, limit_bytes=limit_bytes + 1)
+        """Return a file, which lies on another host, or one byte more than the limit where it is longer."""
+        return self._call("GET", path, limit_bytes=limit_bytes + 1, hops=_HOPS_MOST)
 
     def send(self, method: str, path: str, body: Mapping[str, str]) -> None:
         """Send a body."""
         self._call(method, path, json.dumps(body).encode())
 
-    def _call(self, method: str, path: str, body: bytes | None = None, limit_bytes: int = -1) -> bytes:
+    def _call(
+        self, method: str, path: str, body: bytes | None = None, limit_bytes: int = _ANSWER_BYTES, hops: int = 0
+    ) -> bytes:
+        """Return an answer's body, which is led to over ``hops`` redirections at most."""
         headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
-        request = urllib.request.Request(f"{self._base}{path}", body, headers, method=method)  # noqa: S310 - GitHub's own URL
-        # Artifacts lie on another host, which the API leads to: the token must not go there.
-        request.add_unredirected_header("Authorization", f"Bearer {self._token}")
-        with urllib.request.urlopen(request, timeout=_LIMIT_S) as answer:  # noqa: S310 - likewise
-            data: bytes = answer.read(limit_bytes) if limit_bytes >= 0 else answer.read()
-            return data
+        asked, url = f"{method} {path.partition('?')[0]}", f"{self._base}{path}"
+        try:
+            request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310 - GitHub's own
+            # Artifacts lie on another host, which the API leads to: the token must not go there.
+            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+            opener = urllib.request.build_opener(_Redirections(hops))
+            with opener.open(request, timeout=_LIMIT_S) as answer:
+                data: bytes = answer.read(limit_bytes)
+                return data
+        except urllib.error.HTTPError as error:
+            error.close()
+            advice = _ADVICE.get(error.code, "run the job again" if error.code >= 500 else "look at the job's set-up")
+            raise ApiError(f"GitHub's API answers {asked} with {error.code}; {advice}") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ApiError(f"GitHub's API does not answer {asked}: {error!r}; run the job again") from None
 
 
-def find_pull(api: Api, run: Mapping[str, Any]) -> int | None:
+class _Redirections(urllib.request.HTTPRedirectHandler):
+    """Follows as many redirections of a GET as it is given, and to the web alone."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def redirect_request(self, *args: Any) -> urllib.request.Request | None:
+        """Return the next request; ApiError where there is to be none."""
+        request, url = args[0], args[-1]
+        self._left -= 1
+        if self._left < 0 or urllib.parse.urlsplit(url).scheme not in ("https", request.type):
+            raise ApiError(f"GitHub's API leads {request.get_method()} {request.selector} to another place")
+        return super().redirect_request(*args)
+
+
+def _list(value: object, place: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ApiError(f"GitHub's answer to {place} is no list")
+    return value
+
+
+def _part(value: object, name: str, kind: type[_T]) -> _T:
+    """Return a part of an answer or of the event; ApiError where there is none of that kind."""
+    found = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
+        raise ApiError(f"GitHub's answer has {name!r} as {type(found).__name__}, expected {kind.__name__}")
+    return found
+
+
+def find_pull(api: Api, run: object) -> int | None:
     """Return the number of the open pull request whose head the run measured, None where there is none.
 
     Looked up by the head's repository, branch and commit: the event names no pull request where that is a fork's.
     """
-    repository = run["head_repository"]
-    owner, branch = repository["owner"]["login"], run["head_branch"]
-    for pull in api.get("/pulls", state="open", head=f"{owner}:{branch}", per_page=_PAGE):
-        head = pull["head"]
-        is_same_repository = head["repo"] is not None and head["repo"]["full_name"] == repository["full_name"]
+    repository, branch = _repository(run), run.get("head_branch") if isinstance(run, dict) else None
+    if repository is None or branch is None:
+        return None  # the fork or its branch is gone
+    owner, sha = repository.partition("/")[0], _part(run, "head_sha", str)
+    for pull in _list(api.get("/pulls", state="open", head=f"{owner}:{branch}", per_page=_PAGE), "/pulls"):
         # With another commit there was a push since, and another run will comment.
-        if is_same_repository and head["sha"] == run["head_sha"]:
-            return int(pull["number"])
+        head = _part(pull, "head", dict)
+        if _repository(head, "repo") == repository and _part(head, "sha", str) == sha:
+            return _part(pull, "number", int)
     return None
+
+
+def _repository(holder: object, name: str = "head_repository") -> str | None:
+    """Return a repository's owner and name; None for one that was deleted, which GitHub calls null."""
+    if isinstance(holder, dict) and holder.get(name, "") is None:
+        return None
+    return _part(_part(holder, name, dict), "full_name", str)
 
 
 def find_artifact(api: Api, run_id: int, name: str) -> bytes | None:
     """Return the zip of a run's artifact, None where there is none; ArtifactError where it is too large to be one."""
     answer = api.get(f"/actions/runs/{run_id}/artifacts", name=name, per_page=_PAGE)
-    found = [artifact for artifact in answer["artifacts"] if artifact["name"] == name and not artifact["expired"]]
+    found = [
+        (_part(artifact, "id", int), _part(artifact, "size_in_bytes", int))
+        for artifact in _part(answer, "artifacts", list)
+        if _part(artifact, "name", str) == name and not _part(artifact, "expired", bool)
+    ]
     if not found:
         return None
-    artifact = max(found, key=lambda entry: int(entry["id"]))  # of the last attempt
-    if artifact["size_in_bytes"] > ARTIFACT_BYTES:
-        raise ArtifactError(
-            f"the artifact has {artifact['size_in_bytes']} bytes; a run's is never over {ARTIFACT_BYTES}"
-        )
-    return api.download(f"/actions/artifacts/{int(artifact['id'])}/zip", ARTIFACT_BYTES)
+    number, size = max(found)  # of the last attempt
+    if size > ARTIFACT_BYTES:
+        raise ArtifactError(f"the artifact has {size} bytes; a run's is never over {ARTIFACT_BYTES}")
+    return api.download(f"/actions/artifacts/{number}/zip", ARTIFACT_BYTES)
 
 
 def post(api: Api, pull: int, text: str) -> str:
     """Put our one comment on a pull request, and return whether it was made or updated."""
     for comment in api.pages(f"/issues/{pull}/comments"):
-        if comment["user"]["login"] == _AUTHOR and str(comment["body"]).startswith(MARKER):
-            api.send("PATCH", f"/issues/comments/{int(comment['id'])}", {"body": text})
+        # The author of a comment is null where the account is gone.
+        author = comment.get("user") if isinstance(comment, dict) else None
+        is_ours = isinstance(author, dict) and author.get("login") == _AUTHOR
+        if is_ours and str(comment.get("body")).startswith(MARKER):
+            api.send("PATCH", f"/issues/comments/{_part(comment, 'id', int)}", {"body": text})
             return "updated"
     api.send("POST", f"/issues/{pull}/comments", {"body": text})
     return "made"
@@ -232,29 +308,49 @@ def post(api: Api, pull: int, text: str) -> str:
 
 def post_comment(environ: Mapping[str, str]) -> int:
     """Comment on the pull request of the run that has ended; 0 also where there is none, 1 where that failed."""
-    run = json.loads(Path(environ["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))["workflow_run"]
-    api = Api(environ["GITHUB_API_URL"], environ["GITHUB_REPOSITORY"], environ["GITHUB_TOKEN"])
-    link = f"[run {int(run['id'])}]({run['html_url']}) of {run['head_sha'][:12]}"
     try:
-        pull = find_pull(api, run)
-        if pull is None:
-            return _log(
-                "notice", f"no open pull request has its head at {run['head_sha']}: there is nothing to comment"
-            )
-        data = find_artifact(api, int(run["id"]), environ["RLPERF_ARTIFACT"])
-        text = comment_without_figures(link) if data is None else comment_of_zip(data, link)
-        done = post(api, pull, text)
-    except ArtifactError as error:
+        run = _event(environ)
+        base_url, repository, token, artifact = (_variable(environ, name) for name in _VARIABLES)
+        return _post_run(Api(base_url, repository, token), run, artifact)
+    except (ArtifactError, ApiError) as error:
         _log("error", f"there is no comment: {error}")
         return 1
-    except urllib.error.URLError as error:
-        _log("error", f"GitHub's API does not answer as expected: {error}; does the job have pull-requests: write?")
-        return 1
+
+
+def _post_run(api: Api, run: object, artifact: str) -> int:
+    """Comment on the pull request of a run, by its artifact of that name."""
+    number, sha, url = _part(run, "id", int), _part(run, "head_sha", str), _part(run, "html_url", str)
+    if not (re.fullmatch("[0-9a-f]{40,64}", sha) and re.fullmatch(r"https?://[\w.:/-]+", url)):
+        raise ApiError("the event's run has no full commit, or no address of the web")
+    pull = find_pull(api, run)
+    if pull is None:
+        return _log("notice", f"no open pull request has its head at {sha}: there is nothing to comment")
+    link = f"[run {number}]({url}) of {sha[:12]}"
+    data = find_artifact(api, number, artifact)
+    text = comment_without_figures(link) if data is None else comment_of_zip(data, link)
+    done = post(api, pull, text)
     return _log("notice", f"the comment on pull request {pull} was {done}")
 
 
+def _event(environ: Mapping[str, str]) -> object:
+    """Return the run that has ended, of which this job's event holds what GitHub knows."""
+    path = _variable(environ, "GITHUB_EVENT_PATH")
+    try:
+        event = decoded(Path(path).read_bytes())
+    except (OSError, ReadingError) as error:
+        raise ApiError(f"GITHUB_EVENT_PATH={path} cannot be read: {error}") from None
+    return _part(event, "workflow_run", dict)
+
+
+def _variable(environ: Mapping[str, str], name: str) -> str:
+    if not environ.get(name):
+        raise ApiError(f"{name} is not set: run this in a job of workflow_run, as docs/github-actions.md shows")
+    return environ[name]
+
+
 def _log(level: str, text: str) -> int:
-    sys.stdout.write(f"{command(level, text, title='pytest-rlperf')}\n")
+    sys.stdout.buffer.write(f"{command(level, text, title='pytest-rlperf')}\n".encode("utf-8", "backslashreplace"))
+    sys.stdout.buffer.flush()
     return 0
 
 
