@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from pytest_rlperf.cli.cache import CACHE
 from pytest_rlperf.cli.command import Command, Exit, Parser
 from pytest_rlperf.cli.show import DIFF, MACHINE, SHOW
 from pytest_rlperf.cli.trees import COMMAND as TREE
@@ -85,4 +86,4 @@ SUITE = Command(
     passes_on=True,
 )
 
-COMMANDS = (SHOW, DIFF, TREE, SUITE, MACHINE)
+COMMANDS = (SHOW, DIFF, TREE, SUITE, MACHINE, CACHE)

@@ -1,0 +1,363 @@
+"""The cache of sides: who may write to it, what a fault leaves behind, and how large it gets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from builders import write
+
+from pytest_rlperf.cli import main
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.sides import cache as cache_module
+from pytest_rlperf.sides.cache import Cache, open_cache
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the user's caches out."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    """Open a cache of some tree's."""
+    opened = open_cache(tmp_path / "tree")
+    yield opened
+    opened.close()
+
+
+def filled_with(text: str) -> Callable[[Path], None]:
+    """Return a build that writes one file."""
+
+    def fill(directory: Path) -> None:
+        write(directory, {"package/file": text})
+
+    return fill
+
+
+def never(text: object) -> NoReturn:
+    """Take progress, or build, where there must be none."""
+    raise AssertionError(text)
+
+
+def quiet(text: str) -> None:
+    """Show no progress."""
+
+
+def content(place: Path) -> str:
+    """Return what an entry's one file holds."""
+    return (place / "package/file").read_text(encoding="utf-8")
+
+
+# --------------------------------------------------------------------------- who may write to it
+
+
+@pytest.mark.parametrize("which", ["tree", "entry", "attempt"])
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_directory_that_others_can_write_to_is_not_loaded_from(cache: Cache, which: str, mode: int) -> None:
+    """Every directory down to the code must be closed to other users; the error names the one that is not."""
+    attempt = cache.entry("key", filled_with("1"), never)
+    place = {"tree": cache.directory, "entry": attempt.parent, "attempt": attempt}[which]
+    place.chmod(mode)
+    with pytest.raises(SideError, match=f"other users can write to {place}, .*remove it"):
+        cache.entry("key", never, never)
+
+
+@pytest.mark.parametrize("which", ["tree", "entry", "attempt"])
+def test_directory_of_another_user_is_not_loaded_from(
+    cache: Cache, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that belongs to somebody else is refused though nobody else can write to it now."""
+    attempt = cache.entry("key", filled_with("1"), never)
+    place = {"tree": cache.directory, "entry": attempt.parent, "attempt": attempt}[which]
+    lstat = Path.lstat
+
+    def of_another(path: Path) -> os.stat_result:
+        found = lstat(path)
+        return os.stat_result((*found[:4], found.st_uid + 1, *found[5:])) if path == place else found
+
+    monkeypatch.setattr(Path, "lstat", of_another)
+    with pytest.raises(SideError, match=f"{place}, so its files cannot be trusted"):
+        cache.entry("key", never, never)
+
+
+@pytest.mark.parametrize("which", ["tree", "entry", "attempt", "lock"])
+def test_link_in_the_cache_is_not_followed(cache: Cache, which: str, tmp_path: Path) -> None:
+    """A link in the place of a directory or of the lock is refused, wherever it leads."""
+    attempt = cache.entry("key", filled_with("1"), never)
+    cache.close()
+    place = {"tree": cache.directory, "entry": attempt.parent, "attempt": attempt, "lock": attempt.parent / "lock"}[
+        which
+    ]
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SideError, match=r"other users can write|cannot keep a side"):
+        cache.entry("key", never, never)
+
+
+@pytest.mark.parametrize("which", ["the cache", "a directory above it"])
+def test_cache_that_others_could_exchange_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """A user's cache that others can write to, or put another in the place of, is not used; a private one is."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open/pytest-rlperf").mkdir(mode=0o700)
+    (tmp_path / ("open/pytest-rlperf" if which == "the cache" else "open")).chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "open"))
+    directory = open_cache(tmp_path / "tree").directory
+    assert directory.parent == tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}"
+    (tmp_path / "open").chmod(0o1777)  # as that of /tmp: nobody can exchange what is in it
+    (tmp_path / "open/pytest-rlperf").chmod(0o700)
+    assert open_cache(tmp_path / "tree").directory.parent == tmp_path / "open/pytest-rlperf"
+
+
+def test_cache_is_for_its_user_alone_whatever_the_umask(tmp_path: Path) -> None:
+    """All directories of the cache are made for this user alone."""
+    umask = os.umask(0)
+    try:
+        opened = open_cache(tmp_path / "tree")
+        attempt = opened.entry("key", filled_with("1"), never)
+    finally:
+        os.umask(umask)
+    opened.close()
+    places = (opened.directory.parent, opened.directory, attempt.parent, attempt)
+    assert [place.stat().st_mode & 0o777 for place in places] == [0o700] * 4
+
+
+# --------------------------------------------------------------------------- broken entries
+
+
+def remove_a_file(attempt: Path) -> None:
+    """Do what a cleaner of old files does."""
+    (attempt / "package/file").unlink()
+
+
+def empty_a_file(attempt: Path) -> None:
+    """Do what a machine does that loses power before the content reaches its disk."""
+    os.truncate(attempt / "package/file", 0)
+
+
+def remove_the_attempt(attempt: Path) -> None:
+    """Do what an error of ours suggests: to remove a side's directory."""
+    (attempt / "package/file").unlink()
+    (attempt / "package").rmdir()
+    attempt.rmdir()
+
+
+def marked(text: bytes) -> Callable[[Path], None]:
+    """Return what replaces the mark of a complete entry."""
+
+    def mark(attempt: Path) -> None:
+        (attempt.parent / "complete").write_bytes(text.replace(b"NAME", attempt.name.encode()))
+
+    return mark
+
+
+BROKEN = {
+    "a missing file": remove_a_file,
+    "an empty file": empty_a_file,
+    "no directory": remove_the_attempt,
+    "an empty mark": marked(b""),
+    "the mark of an older format": marked(b"NAME"),
+    "a binary mark": marked(b"\xff\x00"),
+    "a mark without files": marked(b'{"attempt": "NAME"}'),
+    "a mark of another type": marked(b'{"attempt": 3, "files": {}}'),
+    "a deep mark": marked(b"[" * 100_000),
+    "a mark that leads out": marked(b'{"attempt": "../..", "files": {}}'),
+    "a mark of the entry itself": marked(b'{"attempt": ".", "files": {}}'),
+    "a mark of no directory": marked(b'{"attempt": "gone", "files": {}}'),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_broken_entry_is_built_again(cache: Cache, how: str) -> None:
+    """An entry that lacks files, or whose mark cannot be read, is built again and used."""
+    broken = cache.entry("key", filled_with("1"), never)
+    cache.close()
+    BROKEN[how](broken)
+    again = cache.entry("key", filled_with("2"), never)
+    assert content(again) == "2"
+    assert sorted(path.name for path in again.parent.iterdir()) == sorted([again.name, "complete", "lock"])
+
+
+def test_bytecode_and_results_do_not_break_an_entry(cache: Cache) -> None:
+    """Workers write bytecode, and tests write to files of their tree: the entry stays as it is."""
+    place = cache.entry("key", filled_with("1"), never)
+    write(place, {"package/file": "longer than before", "package/__pycache__/x.pyc": "", "new": ""})
+    assert cache.entry("key", never, never) == place
+
+
+def test_broken_entry_that_another_run_uses_is_an_error(cache: Cache) -> None:
+    """An entry cannot be built again under a run that uses it; this run ends instead of waiting without end."""
+    place = cache.entry("key", filled_with("1"), never)
+    remove_a_file(place)
+    other = Cache(cache.directory)
+    with pytest.raises(SideError, match="another run uses it: run again"):
+        other.entry("key", never, quiet)
+
+
+# --------------------------------------------------------------------------- faults
+
+# In a process of its own for each step of the cache's writers, that step fails or is the process's last: an open, a
+# rename, a removal, a new directory, a changed time. Then the entry is used, and the cache emptied. Prints the steps.
+_FAULTY = """
+import errno, json, os, signal, sys, tempfile
+from pathlib import Path
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.sides import cache as module
+
+root, fault, before = sys.argv[1:]
+seen, armed = 0, 0
+
+def hook(event, arguments):
+    global seen
+    if not armed or event.split(".")[0] not in {"open", "os", "tempfile", "shutil"}:
+        return
+    if not any(isinstance(one, (str, bytes)) and root in os.fsdecode(one) for one in arguments):
+        return
+    seen += 1
+    if seen == armed:
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+def build(text):
+    def fill(directory):
+        (directory / "package").mkdir()
+        (directory / "package/file").write_text(text)
+    return fill
+
+def use(text):
+    cache = module.Cache(Path(root))
+    place = cache.entry("key", build(text), lambda text: None)
+    found = (place / "package/file").read_text()
+    cache.close()
+    return found, place
+
+sys.addaudithook(hook)
+for number in range(1, 200):
+    if before != "nothing":
+        _, place = use("old")
+        if before == "a broken entry":
+            (place / "package/file").unlink()
+    child = os.fork()
+    if not child:
+        armed = number
+        try:
+            use("new")
+        except SideError as error:
+            os._exit(0 if "cannot keep a side" in str(error) else 9)
+        except OSError:
+            os._exit(0)  # of this test's own look at the entry
+        os._exit(1 if seen < number else 0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 1, -9), status
+    assert use("third")[0] in ("old", "new", "third")
+    assert all(entry.remove() for entry in module.cache_entries())
+    if status == 1:
+        break
+print(number - 1)
+"""
+
+
+@pytest.mark.parametrize("fault", ["full disk", "kill"])
+@pytest.mark.parametrize(("before", "least"), [("nothing", 8), ("an old entry", 3), ("a broken entry", 8)])
+def test_fault_at_any_step_leaves_the_old_entry_or_the_new_one(
+    cache: Cache, fault: str, before: str, least: int
+) -> None:
+    """Whichever step of the writers fails or is the last, the next run finds a whole entry or builds one."""
+    argv = [sys.executable, "-c", _FAULTY, str(cache.directory), fault, before]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert least <= int(done.stdout) < 199
+
+
+_FULL = """
+import resource, sys
+from pathlib import Path
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.sides.cache import Cache
+
+def build(directory):
+    (directory / "file").write_text("new")
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+try:
+    Cache(Path(sys.argv[1])).entry("key", build, print)
+except SideError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.parametrize("size", [0, 2, 10])
+def test_disk_that_fills_up_while_writing_leaves_no_half_entry(cache: Cache, size: int) -> None:
+    """A write that fails, in the build or of the mark, is an error that names the cache; the next run builds anew."""
+    argv = [sys.executable, "-c", _FULL, str(cache.directory), str(size)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"cannot keep a side in {cache.directory}"), done.stderr
+    assert not list(cache.directory.glob("*/*/file"))
+    assert content(cache.entry("key", filled_with("whole"), never)) == "whole"
+
+
+# --------------------------------------------------------------------------- size
+
+
+def test_whole_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all trees together the entries unused for longest go first, and none that a run uses."""
+    monkeypatch.setattr(cache_module, "KEPT_BYTES", 250)
+    caches = [open_cache(tmp_path / name) for name in ("one", "two")]
+    held = caches[0].entry("held", filled_with("x" * 100), never)
+    os.utime(held.parent / "lock", (0, 0))
+    places = []
+    for number in range(4):
+        opened = Cache(caches[number % 2].directory)
+        places.append(opened.entry(str(number), filled_with("x" * 100), never))
+        opened.close()
+        os.utime(places[-1].parent / "lock", (number + 1, number + 1))
+    assert held.is_dir()
+    assert [place.is_dir() for place in places] == [False, False, False, True]
+    for opened in caches:
+        opened.close()
+
+
+def test_entry_larger_than_the_bound_is_used(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run needs is kept as long as it runs, however large it is."""
+    monkeypatch.setattr(cache_module, "KEPT_BYTES", 10)
+    assert content(cache.entry("key", filled_with("x" * 100), never)) == "x" * 100
+
+
+def test_cache_is_shown_and_cleared(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``rlperf cache`` shows the trees and their sizes; ``--clear`` removes what no run uses, and names the rest."""
+    monkeypatch.setenv("COLUMNS", "200")
+    held = cache.entry("held", filled_with("x" * 1_000_000), never)
+    other = open_cache(tmp_path / "other tree")
+    other.entry("one", filled_with("x" * 200_000), never)
+    other.close()
+    assert main(["cache"]) == 0
+    text = capsys.readouterr().out
+    rows = [line.split() for line in text.splitlines() if "MB" in line]
+    assert [row[-4:-1] for row in rows[:2]] == [["1", "1.0", "MB"], ["1", "0.2", "MB"]]
+    assert "other tree" in text
+    assert f"kept in {tmp_path}/cache/pytest-rlperf\n" in text
+    assert "1.2 MB in all; from 10.7 GB on" in text
+    assert main(["cache", "--clear"]) == 4
+    captured = capsys.readouterr()
+    assert captured.out == "removed 1 of 2 entries, 0.2 MB\n"
+    assert f"{held.parent}: used by a run" in captured.err
+    cache.close()
+    assert main(["cache", "--clear"]) == 0
+    assert not held.exists()
+    capsys.readouterr()
+    assert main(["cache"]) == 0
+    assert capsys.readouterr().out == "the cache is empty\n"
