@@ -60,12 +60,14 @@ def is_measured(item: pytest.Item) -> bool:
 
 
 def result_key(item: pytest.Item) -> str:
-    """Return the key of a test's result: its node id, or with --pyargs its module's name and the rest."""
-    if not item.config.getoption("pyargs", False):
-        return item.nodeid
-    module = getattr(item, "module", None)
+    """Return the key of a test's result: its node id, or with --pyargs its module's name and the rest.
+
+    Files hold it, so bytes of a path that are no UTF-8 are escaped.
+    """
+    module = getattr(item, "module", None) if item.config.getoption("pyargs", False) else None
     _, separator, rest = item.nodeid.partition("::")
-    return item.nodeid if module is None else f"{module.__name__}{separator}{rest}"
+    key = item.nodeid if module is None else f"{module.__name__}{separator}{rest}"
+    return key.encode("utf-8", "backslashreplace").decode()
 
 
 class _Measurement:

@@ -243,6 +243,9 @@ OPTIONS = (
            "the chance of any false alarm in a run (default: 0.01)", "P", ini=True),
     Option("max_time_s", "--rlperf-max-time", parse_duration, 60.0,
            "the longest time to measure a test (default: 60)", "SECONDS", ini=True, marker=True),
+    Option("setup_time_s", "--rlperf-setup-time", parse_duration, 300.0,
+           "the longest time that imports may take, and a test's fixtures to set up and to tear down (default: 300)",
+           "SECONDS", ini=True, marker=True),
     Option("budget_s", "--rlperf-budget", parse_duration, None,
            "the longest time to measure all tests together, in equal shares", "SECONDS", ini=True),
     Option("strict", "--rlperf-strict", parse_flag, False,
@@ -294,6 +297,7 @@ class Config:
     tolerance: float | None
     alpha: float
     max_time_s: float
+    setup_time_s: float
     budget_s: float | None
     strict: bool
     inline: bool

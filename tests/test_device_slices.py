@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
-from multiprocessing import Pipe
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -40,6 +40,7 @@ from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import session
+from pytest_rlperf.workers.channel import Channel
 
 LAUNCH_S = 5e-6
 KERNEL_S = 10e-6
@@ -705,7 +706,7 @@ def test_how_edges_are_told_crosses_a_worker(bench: Bench, monkeypatch: pytest.M
     clocks = Clocks(bench.gpu.clock, bench.gpu.clock, 76.0)
     monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: clocks))
     monkeypatch.setattr(session, "place", lambda cpus: None)
-    here, there = Pipe()
+    here, there = map(Channel, socket.socketpair())
     engine = session.RemoteEngine(START, there, sync_edges=sync_edges)
     orders = (m.Check(), m.WarmUp(None, 0.1, None, kernels=False), m.Take(SliceKind.TRACED), m.Unwind())
     for order in orders:
@@ -815,7 +816,7 @@ def test_slices_cross_to_the_run_whole(bench: Bench) -> None:
     """A slice's device fields are in its message unchanged."""
     bench.warm()
     bench.gpu.throttle("power cap")
-    here, there = Pipe()
+    here, there = map(Channel, socket.socketpair())
     for kind in (SliceKind.PLAIN, SliceKind.TRACED):
         record = bench.meter.take(kind)
         m.send(there, m.Taken(record))

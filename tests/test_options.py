@@ -536,9 +536,9 @@ def test_an_ini_value_that_makes_no_sense(pytester: pytest.Pytester, line: str) 
 @pytest.mark.parametrize(
     ("marker", "says"),
     [
-        ("tolerence=0.1", "has no keyword 'tolerence' (did you mean 'tolerance'?); it has: tolerance, max_time, min_"),
-        ("xyz=1", "has no keyword 'xyz'; it has: tolerance, max_time, min_change, gate, counters"),
-        ("0.1", "takes keywords only (tolerance, max_time, min_change, gate, counters), not 0.1"),
+        ("tolerence=0.1", "has no keyword 'tolerence' (did you mean 'tolerance'?); it has: tolerance, max_time, setu"),
+        ("xyz=1", "has no keyword 'xyz'; it has: tolerance, max_time, setup_time, min_change, gate, counters"),
+        ("0.1", "takes keywords only (tolerance, max_time, setup_time, min_change, gate, counters), not 0.1"),
         ("tolerance='abc'", "(tolerance='abc'): a tolerance is a percentage"),
         ("tolerance=0", "(tolerance=0): a tolerance is a percentage"),
         ("tolerance=-0.03", "(tolerance=-0.03): a tolerance is a percentage"),

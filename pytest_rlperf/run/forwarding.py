@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
 from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers.channel import UnreadableError
 
 
 class PlainRepr(TerminalRepr):
@@ -51,19 +53,33 @@ class ReportForwarder:
         if isinstance(message, m.Warned):
             self._warn(message)
             return
-        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=json.loads(message.report))
+        report = self._read(message.report)
         if self._item is not None:
             report.nodeid = self._item.nodeid
             report.location = self._item.location
-        # Serialising made lists of tuples, by which report writers recognise properties and skips.
-        report.user_properties = [tuple(pair) for pair in report.user_properties]
-        if isinstance(report.longrepr, list):
-            report.longrepr = tuple(report.longrepr)
-        report.sections = [tuple(section) for section in report.sections]
         if report.when == "teardown":
             self._teardown = report
         else:
             self._log(report)
+
+    def _read(self, text: str) -> pytest.TestReport:
+        """Read a report; UnreadableError where it is none."""
+        try:
+            report = self._config.hook.pytest_report_from_serializable(config=self._config, data=json.loads(text))
+            # Serialising made lists of tuples, by which report writers recognise properties and skips.
+            report.user_properties = [(str(name), value) for name, value in report.user_properties]
+            if isinstance(report.longrepr, list):
+                path, line, reason = report.longrepr
+                report.longrepr = (str(path), line, str(reason))
+            report.sections = [(str(title), str(content)) for title, content in report.sections]
+            known = report.when in ("setup", "call", "teardown") and report.outcome in ("passed", "failed", "skipped")
+            if not (isinstance(report, pytest.TestReport) and known and math.isfinite(report.duration)):
+                raise UnreadableError("a report is of no part of a test")
+        except UnreadableError:
+            raise
+        except Exception as error:  # a worker runs any code, so this is any text
+            raise UnreadableError(f"a report is not readable: {type(error).__name__}: {error}") from None
+        return report
 
     def fabricate(self, text: str) -> None:
         """Report a failure of the phase that a lost worker was in."""
@@ -107,10 +123,11 @@ class ReportForwarder:
         module, _, name = message.category.rpartition(".")
         category = getattr(sys.modules.get(module), name, None)
         if not (isinstance(category, type) and issubclass(category, Warning)):
-            category = type(name, (UserWarning,), {"__module__": module})
+            encodable = name.encode("utf-8", "backslashreplace").decode().replace("\0", "")
+            category = type(encodable, (UserWarning,), {"__module__": module})
         try:
             warning: Warning = category(message.text)
-        except TypeError:  # a category that takes more than a text
+        except Exception:  # a category that takes more than a text, or another one
             category, warning = UserWarning, UserWarning(message.text)
         self._config.hook.pytest_warning_recorded.call_historic(
             kwargs={

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -121,7 +122,8 @@ class TestLoop:
         group = WorkerGroup(
             result_key(item),
             None if following is None else result_key(following),
-            max(_PATIENCE_LEAST_S, _PATIENCE * settings.max_time_s),
+            setup_s=settings.setup_time_s,
+            patience_s=max(_PATIENCE_LEAST_S, _PATIENCE * settings.max_time_s),
         )
         self._measure(group, replace(settings, max_time_s=min(settings.max_time_s, limit_s)), measure)
         self._reports.finish(properties_of(self._run.outcomes.tests.get(group.key)))
@@ -144,6 +146,10 @@ class TestLoop:
             self._give_up(group, None, str(error))
         except SideError as error:  # all other tests would be measured with the same wrong code
             raise pytest.UsageError(f"--rlperf-against={self._run.settings.against}: {error}") from None
+        except (pytest.UsageError, pytest.exit.Exception, pytest.Session.Failed):
+            raise
+        except Exception as error:  # the other tests have their verdicts, whatever is wrong with this one
+            self._give_up(group, None, unexpected_text(error))
 
     def _compare(
         self,
@@ -198,6 +204,7 @@ class TestLoop:
             self._reports.forward,
             markup=bool(terminal is not None and terminal.hasmarkup),
             share_terminal=self._config.option.capture in ("no", "tee-sys"),
+            start_limit_s=self._run.settings.setup_time_s,
         )
 
 
@@ -231,6 +238,12 @@ def _no_coverage(config: pytest.Config, settings: Config) -> list[str]:
 def share_s(settings: Config, tests: int) -> float:
     """Return the seconds of the run's budget that fall to each of ``tests`` tests; infinite without a budget."""
     return math.inf if settings.budget_s is None or not tests else settings.budget_s / tests
+
+
+def unexpected_text(error: Exception) -> str:
+    """Return the text of an error that nothing here expects, with its traceback."""
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return f"the measurement broke: {type(error).__name__}: {error}\n{trace}"
 
 
 def _how_it_left(early: LeftEarlyError) -> str:

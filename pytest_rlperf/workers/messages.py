@@ -1,4 +1,6 @@
-"""The messages between a run and its workers: tagged msgpack records over one connection, never pickle.
+"""The messages between a run and its workers: tagged records as JSON over one connection, never pickle.
+
+JSON of the standard library holds integers of any size and lone surrogates, which paths have that are not UTF-8.
 
 The messages of one test: ``Run`` → reports of its setup → ``Called`` (the test called an rlperf fixture) → ``Check``
 → ``Checked`` → perhaps ``Count`` → ``Counted`` → ``WarmUp`` → ``Warmed`` → any number of ``Take`` → ``Taken``, before
@@ -9,19 +11,19 @@ test skipped, failed or never called its fixture.
 
 from __future__ import annotations
 
-from multiprocessing.connection import Connection
-from typing import Any, TypeAlias
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from pytest_rlperf.model import Result, Shape, Share, SliceKind, SliceRecord, Tally, Warm
 from pytest_rlperf.model.spans import Span
+from pytest_rlperf.workers.channel import Channel, UnreadableError
 
-ENVIRONMENT_KEY = "PYTEST_RLPERF_WORKER"
-
-
-class UnreadableError(Exception):
-    """The bytes received are no message of this protocol."""
+ENVIRONMENT_KEY = "PYTEST_RLPERF_WORKER"  # holds the path of a worker's Start
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -29,7 +31,7 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The settings that a worker reads from its environment, before its connection is open.
+    """The settings that a worker reads from a file, before its connection is open.
 
     One worker of a run ``reports``: it is the one the user sees. A worker lists the loaded files below ``watched`` and
     of ``packages``, and the modules that imported any below ``foreign``, where none should be. A worker of another
@@ -71,7 +73,7 @@ class Ready(Message, frozen=True):
 class Reported(Message, frozen=True):
     """A setup, call or teardown report as pytest serialises it."""
 
-    report: str  # JSON, which unlike msgpack holds integers of any size and lone surrogates
+    report: str  # JSON
 
 
 class Warned(Message, frozen=True):
@@ -275,36 +277,71 @@ ToWorker: TypeAlias = (
     Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Explain | TraceCall | Conclude | Unwind | Quit
 )
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=str)
-_from_worker = msgspec.msgpack.Decoder(FromWorker)
-_to_worker = msgspec.msgpack.Decoder(ToWorker)
+
+def send(channel: Channel, message: FromWorker | ToWorker, limit_s: float | None = None) -> None:
+    """Send one message, as :meth:`Channel.send` does."""
+    channel.send(json.dumps(msgspec.to_builtins(message, str_keys=True, enc_hook=str)).encode(), limit_s)
 
 
-def send(connection: Connection[Any, Any], message: FromWorker | ToWorker) -> None:
-    """Send one message; data in a report that msgpack cannot encode is sent as its text."""
-    connection.send_bytes(_encoder.encode(message))
-
-
-def receive_from_worker(connection: Connection[Any, Any]) -> FromWorker:
-    """Wait for a worker's next message; EOFError when it is gone, UnreadableError when it sent other bytes."""
+def receive_from_worker(channel: Channel, limit_s: float | None = None) -> FromWorker | None:
+    """Return a worker's next message, as :meth:`Channel.receive` does; UnreadableError where it cannot be one."""
+    data = channel.receive(limit_s)
+    if data is None:
+        return None
     try:
-        message: FromWorker = _from_worker.decode(connection.recv_bytes())
-    except msgspec.ValidationError as error:
-        raise UnreadableError(str(error)) from None
+        fields = json.loads(data, parse_constant=_refuse_constant)
+        message: FromWorker = msgspec.convert(fields, FromWorker, str_keys=True)
+    except Exception as error:  # a worker runs any code, so these are any bytes
+        raise UnreadableError(f"{type(error).__name__}: {error}") from None
+    for finding in _impossible_figures(message):
+        raise UnreadableError(f"{finding}. Does the test change the clock?")
     return message
 
 
-def receive_order(connection: Connection[Any, Any]) -> ToWorker:
-    """Wait for the run's next message; EOFError when the run is gone."""
-    message: ToWorker = _to_worker.decode(connection.recv_bytes())
+def receive_order(channel: Channel) -> ToWorker:
+    """Wait for the run's next message; EOFError or OSError when the run is gone."""
+    data = channel.receive()
+    assert data is not None
+    message: ToWorker = msgspec.convert(json.loads(data), ToWorker, str_keys=True)
     return message
 
 
-def encode_start(start: Start) -> str:
-    """Write a worker's start-up record as text for an environment variable."""
-    return msgspec.json.encode(start).decode()
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"a figure is {name}")
 
 
-def decode_start(text: str) -> Start:
-    """Read the text of :func:`encode_start`."""
-    return msgspec.json.decode(text.encode(), type=Start)
+def _impossible_figures(message: FromWorker) -> Iterator[str]:
+    """Yield the figures that no measurement can have given: later arithmetic divides by them and takes logarithms."""
+    above: dict[str, float] = {}
+    least: dict[str, float] = {}
+    match message:
+        case Called(items=items):
+            least = {"items": items}
+        case Checked(first_call_s, items):
+            least = {"first_call_s": first_call_s, "items": items}
+        case Warmed(warm):
+            above = {"call_s": warm.call_s, "iterations": warm.shape.iterations, "rounds": warm.shape.rounds}
+            least = {"warm_up_s": warm.warm_up_s, "threads": warm.threads}
+        case Slowed(steps):
+            least = {"steps": steps}
+        case Taken(record):
+            above = {name: getattr(record, name) for name in ("call_s", "rounds_s", "calls", "wall_s")}
+            least = {name: getattr(record, name) for name in ("items", "cpu_s", "waits", "collections")}
+            for phase in record.phases:
+                least |= {f"{phase.path}: count": phase.count, f"{phase.path}: total_s": phase.total_s}
+    for name, value in above.items():
+        if not 0 < value < math.inf:
+            yield f"{name} is {value}, expected a positive number"
+    for name, value in least.items():
+        if not 0 <= value < math.inf:
+            yield f"{name} is {value}, expected no negative number"
+
+
+def write_start(start: Start, path: Path) -> None:
+    """Write a worker's settings to a file: a variable of the environment holds 128 KiB at the most."""
+    path.write_text(json.dumps(msgspec.to_builtins(start)), encoding="ascii")
+
+
+def read_start(path: Path) -> Start:
+    """Read the file of :func:`write_start`."""
+    return msgspec.convert(json.loads(path.read_text(encoding="ascii")), Start)

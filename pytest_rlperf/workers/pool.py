@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
 import tempfile
@@ -79,13 +80,15 @@ class WorkerPool:
 class WorkerGroup:
     """The workers that have one test open, of whichever side; the first one reports it.
 
-    Each worker may take ``patience_s`` for any answer once its test has called an rlperf fixture.
+    Each worker may take ``patience_s`` for any answer once its test has called an rlperf fixture, and ``setup_s`` to
+    get there and to leave it.
     """
 
-    def __init__(self, key: str, next_key: str | None, patience_s: float) -> None:
+    def __init__(self, key: str, next_key: str | None, *, setup_s: float, patience_s: float) -> None:
         self.key = key
         self.workers: list[WorkerProcess] = []
         self._next_key = next_key
+        self._setup_s = setup_s
         self._patience_s = patience_s
 
     @property
@@ -108,10 +111,26 @@ class WorkerGroup:
         fresh = [worker for group in groups for worker in group if worker not in self.workers]
         for worker in fresh:
             self.workers.append(worker)
-            worker.start_run(self.key, self._next_key, reporter=worker is self.workers[0], patience_s=self._patience_s)
-        for worker in fresh:
-            worker.wait_called()
+            worker.start_run(
+                self.key,
+                self._next_key,
+                reporter=worker is self.workers[0],
+                setup_s=self._setup_s,
+                patience_s=self._patience_s,
+            )
+        try:
+            for worker in fresh:
+                worker.wait_called()
+        except WorkerLostError:
+            self._end_waiting()
+            raise
         return groups
+
+    def _end_waiting(self) -> None:
+        """End the workers that have not come to the call: one that hangs there is enough."""
+        for worker in self.workers:
+            if worker.running and worker.called is None:
+                worker.end(0)
 
     def conclude(self, order: m.Conclude) -> m.Done:
         """Let every worker leave the test, the reporter last and with its result."""
@@ -125,22 +144,27 @@ class WorkerGroup:
     def release(self) -> None:
         """Let every worker but the reporter leave the test, if it still can; they may be engaged again."""
         others, self.workers = self.workers[1:], self.workers[:1]
-        for worker in others:
-            try:
-                if worker.alive:
-                    worker.unwind()
-            except WorkerLostError:
-                continue  # the test has its error already; the pool replaces the worker
+        for step in (WorkerProcess.start_unwinding, WorkerProcess.unwind):  # all of them leave in the time of one
+            for worker in others:
+                with contextlib.suppress(WorkerLostError):  # the test has its error; the pool replaces the worker
+                    if worker.alive:
+                        step(worker)
 
 
 class WorkerPools:
-    """All pools of a run; ``markup`` and ``share_terminal`` are the terminal's, ``top`` is the top of today's tree."""
+    """All pools of a run; ``markup`` and ``share_terminal`` are the terminal's, ``top`` is the top of today's tree.
 
-    def __init__(self, top: Path, forward: Forward, *, markup: bool, share_terminal: bool) -> None:
+    Each worker may take ``start_limit_s`` to import and collect.
+    """
+
+    def __init__(
+        self, top: Path, forward: Forward, *, markup: bool, share_terminal: bool, start_limit_s: float
+    ) -> None:
         self._top = top
         self._forward = forward
         self._markup = markup
         self._share_terminal = share_terminal
+        self._start_limit_s = start_limit_s
         self._pools: list[WorkerPool] = []
 
     def add(self, name: str, side: Side, sides: Sides | None = None, *, reports: bool = False) -> WorkerPool:
@@ -158,6 +182,7 @@ class WorkerPools:
             watched=tuple(str(home) for home in dict.fromkeys((*homes, self._top))),
             packages=() if sides is None else sides.packages,
             foreign=() if sides is None else _homes_of_other(side, sides),
+            limit_s=self._start_limit_s,
         )
         pool = WorkerPool(settings, self._forward)
         self._pools.append(pool)

@@ -10,10 +10,8 @@ import subprocess
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import psutil
 
@@ -24,12 +22,14 @@ from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.probes import arm_ranges
 from pytest_rlperf.timers.process import VARIABLE
 from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers.channel import FRAME_LIMIT_S, Channel, UnreadableError
 
-START_LIMIT_S = 300.0  # importing and collecting, several workers at once
-SETUP_LIMIT_S = 300.0  # a test's own fixtures
 _POLL_S = 0.2
+_DYING_S = 5.0  # from the end of a worker's connection to its own
 _LAST_LINES = 30  # of a lost worker's output
-_HINT = "; work that long needs a longer --rlperf-max-time, of which an answer may take four times"
+_LAST_BYTES = 1 << 20
+_SETUP_HINT = "imports and fixtures that take longer need a longer --rlperf-setup-time"
+_CALL_HINT = "work that takes longer needs a longer --rlperf-max-time, of which an answer may take four times"
 _PADDING = "PYTEST_RLPERF_PADDING"
 _PADDING_MOST = 4096  # bytes: a page
 # Takes the current directory off the path, where a file may bear the name of a module; the run's own path follows.
@@ -45,6 +45,7 @@ class StartSettings:
 
     Where a side ``reports``, its first worker is the one whose tests the user sees. ``watched`` are the directories
     and ``packages`` the import packages whose loaded files a worker lists; no file should be loaded from ``foreign``.
+    To import and collect may take ``limit_s``.
     """
 
     name: str
@@ -55,6 +56,7 @@ class StartSettings:
     watched: tuple[str, ...]
     packages: tuple[str, ...]
     foreign: tuple[str, ...]
+    limit_s: float
 
 
 class WorkerLostError(WorkerStoppedError):
@@ -94,7 +96,8 @@ class WorkerProcess:
     """One worker process, at work on one test at a time; it keeps its files in ``scratch``.
 
     ``forward`` receives the reports and warnings that come between answers. Every method that sends or receives may
-    raise WorkerLostError, and LeftEarlyError where the test has ended instead of answering.
+    raise WorkerLostError, and LeftEarlyError where the test has ended instead of answering. The limit of an answer
+    begins with its order: several workers that hang after orders given at once are waited for one limit, not several.
     """
 
     def __init__(self, number: int, settings: StartSettings, scratch: Path, forward: Forward) -> None:
@@ -111,20 +114,28 @@ class WorkerProcess:
         self.checked_s: float | None = None
         self.tally: Tally | None = None
         self.has_children = False
-        self.patience_s = SETUP_LIMIT_S
+        self._setup_s = settings.limit_s
+        self._patience_s = settings.limit_s
+        self._limit_s = 0.0
+        self._hint = ""
+        self._due_s = 0.0
+        self._is_leaving = False
+        self._has_ended = False
         self._forward = forward
         self._scratch = scratch
         self._log = scratch / "output"
         scratch.mkdir(parents=True)
-        self._process, self._connection = self._start(settings)
+        self._process, self._channel = self._start(settings)
+        self._begin_limit(settings.limit_s, _SETUP_HINT)
 
-    def _start(self, settings: StartSettings) -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
+    def _start(self, settings: StartSettings) -> tuple[subprocess.Popen[bytes], Channel]:
         """Start the process; return it with this end of the connection."""
-        here, there = Pipe()
+        here, there = Channel.pair()
         # With -s the user sees the output of the reporting worker as it prints it.
         is_reporter = settings.reports and self.number == 0
         output = None if settings.share_terminal and is_reporter else self._log.open("ab")
-        start = m.encode_start(_start_message(settings, self.number, self._scratch, there.fileno()))
+        start = self._scratch / "start"
+        m.write_start(_start_message(settings, self.number, self._scratch, there.fileno()), start)
         try:
             process = subprocess.Popen(
                 [settings.side.python, *_interpreter_flags(), "-c", _BOOT],
@@ -132,7 +143,7 @@ class WorkerProcess:
                 stdout=None if is_reporter else output,  # output that escapes pytest's capture is for the user to see
                 stderr=output,
                 cwd=settings.side.directory,
-                env=_environment(settings.side) | {m.ENVIRONMENT_KEY: start},
+                env=_environment(settings.side) | {m.ENVIRONMENT_KEY: str(start)},
                 pass_fds=[there.fileno()],
                 start_new_session=True,  # a Ctrl-C at the terminal is for the run to handle
             )
@@ -149,7 +160,7 @@ class WorkerProcess:
 
     def wait_ready(self) -> None:
         """Wait until the worker has collected."""
-        ready = self._receive(START_LIMIT_S)
+        ready = self._receive()
         if not isinstance(ready, m.Ready) or ready.protocol != PROTOCOL:
             self.end(0)
             theirs = f"protocol {ready.protocol}" if isinstance(ready, m.Ready) else repr(ready)
@@ -163,27 +174,33 @@ class WorkerProcess:
         self._note(ready.loaded)
         self.ready = True
 
-    def start_run(self, key: str, next_key: str | None, *, reporter: bool, patience_s: float) -> None:
-        """Begin a test, in which any answer may take ``patience_s`` once it has called its fixture."""
-        self.patience_s = patience_s
+    def start_run(self, key: str, next_key: str | None, *, reporter: bool, setup_s: float, patience_s: float) -> None:
+        """Begin a test, in which any answer may take ``patience_s`` once it has called its fixture.
+
+        Its own fixtures may take ``setup_s`` to get there, and as long to be torn down.
+        """
+        self._setup_s = setup_s
+        self._patience_s = patience_s
         self.running = True
+        self._is_leaving = False
         self.called = None
         self.checked_s = None
         self.tally = None
+        self._begin_limit(setup_s, _SETUP_HINT)
         self._send(m.Run(key, next_key, self.seed, reporter))
 
     def wait_called(self) -> m.Called:
         """Wait until the test calls an rlperf fixture."""
-        self.called = self._expect(m.Called, SETUP_LIMIT_S)
+        self.called = self._expect(m.Called)
         return self.called
 
     def start_check(self) -> None:
         """Begin to run the component once and check it."""
-        self._send(m.Check())
+        self._order(m.Check())
 
     def wait_checked(self) -> tuple[float, float]:
         """Return the seconds of the checked call and the items it processed."""
-        checked = self._expect(m.Checked, self.patience_s)
+        checked = self._expect(m.Checked)
         self._note(checked.loaded)
         self.has_children = checked.children
         self.checked_s = checked.first_call_s
@@ -191,11 +208,11 @@ class WorkerProcess:
 
     def start_count(self, repetitions: int, limit_s: float) -> None:
         """Begin to count ``repetitions`` calls, unless that takes longer than ``limit_s``."""
-        self._send(m.Count(repetitions, limit_s))
+        self._order(m.Count(repetitions, limit_s))
 
     def wait_counted(self) -> Tally:
         """Return the counts."""
-        return self._expect(m.Counted, self.patience_s).tally
+        return self._expect(m.Counted).tally
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
         """Warm up for at most ``limit_s``, and size the slices unless ``shape`` is given."""
@@ -230,32 +247,34 @@ class WorkerProcess:
     def conclude(self, order: m.Conclude) -> m.Done:
         """Give the reporter its result, and wait for the end of its test."""
         self.called = None
+        self._is_leaving = True
+        self._begin_limit(self._setup_s, _SETUP_HINT)
         self._send(order)
         return self._wait_done()
 
     def start_unwinding(self) -> None:
-        """Leave the test, if it is at the call."""
-        if self.running and self.called is not None:
+        """Begin to leave the test at its call, which it may yet have to reach."""
+        if self.running and not self._is_leaving:
             self.called = None
-            self._send(m.Unwind())
+            self._is_leaving = True
+            self._begin_limit(self._setup_s, _SETUP_HINT)
+            self._send(m.Unwind())  # before the call, the worker reads it when it gets there
 
     def unwind(self) -> m.Done | None:
-        """Leave the test at the call, which it may yet have to reach, and wait for its end."""
+        """Leave the test at the call, and wait for its end."""
         if not self.running:
             return None
         self.start_unwinding()
         return self._wait_done()
 
     def _wait_done(self) -> m.Done:
-        """Wait for the end of the test; a call made meanwhile is unwound."""
+        """Wait for the end of the test; answers to earlier orders are of no use any more."""
         while True:
-            message = self._receive(SETUP_LIMIT_S)
+            message = self._receive()
             if isinstance(message, m.Done):
                 self.running = False
                 self.called = None
                 return message
-            if isinstance(message, m.Called):
-                self._send(m.Unwind())
 
     def _note(self, loaded: m.Loaded) -> None:
         self.loaded |= loaded.files
@@ -263,48 +282,79 @@ class WorkerProcess:
 
     # ------------------------------------------------------------------ messages
 
-    def _ask(self, message: m.ToWorker, kind: type[Reply]) -> Reply:
+    def _begin_limit(self, limit_s: float, hint: str) -> None:
+        """Begin the time that the next answer may take; ``hint`` names the option that allows for more."""
+        self._limit_s = limit_s
+        self._hint = hint
+        self._due_s = time.monotonic() + limit_s
+
+    def _order(self, message: m.ToWorker) -> None:
+        self._begin_limit(self._patience_s, _CALL_HINT)
         self._send(message)
-        return self._expect(kind, self.patience_s)
+
+    def _ask(self, message: m.ToWorker, kind: type[Reply]) -> Reply:
+        self._order(message)
+        return self._expect(kind)
 
     def _send(self, message: m.ToWorker) -> None:
         try:
-            m.send(self._connection, message)
-        except OSError:
+            m.send(self._channel, message, FRAME_LIMIT_S)
+        except TimeoutError:
+            raise self._lost(self._abort("read no message", FRAME_LIMIT_S)) from None
+        except (EOFError, OSError):
             raise self._lost(self._how_it_ended()) from None
 
-    def _expect(self, kind: type[Reply], limit_s: float) -> Reply:
-        message = self._receive(limit_s)
-        if isinstance(message, kind):
-            return message
+    def _expect(self, kind: type[Reply]) -> Reply:
+        message = self._receive()
         if isinstance(message, m.Done):
             self.running = False
             self.called = None
             raise LeftEarlyError(self, message)
+        if isinstance(message, kind) and self._channel.answers_last:
+            return message
         self.end(0)
-        raise WorkerLostError(self, f"{self.name} answered {message!r} where {kind.__name__} was due")
+        sent = type(message).__name__ + ("" if self._channel.answers_last else " to an earlier message")
+        raise self._lost(f"{self.name} answered {sent} where {kind.__name__} was due")
 
-    def _receive(self, limit_s: float) -> m.FromWorker:
-        """Return the next message that is an answer; forward the reports and warnings before it."""
-        deadline = time.monotonic() + limit_s
+    def _receive(self) -> m.FromWorker:
+        """Return the next message that is an answer; forward the reports and warnings before it.
+
+        An answer that has come before its limit is read, also where this process looks for it later.
+        """
+        last_s = max(self._due_s, time.monotonic()) + FRAME_LIMIT_S
         while True:
-            try:
-                if self._connection.poll(_POLL_S):
-                    message = m.receive_from_worker(self._connection)
-                    if not isinstance(message, m.Reported | m.Warned):
-                        return message
-                    self._forward(message)
-                    continue
-            except (EOFError, OSError):
-                raise self._lost(self._how_it_ended()) from None
-            except m.UnreadableError as error:
-                self.end(0)
-                raise self._lost(f"{self.name} sent a message that cannot be read: {error}") from None
+            message = self._next_message()
+            if isinstance(message, m.Reported | m.Warned):
+                self._pass_on(message)
+            elif message is not None:
+                return message
+            is_idle = message is None and not self._channel.is_within_frame
+            if time.monotonic() > (self._due_s if is_idle else last_s):
+                raise self._lost(self._abort("did not answer", self._limit_s))
+
+    def _next_message(self) -> m.FromWorker | None:
+        """Return the next message, or None where none has come after a moment."""
+        try:
+            message = m.receive_from_worker(self._channel, _POLL_S)
             # A process the worker forked may hold the connection open after the worker's death.
-            if self._process.poll() is not None and not self._connection.poll(0):
-                raise self._lost(self._how_it_ended())
-            if time.monotonic() > deadline:
-                raise self._lost(self._abort(limit_s))
+            if message is None and self._process.poll() is not None and not self._channel.is_within_frame:
+                raise EOFError
+        except (EOFError, OSError):
+            raise self._lost(self._how_it_ended()) from None
+        except UnreadableError as error:
+            raise self._unreadable(error) from None
+        return message
+
+    def _pass_on(self, message: m.Reported | m.Warned) -> None:
+        try:
+            self._forward(message)
+        except UnreadableError as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: UnreadableError) -> WorkerLostError:
+        """End a worker whose messages cannot be read, and return the error."""
+        self.end(0)
+        return self._lost(f"{self.name} sent a message that cannot be read: {error}.\n{self._last_output()}")
 
     def _lost(self, text: str) -> WorkerLostError:
         self.running = False
@@ -315,7 +365,7 @@ class WorkerProcess:
     @property
     def alive(self) -> bool:
         """Whether the process runs and can receive messages."""
-        return self._process.poll() is None and not self._connection.closed
+        return self._process.poll() is None and not self._channel.closed
 
     def cpu_s(self) -> float:
         """Return the CPU seconds that the process and its children have used."""
@@ -331,22 +381,26 @@ class WorkerProcess:
     def start_quitting(self) -> None:
         """Begin to leave the test and end the session, with all teardowns."""
         with contextlib.suppress(WorkerLostError):
-            if self.running:
-                self._send(m.Unwind())  # also before the call: the worker reads this message when it gets there
+            self.start_unwinding()
             self._send(m.Quit())
 
     def end(self, limit_s: float) -> None:
-        """End the process and its children: wait ``limit_s`` for it to end by itself, then use force."""
+        """End the process and its children: wait ``limit_s`` for it to end by itself, then use force.
+
+        A thread that waits for the worker's answer gets a WorkerLostError.
+        """
         self.running = False
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(limit_s)
         # Even after a clean exit: processes that the worker started in its session and left running end with it.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if not self._has_ended:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._has_ended = True  # the number of its process group may be another's from now on
         self._process.wait()
-        self._connection.close()
+        self._channel.close()
 
-    def _abort(self, limit_s: float) -> str:
+    def _abort(self, failing: str, limit_s: float) -> str:
         """End a worker that does not answer; SIGABRT has faulthandler write where it hangs."""
         captured = self._last_output()
         with contextlib.suppress(ProcessLookupError):
@@ -355,12 +409,12 @@ class WorkerProcess:
             self._process.wait(2)
         stack = self._last_output()
         self.end(0)
-        return f"{self.name} did not answer within {limit_s:.0f} s and was ended{_HINT}.\n{stack or captured}"
+        return f"{self.name} {failing} within {limit_s:.0f} s and was ended; {self._hint}.\n{stack or captured}"
 
     def _how_it_ended(self) -> str:
         """Return how a dead worker ended, with the end of its output."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
+            self._process.wait(_DYING_S)
         code = self._process.poll()
         self.end(0)
         if code is None:
@@ -377,7 +431,7 @@ class WorkerProcess:
         titles = {"captured0": "stdout", "captured1": "stderr", "output": "process output"}
         for path in [*sorted(self._scratch.glob("captured*")), self._log]:
             with contextlib.suppress(OSError):
-                text = path.read_text(encoding="utf-8", errors="replace").strip()
+                text = _end_of(path).strip()
                 if text:
                     title = titles.get(path.name, "output captured by a fixture")
                     parts.append(f"--- last {title} ---\n" + "\n".join(_useful_lines(text.splitlines())))
@@ -429,6 +483,13 @@ def _interpreter_flags() -> list[str]:
     """Return the flags this interpreter was started with, as multiprocessing passes them on."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return flags
+
+
+def _end_of(path: Path) -> str:
+    """Return the end of a file, which may be long."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LAST_BYTES))
+        return file.read().decode("utf-8", errors="replace")
 
 
 def _useful_lines(lines: list[str]) -> list[str]:

@@ -16,8 +16,8 @@ import logging
 import os
 import random
 import signal
+import socket
 import sys
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,6 +38,7 @@ from pytest_rlperf.options import read_option
 from pytest_rlperf.pytest_benchmark import TakenOver
 from pytest_rlperf.sides.verify import executed_files, importers_of, loaded_files
 from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers.channel import Channel
 
 # Plugins that would run a test again, reseed it, or talk to a controller that is not there. They are dropped before
 # they configure themselves; a marker that they would declare is declared here, for --strict-markers.
@@ -54,11 +55,11 @@ class Unwound(BaseException):
 class RemoteEngine:
     """Measures a workload, order by order of the run."""
 
-    def __init__(self, start: m.Start, connection: Connection[Any, Any], *, sync_edges: bool) -> None:
+    def __init__(self, start: m.Start, channel: Channel, *, sync_edges: bool) -> None:
         self._start = start
         self._sync_edges = sync_edges
         self._kernel_shapes: dict[SliceKind, Shape] = {}
-        self._connection = connection
+        self._channel = channel
         self._kernels = functools.cache(make_kernels)
         self._cpus = usable_cpus()
         self._seed = 0
@@ -74,7 +75,7 @@ class RemoteEngine:
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
-        m.send(self._connection, m.Called(workload.component, workload.unit, workload.items))
+        m.send(self._channel, m.Called(workload.component, workload.unit, workload.items))
         meter = Meter(workload, self._kernels, sync_edges=self._sync_edges, kernel_shapes=self._kernel_shapes)
         ended = children_seen()[1]
         try:
@@ -84,7 +85,7 @@ class RemoteEngine:
                     return _conclude(order)
                 if isinstance(order, m.Unwind):
                     raise Unwound
-                m.send(self._connection, self._answer(order, meter, ended))
+                m.send(self._channel, self._answer(order, meter, ended))
         finally:
             meter.thaw()
             place(self._cpus)
@@ -127,7 +128,7 @@ class RemoteEngine:
     def receive(self) -> m.ToWorker:
         """Wait for the next order; where the run's process is gone, end the session with all its teardowns."""
         try:
-            return m.receive_order(self._connection)
+            return m.receive_order(self._channel)
         except (EOFError, OSError):
             pytest.exit("the run that started this worker is gone", returncode=1)
 
@@ -158,10 +159,10 @@ def _conclude(order: m.Conclude) -> Result:
 class Session:
     """The hooks of a worker: it collects, then runs the tests of its orders and sends back their reports."""
 
-    def __init__(self, start: m.Start, connection: Connection[Any, Any], engine: RemoteEngine, terminal: int) -> None:
+    def __init__(self, start: m.Start, channel: Channel, engine: RemoteEngine, terminal: int) -> None:
         self._start = start
         self._terminal = terminal
-        self._connection = connection
+        self._channel = channel
         self._engine = engine
         self._errors: dict[str, str] = {}
         self._items: dict[str, pytest.Item] = {}
@@ -215,7 +216,7 @@ class Session:
         """Run the tests of the orders, until the order to quit."""
         self._items = {result_key(item): item for item in session.items}
         errors = "\n\n".join(self._errors.values())
-        m.send(self._connection, m.Ready(PROTOCOL, list(self._items), _encodable(errors), self._engine.loaded()))
+        m.send(self._channel, m.Ready(PROTOCOL, list(self._items), _encodable(errors), self._engine.loaded()))
         while True:
             match self._engine.receive():
                 case m.Run() as order:
@@ -244,7 +245,7 @@ class Session:
 
     def _done(self, outcome: str, text: str, *, name_missing: bool) -> None:
         modules = sorted({name.partition(".")[0] for name in list(sys.modules)})
-        m.send(self._connection, m.Done(outcome, _encodable(text), modules, name_missing))
+        m.send(self._channel, m.Done(outcome, _encodable(text), modules, name_missing))
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
         """Remember tests that failed because a name is missing: on a side with older code the test is not to blame."""
@@ -259,7 +260,7 @@ class Session:
             self._last = report
         if self._reporting:
             data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-            m.send(self._connection, m.Reported(json.dumps(data, default=str, skipkeys=True)))
+            m.send(self._channel, m.Reported(json.dumps(data, default=str, skipkeys=True)))
 
     def pytest_warning_recorded(
         self, warning_message: Any, when: str, nodeid: str, location: tuple[str, int, str] | None
@@ -269,7 +270,7 @@ class Session:
             return
         category = warning_message.category
         m.send(
-            self._connection,
+            self._channel,
             m.Warned(
                 text=_encodable(str(warning_message.message)),
                 category=f"{category.__module__}.{category.__qualname__}",
@@ -373,14 +374,15 @@ def main() -> None:
     """Run a worker until the run has no more use for it."""
     _die_with_parent()
     terminal = os.dup(1)  # before pytest captures it
-    start = m.decode_start(os.environ.pop(m.ENVIRONMENT_KEY))
+    start = m.read_start(Path(os.environ.pop(m.ENVIRONMENT_KEY)))
     sys.path[:] = start.path
     os.set_inheritable(start.descriptor, False)
-    connection: Connection[Any, Any] = Connection(start.descriptor)
+    channel = Channel(socket.socket(fileno=start.descriptor))
+    os.register_at_fork(after_in_child=channel.abandon)
     _keep_captured_output(Path(start.scratch))
     config = _prepare(start)
-    engine = RemoteEngine(start, connection, sync_edges=read_option(config, "device_edges") == "sync")
+    engine = RemoteEngine(start, channel, sync_edges=read_option(config, "device_edges") == "sync")
     config.stash[ENGINE] = engine
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
-    config.pluginmanager.register(Session(start, connection, engine, terminal), "rlperf-worker")
+    config.pluginmanager.register(Session(start, channel, engine, terminal), "rlperf-worker")
     sys.exit(int(config.hook.pytest_cmdline_main(config=config)))
