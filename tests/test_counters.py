@@ -11,7 +11,7 @@ import pytest
 from fake_worker import FakeWorker
 from virtual_gpu import VirtualGPU
 
-from pytest_rlperf.baseline.store import BaselineError
+from pytest_rlperf.baseline.store import OtherBaselines
 from pytest_rlperf.counters import NAMES
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.counters import combine, compare, uncounted
@@ -560,7 +560,7 @@ def baseline(machine: Machine, result: Result = RESULT, **packages: str) -> Base
 
 def recall(tmp_path: Path, own: Baseline | None, *others: Baseline, result: Result = RESULT) -> OtherCounts:
     """Return what a test on the machine HERE is compared with."""
-    return StoredCounts(HERE, own, lambda: others, ("pytest_rlperf",), tmp_path).find(result)
+    return StoredCounts(HERE, own, lambda: OtherBaselines([*others], []), ("pytest_rlperf",), tmp_path).find(result)
 
 
 def installed(name: str) -> str:
@@ -607,13 +607,13 @@ def test_what_is_tested_and_what_runs_the_tests_may_change(tmp_path: Path) -> No
     assert recall(tmp_path, baseline(HERE, pytest="1.0", rich="0.1")).counting == THEN
     tested = "numpy"
     stored = baseline(HERE, RESULT, **{tested: "0.1"})
-    assert StoredCounts(HERE, stored, list, (tested,), tmp_path).find(RESULT).counting == THEN
+    assert StoredCounts(HERE, stored, lambda: OtherBaselines([], []), (tested,), tmp_path).find(RESULT).counting == THEN
 
 
 def test_counts_of_another_release_of_this_plugin_are_not_compared(tmp_path: Path) -> None:
     """It may count otherwise."""
     stored = baseline(HERE, Pytest_rlperf="0.0.1")
-    found = StoredCounts(HERE, stored, list, ("my_library",), tmp_path).find(RESULT)
+    found = StoredCounts(HERE, stored, lambda: OtherBaselines([], []), ("my_library",), tmp_path).find(RESULT)
     assert found.is_outdated
     assert found.obstacle is not None
     assert "Pytest_rlperf 0.0.1 → " in obstacle_text(found.obstacle)
@@ -655,11 +655,8 @@ def test_what_depends_on_the_device_is_compared_on_that_device_only(tmp_path: Pa
 
 def test_a_broken_file_of_another_machine_is_named(tmp_path: Path) -> None:
     """It cannot be compared with, which is said and ends nothing."""
-
-    def others() -> list[Baseline]:
-        raise BaselineError("other.json is not a baseline")
-
-    found = StoredCounts(HERE, None, others, (), tmp_path).find(RESULT)
+    others = OtherBaselines([], ["other.json is not a baseline"])
+    found = StoredCounts(HERE, None, lambda: others, (), tmp_path).find(RESULT)
     assert found == OtherCounts(None, obstacle=Unreadable("other.json is not a baseline"))
 
 

@@ -59,7 +59,7 @@ SCHEMA_FILE = Path(__file__).parents[1] / "docs" / "schema" / "rlperf-run.schema
 HOSTILE = "tests/a b.py::Test<b>::test_x[</script>|`@x`::set%0A\x1b[2J\u202e\ud800\n日本]"
 MS = 1e-3
 HERE = replace(builders.MACHINE, accelerators=("Made Up GPU",))
-ORIGIN = Provenance("c" * 40, "t" * 40, dirty=False, created="2026-01-02T03:04:05+00:00", packages={"numpy": "2.1"})
+ORIGIN = Provenance("c" * 40, "7" * 40, dirty=False, created="2026-01-02T03:04:05+00:00", packages={"numpy": "2.1"})
 
 
 def outcome(key: str = "tests/test_sac.py::test_update[256]", status: Status = Status.SLOWER) -> Outcome:

@@ -65,7 +65,7 @@ HOSTILE = (
 )
 KEY = "tests/test_sac.py::test_update[256]"
 HERE = builders.MACHINE
-ORIGIN = Provenance("c" * 40, "t" * 40, dirty=False, created="2026-01-02T03:04:05+00:00", packages={})
+ORIGIN = Provenance("c" * 40, "7" * 40, dirty=False, created="2026-01-02T03:04:05+00:00", packages={})
 MORE = CounterChange("update/critic", "ops:aten::mm", 12, 18)
 
 

@@ -14,7 +14,7 @@ from pytest_rlperf.judge.verdict import judge
 from pytest_rlperf.model import Allowance, Outcome, Status, Verdict, WrittenReason
 from pytest_rlperf.model.notes import KeptBack
 from pytest_rlperf.options import read_config
-from pytest_rlperf.report.wording import message, saved_lines, verdict_message
+from pytest_rlperf.report.wording import message, note_lines, saved_lines, verdict_message
 from pytest_rlperf.run.one_test import Measured, evidence_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.saving import save
@@ -240,3 +240,14 @@ def test_only_a_run_that_does_not_store_asks_to(new_run: NewRun, pytester: pytes
         "no baseline yet: nothing to compare with",
         "no baseline yet: store one with --rlperf-save-baseline",
     ]
+
+
+@pytest.mark.parametrize("args", [("--rlperf",), ("--rlperf-against=main",), ("--rlperf-save-baseline",)])
+def test_a_bad_file_of_another_machine_is_a_note(args: tuple[str, ...], pytester: pytest.Pytester) -> None:
+    """Whatever the run is for, it goes on without that file, and names it."""
+    stray = pytester.path / "baselines" / "default" / "stray.json"
+    stray.parent.mkdir(parents=True)
+    stray.write_text('{"schema": 99}')
+    run = RunState(read_config(pytester.parseconfig(*args)), pytester.path)
+    (line,) = note_lines(run.notes, verbose=False)
+    assert line.startswith(f"skipped a baseline that is not this machine's: {stray} has schema version 99")

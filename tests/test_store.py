@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,25 @@ from hypothesis import strategies as st
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
 from pytest_rlperf.baseline.provenance import make_provenance, read_tree
-from pytest_rlperf.baseline.store import SCHEMA, BaselineError, Store
+from pytest_rlperf.baseline.schema import SCHEMA
+from pytest_rlperf.baseline.store import BaselineError, Store
 from pytest_rlperf.model import (
     Acceptance,
     Bound,
     Counting,
     DeviceTimes,
     Figures,
+    Machine,
+    PairSpread,
     Phase,
     PhaseCounts,
     Provenance,
     Result,
+    SessionFigures,
     Share,
     StoredResult,
     WorkerRecord,
+    session_figures,
 )
 
 HERE = builders.MACHINE
@@ -86,7 +91,7 @@ def test_an_empty_store_reads_as_none(store: Store) -> None:
     """Where nothing was stored there is no baseline, no name and no other machine."""
     assert store.read() is None
     assert store.names() == []
-    assert store.others() == []
+    assert store.others() == ([], [])
 
 
 def test_what_is_written_reads_back(store: Store) -> None:
@@ -117,25 +122,25 @@ def test_figures_are_stored_with_five_significant_digits(store: Store) -> None:
     assert result["traced_call_s"] == 3.1416e-6
     assert result["workers"][0]["wall"]["call_s"] == 2.7183e-5
     assert result["workers"][0]["cpu_share"] == 0.66667
-    assert result["workers"][1]["cpu"]["call_s"] == 123460.0
+    assert result["workers"][1]["wall"]["call_s"] == 123460.0
     assert result["phases"][0] == {
         "path": "gae",
         "count": 2.3333,
         "total_s": 3.1416,
         "self_s": 0.4488,
-        "device": "host",
     }
 
 
 def test_what_was_not_measured_takes_no_room(store: Store) -> None:
-    """Fields that reading fills in by itself are not written: the file is as it was before there were such fields."""
+    """Fields that reading fills in by itself are not written."""
     store.write("s", ORIGIN, {"a": stored("a")})
     data = json.loads(store.path.read_bytes())
+    assert set(data["results"]["a"]) == {"result", "session"}
     result = data["results"]["a"]["result"]
-    assert not {"counting", "shares"} & set(result)
-    assert "device" not in result["workers"][0]
+    assert set(result) == {"component", "items", "phases", "traced_call_s", "unit", "workers"}
+    assert set(result["workers"][0]) == {"calls", "collections", "cpu_share", "seed", "slices", "wall"}
+    assert set(result["phases"][0]) == {"path", "self_s", "total_s"}
     assert "accelerators" not in data["machine"]
-    assert data["results"]["a"]["accepted"] is None  # what has always been there stays
 
 
 def test_counts_are_stored_with_the_figures(store: Store) -> None:
@@ -149,7 +154,7 @@ def test_counts_are_stored_with_the_figures(store: Store) -> None:
     store.write("s", ORIGIN, {"a": entry})
     result = json.loads(store.path.read_bytes())["results"]["a"]["result"]
     assert result["counting"] == {
-        "phases": [{"path": "", "exact": {"ops": 344, "syncs": 0}, "inexact": {"python_calls": [690, 693]}}],
+        "phases": [{"path": "", "exact": {"ops": 344}, "inexact": {"python_calls": [690, 693]}, "zero": ["syncs"]}],
         "workers": 5,
         "repetitions": 2,
         "notes": ["not counted: graphs"],
@@ -171,14 +176,47 @@ def test_counts_the_wrong_way_round_are_refused(store: Store) -> None:
 
 
 def test_the_file_is_made_for_diffs(store: Store) -> None:
-    """Keys are sorted at every level, one to a line, and the text ends with a newline."""
-    store.write("s", ORIGIN, {"b": stored("b"), "a": stored("a")})
+    """Keys are sorted at every level, a worker, a phase and a phase's counts are a line each, a newline ends it."""
+    counting = Counting((PhaseCounts("", {"ops": 3, "syncs": 0}, {}), PhaseCounts("gae", {"ops": 3}, {})), 5, 2, ())
+    store.write("s", ORIGIN, {"b": stored("b"), "a": stored("a", counting=counting)})
     text = store.path.read_text(encoding="utf-8")
     pairs: list[list[str]] = []
     json.loads(text, object_pairs_hook=lambda found: pairs.append([key for key, _ in found]))
     assert all(keys == sorted(keys) for keys in pairs)
     assert text.endswith("}\n")
-    assert all(line.count('":') <= 1 for line in text.splitlines())
+    entry = text[text.index('  "a": {') : text.index('  "b": {')]
+    assert (
+        entry
+        == """  "a": {
+   "result": {
+    "component": "gae",
+    "counting": {
+     "phases": [
+      {"exact": {"ops": 3}, "path": "", "zero": ["syncs"]},
+      {"exact": {"ops": 3}, "path": "gae"}
+     ],
+     "repetitions": 2,
+     "workers": 5
+    },
+    "items": 8.0,
+    "phases": [
+     {"path": "gae", "self_s": 0.001, "total_s": 0.001}
+    ],
+    "traced_call_s": 0.0011,
+    "unit": "transition",
+    "workers": [
+"""
+        + "".join(
+            f'     {{"calls": 100, "collections": 1, "cpu_share": 1.0, "seed": 1000, "slices": 12, "wall": '
+            f'{{"call_s": {call_s}, "relative": 20.5, "relative_memory": 0.25}}}}{comma}\n'
+            for call_s, comma in ((0.001, ","), (0.00101, ","), (0.00102, ","), (0.00103, ","), (0.00104, ""))
+        )
+        + """    ]
+   },
+   "session": "s"
+  },
+"""
+    )
 
 
 def test_the_same_figures_make_the_same_file(store: Store) -> None:
@@ -260,7 +298,7 @@ def test_a_process_killed_while_writing_leaves_the_old_file(store: Store) -> Non
     done = write_under_a_limit(store, "SIG_DFL")
     assert done.returncode < 0
     assert store.path.read_bytes() == before
-    assert store.others() == []
+    assert store.others() == ([], [])
     assert store.names() == ["default"]
     store.write("t", ORIGIN, {"a": stored("a", "t")})
     assert store.read() is not None
@@ -299,9 +337,9 @@ def test_names_and_other_machines(tmp_path: Path) -> None:
     (root / "empty").mkdir()
     here = Store(root, "default", HERE)
     assert here.names() == ["default", "night-1.2"]
-    assert [other.machine for other in here.others()] == [ELSEWHERE]
+    assert [other.machine for other in here.others().baselines] == [ELSEWHERE]
     assert Store(root, "night-1.2", HERE).read() is None
-    assert [other.machine for other in Store(root, "night-1.2", HERE).others()] == [ELSEWHERE]
+    assert [other.machine for other in Store(root, "night-1.2", HERE).others().baselines] == [ELSEWHERE]
 
 
 words = st.text(max_size=20)
@@ -325,6 +363,15 @@ workers = st.builds(
 )
 seconds = st.just(0.0) | figures
 phases = st.builds(Phase, path=words, count=seconds, total_s=seconds, self_s=seconds, device=words)
+counters = st.dictionaries(words, counts, max_size=4)
+ranges = st.dictionaries(words, counts.flatmap(lambda least: st.tuples(st.just(least), st.integers(least))), max_size=2)
+countings = st.builds(
+    Counting,
+    phases=st.lists(st.builds(PhaseCounts, words, counters, ranges), max_size=3).map(tuple),
+    workers=counts,
+    repetitions=counts,
+    notes=st.lists(words, max_size=2).map(tuple),
+)
 results = st.builds(
     Result,
     nodeid=words,
@@ -335,6 +382,26 @@ results = st.builds(
     phases=st.lists(phases, max_size=3).map(tuple),
     traced_call_s=seconds,
     notes=st.lists(words, max_size=2).map(tuple),
+    counting=st.none() | countings,
+)
+sessions = st.builds(
+    SessionFigures,
+    session=words,
+    same_code=st.booleans(),
+    clock=st.sampled_from(["cpu", "wall"]),
+    workers=st.integers(1, 2**53),
+    relative=figures,
+    relative_memory=figures,
+    squares=seconds,
+    squares_memory=seconds,
+)
+entries = st.builds(
+    StoredResult,
+    result=results,
+    session=st.just("s"),
+    accepted=st.none() | st.builds(Acceptance, words, words, figures, words),
+    pairs=st.none() | st.builds(PairSpread, seconds, figures),
+    history=st.lists(sessions, max_size=10).map(tuple),
 )
 
 
@@ -345,28 +412,253 @@ def assert_close(found: Any, expected: Any) -> None:
     elif isinstance(expected, tuple):
         for one, other in zip(found, expected, strict=True):
             assert_close(one, other)
-    elif isinstance(expected, (Result, WorkerRecord, Figures, Phase)):
+    elif is_dataclass(expected):
         for name, value in vars(expected).items():
             assert_close(getattr(found, name), value)
     else:
         assert found == expected
 
 
-@given(st.dictionaries(words, results, min_size=1, max_size=3))
-@settings(max_examples=40, deadline=None)
-def test_any_result_survives_the_file(entries: dict[str, Result]) -> None:
+@given(st.dictionaries(words, entries, min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_any_entry_survives_the_file(entries: dict[str, StoredResult]) -> None:
     """Whatever was measured reads back, to five significant digits, and once read it is stored exactly."""
     with tempfile.TemporaryDirectory() as directory:
         store = Store(Path(directory), "default", HERE)
-        store.write("s", ORIGIN, {key: builders.stored(result, "s") for key, result in entries.items()})
+        store.write("s", ORIGIN, entries)
         baseline = store.read()
         assert baseline is not None
         assert set(baseline.results) == set(entries)
-        for key, result in entries.items():
-            assert_close(baseline.results[key].result, result)
+        for key, entry in entries.items():
+            assert_close(baseline.results[key], entry)
         before = store.path.read_bytes()
         store.write("s", ORIGIN, dict(baseline.results))
         assert store.path.read_bytes() == before
+
+
+# --------------------------------------------------------------------------- files of the first version
+
+
+SCHEMA_1 = Path(__file__).parent / "samples" / "baseline_schema_1.json"
+
+
+@pytest.fixture
+def old_store(tmp_path: Path) -> Store:
+    """Return a store with a baseline that an earlier version of this package has written."""
+    text = SCHEMA_1.read_text(encoding="utf-8")
+    machine = Machine(**json.loads(text)["machine"])
+    store = Store(tmp_path / "baselines", "default", machine)
+    store.directory.mkdir(parents=True)
+    store.path.write_text(text, encoding="utf-8")
+    return store
+
+
+def test_a_file_of_the_first_version_is_read(old_store: Store) -> None:
+    """Its figures and counts are all there, zeros too."""
+    baseline = old_store.read()
+    assert baseline is not None
+    assert baseline.schema == 1
+    (entry,) = baseline.results.values()
+    assert entry.result.nodeid == "pytest_rlperf/suite/test_gae.py::test_gae[128-8]"
+    assert len(entry.result.workers) == 5
+    assert entry.result.workers[0].wall.call_s == 0.00011792
+    assert entry.result.counting is not None
+    assert entry.result.counting.phases[0].exact["tensor_allocations"] == 0
+    assert entry.history == ()
+
+
+def test_saving_raises_a_file_to_the_present_version(old_store: Store) -> None:
+    """Entries that are not measured again stay, figure by figure; those that are keep the session before."""
+    before = old_store.read()
+    assert before is not None
+    old_store.write("s", ORIGIN, {"a": stored("a")})
+    raised = old_store.read()
+    assert raised is not None
+    assert raised.schema == SCHEMA == 2
+    (key,) = before.results
+    assert raised.results[key] == before.results[key]
+    again = replace(before.results[key], session="t", history=(session_of(before.results[key].result, "t"),))
+    old_store.write("t", ORIGIN, {key: again})
+    last = old_store.read()
+    assert last is not None
+    assert [session.session for session in last.results[key].history] == [before.results[key].session, "t"]
+
+
+# --------------------------------------------------------------------------- earlier sessions and pairs
+
+
+def session_of(result: Result, session: str, *, same_code: bool = True) -> SessionFigures:
+    """Return a session's figures of a test, as the file has them."""
+    figures = session_figures(result, session, same_code=same_code)
+    rounded: dict[str, Any] = {
+        name: units.round_significant(value) for name, value in vars(figures).items() if isinstance(value, float)
+    }
+    return replace(figures, **rounded)
+
+
+def keep(store: Store, session: str, **changes: Any) -> StoredResult:
+    """Store a test's figures of one session with the session's own summary, and return the entry that is kept."""
+    entry = stored("a", session)
+    entry = replace(entry, **{"history": (session_of(entry.result, session),), **changes})
+    store.write(session, ORIGIN, {"a": entry})
+    baseline = store.read()
+    assert baseline is not None
+    return baseline.results["a"]
+
+
+def test_a_session_is_summed_up_by_means_and_squares() -> None:
+    """Means of logarithms, by the clock that decides, and the squared deviations of the workers from them."""
+    workers = tuple(builders.worker(1.0, value, value**2) for value in (1.0, 2.0, 4.0))
+    found = session_figures(builders.result(workers=workers), "s", same_code=True)
+    assert (found.clock, found.workers, found.same_code) == ("wall", 3, True)
+    assert (found.relative, found.relative_memory) == pytest.approx((2.0, 4.0))
+    assert (found.squares, found.squares_memory) == pytest.approx((2 * math.log(2) ** 2, 8 * math.log(2) ** 2))
+
+
+def test_the_last_ten_sessions_are_kept(store: Store) -> None:
+    """The oldest go first, and storing one session twice counts once."""
+    for number in range(12):
+        kept = keep(store, f"session {number}")
+    assert [session.session for session in kept.history] == [f"session {number}" for number in range(2, 12)]
+    assert keep(store, "session 11", history=kept.history) == kept
+
+
+def test_another_workload_has_no_past(store: Store) -> None:
+    """Sessions and pairs of other work go with its figures."""
+    keep(store, "s", pairs=PairSpread(1e-4, 3.0))
+    other = stored("a", "t", component="another")
+    store.write("t", ORIGIN, {"a": replace(other, history=(session_of(other.result, "t"),))})
+    baseline = store.read()
+    assert baseline is not None
+    assert [session.session for session in baseline.results["a"].history] == ["t"]
+    assert baseline.results["a"].pairs is None
+
+
+def test_pairs_of_many_sessions_are_pooled_and_fade(store: Store) -> None:
+    """Sums of squares and degrees of freedom add up to 30 of the latter; then the older ones count less."""
+    assert keep(store, "1", pairs=PairSpread(1e-4, 20.0)).pairs == PairSpread(1e-4, 20.0)
+    assert keep(store, "2").pairs == PairSpread(1e-4, 20.0)  # a session without live pairs
+    assert keep(store, "3", pairs=PairSpread(5e-5, 10.0)).pairs == PairSpread(1.5e-4, 30.0)
+    assert keep(store, "4", pairs=PairSpread(0.0, 10.0)).pairs == PairSpread(1e-4, 30.0)
+    assert keep(store, "5", pairs=PairSpread(2e-4, 40.0)).pairs == PairSpread(2e-4, 40.0)
+
+
+# --------------------------------------------------------------------------- savers beside each other, links, pipes
+
+
+_SAVE_ROUNDS = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_store import HERE, ORIGIN, Store, stored
+store, name = Store(Path(sys.argv[2]), "default", HERE), sys.argv[3]
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(25):
+    key = f"{name} {number}"
+    store.write(key, ORIGIN, {key: stored(key, key)})
+"""
+
+
+def test_two_savers_at_once_lose_nothing(store: Store) -> None:
+    """Two processes that store figure after figure in one file leave all of them there."""
+    place = [str(Path(__file__).parent), str(store.directory.parent)]
+    savers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _SAVE_ROUNDS, *place, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for name in ("one", "other")
+    ]
+    for saver in savers:
+        assert saver.stdout is not None
+        assert saver.stdout.readline() == "ready\n"
+    for saver in savers:
+        assert saver.stdin is not None
+        saver.stdin.write("go\n")
+        saver.stdin.flush()
+    for saver in savers:
+        saver.communicate(timeout=120)
+        assert saver.returncode == 0
+    baseline = store.read()
+    assert baseline is not None
+    assert set(baseline.results) == {f"{name} {number}" for name in ("one", "other") for number in range(25)}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs locks on directories")
+def test_a_lock_that_another_process_keeps_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who hangs with the lock does not make others hang."""
+    import fcntl
+
+    store.write("s", ORIGIN, {"a": stored("a")})
+    before = store.path.read_bytes()
+    monkeypatch.setattr("pytest_rlperf.baseline.store._LOCK_S", 0.0)
+    other = os.open(store.directory, os.O_RDONLY)
+    try:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(BaselineError, match="another process has had it locked"):
+            store.write("t", ORIGIN, {"b": stored("b", "t")})
+    finally:
+        os.close(other)
+    assert store.path.read_bytes() == before
+    store.write("t", ORIGIN, {"b": stored("b", "t")})
+
+
+def test_saving_through_a_link_keeps_the_link(store: Store, tmp_path: Path) -> None:
+    """The file that it leads to is replaced, wherever that lies."""
+    shared = tmp_path / "shared" / "figures.json"
+    store.directory.mkdir(parents=True)
+    store.path.symlink_to(shared)
+    with pytest.raises(BaselineError, match="No such file"):
+        store.read()
+    shared.parent.mkdir()
+    shared.write_bytes(b"")
+    with pytest.raises(BaselineError, match="is empty"):
+        store.read()
+    Store(tmp_path / "elsewhere", "default", HERE).write("s", ORIGIN, {"a": stored("a")})
+    Store(tmp_path / "elsewhere", "default", HERE).path.rename(shared)
+    store.write("t", ORIGIN, {"b": stored("b", "t")})
+    assert store.path.is_symlink()
+    assert set(json.loads(shared.read_bytes())["results"]) == {"a", "b"}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_and_a_device_are_no_baselines(store: Store) -> None:
+    """Nobody waits for what may never be written, or reads without end."""
+    store.directory.mkdir(parents=True)
+    os.mkfifo(store.path)
+    with pytest.raises(BaselineError, match="no regular file"):
+        store.read()
+    store.path.unlink()
+    store.path.symlink_to("/dev/zero")
+    with pytest.raises(BaselineError, match="no regular file"):
+        store.read()
+
+
+def test_a_huge_file_is_refused(store: Store) -> None:
+    """No more of it is read than the largest baseline has."""
+    store.directory.mkdir(parents=True)
+    with store.path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(BaselineError, match="over 64 MiB"):
+        store.read()
+
+
+def test_a_bad_file_of_another_machine_stops_nobody(store: Store) -> None:
+    """What lies beside this machine's baseline is left out with its fault, whatever is wrong with it."""
+    elsewhere = Store(store.directory.parent, "default", ELSEWHERE)
+    elsewhere.write("s", ORIGIN, {"a": stored("a")})
+    (store.directory / "broken.json").write_text("{", encoding="utf-8")
+    (store.directory / "newer.json").write_text('{"schema": 99}', encoding="utf-8")
+    (store.directory / "stray.json").write_text('{"figures": []}', encoding="utf-8")
+    (store.directory / "pipe.json").symlink_to("/dev/zero")
+    assert store.read() is None
+    found = store.others()
+    assert [other.machine for other in found.baselines] == [ELSEWHERE]
+    assert len(found.faults) == 4
+    for fault, name in zip(found.faults, ("broken", "newer", "pipe", "stray"), strict=True):
+        assert str(store.directory / f"{name}.json") in fault
+    store.write("s", ORIGIN, {"a": stored("a")})
+    assert store.read() is not None
 
 
 # --------------------------------------------------------------------------- reading what is not right
@@ -393,7 +685,17 @@ def refusal(store: Store) -> str:
         pytest.param(lambda raw: b" \n", "is empty", id="blank"),
         pytest.param(lambda raw: raw[: len(raw) // 2], "truncated", id="truncated"),
         pytest.param(lambda raw: b"{nonsense" + raw, "malformed", id="corrupt"),
-        pytest.param(lambda raw: b"<<<<<<< HEAD\n" + raw, "malformed", id="merge conflict"),
+        pytest.param(
+            lambda raw: raw.replace(b' "sessions"', b'<<<<<<< HEAD\n "sessions"'),
+            "has merge-conflict markers from line 32 on: keep one side of each conflict",
+            id="merge conflict",
+        ),
+        pytest.param(lambda raw: b"[" * 100_000, "nested too deep", id="nested too deep"),
+        pytest.param(
+            lambda raw: raw.replace(b'"unit"', b'"other": ' + b"[" * 100_000 + b"]" * 100_000 + b', "unit"'),
+            "nested too deep",
+            id="a part nested too deep",
+        ),
         pytest.param(lambda raw: raw.replace(b'"gae"', b'"\xff"'), "is not a baseline", id="not UTF-8"),
         pytest.param(lambda raw: b"[]", "Expected `object`", id="another document"),
         pytest.param(lambda raw: b"null", "Expected `object`", id="null"),
@@ -436,6 +738,8 @@ def set_in(path: list[Any], value: Any) -> Callable[[Any], None]:
 
 
 RESULT = ["results", "a", "result"]
+FIRST = {"created": "2026-01-02T03:04:05+00:00", "commit": None, "clock": "wall", "relative": [1.0]}
+SESSION = asdict(SessionFigures("r", False, "wall", 5, 20.5, 0.25, 1e-4, 1e-4))
 
 
 @pytest.mark.parametrize(
@@ -447,6 +751,20 @@ RESULT = ["results", "a", "result"]
         (["results", "a"], None, "$.results"),
         (["results", "a", "session"], "elsewhere", "$.results['a'].session"),
         (["sessions", "s", "dirty"], "no", "$.sessions"),
+        (["sessions", "s", "commit"], "--output=x", "$.sessions['s'].commit is '--output=x'"),
+        (["sessions", "s", "commit"], "a" * 39, "$.sessions['s'].commit"),
+        (["sessions", "s", "tree"], "A" * 40, "$.sessions['s'].tree"),
+        (["results", "a", "first"], FIRST | {"commit": "HEAD"}, "$.results['a'].first.commit is 'HEAD'"),
+        (["results", "a", "first"], FIRST | {"clock": "seed"}, "$.results['a'].first.clock is 'seed'"),
+        (["results", "a", "first"], FIRST | {"relative": []}, "$.results['a'].first.relative is empty"),
+        (["results", "a", "first"], FIRST | {"relative": [0.0]}, "$.results['a'].first.relative[0] is 0.0"),
+        (["results", "a", "history"], [SESSION | {"clock": "sun"}], "$.results['a'].history[0].clock is 'sun'"),
+        (["results", "a", "history"], [SESSION | {"workers": 0}], "$.results['a'].history[0].workers is 0"),
+        (["results", "a", "history"], [SESSION | {"relative": 0.0}], "$.results['a'].history[0].relative is 0.0"),
+        (["results", "a", "history"], [SESSION | {"squares": -1.0}], "$.results['a'].history[0].squares is -1.0"),
+        (["results", "a", "pairs"], {"squares": -1.0, "freedom": 2.0}, "$.results['a'].pairs.squares is -1.0"),
+        (["results", "a", "pairs"], {"squares": 1.0, "freedom": 0.0}, "$.results['a'].pairs.freedom is 0.0"),
+        ([*RESULT, "counting"], {"phases": [{"path": "", "zero": [3]}], "workers": 2, "repetitions": 2}, ".exact"),
         ([*RESULT, "items"], None, ".result.items"),
         ([*RESULT, "items"], 0.0, ".result.items"),
         ([*RESULT, "items"], -8.0, ".result.items"),

@@ -1,24 +1,57 @@
-"""Baselines as JSON: one file per name and machine class, checked on reading, written whole or not at all."""
+"""Baselines as files: one per name and machine class, checked on reading, merged and replaced under a lock."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields, is_dataclass, replace
+import contextlib
+import errno
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from pytest_rlperf.baseline.machine import slug
-from pytest_rlperf.model import Baseline, FirstFigures, Machine, Provenance, StoredResult, impossible_figures
+from pytest_rlperf.baseline.schema import SCHEMA, FormatError, NewerFormatError, decode, encode, senseless
+from pytest_rlperf.model import (
+    Baseline,
+    FirstFigures,
+    Machine,
+    PairSpread,
+    Provenance,
+    SessionFigures,
+    StoredResult,
+    session_figures,
+)
 from pytest_rlperf.units import round_significant
 from pytest_rlperf.writing import check_directory, write_whole
 
-# 1: the first.
-SCHEMA = 1
+if sys.platform != "win32":
+    import fcntl
+
+LARGEST_BYTES = 64 * 1024 * 1024  # 5,000 tests of ten sessions have 24 MB
+SESSIONS_MOST = 10  # of a test's earlier figures
+FREEDOM_MOST = 30.0  # degrees of freedom of earlier pairs: older ones count less and less
+
+_LOCK_S = 60.0  # merging and writing takes less than a second
+_LOCK_STEP_S = 0.02
+_ELSEWHERE = "choose another place with --rlperf-baseline-dir=DIR"
+_WAY_OUT = "restore it from version control, or move it away and store a new one with --rlperf-save-baseline"
+_CONFLICT = re.compile(rb"^(<{7}|={7}|>{7})( |\r?$)", re.MULTILINE)
 
 
 class BaselineError(Exception):
     """A baseline cannot be read or written; the text names the file, the place in it and the way out."""
+
+
+class OtherBaselines(NamedTuple):
+    """The baselines of other machine classes, and why files beside them cannot be read."""
+
+    baselines: list[Baseline]
+    faults: list[str]
 
 
 class Store:
@@ -34,12 +67,22 @@ class Store:
     def read(self) -> Baseline | None:
         """Return this machine class's baseline, None where there is none; BaselineError where it cannot be used."""
         self._check_directories()
-        return self._read(self.path) if self.path.exists() else None
+        if not os.path.lexists(self.path):
+            return None
+        baseline = _read(self.path)
+        if baseline.machine != self._machine:
+            raise BaselineError(f"{self.path} is of another machine class; {_WAY_OUT}")
+        return baseline
 
-    def others(self) -> list[Baseline]:
-        """Return the baselines this name has of other machine classes."""
-        paths = sorted(path for path in self.directory.glob("*.json") if path != self.path)
-        return [self._read(path) for path in paths]
+    def others(self) -> OtherBaselines:
+        """Return the baselines this name has of other machine classes; files that cannot be read stop nobody here."""
+        found = OtherBaselines([], [])
+        for path in sorted(path for path in self.directory.glob("*.json") if path != self.path):
+            try:
+                found.baselines.append(_read(path))
+            except BaselineError as error:
+                found.faults.append(str(error))
+        return found
 
     def names(self) -> list[str]:
         """Return the names there are baselines of."""
@@ -53,17 +96,29 @@ class Store:
         try:
             check_directory(self.directory)
         except OSError as error:
-            raise BaselineError(
-                f"cannot write baselines to {self.directory}: {error.strerror}; choose another place with "
-                "--rlperf-baseline-dir=DIR"
-            ) from None
+            raise BaselineError(f"cannot write baselines to {self.directory}: {error.strerror}; {_ELSEWHERE}") from None
 
     def write(self, session: str, provenance: Provenance, results: dict[str, StoredResult]) -> None:
-        """Store ``results`` of one session, keeping what the file has of other tests."""
+        """Store ``results`` of one session, keeping what the file has of other tests and of earlier sessions.
+
+        Of each result ``history`` has this session's figures and ``pairs`` its pairs' spread, where they are kept.
+        """
+        self._check_directories()
+        try:
+            with _locked(Path(os.path.realpath(self.path)).parent):
+                write_whole(self.path, self._merged(session, provenance, results))
+        except UnicodeEncodeError as error:
+            raise BaselineError(
+                f"cannot write {self.path}: {error.object!r} is not valid text; nothing was replaced"
+            ) from None
+        except OSError as error:
+            raise BaselineError(f"cannot write {self.path}: {error.strerror}; nothing was replaced") from None
+
+    def _merged(self, session: str, provenance: Provenance, results: dict[str, StoredResult]) -> bytes:
+        """Return the file's new content, read from the old one."""
         old = self.read()
         merged = ({} if old is None else dict(old.results)) | {
-            key: replace(stored, result=_rounded(stored.result), first=_first_figures(old, key, stored))
-            for key, stored in results.items()
+            key: _rounded(_after(old, key, stored)) for key, stored in results.items()
         }
         sessions = ({} if old is None else dict(old.sessions)) | {session: provenance}
         used = {stored.session for stored in merged.values()}
@@ -76,15 +131,7 @@ class Store:
         fault = senseless(baseline)
         if fault is not None:
             raise BaselineError(f"not written to {self.path}, as it could not be read back: {fault}")
-        try:
-            text = msgspec.json.format(msgspec.json.encode(_plain(baseline), order="sorted"), indent=1) + b"\n"
-            write_whole(self.path, text)
-        except UnicodeEncodeError as error:
-            raise BaselineError(
-                f"cannot write {self.path}: {error.object!r} is not valid text; nothing was replaced"
-            ) from None
-        except OSError as error:
-            raise BaselineError(f"cannot write {self.path}: {error.strerror}; nothing was replaced") from None
+        return encode(baseline)
 
     def _check_directories(self) -> None:
         for directory in (self._root, self.directory):
@@ -94,69 +141,119 @@ class Store:
                     "with --rlperf-baseline-dir=DIR"
                 )
 
-    def _read(self, path: Path) -> Baseline:
-        way_out = "restore it from version control, or move it away and store a new one with --rlperf-save-baseline"
-        try:
-            raw = path.read_bytes()
-        except OSError as error:
+
+# ----------------------------------------------------------------------- reading and locking
+
+
+def _read(path: Path) -> Baseline:
+    """Return the baseline in a file; BaselineError where there is none."""
+    try:
+        raw = _content(path)
+    except OSError as error:
+        raise BaselineError(f"cannot read {path}: {error.strerror}; make it readable, or {_ELSEWHERE}") from None
+    if not raw.strip():
+        raise BaselineError(f"{path} is empty; {_WAY_OUT}")
+    try:
+        return decode(raw)
+    except NewerFormatError as error:
+        raise BaselineError(
+            f"{path} {error}: upgrade pytest-rlperf, or choose another baseline with --rlperf-baseline=NAME"
+        ) from None
+    except FormatError as error:
+        conflict = _CONFLICT.search(raw)
+        if conflict is not None:
+            line = raw.count(b"\n", 0, conflict.start()) + 1
             raise BaselineError(
-                f"cannot read {path}: {error.strerror}; make it readable, or choose another place with "
-                "--rlperf-baseline-dir=DIR"
+                f"{path} has merge-conflict markers from line {line} on: keep one side of each conflict, or "
+                "restore it whole from one side by git checkout --ours or --theirs; then store the other side's tests "
+                "again with --rlperf-save-baseline"
             ) from None
-        if not raw.strip():
-            raise BaselineError(f"{path} is empty; {way_out}")
-        try:
-            version = msgspec.json.decode(raw, type=_Versioned).schema
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BaselineError(f"{path} is not a baseline: {error}; {way_out}") from None
-        if version < 1:
-            raise BaselineError(f"{path} is not a baseline: $.schema is {version}, the first was 1; {way_out}")
-        if version > SCHEMA:
-            raise BaselineError(
-                f"{path} has schema version {version}, this pytest-rlperf reads up to {SCHEMA}: upgrade pytest-rlperf, "
-                "or choose another baseline with --rlperf-baseline=NAME"
-            )
-        try:
-            baseline = msgspec.json.decode(raw, type=Baseline)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BaselineError(f"{path} is not a baseline: {error}; {way_out}") from None
-        fault = senseless(baseline)
-        if fault is not None:
-            raise BaselineError(f"{path} is not a baseline: {fault}; {way_out}")
-        if path == self.path and baseline.machine != self._machine:
-            raise BaselineError(f"{path} is of another machine class; {way_out}")
-        return baseline
+        raise BaselineError(f"{path} is not a baseline: {error}; {_WAY_OUT}") from None
 
 
-def _first_figures(old: Baseline | None, key: str, new: StoredResult) -> FirstFigures | None:
-    """Return the oldest figures of a test that ``new`` comes after; None where it is the first of its workload."""
+def _content(path: Path) -> bytes:
+    """Return what a file holds, without waiting for anybody to write it; BaselineError where it holds no baseline."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise BaselineError(f"{path} is not a baseline: it is no regular file; {_WAY_OUT}")
+        raw = file.read(LARGEST_BYTES + 1)
+    if len(raw) > LARGEST_BYTES:
+        raise BaselineError(f"{path} is not a baseline: it has over {LARGEST_BYTES >> 20} MiB; {_WAY_OUT}")
+    return raw
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keep other processes from replacing files in a directory, which is made where there is none.
+
+    BaselineError where another process keeps the lock. File systems without locks, and Windows, go without.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if sys.platform == "win32":
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        deadline_s = time.monotonic() + _LOCK_S
+        while not _try_lock(descriptor):
+            if time.monotonic() > deadline_s:
+                raise BaselineError(
+                    f"cannot write to {directory}: another process has had it locked for {_LOCK_S:.0f} s; nothing was "
+                    "replaced; end that process, or store again later"
+                )
+            time.sleep(_LOCK_STEP_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock a directory, and return whether nobody else has it locked."""
+    assert sys.platform != "win32"
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EINTR)
+    return True
+
+
+# ----------------------------------------------------------------------- merging
+
+
+def _after(old: Baseline | None, key: str, new: StoredResult) -> StoredResult:
+    """Return a test's new entry with what its old one keeps: the oldest figures, earlier sessions, earlier pairs."""
     stored = None if old is None else old.results.get(key)
     if old is None or stored is None or not stored.result.is_same_work(new.result):
-        return None
-    if stored.first is not None or stored.session == new.session:
-        return stored.first
+        return replace(new, first=None)
+    if stored.session == new.session:
+        return replace(new, first=stored.first)
+    return replace(
+        new,
+        first=stored.first or _first_figures(old, stored),
+        history=_history(stored, new.history),
+        pairs=_pooled(stored.pairs, new.pairs),
+    )
+
+
+def _first_figures(old: Baseline, stored: StoredResult) -> FirstFigures:
     session, clock = old.sessions[stored.session], stored.result.clock
     relative = tuple(getattr(worker, clock).relative for worker in stored.result.workers)
     return FirstFigures(session.created, session.commit, clock, relative)
 
 
-def senseless(baseline: Baseline) -> str | None:
-    """Return the first thing that no measurement can have given, by its place."""
-    for key, stored in baseline.results.items():
-        place = f"$.results[{key!r}]"
-        if stored.session not in baseline.sessions:
-            return f"{place}.session is {stored.session!r}, which is not in $.sessions"
-        if not stored.result.workers:
-            return f"{place}.result.workers is empty"
-        for fault in impossible_figures(stored.result, stored=True):
-            return f"{place}.result.{fault}"
-    return None
+def _history(stored: StoredResult, now: tuple[SessionFigures, ...]) -> tuple[SessionFigures, ...]:
+    """Return a test's sessions, the latest last; a file of the first version has those of the last one alone."""
+    before = stored.history or (session_figures(stored.result, stored.session, same_code=False),)
+    return (*before, *now)[-SESSIONS_MOST:]
 
 
-class _Versioned(msgspec.Struct):
-    """Reads the version alone, whatever the rest looks like."""
-
-    schema: int
+def _pooled(before: PairSpread | None, now: PairSpread | None) -> PairSpread | None:
+    """Return the spread of earlier and new pairs, the earlier ones with at most ``FREEDOM_MOST`` in all."""
+    if before is None or now is None:
+        return now or before
+    kept = min(1.0, max(0.0, FREEDOM_MOST - now.freedom) / before.freedom)
+    return PairSpread(kept * before.squares + now.squares, kept * before.freedom + now.freedom)
 
 
 def _rounded(record: Any) -> Any:
@@ -167,18 +264,4 @@ def _rounded(record: Any) -> Any:
         return tuple(_rounded(part) for part in record)
     if is_dataclass(record) and not isinstance(record, type):
         return replace(record, **{field.name: _rounded(getattr(record, field.name)) for field in fields(record)})
-    return record
-
-
-def _plain(record: Any) -> Any:
-    """Return ``record`` as JSON has it, without what reading it would fill in anyway: most tests have no use for it."""
-    if is_dataclass(record) and not isinstance(record, type):
-        values = {field.name: (getattr(record, field.name), field.default) for field in fields(record)}
-        return {
-            name: _plain(value) for name, (value, default) in values.items() if default is MISSING or value != default
-        }
-    if isinstance(record, dict):
-        return {name: _plain(value) for name, value in record.items()}
-    if isinstance(record, tuple):
-        return [_plain(value) for value in record]
     return record

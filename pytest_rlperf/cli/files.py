@@ -77,11 +77,11 @@ def parse(data: bytes, source: str) -> Recorded:
 
 
 def _baseline(document: dict[str, Any]) -> Baseline:
-    from pytest_rlperf.baseline.store import SCHEMA, senseless
+    from pytest_rlperf.baseline.schema import SCHEMA, expanded, senseless
     from pytest_rlperf.report.run_json import ReadingError, check_version, convert
 
     check_version(document, SCHEMA)
-    baseline: Baseline = convert(document, Baseline, "$")
+    baseline: Baseline = convert(expanded(document), Baseline, "$")
     fault = senseless(baseline)
     if fault is not None:
         raise ReadingError(fault)

@@ -45,7 +45,9 @@ from pytest_rlperf.model.stored import (
     Machine,
     PairSpread,
     Provenance,
+    SessionFigures,
     StoredResult,
+    session_figures,
 )
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 
@@ -93,6 +95,7 @@ __all__ = [
     "Reason",
     "Result",
     "Selfcheck",
+    "SessionFigures",
     "Shape",
     "Share",
     "Side",
@@ -114,5 +117,6 @@ __all__ = [
     "WrittenReason",
     "impossible_figures",
     "log_ratios",
+    "session_figures",
     "test_name",
 ]

@@ -26,6 +26,13 @@ class UnmatchedAllowance:
     near: str
 
 
+@dataclass(frozen=True)
+class SkippedBaseline:
+    """A file beside this machine's baseline cannot be read, and was left out; ``error`` names it and its fault."""
+
+    error: str
+
+
 # ----------------------------------------------------------------------- counts that were not compared
 
 
@@ -64,7 +71,7 @@ class GatesNotCounted:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """The baselines of other machines cannot be read."""
+    """A baseline of another machine cannot be read."""
 
     error: str
 
@@ -110,4 +117,4 @@ class Saved:
     needed: int = 0
 
 
-Note: TypeAlias = TextNote | UnmatchedAllowance | UncomparedCounts | Saved
+Note: TypeAlias = TextNote | UnmatchedAllowance | SkippedBaseline | UncomparedCounts | Saved

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import dataclass
 
 from pytest_rlperf.model.measured import Result
@@ -67,6 +69,41 @@ class FirstFigures:
 
 
 @dataclass(frozen=True)
+class SessionFigures:
+    """One session's figures of a test, kept after later ones have replaced them.
+
+    ``relative`` and ``relative_memory`` are geometric means over ``workers``, as multiples of a call of either kernel,
+    by ``clock``; ``squares`` and ``squares_memory`` are the sums of squared deviations of the workers' logarithms.
+    ``same_code`` marks a session whose code is as fast as the one before it, as live pairs or equal files have shown.
+    """
+
+    session: str
+    same_code: bool
+    clock: str
+    workers: int
+    relative: float
+    relative_memory: float
+    squares: float
+    squares_memory: float
+
+
+def session_figures(result: Result, session: str, *, same_code: bool) -> SessionFigures:
+    """Return a session's figures of a test, from its result by itself."""
+    clock = result.clock
+    figures = [worker.cpu if clock == "cpu" else worker.wall for worker in result.workers]
+    relative, squares = _log_mean([each.relative for each in figures])
+    relative_memory, squares_memory = _log_mean([each.relative_memory for each in figures])
+    return SessionFigures(session, same_code, clock, len(figures), relative, relative_memory, squares, squares_memory)
+
+
+def _log_mean(values: list[float]) -> tuple[float, float]:
+    """Return the geometric mean, and the logarithms' sum of squared deviations."""
+    logs = [math.log(value) for value in values]
+    mean = statistics.fmean(logs)
+    return math.exp(mean), math.fsum((log - mean) ** 2 for log in logs)
+
+
+@dataclass(frozen=True)
 class PairSpread:
     """How much a test's live pairs differed from one another, pooled over comparisons.
 
@@ -83,7 +120,8 @@ class StoredResult:
     """One test's entry in a baseline: its figures, the session they come from, and why they were accepted.
 
     ``first`` are the oldest figures that these come after, None where these are the first. ``pairs`` is the spread of
-    the live pairs that the test had so far, None without any.
+    the live pairs that the test had so far, None without any. ``history`` has the figures of the last sessions, the
+    latest last, these among them.
     """
 
     result: Result
@@ -91,6 +129,7 @@ class StoredResult:
     accepted: Acceptance | None
     first: FirstFigures | None = None
     pairs: PairSpread | None = None
+    history: tuple[SessionFigures, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,16 @@ from pytest_rlperf.model import (
     test_name,
 )
 from pytest_rlperf.model.judged import TRAILER
-from pytest_rlperf.model.notes import KeptBack, Note, Obstacle, Saved, TextNote, UncomparedCounts, UnmatchedAllowance
+from pytest_rlperf.model.notes import (
+    KeptBack,
+    Note,
+    Obstacle,
+    Saved,
+    SkippedBaseline,
+    TextNote,
+    UncomparedCounts,
+    UnmatchedAllowance,
+)
 from pytest_rlperf.report.printable import shown, shown_lines
 
 SAVING = "pytest --rlperf-save-baseline"
@@ -544,9 +553,11 @@ def note_lines(found: Sequence[Note], *, verbose: bool) -> list[str]:
     return [*dict.fromkeys(lines), *(line for note in found if isinstance(note, Saved) for line in saved_lines(note))]
 
 
-def _note(note: TextNote | UnmatchedAllowance) -> str:
+def _note(note: TextNote | UnmatchedAllowance | SkippedBaseline) -> str:
     if isinstance(note, TextNote):
         return note.text
+    if isinstance(note, SkippedBaseline):
+        return f"skipped a baseline that is not this machine's: {note.error}"
     allowance, close = note.allowance, f"; close to it is {note.near!r}" if note.near else ""
     pattern = f"{allowance.pattern!r} fits no measured test of this run"
     return f"{TRAILER} of {allowance.commit} accepts nothing: {pattern}{close}"

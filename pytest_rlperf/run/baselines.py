@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_rlperf.baseline.machine import describe, differences, this_machine
 from pytest_rlperf.baseline.provenance import changed_versions, providing
-from pytest_rlperf.baseline.store import BaselineError, Store
+from pytest_rlperf.baseline.store import OtherBaselines, Store
 from pytest_rlperf.model import Baseline, Counting, Machine, Outcome, PhaseCounts, Result, StoredResult, VersionChange
 from pytest_rlperf.model.notes import (
     NoStoredCounts,
@@ -40,7 +40,8 @@ _OF_THE_INTERPRETER = frozenset(
 class Baselines:
     """The baselines of one name: this machine class's, and those of others.
 
-    BaselineError where one that is needed cannot be read, or could not be written in the end.
+    ``faults`` are why files beside this machine's, which has none, cannot be read. BaselineError where this machine's
+    cannot be read, or could not be written in the end.
     """
 
     def __init__(self, settings: Config, root: Path) -> None:
@@ -48,9 +49,10 @@ class Baselines:
         self.store = Store(settings.baseline_dir, settings.baseline, self.machine)
         self.own: Baseline | None = self.store.read()
         self._settings = settings
-        self._others = self.store.others() if self.own is None else []
+        others = self.store.others() if self.own is None else OtherBaselines([], [])
+        self._others, self.faults = others
         self.differences = tuple(tuple(differences(other.machine, self.machine)) for other in self._others)
-        read_others = (lambda: self._others) if self.own is None else self.store.others
+        read_others = (lambda: others) if self.own is None else self.store.others
         self.counts = StoredCounts(self.machine, self.own, read_others, settings.packages, tree_top(root))
         if settings.save:
             self.store.check_writable()
@@ -153,7 +155,7 @@ class StoredCounts:
         self,
         machine: Machine,
         own: Baseline | None,
-        others: Callable[[], Sequence[Baseline]],
+        others: Callable[[], OtherBaselines],
         packages: Sequence[str],
         top: Path,
     ) -> None:
@@ -193,13 +195,11 @@ class StoredCounts:
     def _baselines(self, obstacles: list[Obstacle]) -> Iterator[Baseline]:
         if self._own is not None:
             yield self._own
-        try:
-            yield from self._others
-        except BaselineError as error:
-            obstacles.append(Unreadable(str(error)))
+        yield from self._others.baselines
+        obstacles += map(Unreadable, self._others.faults)
 
     @cached_property
-    def _others(self) -> Sequence[Baseline]:
+    def _others(self) -> OtherBaselines:
         return self._read_others()
 
     def _differing(self, baseline: Baseline, session: str) -> tuple[VersionChange, ...]:

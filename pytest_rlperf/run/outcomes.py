@@ -12,7 +12,7 @@ from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.judge.policy import LIVE_TOLERANCE, make_policy
 from pytest_rlperf.judge.verdict import unmatched
 from pytest_rlperf.model import Allowance, Fitness, Outcome, Policy, Provenance, Selfcheck
-from pytest_rlperf.model.notes import Note, Saved, TextNote, UncomparedCounts, UnmatchedAllowance
+from pytest_rlperf.model.notes import Note, Saved, SkippedBaseline, TextNote, UncomparedCounts, UnmatchedAllowance
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import Config
 from pytest_rlperf.run.baselines import Baselines
@@ -86,6 +86,7 @@ class RunState:
         self.outcomes = Outcomes()
         self.accepted = AcceptedSlowdowns(root)
         self.notes: list[Note] = [] if notes is None else notes
+        self.note(*map(SkippedBaseline, self.baselines.faults))
         self.gated = 1
         self._root = root
         self._provenance: Provenance | None = None

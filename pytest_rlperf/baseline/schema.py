@@ -1,0 +1,259 @@
+"""The format of a baseline's file: JSON with a line a worker and a phase, without the values that reading fills in.
+
+Every version is read, the last one is written.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from pytest_rlperf.model import Baseline, StoredResult, impossible_figures
+
+# 1: the first. 2: one line a worker and a phase, defaults left out; earlier sessions' figures and pairs' spread kept.
+SCHEMA = 2
+
+# The values that a reader fills in where they are not written.
+_ENTRY: dict[str, Any] = {"accepted": None, "first": None, "history": [], "pairs": None}
+_RESULT: dict[str, Any] = {"counting": None, "notes": [], "phases": [], "shares": []}
+_WORKER: dict[str, Any] = {
+    "alone": False,
+    "collections": 0,
+    "device": None,
+    "idle_cpu_share": 0.0,
+    "long": False,
+    "seed": 0,
+    "threads": 1,
+}
+_PHASE: dict[str, Any] = {"count": 1.0, "device": "host", "on_device": None}
+_COUNTING: dict[str, Any] = {"notes": []}
+_COUNTS: dict[str, Any] = {"exact": {}, "inexact": {}}
+_MACHINE: dict[str, Any] = {"accelerators": []}
+
+_OPEN_DEPTH = 2  # objects down to here have a line a member, and below it those of these names
+_OPEN_NAMES = {"counting", "packages", "result"}
+_FULL_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+class FormatError(Exception):
+    """A document is no baseline; the text names the first fault."""
+
+
+class NewerFormatError(FormatError):
+    """A baseline is of a later version."""
+
+
+# ----------------------------------------------------------------------- writing
+
+
+def encode(baseline: Baseline) -> bytes:
+    """Return a baseline as a file holds it. UnicodeEncodeError where a text is no UTF-8."""
+    plain = msgspec.to_builtins(baseline)
+    document = {
+        **plain,
+        "schema": SCHEMA,
+        "machine": _without(plain["machine"], _MACHINE),
+        "results": {key: _lean_entry(key, entry) for key, entry in plain["results"].items()},
+    }
+    return f"{_lines(document)}\n".encode()
+
+
+def _lean_entry(key: str, entry: dict[str, Any]) -> dict[str, Any]:
+    result = entry["result"]
+    lean = _without(result, _RESULT)
+    if result["nodeid"] == key:
+        del lean["nodeid"]
+    lean["workers"] = [_lean_worker(worker, result["items"]) for worker in result["workers"]]
+    if result["phases"]:
+        lean["phases"] = [_without(phase, _PHASE) for phase in result["phases"]]
+    if result["counting"] is not None:
+        counting = _without(result["counting"], _COUNTING)
+        lean["counting"] = counting | {"phases": [_lean_counts(phase) for phase in counting["phases"]]}
+    return _without(entry, _ENTRY) | {"result": lean}
+
+
+def _lean_worker(worker: dict[str, Any], items: float) -> dict[str, Any]:
+    lean = _without(worker, _WORKER)
+    if worker["cpu"] == worker["wall"]:
+        del lean["cpu"]
+    if worker["items_per_call"] == items:
+        del lean["items_per_call"]
+    return lean
+
+
+def _lean_counts(phase: dict[str, Any]) -> dict[str, Any]:
+    """Return a phase's counts with the names alone of those that are zero: what was counted must stay known."""
+    exact = {name: count for name, count in phase["exact"].items() if count}
+    zero = sorted(phase["exact"].keys() - exact)
+    return _without(phase | {"exact": exact}, _COUNTS) | ({"zero": zero} if zero else {})
+
+
+def _without(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in defaults or _listed(value) != defaults[name]}
+
+
+def _listed(value: Any) -> Any:
+    """Return the tuple of a record as the list that JSON has."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _lines(value: Any, name: str = "", depth: int = 0) -> str:
+    """Return JSON with sorted keys: a line a member of the outer objects, a line an object in a list."""
+    indent = " " * (depth + 1)
+    if isinstance(value, dict) and value and (depth <= _OPEN_DEPTH or name in _OPEN_NAMES):
+        parts = [f"{indent}{_line(key)}: {_lines(value[key], key, depth + 1)}" for key in sorted(value)]
+        opening, closing = "{}"
+    elif isinstance(value, (list, tuple)) and value and isinstance(value[0], dict):
+        parts = [f"{indent}{_line(part)}" for part in value]
+        opening, closing = "[]"
+    else:
+        return _line(value)
+    return "\n".join([opening, ",\n".join(parts), f"{' ' * depth}{closing}"])
+
+
+def _line(value: Any) -> str:
+    encoded = msgspec.json.encode(value, order="sorted")
+    return (msgspec.json.format(encoded, indent=0) if isinstance(value, (dict, list, tuple)) else encoded).decode()
+
+
+# ----------------------------------------------------------------------- reading
+
+
+def decode(raw: bytes) -> Baseline:
+    """Return the baseline that a file holds, of any version; FormatError where it holds none."""
+    try:
+        document = msgspec.json.decode(raw)
+        check_version(document)
+        baseline = msgspec.convert(expanded(document), Baseline)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FormatError(str(error)) from None
+    except RecursionError:
+        raise FormatError("it is nested too deep") from None
+    fault = senseless(baseline)
+    if fault is not None:
+        raise FormatError(fault)
+    return baseline
+
+
+def check_version(document: Any) -> None:
+    """Raise NewerFormatError or FormatError for a document whose version is not known here."""
+    version = msgspec.convert(document, _Versioned).schema
+    if version < 1:
+        raise FormatError(f"$.schema is {version}, the first was 1")
+    if version > SCHEMA:
+        raise NewerFormatError(f"has schema version {version}, this pytest-rlperf reads up to {SCHEMA}")
+
+
+class _Versioned(msgspec.Struct):
+    """Reads the version alone, whatever the rest looks like."""
+
+    schema: int
+
+
+def expanded(document: Any) -> Any:
+    """Return a baseline's document with all that its file leaves out; parts of another shape stay as they are."""
+    if not isinstance(document, dict) or not isinstance(document.get("results"), dict):
+        return document
+    return {
+        **document,
+        "results": {key: _full_entry(key, entry) for key, entry in document["results"].items()},
+    }
+
+
+def _full_entry(key: str, entry: Any) -> Any:
+    result = entry.get("result") if isinstance(entry, dict) else None
+    if not isinstance(result, dict):
+        return entry
+    full = {**_RESULT, "nodeid": key, **result}
+    items = full.get("items")
+    full["workers"] = _each(full.get("workers"), lambda worker: _full_worker(worker, items))
+    full["phases"] = _each(full["phases"], lambda phase: {**_PHASE, **phase})
+    counting = full["counting"]
+    if isinstance(counting, dict):
+        full["counting"] = {**_COUNTING, **counting, "phases": _each(counting.get("phases"), _full_counts)}
+    return {**_ENTRY, **entry, "result": full}
+
+
+def _each(parts: Any, fill: Any) -> Any:
+    """Return the list of parts, filled in where they are objects."""
+    return [fill(part) if isinstance(part, dict) else part for part in parts] if isinstance(parts, list) else parts
+
+
+def _full_worker(worker: dict[str, Any], items: Any) -> dict[str, Any]:
+    full = {**_WORKER, "items_per_call": items, **worker}
+    if "wall" in full:
+        full.setdefault("cpu", full["wall"])
+    return full
+
+
+def _full_counts(phase: dict[str, Any]) -> dict[str, Any]:
+    full = {**_COUNTS, **phase}
+    zero = full.pop("zero", [])
+    if not (isinstance(zero, list) and all(isinstance(name, str) for name in zero)):
+        return full | {"exact": zero}  # which is refused by its place
+    if zero and isinstance(full["exact"], dict):
+        full["exact"] = {**dict.fromkeys(zero, 0), **full["exact"]}
+    return full
+
+
+def senseless(baseline: Baseline) -> str | None:
+    """Return the first thing that no run can have stored, by its place."""
+    for name, session in baseline.sessions.items():
+        for field, sha in (("commit", session.commit), ("tree", session.tree)):
+            if not _is_sha(sha):
+                return f"$.sessions[{name!r}].{field} is {sha!r}, expected a full hexadecimal SHA"
+    for key, stored in baseline.results.items():
+        place = f"$.results[{key!r}]"
+        if stored.session not in baseline.sessions:
+            return f"{place}.session is {stored.session!r}, which is not in $.sessions"
+        if not stored.result.workers:
+            return f"{place}.result.workers is empty"
+        for fault in impossible_figures(stored.result, stored=True):
+            return f"{place}.result.{fault}"
+        for fault in _impossible_past(stored):
+            return f"{place}.{fault}"
+    return None
+
+
+def _is_sha(text: str | None) -> bool:
+    """Whether a text is None or a full SHA; anything else could be an option to git."""
+    return text is None or _FULL_SHA.fullmatch(text) is not None
+
+
+def _impossible_past(stored: StoredResult) -> Iterator[str]:
+    """Yield what no run can have stored of earlier sessions and of pairs, by its place below the entry."""
+    first, pairs = stored.first, stored.pairs
+    clocks = {f"history[{index}].clock": session.clock for index, session in enumerate(stored.history)}
+    positive: dict[str, float] = {}
+    least_zero: dict[str, float] = {}
+    if first is not None:
+        if not _is_sha(first.commit):
+            yield f"first.commit is {first.commit!r}, expected a full hexadecimal SHA"
+        if not first.relative:
+            yield "first.relative is empty"
+        clocks["first.clock"] = first.clock
+        positive |= {f"first.relative[{index}]": value for index, value in enumerate(first.relative)}
+    for index, session in enumerate(stored.history):
+        place = f"history[{index}]"
+        positive |= {
+            f"{place}.workers": session.workers,
+            f"{place}.relative": session.relative,
+            f"{place}.relative_memory": session.relative_memory,
+        }
+        least_zero |= {f"{place}.squares": session.squares, f"{place}.squares_memory": session.squares_memory}
+    if pairs is not None:
+        positive["pairs.freedom"] = pairs.freedom
+        least_zero["pairs.squares"] = pairs.squares
+    for place, clock in clocks.items():
+        if clock not in ("cpu", "wall"):
+            yield f"{place} is {clock!r}, expected cpu or wall"
+    for place, value in positive.items():
+        if not 0 < value < math.inf:
+            yield f"{place} is {value}, expected a positive number"
+    for place, value in least_zero.items():
+        if not 0 <= value < math.inf:
+            yield f"{place} is {value}, expected no negative number"
