@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import py_compile
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import cache as cache_module
+from pytest_rlperf.sides.bytecode import is_compiled
 from pytest_rlperf.sides.cache import Cache, open_cache
 from pytest_rlperf.sides.command import run
 from pytest_rlperf.sides.git import Commit, find_repository, read_allowances, untracked_files
@@ -987,6 +990,20 @@ def test_second_preparation_builds_nothing(tmp_path: Path) -> None:
     assert prepare_sides("HEAD", project, never) == first
     tree.write(**{"tests/test_x.py": "2"})
     assert tree_of(prepare("HEAD", project).base) != tree_of(first.base)
+
+
+def test_modules_are_compiled_on_both_sides_or_on_neither(tmp_path: Path) -> None:
+    """A module that today's processes read compiled is compiled on base too, also in a tree from the cache."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"mylib/__init__.py": "1", "mylib/part.py": "1", "tests/test_x.py": "1", ".gitignore": "*.pyc"})
+    project = make_project(tree.top, "tests/test_x.py")
+    for compiled in ("__init__", "part"):
+        py_compile.compile(str(tree.top / "mylib" / f"{compiled}.py"), doraise=True)
+        base = tree_of(prepare("HEAD", project).base) / "mylib"
+        assert [path for path in base.iterdir() if path.suffix == ".py" and is_compiled(path)] == [
+            base / f"{compiled}.py"
+        ]
+        shutil.rmtree(tree.top / "mylib" / "__pycache__")
 
 
 def test_failed_build_leaves_nothing(cache: Cache) -> None:

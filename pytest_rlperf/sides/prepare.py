@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
 from pytest_rlperf.sides.build import build_into, needs_isolation
+from pytest_rlperf.sides.bytecode import compile_as_today
 from pytest_rlperf.sides.cache import Cache, open_cache
 from pytest_rlperf.sides.dependencies import pip_sides, python_sides
 from pytest_rlperf.sides.environment import (
@@ -165,6 +166,7 @@ class _Comparison:
         key = self._key("side", self.source.key, self.overlay.key(self.today), parent_state())
         entry = self.cache.entry(key, build, self.on_step)
         tree = entry / "tree"
+        compile_as_today(self.today.top, self.today.files(), tree)
         return self._side(self.source.title, tree, entry / "environment", (tree,))
 
     def _original(self, source: Source) -> Path:
