@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,12 @@ from rich.cells import cell_len
 
 from pytest_rlperf import traces
 from pytest_rlperf.cli import main
+from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model import Gauge, Mode, TimerTree, Timing
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.tree import render_diff, render_tree
 from pytest_rlperf.traces.reading import opened
+from pytest_rlperf.traces.trees import levels
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = Path(__file__).parent / "samples"
@@ -326,6 +329,65 @@ def test_shown_leaves_ordinary_names_alone() -> None:
     assert shown("aten::to [é] 日本 µ ∥") == "aten::to [é] 日本 µ ∥"
 
 
+# --------------------------------------------------------------------------- as many rows, as much work
+
+
+def calls(act: Callable[[TimerTree], object], tree: TimerTree) -> int:
+    """Return how many calls of functions ``act`` makes on a tree: its work, whatever else the machine does."""
+    made = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal made
+        made += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        act(tree)
+    finally:
+        sys.setprofile(before)
+    return made
+
+
+def many(rows: int) -> TimerTree:
+    """Return a tree of as many rows: ten phases in each part of the work."""
+    phases = tuple(Timing(f"phase {number}", 1, MS, MS, MS, MS) for number in range(9))
+    parts = tuple(Timing(f"part {number}", 1, 10 * MS, MS, MS, MS, phases) for number in range(rows // 10))
+    return TimerTree(Timing("root", 1, rows * MS, children=parts))
+
+
+def there_and_back(form: str, tree: TimerTree) -> None:
+    """Write a tree in a format, and read it."""
+    traces.parse(traces.write([tree], form).encode(), "x")
+
+
+WORK: dict[str, Callable[[TimerTree], object]] = {
+    "table": partial(render_tree, width=None),
+    "table in a terminal": partial(render_tree, width=60),
+    "difference": lambda tree: render_diff([tree], [tree], width=100),
+    **{form: partial(there_and_back, form) for form in traces.FORMATS},
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_twice_the_rows_are_twice_the_work(name: str) -> None:
+    """A row costs the same however many there are; a column once was measured anew for each of its cells."""
+    WORK[name](many(10))  # what is loaded and cached once
+    few, more, most = (calls(WORK[name], many(rows)) for rows in (200, 400, 800))
+    assert most - more < 2.2 * (more - few)
+
+
+def test_work_that_grows_faster_is_found() -> None:
+    """The measure of the test above sees a row that looks at every other."""
+
+    def compare(tree: TimerTree) -> list[int]:
+        rows = list(levels(tree.root))
+        return [abs(depth) for _ in rows for depth, _ in rows]
+
+    few, more, most = (calls(compare, many(rows)) for rows in (20, 40, 80))
+    assert most - more > 3 * (more - few)
+
+
 # --------------------------------------------------------------------------- conversion
 
 
@@ -408,6 +470,39 @@ def test_reader_may_leave(form: str) -> None:
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_one_sentence() -> None:
+    """Output that cannot be written is an error, with no second one as Python ends."""
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_rlperf", "tree", "tests/samples/mlagents_timers.json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        4,
+        b"rlperf: error: cannot write the output: No space left on device; send it to another place\n",
+    )
+
+
+def test_a_file_without_an_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing waits for a pipe, and a device is read to a bound."""
+    monkeypatch.setattr("pytest_rlperf.traces.LARGEST_FILE", 1000)
+    monkeypatch.setattr("pytest_rlperf.traces.reading.LARGEST_FILE", 1000)
+    assert main(["tree", "/dev/zero"]) == 4
+    assert capsys.readouterr().err.endswith("/dev/zero has over 1000 bytes; keep a shorter part of the run\n")
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["tree", str(tmp_path / "pipe")]) == 4
+    assert "pipe cannot be read: it is empty" in capsys.readouterr().err
+    with pytest.raises(TimerFileError, match="/dev/zero cannot be read: it is larger than 1000 bytes; keep a shorter"):
+        traces.read("/dev/zero")
 
 
 def test_package_names_the_command() -> None:

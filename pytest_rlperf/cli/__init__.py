@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 
 from pytest_rlperf.cli.cache import CACHE
-from pytest_rlperf.cli.command import Command, Exit, Parser
+from pytest_rlperf.cli.command import Command, Exit, Parser, discard_output
 from pytest_rlperf.cli.show import DIFF, MACHINE, SHOW
 from pytest_rlperf.cli.trees import COMMAND as TREE
 
@@ -41,11 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.others = others
     try:
         code: int = arguments.command.run(arguments.parser, arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read has seen enough. Python flushes once more on its way out: that must not fail either.
-        with suppress(io.UnsupportedOperation):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read has seen enough
+        discard_output()
         return Exit.NOTHING_SLOWER
     return code
 

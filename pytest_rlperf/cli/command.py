@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import enum
 import fnmatch
+import io
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -75,9 +77,22 @@ def has_color() -> bool:
 
 
 def print_text(text: str) -> None:
-    """Write text, with what the encoding lacks written out."""
+    """Write text, with what the encoding lacks written out; UsageError where it cannot be written."""
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard_output()
+        raise UsageError(f"cannot write the output: {error.strerror or error}; send it to another place") from None
+
+
+def discard_output() -> None:
+    """Have standard output lead nowhere: Python flushes it once more on its way out, and that must not fail either."""
+    with suppress(io.UnsupportedOperation):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(error: Exception) -> None:

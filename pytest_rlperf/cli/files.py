@@ -7,7 +7,7 @@ import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_rlperf.cli.command import Exit, UsageError, listed
 from pytest_rlperf.model import Baseline, Outcome, Provenance, Result
@@ -29,20 +29,18 @@ def read(path: str) -> tuple[str, Recorded]:
     A directory stands for the one run or baseline in it or in a directory in it, as ``baselines/`` holds directories
     of baselines; the path is then that file's. UsageError where there is none, or more than one.
     """
-    if path == "-":
-        return path, parse(_content(sys.stdin.buffer, "standard input"), "standard input")
     # Unlike Path.is_dir and Path.is_file these raise for no path, however long.
-    if not os.path.isdir(path):  # noqa: PTH112
-        return path, parse(_content_of(path), path)
+    if path == "-" or not os.path.isdir(path):  # noqa: PTH112
+        return path, parse(content_of(path), source_of(path))
     names = [*sorted(map(str, Path(path).glob("*.json"))), *sorted(map(str, Path(path).glob("*/*.json")))]
     # Pipes and devices are left out. A file that several links lead to counts once, by the first of its names.
     files = sorted({os.path.realpath(name): name for name in reversed(names) if os.path.isfile(name)}.values())  # noqa: PTH113
     if len(files) == 1:  # where it is no run, the error names its fault
-        return files[0], parse(_content_of(files[0]), files[0])
+        return files[0], parse(content_of(files[0]), files[0])
     found: dict[str, Recorded] = {}
     for file in files:
         with suppress(UsageError):
-            found[file] = parse(_content_of(file), file)
+            found[file] = parse(content_of(file), file)
     if not found:
         raise UsageError(
             f"{path} is a directory without a run or a baseline that can be read; --rlperf-json=FILE writes a run, "
@@ -88,14 +86,30 @@ def _baseline(document: dict[str, Any]) -> Baseline:
     return baseline
 
 
-def _content_of(path: str) -> bytes:
-    """Return a file's content; UsageError where it cannot be read. Of a pipe it is what is written into it by then."""
+def content_of(path: str, most: int | None = None, advice: str = "no run and no baseline is that large") -> bytes:
+    """Return the content of a file, or of standard input for ``-``; UsageError where it cannot be read.
+
+    Of a pipe it is what is written into it by then. A file of over ``most`` bytes (LARGEST_BYTES), such as /dev/zero,
+    is refused with the ``advice``.
+    """
+    most = LARGEST_BYTES if most is None else most
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            return _content(file, path)
+        if path == "-":
+            data = sys.stdin.buffer.read(most + 1)
+        else:
+            with open(path, "rb", opener=_open_at_once) as file:
+                data = file.read(most + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read {path}: {reason}; give the path of a file that can be read") from None
+    if len(data) > most:
+        raise UsageError(f"{source_of(path)} has over {most} bytes; {advice}")
+    return data
+
+
+def source_of(path: str) -> str:
+    """Return what messages call the file."""
+    return "standard input" if path == "-" else path
 
 
 def _open_at_once(path: str, flags: int) -> int:
@@ -104,14 +118,6 @@ def _open_at_once(path: str, flags: int) -> int:
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         os.set_blocking(descriptor, True)  # whoever writes into it, as a shell's <(...) does, may take its time
     return descriptor
-
-
-def _content(file: BinaryIO, source: str) -> bytes:
-    """Return what a file holds; UsageError, which calls it ``source``, where that is more than any run: /dev/zero."""
-    data = file.read(LARGEST_BYTES + 1)
-    if len(data) > LARGEST_BYTES:
-        raise UsageError(f"{source} has over {LARGEST_BYTES} bytes; no run and no baseline is that large")
-    return data
 
 
 def outcomes_of(recorded: Recorded) -> dict[str, Outcome]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from pytest_rlperf import traces
-from pytest_rlperf.cli.command import Command, Exit, complain, print_text, width
+from pytest_rlperf.cli.command import Command, Exit, UsageError, complain, print_text, width
+from pytest_rlperf.cli.files import content_of, source_of
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model import TimerTree
 
@@ -41,7 +41,7 @@ def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     for number, path in enumerate(paths):
         try:
             read[number] = _chosen(_read(path), path, arguments)
-        except TimerFileError as error:
+        except (TimerFileError, UsageError) as error:
             complain(error)
     complete = len(read) == len(paths)
     try:
@@ -59,7 +59,7 @@ def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 
 
 def _read(path: str) -> list[TimerTree]:
-    return traces.parse(sys.stdin.buffer.read(), "standard input") if path == "-" else traces.read(path)
+    return traces.parse(content_of(path, traces.LARGEST_FILE, "keep a shorter part of the run"), source_of(path))
 
 
 def _chosen(trees: list[TimerTree], path: str, arguments: argparse.Namespace) -> list[TimerTree]:

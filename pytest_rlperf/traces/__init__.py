@@ -9,9 +9,9 @@ from pathlib import Path
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model import TimerTree
 from pytest_rlperf.traces import chrome, mlagents, own, sample_factory, speedscope
-from pytest_rlperf.traces.reading import Document, Malformed, opened
+from pytest_rlperf.traces.reading import LARGEST_FILE, Document, Malformed, opened
 
-__all__ = ["FORMATS", "Format", "parse", "read", "tree_from_json", "tree_to_json", "write"]
+__all__ = ["FORMATS", "LARGEST_FILE", "Format", "parse", "read", "tree_from_json", "tree_to_json", "write"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ FORMATS = {
 def read(path: str | Path) -> list[TimerTree]:
     """Return the trees of a file, in the format that its content shows; TimerFileError where it cannot be read."""
     try:
-        data = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise TimerFileError(f"cannot read {path}: {reason}; give the path of a file that can be read") from None

@@ -14,7 +14,7 @@ from decimal import Decimal, DecimalException
 from typing import Any, NoReturn
 
 LARGEST = 2**63 - 1  # of a count or a number of nanoseconds: 292 years
-LARGEST_FILE = 2**31  # bytes once unpacked; a few bytes of gzip can hold terabytes
+LARGEST_FILE = 2**29  # bytes, also once unpacked; a few bytes of gzip can hold terabytes
 _SAVE_AGAIN = "save it again with the tool that wrote it"
 _CUT_OFF = "it was cut off, or is still being written: save it again"
 _LONGEST_SHOWN = 40
@@ -161,8 +161,9 @@ def opened(data: bytes) -> Document:
 
 
 def _unpacked(data: bytes) -> bytes:
+    """Return what gzip has packed, or data that it has not; Malformed where that is too much."""
     if not data.startswith(b"\x1f\x8b"):
-        return data
+        return _limited(data)
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             unpacked = file.read(LARGEST_FILE + 1)
@@ -170,9 +171,13 @@ def _unpacked(data: bytes) -> bytes:
         raise Malformed("the gzip data end early", _CUT_OFF) from None
     except (OSError, zlib.error) as error:
         raise Malformed(f"the gzip data are damaged: {error}") from None
-    if len(unpacked) > LARGEST_FILE:
-        raise Malformed(f"it is larger than {LARGEST_FILE} bytes unpacked", "keep a shorter part of the run")
-    return unpacked
+    return _limited(unpacked)
+
+
+def _limited(data: bytes) -> bytes:
+    if len(data) > LARGEST_FILE:
+        raise Malformed(f"it is larger than {LARGEST_FILE} bytes", "keep a shorter part of the run")
+    return data
 
 
 def _decoded(data: bytes) -> str:
