@@ -25,8 +25,9 @@ from pytest_rlperf.sides import build, dependencies, environment
 from pytest_rlperf.sides.cache import Cache
 from pytest_rlperf.sides.environment import make_environment, mapped_search_path, site_packages, start_path
 from pytest_rlperf.sides.git import find_repository
+from pytest_rlperf.sides.loaded import importers_of, loaded_files
 from pytest_rlperf.sides.packages import How, Package, packages_under_test, why_build
-from pytest_rlperf.sides.verify import check_loaded, importers_of, loaded_files
+from pytest_rlperf.sides.verify import check_loaded
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
 

@@ -97,7 +97,7 @@ import json, sys
 start = json.loads(sys.argv[1])
 sys.path[:] = start["path"]
 import pytest
-from pytest_rlperf.sides.verify import loaded_files
+from pytest_rlperf.sides.loaded import loaded_files
 quiet = ["-q", "-s", "-p", "no:cacheprovider"]
 code = pytest.main([*quiet, *start["args"], *start["files"]])
 print("LOADED", json.dumps(loaded_files(start["watched"], start["packages"])))

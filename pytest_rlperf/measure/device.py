@@ -26,7 +26,6 @@ from pytest_rlperf.model import (
     SliceRecord,
     Workload,
 )
-from pytest_rlperf.report.wording import disturbance_text
 
 
 class PowerCap:
@@ -176,7 +175,7 @@ class Accelerator:
         # A workload that requests memory however long it runs does so in every call: that is counted, no disturbance.
         self._allocates = change.allocated
         changes = [
-            *([disturbance_text(change)] if change else []),
+            *([_in_words(change)] if change else []),
             *([] if is_steady else ["its clock changed"]),
             *([] if throttles_alike else ["its throttling changed"]),
         ]
@@ -255,7 +254,7 @@ class Accelerator:
         """Take no more slices again, of traced ones or of any."""
         self._gave_up, self._gave_up_tracing = not is_traced, is_traced
         if is_traced:
-            self.note([f"phases on {self.name} are of slices that were disturbed: {disturbance_text(disturbance)}"])
+            self.note([f"phases on {self.name} are of slices that were disturbed: {_in_words(disturbance)}"])
 
     def _slice(
         self, pace: Pace, record: SliceRecord, before: _Edge, after: _Edge, disturbances: Sequence[Disturbance]
@@ -342,6 +341,13 @@ def _change(before: _Edge, after: _Edge) -> Disturbance:
     return Disturbance(
         recompiled=after.recompiles > before.recompiles, allocated=after.allocations > before.allocations
     )
+
+
+def _in_words(disturbance: Disturbance) -> str:
+    """Return a disturbance in words, which few workers need."""
+    from pytest_rlperf.report.wording import disturbance_text
+
+    return disturbance_text(disturbance)
 
 
 def _reasons(edge: _Edge) -> tuple[str, ...] | None:

@@ -3,6 +3,9 @@
 Quantities are in base units: seconds as ``float``, integer nanoseconds where a name ends in ``_ns``.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from pytest_rlperf.model.counting import Count, CounterChange, Counting, PhaseCounts, Share, Tally
 from pytest_rlperf.model.device import (
     POWER_CAP,
@@ -15,7 +18,6 @@ from pytest_rlperf.model.device import (
     Disturbance,
     Pace,
 )
-from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Policy, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, PairRecord, log_ratios
 from pytest_rlperf.model.measured import (
     Figures,
@@ -34,22 +36,36 @@ from pytest_rlperf.model.measured import (
     test_name,
 )
 from pytest_rlperf.model.progress import Progress
-from pytest_rlperf.model.reasons import Code, MachineDifference, Reason, VersionChange, Work, WrittenReason
-from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
 from pytest_rlperf.model.sides import Project, Side, Sides
-from pytest_rlperf.model.stored import (
-    KERNEL_VERSION,
-    Acceptance,
-    Baseline,
-    FirstFigures,
-    Machine,
-    PairSpread,
-    Provenance,
-    SessionFigures,
-    StoredResult,
-    session_figures,
-)
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
+
+if TYPE_CHECKING:
+    from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Policy, Status, Verdict
+    from pytest_rlperf.model.reasons import Code, MachineDifference, Reason, VersionChange, Work, WrittenReason
+    from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
+    from pytest_rlperf.model.stored import (
+        KERNEL_VERSION,
+        Acceptance,
+        Baseline,
+        FirstFigures,
+        Machine,
+        PairSpread,
+        Provenance,
+        SessionFigures,
+        StoredResult,
+        session_figures,
+    )
+else:
+    # Loaded when first wanted: a worker judges and stores nothing, and these types take a tenth of its imports.
+    _JUDGING = ("judged", "reasons", "selfcheck", "stored")
+
+    def __getattr__(name: str) -> object:
+        for room in _JUDGING if name in __all__ else ():
+            module = import_module(f"{__name__}.{room}")
+            if name in vars(module):
+                return vars(module)[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "KERNEL_VERSION",

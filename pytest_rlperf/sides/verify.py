@@ -7,81 +7,18 @@ from __future__ import annotations
 
 import base64
 import csv
-import gc
 import hashlib
-import os
-import sys
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from types import FunctionType, ModuleType
 from typing import TypeAlias
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.sides.git import changed_since_record
+from pytest_rlperf.sides.loaded import belongs_to
 from pytest_rlperf.sides.packages import in_tree
 
 Loaded: TypeAlias = Mapping[str, str]  # files by the names of their modules
-
-
-# ------------------------------------------------------------------ in a worker
-
-
-def loaded_files(watched: Sequence[str], packages: Sequence[str]) -> dict[str, str]:
-    """Return the file of every module that was loaded from below ``watched`` or belongs to ``packages``, by name.
-
-    Links in the paths are resolved.
-    """
-    homes = [os.path.realpath(home) for home in watched]
-    directories: dict[str, str] = {}
-    loaded = {}
-    for name, file in _modules():
-        directory, base = os.path.split(file)
-        if directory not in directories:
-            directories[directory] = os.path.realpath(directory)
-        path = os.path.join(directories[directory], base)  # noqa: PTH118 - thousands of modules
-        if os.path.islink(path):  # noqa: PTH114 - likewise
-            path = os.path.realpath(path)
-        if _belongs_to(name, packages) or any(path == home or path.startswith(home + os.sep) for home in homes):
-            loaded[name] = path
-    return loaded
-
-
-def executed_files(watched: Sequence[str]) -> dict[str, str]:
-    """Return the files below ``watched`` that live functions came from, each by its own path.
-
-    Code that ``runpy`` and ``exec`` run has no module.
-    """
-    homes = tuple(os.path.realpath(home) + os.sep for home in watched)
-    named = {value.__code__.co_filename for value in gc.get_objects() if type(value) is FunctionType}
-    paths = {os.path.realpath(name) for name in named if not name.startswith("<")}
-    return {path: path for path in paths if path.startswith(homes)}
-
-
-def importers_of(modules: Iterable[str]) -> dict[str, str]:
-    """Return, for each of ``modules``, a module that holds it or a name of it, where there is one."""
-    wanted = set(modules)
-    found: dict[str, str] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about deprecated names, which are read here but not used
-        for name, _ in _modules():
-            for value in list(vars(sys.modules[name]).values()):
-                source = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-                if isinstance(source, str) and source in wanted and source != name:
-                    found.setdefault(source, name)
-    return found
-
-
-def _modules() -> Iterator[tuple[str, str]]:
-    """Yield the modules that have a file, without loading those that load lazily."""
-    for name, module in list(sys.modules.items()):
-        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
-        if isinstance(file, str) and name != "__main__":
-            yield name, file
-
-
-# ------------------------------------------------------------------ in the run
 
 
 def check_loaded(sides: Sides, base: Loaded, head: Loaded, importers: Loaded | None = None) -> bool:
@@ -112,7 +49,7 @@ def _check_places(sides: Sides, side: Side, loaded: Loaded, other: Side, importe
     """Check that a side has loaded nothing of the other's, and its packages under test from its own homes."""
     own = _homes(side)
     for name, (path, owner) in _owned(loaded, own | _homes(other)).items():
-        if owner in own or (owner is None and not _belongs_to(name, sides.packages)):
+        if owner in own or (owner is None and not belongs_to(name, sides.packages)):
             continue
         importer = f", imported by {importers[name]}" if name in importers else ""
         if owner is not None:
@@ -207,10 +144,5 @@ def _owned(loaded: Loaded, homes: Iterable[Path]) -> dict[str, tuple[Path, Path 
 
 def _under_test(side: Side, loaded: Loaded, packages: Iterable[str]) -> list[Path]:
     """Return the files of packages under test that a side has loaded from its homes."""
-    named = {name: file for name, file in loaded.items() if _belongs_to(name, packages)}
+    named = {name: file for name, file in loaded.items() if belongs_to(name, packages)}
     return [path for path, owner in _owned(named, _homes(side)).values() if owner is not None]
-
-
-def _belongs_to(name: str, packages: Iterable[str]) -> bool:
-    """Whether a module is one of ``packages`` or lies in one."""
-    return any(name == package or name.startswith(f"{package}.") for package in packages)

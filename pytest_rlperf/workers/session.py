@@ -24,6 +24,7 @@ from typing import IO, Any
 import pytest
 from _pytest import capture
 from _pytest.config import _prepareconfig
+from _pytest.outcomes import Failed
 from _pytest.terminal import TerminalReporter
 
 from pytest_rlperf.errors import MeasurementError, PerformanceRegression
@@ -36,7 +37,7 @@ from pytest_rlperf.model import Result, Shape, SliceKind, Workload
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.options import read_option
 from pytest_rlperf.pytest_benchmark import TakenOver
-from pytest_rlperf.sides.verify import executed_files, importers_of, loaded_files
+from pytest_rlperf.sides.loaded import executed_files, importers_of, loaded_files
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.channel import Channel
 
@@ -48,8 +49,14 @@ _SILENCED = ("timeout",)
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
 
 
-class Unwound(BaseException):
-    """Leaves a test at its measured call; not an Exception, so that no ``except Exception`` of a test keeps it."""
+class Unwound(Failed):
+    """Leaves a test at its measured call; not an Exception, so that no ``except Exception`` of a test keeps it.
+
+    A failure without traceback, for which pytest looks up no source: that takes long where many modules are loaded.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("the run has ended this measurement", pytrace=False)
 
 
 class RemoteEngine:
