@@ -159,6 +159,9 @@ def outcome(
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_rlperf.plugin"}
 """The environment of a pytest that loads this plugin alone: its processes start in half of the time."""
 
+ONE_CALL = ("--rlperf", "--rlperf-max-time=0.000001")
+"""The options of a measured run for tests of anything but figures: its only figure is the call that is checked."""
+
 
 def write(directory: Path, files: Mapping[str, str]) -> Path:
     """Write files by their paths below a directory, their common indentation removed, and return the directory."""

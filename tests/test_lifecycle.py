@@ -13,8 +13,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from builders import ONE_CALL
 
-MEASURE = ("--rlperf", "--rlperf-max-time=0.05")  # enough for a figure; none of these tests asks for a good one
 WORKERS = 5
 
 
@@ -154,6 +154,7 @@ REPORTS = '''
         pytest.skip("in a fixture")
 
 
+    @pytest.mark.rlperf(max_time=0.05)  # calls in slices too
     def test_speaks(rlperf, noisy):
         print("out before")
         rlperf(work)
@@ -167,6 +168,7 @@ REPORTS = '''
         rlperf(work)
 
 
+    @pytest.mark.rlperf(max_time=0.05)  # calls in slices too
     def test_fails_after(rlperf, noisy):
         print("out before")
         result = rlperf(work, items=64, unit="transition")
@@ -312,6 +314,7 @@ REPORTS = '''
         assert capfd.readouterr().out == "one\\n"
 
 
+    @pytest.mark.rlperf(max_time=0.05)  # calls in slices too
     def test_caplog(rlperf, caplog):
         with caplog.at_level("INFO"):
             log.info("quiet")
@@ -319,6 +322,7 @@ REPORTS = '''
         assert [record.message for record in caplog.records] == ["quiet"]
 
 
+    @pytest.mark.rlperf(max_time=0.05)  # calls in slices too
     def test_warns(rlperf):
         for _ in range(3):
             warnings.warn("in the test", RuntimeWarning)
@@ -331,6 +335,7 @@ REPORTS = '''
         rlperf(work)
 
 
+    @pytest.mark.rlperf(max_time=0.05)  # calls in slices too
     def test_expects_warning(rlperf):
         with pytest.warns(UserWarning, match="expected"):
             warnings.warn("expected")
@@ -368,7 +373,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Both:
     directory = write(tmp_path_factory.mktemp("reports"), test_reports=REPORTS)
     args = ("-v", "-rA", "--strict-markers", "-o", "junit_family=legacy", "-p", "no:cacheprovider")
     plain = run(directory, *args, "--junitxml=plain.xml")
-    return Both(plain, run(directory, *args, *MEASURE, "--junitxml=measured.xml"))
+    return Both(plain, run(directory, *args, *ONE_CALL, "--junitxml=measured.xml"))
 
 
 def test_every_outcome_is_plain_pytests(reports: Both) -> None:
@@ -525,7 +530,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Run:
     directory = write(
         tmp_path_factory.mktemp("strange"), test_strange=STRANGE, lazy="class LazyWarning(UserWarning): pass\n"
     )
-    return run(directory, *MEASURE, "-v", "--junitxml=out.xml", "-o", "log_cli=true", "--log-file=log.txt")
+    return run(directory, *ONE_CALL, "-v", "--junitxml=out.xml", "-o", "log_cli=true", "--log-file=log.txt")
 
 
 def test_warning_of_a_module_loaded_in_workers_only_keeps_its_category(strange: Run) -> None:
@@ -629,7 +634,7 @@ SHOUTING = """
 
 def test_no_capture_shows_output_as_it_comes(tmp_path: Path) -> None:
     """With `-s` what the reporting worker prints is seen in order, once, and nothing of the others."""
-    result = run(write(tmp_path, test_loud=SHOUTING), *MEASURE, "-s")
+    result = run(write(tmp_path, test_loud=SHOUTING), *ONE_CALL, "-s")
     assert result.code == 0, result.text
     said = re.findall(r"loud (setup|before|after True|descriptor|teardown)", result.out)
     assert sorted(said) == sorted(["setup", "before", "after True", "descriptor", "teardown"])
@@ -639,7 +644,7 @@ def test_no_capture_shows_output_as_it_comes(tmp_path: Path) -> None:
 
 def test_tee_shows_output_and_keeps_it(tmp_path: Path) -> None:
     """With `--capture=tee-sys` output is both seen and kept for the report."""
-    result = run(write(tmp_path, test_loud=SHOUTING), *MEASURE, "--capture=tee-sys", "-rP")
+    result = run(write(tmp_path, test_loud=SHOUTING), *ONE_CALL, "--capture=tee-sys", "-rP")
     assert result.code == 0, result.text
     assert "Captured stdout call" in result.section("PASSES")
     assert result.out.count("loud before") == 2
@@ -698,11 +703,11 @@ def selection(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_first_failure_stops_the_run(selection: Path) -> None:
     """With `-x` nothing runs after the first failure, which is the one remembered for `--lf`."""
-    stopped = run(selection, *MEASURE, "-v", "-x")
+    stopped = run(selection, *ONE_CALL, "-v", "-x")
     assert stopped.code == pytest.ExitCode.TESTS_FAILED
     assert stopped.outcomes == {"test_first": "PASSED", "test_second_fails": "FAILED"}, stopped.text
     assert "stopping after 1 failures" in stopped.out
-    again = run(selection, *MEASURE, "-v", "--lf", "--maxfail=2")
+    again = run(selection, *ONE_CALL, "-v", "--lf", "--maxfail=2")
     assert again.outcomes == {"test_second_fails": "FAILED"}, again.text
     assert "rerun previous 1 failure" in again.out
 
@@ -712,7 +717,7 @@ def test_tests_are_selected_as_usual(selection: Path) -> None:
     odd = [f"test_select.py::test_odd[{name}]" for name in ("a/b", "c::d", "e f", "\\xe9")]
     names = ("test_first", "test_third_slow", "test_fifth_fails", "test_sixth", "test_not_measured")
     result = run(
-        selection, *MEASURE, "-v", "--strict-markers", "--maxfail=1", *odd,
+        selection, *ONE_CALL, "-v", "--strict-markers", "--maxfail=1", *odd,
         *(f"test_select.py::{name}" for name in names),
         "-k", "not first", "-m", "not slow", "--deselect", odd[1],
     )  # fmt: skip
@@ -779,7 +784,7 @@ def test_layouts_are_plain_pytests(tmp_path: Path, where: str, args: tuple[str, 
     """Files of one name, conftests, ini settings and ways to name tests work as they do without measuring."""
     directory = layout(tmp_path / "project") / where
     plain = run(directory, "-v", *args, "-p", "no:cacheprovider")
-    measured = run(directory, "-v", *args, *MEASURE, "-p", "no:cacheprovider")
+    measured = run(directory, "-v", *args, *ONE_CALL, "-p", "no:cacheprovider")
     assert plain.code == 0, plain.text
     assert measured.code == 0, measured.text
     assert measured.results == plain.results
@@ -881,7 +886,7 @@ def test_fixtures_live_as_in_plain_pytest(tmp_path: Path) -> None:
     assert len([event for event in expected if "up" in event]) > 15
     events.unlink()
     (tmp_path / "pack/paths").unlink()
-    measured = run(tmp_path, "-v", "-p", "no:cacheprovider", *MEASURE)
+    measured = run(tmp_path, "-v", "-p", "no:cacheprovider", *ONE_CALL)
     assert measured.results == plain.results, measured.text
     assert list(_by_process(events).values()) == [expected] * WORKERS
     paths = (tmp_path / "pack/paths").read_text().split()
@@ -919,7 +924,7 @@ NOTHING = """
 
 def test_nothing_measured_is_no_success(tmp_path: Path) -> None:
     """A test that never calls its fixture passes, a skipped one is skipped, and the run exits with 5 and says why."""
-    result = run(write(tmp_path, test_nothing=NOTHING), *MEASURE, "-v")
+    result = run(write(tmp_path, test_nothing=NOTHING), *ONE_CALL, "-v")
     assert result.code == pytest.ExitCode.NO_TESTS_COLLECTED, result.text
     assert result.outcomes == {"test_never_calls": "PASSED", "test_skipped": "SKIPPED"}
     assert "1 deselected" in result.counts
@@ -928,7 +933,7 @@ def test_nothing_measured_is_no_success(tmp_path: Path) -> None:
 
 def test_no_measured_tests_is_no_success(tmp_path: Path) -> None:
     """Where no test uses a fixture everything is deselected, and the run exits with 5."""
-    result = run(write(tmp_path, test_plain="def test_plain(): pass\n"), *MEASURE)
+    result = run(write(tmp_path, test_plain="def test_plain(): pass\n"), *ONE_CALL)
     assert result.code == pytest.ExitCode.NO_TESTS_COLLECTED, result.text
     assert "1 deselected" in result.counts
 
@@ -936,7 +941,7 @@ def test_no_measured_tests_is_no_success(tmp_path: Path) -> None:
 @pytest.mark.parametrize("debugger", ["--pdb", "--trace"])
 def test_debuggers_need_inline(tmp_path: Path, debugger: str) -> None:
     """A debugger has no terminal in a worker: a usage error names the option that gives it one."""
-    result = run(write(tmp_path, test_nothing=NOTHING), *MEASURE, debugger)
+    result = run(write(tmp_path, test_nothing=NOTHING), *ONE_CALL, debugger)
     assert result.code == pytest.ExitCode.USAGE_ERROR
     assert "--rlperf-inline" in result.err
     assert "test session starts" not in result.out
@@ -945,10 +950,10 @@ def test_debuggers_need_inline(tmp_path: Path, debugger: str) -> None:
 def test_collection_errors_stop_the_run(tmp_path: Path) -> None:
     """A file that cannot be imported stops the run before measuring; on request the other files' tests are measured."""
     directory = write(tmp_path, test_bad="import no_such_module\n", test_select=SELECTION)
-    stopped = run(directory, *MEASURE)
+    stopped = run(directory, *ONE_CALL)
     assert stopped.code == pytest.ExitCode.INTERRUPTED, stopped.text
     assert "no_such_module" in stopped.out
-    goes_on = run(directory, *MEASURE, "--continue-on-collection-errors", "-v", "-k", "first")
+    goes_on = run(directory, *ONE_CALL, "--continue-on-collection-errors", "-v", "-k", "first")
     assert goes_on.outcomes == {"test_first": "PASSED"}, goes_on.text
     assert goes_on.code == pytest.ExitCode.TESTS_FAILED
 

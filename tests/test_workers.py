@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from builders import ONE_CALL
 
-MEASURE = ("--rlperf", "--rlperf-max-time=0.05")
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which saves each of six processes much of its start
 
 CONFTEST = """
@@ -153,6 +153,7 @@ DEATHS = """
         os._exit(4)
 
 
+    @pytest.mark.rlperf(max_time=2)
     def test_measured(rlperf, worker):
         print("last words of", worker)
         rlperf(after(1, lambda: os._exit(5)) if worker == "rlperf3" else work)
@@ -162,6 +163,7 @@ DEATHS = """
         rlperf(work)
 
 
+    @pytest.mark.rlperf(max_time=2)
     def test_killed(rlperf, worker):
         if worker == "rlperf0":
             print("last words before the kill")
@@ -195,7 +197,7 @@ DEATHS = """
 @pytest.fixture(scope="module")
 def deaths(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Measure tests in which workers die, and between them tests in which they do not."""
-    return run(tmp_path_factory.mktemp("deaths"), *MEASURE, "-v", tests=DEATHS, **ALONE)
+    return run(tmp_path_factory.mktemp("deaths"), *ONE_CALL, "-v", tests=DEATHS, **ALONE)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,7 @@ def test_death_at_the_start_is_an_error_of_one_test(tmp_path: Path) -> None:
         def test_one(rlperf): rlperf(work)
         def test_two(rlperf): rlperf(work)
     """
-    result = run(tmp_path, *MEASURE, tests=tests, conftest=conftest, **ALONE)
+    result = run(tmp_path, *ONE_CALL, tests=tests, conftest=conftest, **ALONE)
     assert "1 passed, 1 error" in result.out, result.text
     assert "worker 0 exited with code 7" in result.failure("test_one")
     assert "last words at the start" in result.out
@@ -261,6 +263,8 @@ def test_death_at_the_start_is_an_error_of_one_test(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ a worker hangs, disagrees, or gives up
 
 HANGS = """
+    import threading
+
     import pytest
 
 
@@ -268,15 +272,14 @@ HANGS = """
         return sum(range(1000))
 
 
-    def spin_for_ever():
-        while True:
-            pass
+    def wait_for_ever():
+        threading.Event().wait()
 
 
     @pytest.mark.rlperf(max_time=2)  # a busy machine takes longer than the default to come to worker 2
     def test_hangs(rlperf, worker):
         print("before hanging")
-        rlperf(spin_for_ever if worker == "rlperf2" else work)
+        rlperf(wait_for_ever if worker == "rlperf2" else work)
 
 
     def test_after(rlperf):
@@ -300,6 +303,7 @@ HANGS = """
             rlperf(work)
 
 
+    @pytest.mark.rlperf(max_time=2)
     def test_other_component_raises(rlperf, worker):
         def broken():
             raise KeyError("component broke there")
@@ -338,7 +342,7 @@ HANGS = """
 @pytest.fixture(scope="module")
 def hangs(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Measure tests in which one worker hangs, or does other than the rest."""
-    return run(tmp_path_factory.mktemp("hangs"), *MEASURE, "-v", "-rs", tests=HANGS, **ALONE)
+    return run(tmp_path_factory.mktemp("hangs"), *ONE_CALL, "-v", "-rs", tests=HANGS, **ALONE)
 
 
 def test_hanging_worker_is_ended_and_named(hangs: Run) -> None:
@@ -346,7 +350,7 @@ def test_hanging_worker_is_ended_and_named(hangs: Run) -> None:
     assert hangs.outcomes["test_hangs"] == "FAILED", hangs.text
     said = hangs.failure("test_hangs")
     assert "worker 2 did not answer within 10 s" in said
-    assert re.search(r'test_it\.py", line \d+ in spin_for_ever', said)
+    assert re.search(r'test_it\.py", line \d+ in wait_for_ever', said)
     assert hangs.outcomes["test_after"] == hangs.outcomes["test_last"] == "PASSED"
 
 
@@ -672,14 +676,14 @@ def test_without_other_plugins(tmp_path: Path) -> None:
         "warnings", "xdist",
     )  # fmt: skip
     switched_off = [argument for name in names for argument in ("-p", f"no:{name}")]
-    result = run(tmp_path, *MEASURE, "--strict-config", "-v", *switched_off, tests=SIMPLE)
+    result = run(tmp_path, *ONE_CALL, "--strict-config", "-v", *switched_off, tests=SIMPLE)
     assert result.code == 0, result.text
     assert result.outcomes == {"test_simple": "PASSED"}
 
 
 def test_without_a_terminal_reporter(tmp_path: Path) -> None:
     """A run without terminal output measures all the same, and its exit code shows the result."""
-    result = run(tmp_path, *MEASURE, "-p", "no:terminal", "--junitxml=out.xml", tests=SIMPLE, **ALONE)
+    result = run(tmp_path, *ONE_CALL, "-p", "no:terminal", "--junitxml=out.xml", tests=SIMPLE, **ALONE)
     assert result.code == 0, result.text
     assert 'name="rlperf_verdict" value="NEW"' in (tmp_path / "out.xml").read_text()
     assert left_over(tmp_path) == []
