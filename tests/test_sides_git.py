@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import py_compile
 import re
@@ -868,6 +869,177 @@ def test_index_of_a_submodule_is_not_touched(superproject: Tree) -> None:
 def snapshot(top: Path) -> dict[str, bytes]:
     """Return every file below a directory."""
     return {str(path): path.read_bytes() for path in sorted(top.rglob("*")) if path.is_file()}
+
+
+# --------------------------------------------------------------------------- contents that git converts
+
+
+def settled(tree: Tree) -> None:
+    """Check all files out anew, as git's settings have them now."""
+    tree.git("add", "--all")
+    tree.git("rm", "--cached", "-r", "--quiet", ".")
+    tree.git("reset", "--quiet", "--hard")
+
+
+def filtered(tree: Tree, smudge: str, *settings: str) -> None:
+    """Set a filter that stores BEFORE and checks out what ``smudge`` makes of it."""
+    for name, value in (
+        ("clean", "sed s/AFTER/BEFORE/"),
+        ("smudge", smudge),
+        *zip(settings[::2], settings[1::2], strict=True),
+    ):
+        tree.git("config", f"filter.made-up.{name}", value)
+
+
+CONVERSIONS: dict[str, Callable[[Tree], object]] = {
+    "a filter": lambda tree: filtered(tree, "sed s/BEFORE/AFTER/"),
+    "autocrlf": lambda tree: tree.git("config", "core.autocrlf", "true"),
+    "eol": lambda tree: tree.git("config", "core.eol", "crlf"),
+    "attributes of the repository": lambda tree: (tree.top / ".git/info/attributes").write_text("*.py text eol=crlf\n"),
+    "a file of attributes": lambda tree: tree.git("config", "core.attributesFile", str(tree.top / ".git/more")),
+}
+
+
+@pytest.mark.parametrize("how", CONVERSIONS)
+def test_contents_are_converted_alike_on_both_sides(tmp_path: Path, how: str) -> None:
+    """Base's files are what git would check out in the user's tree, changed ones too; equal code is equal."""
+    tree = Tree(tmp_path / "tree")
+    (tree.top / ".git/info").mkdir(exist_ok=True)
+    (tree.top / ".git/more").write_text("*.py text eol=crlf\n", encoding="utf-8")
+    attributes = "*.py filter=made-up\n" if how == "a filter" else "*.py text\n" if how == "eol" else ""
+    files = {"mylib/__init__.py": "BEFORE\n", "mylib/same.py": "BEFORE\n", "test_x.py": ""}
+    tree.commit(**files, **{".gitattributes": attributes})
+    tree.commit(**{"mylib/__init__.py": "BEFORE\nnew\n"})
+    CONVERSIONS[how](tree)
+    settled(tree)
+    converted = b"AFTER\n" if how == "a filter" else b"BEFORE\r\n"
+    assert (tree.top / "mylib/same.py").read_bytes() == converted
+    sides = prepare("HEAD~1", make_project(tree.top, "test_x.py"))
+    base = tree_of(sides.base)
+    assert sides.changed == ("mylib/__init__.py",)
+    assert [(base / f"mylib/{name}.py").read_bytes() for name in ("same", "__init__")] == [converted] * 2
+
+
+def test_settings_of_a_place_apply_to_base_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings that the user's own file includes for this directory alone count too."""
+    tree = Tree(tmp_path / "tree")
+    (tmp_path / "included").write_text("[core]\n\tautocrlf = true\n", encoding="utf-8")
+    text = f'[includeIf "gitdir:{tree.top}/"]\n\tpath = {tmp_path}/included\n'
+    (tmp_path / "settings").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "settings"))
+    tree.commit(**{"mylib.py": "1\n", "test_x.py": ""})
+    tree.commit(**{"mylib.py": "2\n"})
+    base = tree_of(prepare("HEAD~1", make_project(tree.top, "test_x.py")).base)
+    assert (base / "mylib.py").read_bytes() == b"1\r\n"
+
+
+def test_unchanged_file_has_todays_bytes(tmp_path: Path) -> None:
+    """A file that was checked out before a setting changed is the same on both sides, as git calls it unchanged."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{".gitattributes": "*.py text\n", "mylib/same.py": "1\n", "mylib/other.py": "1", "test_x.py": ""})
+    tree.commit(**{"mylib/other.py": "2"})
+    (tree.top / "mylib/same.py").write_bytes(b"1\r\n")
+    sides = prepare("HEAD~1", make_project(tree.top, "test_x.py"))
+    assert (tree_of(sides.base) / "mylib/same.py").read_bytes() == b"1\r\n"
+    assert sides.changed == ("mylib/other.py",)
+
+
+def test_changed_filter_makes_another_entry(tmp_path: Path) -> None:
+    """What is in the cache was checked out under other settings, so it is not used."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{".gitattributes": "*.py filter=made-up\n", "mylib.py": "BEFORE\n", "test_x.py": ""})
+    tree.commit(**{"mylib.py": "BEFORE\nnew\n"})
+    project = make_project(tree.top, "test_x.py")
+    assert files_of(tree_of(prepare("HEAD~1", project).base), "mylib.py") == {"mylib.py": "BEFORE\n"}
+    filtered(tree, "sed s/BEFORE/AFTER/")
+    settled(tree)
+    assert files_of(tree_of(prepare("HEAD~1", project).base), "mylib.py") == {"mylib.py": "AFTER\n"}
+
+
+@pytest.mark.parametrize("required", ["true", "false"])
+def test_filter_that_fails_is_an_error(tmp_path: Path, required: str) -> None:
+    """A filter that does not work in a clone, as one that needs a key, is refused in one sentence that names it."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"mylib.py": "BEFORE\n", "test_x.py": "", ".gitattributes": "*.py filter=made-up\n"})
+    filtered(tree, "test -f .git/key && sed s/BEFORE/AFTER/", "required", required)
+    (tree.top / ".git/key").touch()
+    settled(tree)
+    with pytest.raises(SideError, match=r"cannot check out .*filter") as caught:
+        prepare("HEAD", make_project(tree.top, "test_x.py"))
+    assert "\n" not in str(caught.value)
+
+
+def test_programs_that_only_show_contents_do_not_run(tmp_path: Path) -> None:
+    """A program for git diff, and substitutions of git archive, change nothing on either side."""
+    tree = Tree(tmp_path / "tree")
+    attributes = "*.py diff=made-up export-subst\ntests export-ignore\n"
+    files = {".gitattributes": attributes, "mylib.py": "$Format:%H$\n", "tests/test_x.py": ""}
+    tree.commit(**files)
+    tree.commit(**{"mylib.py": "$Format:%H$\nnew\n"})
+    tree.git("config", "diff.made-up.textconv", f"touch {tmp_path}/ran; cat")
+    tree.git("config", "diff.external", f"touch {tmp_path}/ran; true")
+    sides = prepare("HEAD~1", make_project(tree.top, "tests/test_x.py"))
+    assert files_of(tree_of(sides.base), "mylib.py", "tests/test_x.py") == {
+        "mylib.py": "$Format:%H$\n",
+        "tests/test_x.py": "",
+    }
+    assert sides.changed == ("mylib.py",)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_file_that_git_was_told_not_to_look_at_differs(tmp_path: Path, flag: str) -> None:
+    """A changed file counts though git was set to pass over it: it is no equal code."""
+    tree = Tree(tmp_path / "tree")
+    tree.commit(**{"mylib.py": "1", "same.py": "1", "test_x.py": ""})
+    tree.git("update-index", flag, "mylib.py", "same.py")
+    repository = find_repository(tree.top)
+    assert (repository.differing(repository.head), repository.is_dirty(tree.top / "baselines")) == ([], False)
+    tree.write(**{"mylib.py": "2"})
+    assert repository.differing(repository.head) == ["mylib.py"]
+    assert repository.is_dirty(tree.top / "baselines")
+
+
+# Stores a pointer, as Git LFS does.
+_CLEAN = """#!/bin/sh
+cat > "$0.in"
+if grep -q ^version "$0.in"; then cat "$0.in"; exit; fi
+digest=$(sha256sum < "$0.in" | cut -d " " -f 1)
+printf "version https://git-lfs.github.com/spec/v1\\noid sha256:%s\\nsize %s\\n" $digest $(wc -c < "$0.in")
+"""
+
+
+@pytest.mark.parametrize("where", ["in the store", "nowhere", "pointers in both trees"])
+def test_contents_of_lfs_are_alike_on_both_sides(tmp_path: Path, where: str) -> None:
+    """Base has contents where today's tree has them, from the user's store; without them it is an error.
+
+    Git LFS does not fill base's tree, so nothing is fetched.
+    """
+    tree = Tree(tmp_path / "tree")
+    write(tmp_path, {"clean": _CLEAN})
+    (tmp_path / "clean").chmod(0o755)
+    for name, value in (("clean", f"{tmp_path}/clean"), ("smudge", f"touch {tmp_path}/ran"), ("required", "true")):
+        tree.git("config", f"filter.lfs.{name}", value)
+    tree.commit(**{".gitattributes": "*.bin filter=lfs\n", "lib/x.bin": "old", "lib/same.bin": "same", "test_x.py": ""})
+    tree.commit(**{"lib/x.bin": "new"})
+    digest, pointer = hashlib.sha256(b"old").hexdigest(), tree.git("cat-file", "blob", "HEAD~1:lib/x.bin") + "\n"
+    assert digest in pointer
+    if where != "nowhere":
+        write(tree.top / ".git/lfs/objects", {f"{digest[:2]}/{digest[2:4]}/{digest}": "old"})
+    if where == "pointers in both trees":
+        tree.write(
+            **{f"lib/{name}": tree.git("cat-file", "blob", f"HEAD:lib/{name}") for name in ("x.bin", "same.bin")}
+        )
+    project = make_project(tree.top, "test_x.py")
+    if where == "nowhere":
+        with pytest.raises(SideError, match=r"x\.bin .*pointer of Git LFS .*git lfs fetch origin [0-9a-f]{40} brings"):
+            prepare("HEAD~1", project)
+    else:
+        base = tree_of(prepare("HEAD~1", project).base)
+        same = files_of(tree.top, "lib/same.bin")["lib/same.bin"]
+        old = "old" if where == "in the store" else pointer
+        assert files_of(base, "lib/x.bin", "lib/same.bin") == {"lib/x.bin": old, "lib/same.bin": same}
+    assert not (tmp_path / "ran").exists()
 
 
 # --------------------------------------------------------------------------- another directory

@@ -367,10 +367,9 @@ def _prune(directory: Path) -> None:
     Entries that a run has locked stay.
     """
     entries = sorted(_entries_in(directory.parent), key=lambda entry: entry.used_s)
-    of_tree = sum(entry.place.parent == directory for entry in entries)
+    of_tree = [entry for entry in entries if entry.place.parent == directory]
+    surplus = of_tree[:-KEPT_ENTRIES]
     total = sum(entry.size_bytes for entry in entries)
     for entry in entries:
-        is_of_tree = entry.place.parent == directory
-        if ((is_of_tree and of_tree > KEPT_ENTRIES) or total > KEPT_BYTES) and entry.remove():
-            of_tree -= is_of_tree
+        if (entry in surplus or total > KEPT_BYTES) and entry.remove():
             total -= entry.size_bytes

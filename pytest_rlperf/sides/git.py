@@ -6,12 +6,13 @@ that come from options or files stand after ``--end-of-options``.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +64,12 @@ _NO_TREE = ("not a git repository (or any", "must be run in a work tree")
 
 # A submodule counts with all its files and a renamed file as two, whatever the user's settings are.
 _WHOLE = ("--ignore-submodules=none", "--no-renames")
+
+# Settings by which git changes the content of files when it checks them out.
+_CONVERSIONS = r"^(core\.(attributesfile|autocrlf|checkroundtripencoding|eol|symlinks)|filter\..*)$"
+# Git LFS is not run, because it would fetch; its objects are taken from the user's store.
+_NO_LFS = ("filter.lfs.clean=", "filter.lfs.smudge=", "filter.lfs.process=", "filter.lfs.required=false")
+_POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\n(?:[^\n]+\n)*?oid sha256:([0-9a-f]{64})\n")
 
 # New files that git would add; bytecode is excluded also where no .gitignore names it.
 _NEW = ("--others", "--exclude-standard", "--exclude=__pycache__/")
@@ -137,7 +144,8 @@ class Repository:
         for path in outputs:
             if (place := path.resolve()).is_relative_to(top):
                 specs.append(f":(top,exclude,literal){place.relative_to(top).as_posix()}")
-        return bool(self._checked("status", "--porcelain", "--untracked-files=normal", *_WHOLE, "--", *specs))
+        changed = self._checked("status", "--porcelain", "--untracked-files=normal", *_WHOLE, "--", *specs)
+        return bool(changed or self._hidden_changes(self.head))
 
     def tree(self) -> str | None:
         """Return the full SHA of the tree that HEAD has."""
@@ -168,7 +176,7 @@ class Repository:
         tracked = [_Change(name, *about[1:].split()) for about, name in zip(listed[::2], listed[1::2], strict=True)]
         same = set(self._same(change for change in tracked if change.is_doubtful()))
         new = self._list("ls-files", "-z", *_NEW)
-        names = {change.name for change in tracked} - same
+        names = {change.name for change in tracked} - same | self._hidden_changes(sha)
         return sorted(names.union(name for name in new if not name.endswith("/")))  # no repositories within this one
 
     def absent_submodules(self, sha: str) -> list[str]:
@@ -180,8 +188,11 @@ class Repository:
 
         The clone borrows its objects: nothing is written to this repository, and nothing is fetched.
         """
-        clone = ["clone", "--quiet", "--shared", "--no-checkout", "--template=", "--", str(self.top), str(target)]
-        self._checked(*clone, limit_s=_CHECKOUT_LIMIT_S)
+        settings = [word for setting in (*self._conversions(), *_NO_LFS) for word in ("--config", setting)]
+        clone = ["clone", "--quiet", "--shared", "--no-checkout", "--template=", *settings]
+        self._checked(*clone, "--", str(self.top), str(target), limit_s=_CHECKOUT_LIMIT_S)
+        (target / ".git/info").mkdir(exist_ok=True)
+        (target / ".git/info/attributes").write_bytes(self._attributes())
         # Git does not lend from a shallow clone, and does not copy what only a detached HEAD leads to.
         objects = self.top / self._checked("rev-parse", "--git-path", "objects").rstrip("\n")
         alternates = target / ".git/objects/info/alternates"
@@ -195,9 +206,67 @@ class Repository:
             partial = self._git("config", "--get-regexp", r"^remote\..*\.promisor$").out.strip()
             hint = ". This clone is partial: git fetch --refetch --no-filter completes it" if partial else ""
             raise SideError(f"cannot check out {short(sha)}: {_last_line(done)}{hint}")
+        if "external filter" in done.err:  # git goes on without a filter that is not required
+            raise SideError(
+                f"cannot check out {short(sha)} as git would in {self.top}: {_last_line(done)}. The filter is one of "
+                "git's settings there; dir:PATH compares with a checkout of your own"
+            )
         for path, wanted in self._submodules(sha):
             if (self.top / path / ".git").exists():
                 self._check_out_submodule(path, wanted, target / path, short(sha))
+
+    def conversions_key(self) -> str:
+        """Return a text that is different wherever git would check out the same commit with other contents."""
+        filtered = self._list("ls-files", "-z", "--", ":(top)", ":(top,exclude,attr:!filter)")
+        states = [path.stat() for name in filtered if (path := self.top / name).is_file()]
+        times = [(state.st_size, state.st_mtime_ns) for state in states]
+        state = (self._conversions(), self._attributes(), times)
+        return hashlib.sha256(repr(state).encode("utf-8", "replace")).hexdigest() if any(state) else ""
+
+    def lfs_object(self, pointer: Path) -> Path | None:
+        """Return the place in this repository's store of the object that a pointer of Git LFS names.
+
+        The object may be absent. None where the file is no pointer.
+        """
+        if pointer.is_symlink() or not pointer.is_file():
+            return None
+        with pointer.open("rb") as file:
+            found = _POINTER.match(file.read(1024))
+        if found is None:
+            return None
+        name = found[1].decode("ascii")
+        store = self.top / self._checked("rev-parse", "--git-path", "lfs/objects").rstrip("\n")
+        return store / name[:2] / name[2:4] / name
+
+    def _conversions(self) -> list[str]:
+        """Return the settings, as ``name=value``, by which git changes contents in this working tree.
+
+        They come from all files of settings: some apply only to this place.
+        """
+        found = self._git("config", "-z", "--get-regexp", _CONVERSIONS)
+        return [entry.replace("\n", "=", 1) for entry in _names(found.out)]
+
+    def _attributes(self) -> bytes:
+        """Return the attributes of files that this repository has beside those in its tree."""
+        path = self.top / self._checked("rev-parse", "--git-path", "info/attributes").rstrip("\n")
+        return path.read_bytes() if path.is_file() else b""
+
+    def _hidden_changes(self, sha: str) -> set[str]:
+        """Return the files that differ from a commit and that git does not look at, as the user has set."""
+        entries = self._list("ls-files", "-v", "-z")
+        hidden = [entry[2:] for entry in entries if entry[0].islower() or entry[0] == "S"]
+        hidden = [name for name in hidden if (self.top / name).is_file()]
+        if not hidden:
+            return set()
+        listed = (entry.partition("\t") for entry in self._list("ls-tree", "-r", "-z", "--full-tree", _END, sha))
+        blobs = {path: about.split()[2] for about, _, path in listed}
+        return {name for name, blob in self._blobs(hidden) if blobs.get(name) != blob}
+
+    def _blobs(self, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Yield files and the SHAs of their contents as git would store them."""
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            yield from zip(some, self._checked("hash-object", "--", *some).split(), strict=True)
 
     def _submodules(self, sha: str) -> list[tuple[str, str]]:
         """Return the path of each submodule of a commit, and the submodule's own commit."""
@@ -213,10 +282,8 @@ class Repository:
                 files.append(change)
             elif self._checked("cat-file", "blob", _END, change.blob_before) == str(path.readlink()):
                 yield change.name
-        for start in range(0, len(files), _AT_ONCE):
-            some = files[start : start + _AT_ONCE]
-            blobs = self._checked("hash-object", "--", *(change.name for change in some)).split()
-            yield from (change.name for change, blob in zip(some, blobs, strict=True) if blob == change.blob_before)
+        before = {change.name: change.blob_before for change in files}
+        yield from (name for name, blob in self._blobs(list(before)) if blob == before[name])
 
     def _check_out_submodule(self, path: str, wanted: str, target: Path, owner: str) -> None:
         submodule = find_repository(self.top / path)
@@ -350,7 +417,12 @@ def untracked_files(top: Path, places: Iterable[str], *, ignored: bool = False) 
 def record(clone: Path) -> None:
     """Commit all files of a clone made here, so that a later change to one can be detected."""
     _checked(clone, "add", "--all", "--force", limit_s=_CHECKOUT_LIMIT_S)
-    identity = ("user.name=pytest-rlperf", "user.email=pytest-rlperf@localhost", "commit.gpgSign=false")
+    identity = (
+        "user.name=pytest-rlperf",
+        "user.email=pytest-rlperf@localhost",
+        "commit.gpgSign=false",
+        "core.safecrlf=false",
+    )
     arguments = ("commit", "--quiet", "--allow-empty", "--no-verify", "--message", "Today's tests")
     _checked(clone, *arguments, settings=identity)
 

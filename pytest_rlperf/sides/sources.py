@@ -79,9 +79,9 @@ class CommitSource:
 
     @property
     def key(self) -> str:
-        """The commit, its absent submodules, and the repository that clones borrow objects from."""
+        """The commit, its absent submodules, how git converts contents, and the repository that lends objects."""
         absent = ",".join(self.repository.absent_submodules(self.commit.sha))
-        return f"{self.commit.sha} {self.repository.top} {absent}"
+        return f"{self.commit.sha} {self.repository.top} {absent} {self.repository.conversions_key()}"
 
     @property
     def title(self) -> str:
@@ -89,8 +89,33 @@ class CommitSource:
         return self.commit.title
 
     def lay_out(self, target: Path) -> None:
-        """Check the commit out into a clone of its own."""
+        """Check the commit out into a clone of its own.
+
+        A file that git calls unchanged has today's bytes: they may be from before a setting of git's changed.
+        """
         self.repository.check_out(self.commit.sha, target)
+        differing = self.repository.differing(self.commit.sha)
+        for name in differing:
+            self._fill_pointer(target, name)
+        within = tuple(f"{name}/" for name in differing)  # files of submodules
+        known = set(differing)
+        names = (name for name in self.repository.files() if name not in known and not name.startswith(within))
+        copy_unlike(self.repository.top, target, names)
+
+    def _fill_pointer(self, target: Path, name: str) -> None:
+        """Put the content that a pointer of Git LFS names in its place, where today's tree has contents too."""
+        place = target / name
+        content = self.repository.lfs_object(place)
+        today = self.repository.top / name
+        if content is None or self.repository.lfs_object(today) is not None:
+            return
+        if content.is_file():
+            shutil.copyfile(content, place)
+        elif is_file(today):
+            raise SideError(
+                f"{name} of {self.title} is a pointer of Git LFS whose content is not here, but today's file has its "
+                f"content: git lfs fetch origin {self.commit.sha} brings it"
+            )
 
     def differing(self, today: Today) -> list[str]:
         """Return the files that git lists: today's tree belongs to this repository."""
@@ -134,6 +159,7 @@ class WorkingSource:
                 copy(self.repository.top, target, name)
             elif (place / ".git").exists():
                 WorkingSource(find_repository(place)).lay_out(target / name)
+        copy_unlike(self.repository.top, target, self.repository.files())
 
     def differing(self, today: Today) -> list[str]:
         """Compare with today's tree file by file, including submodules."""
@@ -252,6 +278,13 @@ def copy(source: Path, target: Path, name: str) -> None:
         shutil.copy2(source / name, place, follow_symlinks=False)
     except OSError as error:
         raise SideError(f"cannot copy {source / name}: {error}") from None
+
+
+def copy_unlike(source: Path, target: Path, names: Iterable[str]) -> None:
+    """Copy those files that another tree lacks, or has with other contents."""
+    for name in names:
+        if not _same(source / name, target / name):
+            copy(source, target, name)
 
 
 def remove(tree: Path, name: str) -> None:
