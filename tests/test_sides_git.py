@@ -1027,9 +1027,8 @@ def test_contents_of_lfs_are_alike_on_both_sides(tmp_path: Path, where: str) -> 
     if where != "nowhere":
         write(tree.top / ".git/lfs/objects", {f"{digest[:2]}/{digest[2:4]}/{digest}": "old"})
     if where == "pointers in both trees":
-        tree.write(
-            **{f"lib/{name}": tree.git("cat-file", "blob", f"HEAD:lib/{name}") for name in ("x.bin", "same.bin")}
-        )
+        for name in ("lib/x.bin", "lib/same.bin"):
+            tree.write(**{name: tree.git("cat-file", "blob", f"HEAD:{name}") + "\n"})
     project = make_project(tree.top, "test_x.py")
     if where == "nowhere":
         with pytest.raises(SideError, match=r"x\.bin .*pointer of Git LFS .*git lfs fetch origin [0-9a-f]{40} brings"):
