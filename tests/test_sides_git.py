@@ -7,6 +7,7 @@ import py_compile
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.sides import cache as cache_module
+from pytest_rlperf.sides import sources
 from pytest_rlperf.sides.bytecode import is_compiled
 from pytest_rlperf.sides.cache import Cache, open_cache
 from pytest_rlperf.sides.command import run
@@ -1120,6 +1122,38 @@ def test_directory_that_is_none_is_refused(tmp_path: Path, spec: str, words: str
     Tree(tmp_path / "tree").commit(**{"test_x.py": ""})
     with pytest.raises(SideError, match=words):
         prepare(spec, make_project(tmp_path / "tree", "test_x.py"))
+
+
+@pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES"])
+@pytest.mark.parametrize("kind", ["plain", "git"])
+def test_directory_of_more_than_code_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, kind: str
+) -> None:
+    """A directory with data in it is not copied; the error has its size and the ways out. What git ignores is fine."""
+    monkeypatch.setattr(sources, limit, 3 if limit == "MOST_FILES" else 3_000)
+    Tree(tmp_path / "tree").commit(**{"mylib.py": "", "test_x.py": ""})
+    data = {f"data/{number}": "x" * 1_000 for number in range(5)}
+    if kind == "git":
+        Tree(tmp_path / "other").commit(**{"mylib.py": "", "test_x.py": ""})
+    write(tmp_path / "other", data)
+    project = make_project(tmp_path / "tree", "test_x.py")
+    with pytest.raises(SideError, match=r"other has over 0.0 GB in its first 4 files, .*\.gitignore"):
+        prepare(f"dir:{tmp_path}/other", project)
+    if kind == "git":
+        write(tmp_path / "other", {".gitignore": "data/\n"})
+        assert prepare(f"dir:{tmp_path}/other", project).base.label == str(tmp_path / "other")
+
+
+def test_pipes_and_sockets_of_a_directory_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a pipe that no program writes into."""
+    for name in ("tree", "other"):
+        write(tmp_path / name, {"mylib/__init__.py": name, "tests/test_x.py": ""})
+    os.mkfifo(tmp_path / "other/mylib/pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        monkeypatch.chdir(tmp_path / "other")
+        server.bind("socket")  # by a short path
+        sides = prepare(f"dir:{tmp_path}/other", make_project(tmp_path / "tree", "tests/test_x.py"))
+    assert sides.changed == ("mylib/__init__.py",)
 
 
 # --------------------------------------------------------------------------- the cache

@@ -15,6 +15,7 @@ from typing import Any
 
 from pytest_rlperf.model import KERNEL_VERSION, Machine, MachineDifference
 
+_SLUG_MOST = 100  # characters before the digest; a file's name may have 255 bytes
 _DRIVER_FILES = Path("/proc/driver/nvidia")
 
 
@@ -91,7 +92,7 @@ def slug(machine: Machine) -> str:
     identity = {name: value for name, value in asdict(machine).items() if value != ()}
     digest = hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()[:8]
     words = f"{machine.system}-{machine.arch}-{machine.cores}c-{machine.python}".lower()
-    return f"{re.sub('[^a-z0-9._-]+', '', words)}-{digest}"
+    return f"{re.sub('[^a-z0-9._-]+', '', words)[:_SLUG_MOST]}-{digest}"
 
 
 def describe(machine: Machine) -> str:

@@ -33,6 +33,8 @@ from pytest_rlperf.sides.sources import (
     Source,
     Today,
     WorkingSource,
+    check_size,
+    listing,
     make_overlay,
     make_tree,
 )
@@ -92,7 +94,9 @@ def _directory_source(path: Path, today: Today, project: Project) -> Source:
     repository = repository_around(place)
     # A copy within today's tree has the repository of today's tree.
     if repository is not None and repository.top.resolve() != today.top:
+        check_size(repository.top, repository.differing(repository.head))
         return WorkingSource(repository)
+    check_size(place, listing(place))
     below = rootdir.relative_to(today.top)
     return PlainSource(place, "" if (place / below).is_dir() else below.as_posix())
 

@@ -22,6 +22,9 @@ _LEFT_OUT = {
     *(".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".eggs"),
     *("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".cache"),
 }
+# Far more than anybody's code has: beyond it there is data, or other projects.
+MOST_BYTES = 2 * 10**9
+MOST_FILES = 100_000
 _SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 _TESTS = {"test", "tests"}  # names of directories of tests within code
 
@@ -224,13 +227,30 @@ class PlainSource:
 
 
 def listing(directory: Path) -> Iterator[str]:
-    """Yield the files and links below a directory, relative to it, less version control, caches and environments."""
+    """Yield the files and links below a directory, relative to it, less version control, caches and environments.
+
+    Pipes, sockets and devices are left out too.
+    """
     for root, directories, files in os.walk(directory):
         here = Path(root)
         links = [name for name in directories if (here / name).is_symlink()]
         directories[:] = sorted(name for name in directories if name not in links and not _is_left_out(here / name))
-        for name in sorted([*links, *files]):
+        for name in sorted([*links, *(name for name in files if is_file(here / name))]):
             yield (here / name).relative_to(directory).as_posix()
+
+
+def check_size(directory: Path, names: Iterable[str]) -> None:
+    """Raise SideError where files below a directory are too many or too large to be copied for a comparison."""
+    total = 0
+    for count, name in enumerate(names, 1):
+        path = directory / name
+        total += path.lstat().st_size if is_file(path) else 0
+        if total > MOST_BYTES or count > MOST_FILES:
+            raise SideError(
+                f"{directory} has over {total / 1e9:.1f} GB in its first {count:,} files, which would all be copied "
+                f"(the limits are {MOST_BYTES / 1e9:.0f} GB and {MOST_FILES:,} files): name the directory of the code "
+                "alone, or let git leave the rest out (git init, a .gitignore, git add --all, git commit)"
+            )
 
 
 def _is_left_out(directory: Path) -> bool:
