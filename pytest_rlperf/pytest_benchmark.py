@@ -149,12 +149,13 @@ def _measure(
 ) -> None:
     """Measure a call; ``end`` follows the last round."""
     __tracebackhide__ = True
+    from pytest_rlperf.components.returned import finished
 
-    def check() -> None:
+    def check() -> object:
         __tracebackhide__ = True
         if setup is not None:
             setup()
-        call()
+        return finished(call(), "the benchmarked function")
 
     workload = Workload(
         "benchmark", call, items=1.0, unit="call", check=check, setup=setup, close=end or (lambda: None)

@@ -37,8 +37,8 @@ class Stepper(ABC):
         """Reset and step, and check what comes back; ComponentError names what is wrong."""
 
     @abstractmethod
-    def call(self) -> None:
-        """Step every env once."""
+    def call(self) -> object:
+        """Step every env once; return nothing, or the step's values."""
 
     @abstractmethod
     def count(self) -> float:
@@ -62,13 +62,14 @@ class EveryEnvStepper(Stepper):
         self._ended: list[Any] = []
         self._owed = OwedResets()
 
-    def call(self) -> None:
+    def call(self) -> object:
         """Step every env once."""
         with ACTION:
             actions = next(self._actions)
         with ENV_STEP:
-            self._step(actions)
+            results = self._step(actions)
         self._calls += 1
+        return results
 
     def count(self) -> float:
         """Return the env steps since the last count, resets left out; of a check's, those of its last call."""

@@ -15,6 +15,7 @@ from pytest_rlperf.components.checks import check_count, signature_of
 from pytest_rlperf.components.contracts import GaeCall
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.reference.gae import gae_float64
+from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
@@ -85,9 +86,9 @@ def _function_workload(function: Callable[..., Any], rollout: dict[str, Any], ba
         with _GAE:
             return function(*args, **kwargs)
 
-    def check() -> None:
+    def check() -> object:
         __tracebackhide__ = True
-        _compare(function(*args, **kwargs), advantages, convention)
+        return _compared(function(*args, **kwargs), advantages, convention)
 
     items = float(advantages.size)
     return Workload(component="gae", call=call, items=items, unit="transition", check=check, holds=(function,))
@@ -112,10 +113,12 @@ def _device_workload(function: Callable[..., Any], n_steps: int, n_envs: int, ba
         with _GAE:
             return function(*args, **kwargs)
 
-    def check() -> None:
+    def check() -> object:
         __tracebackhide__ = True
-        for (args, kwargs), advantages in zip(given, expected, strict=True):
-            _compare(function(*args, **kwargs), advantages, _convention(kwargs))
+        return [
+            _compared(function(*args, **kwargs), advantages, _convention(kwargs))
+            for (args, kwargs), advantages in zip(given, expected, strict=True)
+        ]
 
     items = float(n_steps * n_envs)
     return Workload(component="gae", call=call, items=items, unit="transition", check=check, holds=(function, given))
@@ -143,12 +146,12 @@ def _library_workload(gae: GaeCall, advantages: Any) -> Workload:
         with _GAE:
             return compute()
 
-    def check() -> None:
+    def check() -> object:
         __tracebackhide__ = True
         expected = advantages
         if gae.is_normalised:
             expected = (advantages - advantages.mean()) / advantages.std()
-        _compare(gae.advantages(gae.call()), expected, "the episode ended with step t")
+        return _compared(gae.advantages(gae.call()), expected, "the episode ended with step t")
 
     return Workload(component="gae", call=call, items=float(advantages.size), unit="transition", check=check)
 
@@ -221,9 +224,13 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
     return signature is not None and not signature.parameters
 
 
-def _compare(output: Any, advantages: Any, convention: str | None) -> None:
-    """Compare the first array of ``output`` with the float64 advantages, without a ``convention`` in shape alone."""
+def _compared(output: Any, advantages: Any, convention: str | None) -> Any:
+    """Return ``output``, whose first array is compared with the float64 advantages.
+
+    Without a ``convention`` only the shapes are.
+    """
     __tracebackhide__ = True
+    finished(output, "the GAE function")
     found = [array for _, array in leaves(output)]
     if not found:
         raise ComponentError(f"the GAE function returned no array but {type(output).__qualname__}")
@@ -234,7 +241,7 @@ def _compare(output: Any, advantages: Any, convention: str | None) -> None:
     if bad:
         raise ComponentError(f"{bad} of {result.size} advantages are NaN or infinite")
     if convention is None:
-        return
+        return output
     error = np.abs(result - advantages)
     worst = np.unravel_index(int(error.argmax()), error.shape)
     if error[worst] > _TOLERANCE * np.abs(advantages).max():
@@ -243,3 +250,4 @@ def _compare(output: Any, advantages: Any, convention: str | None) -> None:
             f"{advantages[worst]:.6g}. The first array returned is taken for the advantages; dones[t] = 1 marks that "
             f"{convention}"
         )
+    return output

@@ -11,6 +11,7 @@ from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, attribute, to_
 from pytest_rlperf.components.checks import check_count, check_items, check_takes
 from pytest_rlperf.components.contracts import Roller
 from pytest_rlperf.components.libraries import adapter_for
+from pytest_rlperf.components.returned import finished
 from pytest_rlperf.components.vecenv import declared_num_envs
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
@@ -64,13 +65,14 @@ def _roller_workload(roller: Roller) -> Workload:
     """Return the workload of a library's collector."""
     counted: list[float] = []
 
-    def check() -> None:
+    def check() -> object:
         __tracebackhide__ = True
         if roller.setup is not None:
             roller.setup()
         rollout = roller.collect()
         roller.check(rollout)
         counted[:] = [roller.env_steps(rollout)]
+        return rollout
 
     def count() -> float:
         steps = sum(counted)
@@ -100,11 +102,12 @@ def _agent_workload(collect: Callable[[int], Any], n_steps: int, num_envs: int |
     # Sums stay arrays until they are read: a number of a GPU's would wait for it.
     counted: list[Any] = []
 
-    def check() -> None:
+    def check() -> object:
         __tracebackhide__ = True
-        rollout = collect(n_steps)
+        rollout = finished(collect(n_steps), f"collect({n_steps})")
         _check(rollout, n_steps, num_envs)
         counted[:] = [_env_steps(rollout, n_steps, num_envs)]
+        return rollout
 
     def count() -> float:
         steps = sum(float(value) for value in counted)
@@ -131,9 +134,9 @@ def _workload(
             collected(rollout)
         return rollout
 
-    def run_check() -> None:
+    def run_check() -> object:
         __tracebackhide__ = True
-        check()
+        return finished(check(), "the thunk")
 
     return Workload(
         component="ppo_collect",

@@ -11,6 +11,7 @@ from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, attribute
 from pytest_rlperf.components.checks import check_count, check_takes
 from pytest_rlperf.components.contracts import Sampler
 from pytest_rlperf.components.libraries import adapter_for
+from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
@@ -34,9 +35,9 @@ def replay_workload(buffer: Any, batch_size: int | None) -> Workload:
         with _SAMPLE:
             return draw()
 
-    def check() -> None:
+    def check() -> object:
         __tracebackhide__ = True
-        batch = sampler.draw()
+        batch = finished(sampler.draw(), f"sample({batch_size})")
         found = list(sampler.shapes(batch))
         if not found:
             raise ComponentError(
@@ -49,15 +50,10 @@ def replay_workload(buffer: Any, batch_size: int | None) -> Workload:
                     f"sample({batch_size}) returned a batch of the wrong size: {path} has shape {shape}, "
                     f"expected {batch_size} rows"
                 )
+        return batch
 
-    return Workload(
-        component="replay_sample",
-        call=call,
-        items=float(batch_size),
-        unit="transition",
-        check=check,
-        holds=(buffer,),
-    )
+    items = float(batch_size)
+    return Workload("replay_sample", call=call, items=items, unit="transition", check=check, holds=(buffer,))
 
 
 class _AnySampler(Sampler):

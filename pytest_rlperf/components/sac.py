@@ -16,6 +16,7 @@ from pytest_rlperf.components.arrays import attribute, to_numpy
 from pytest_rlperf.components.checks import check_count, check_takes, signature_of
 from pytest_rlperf.components.contracts import Updater
 from pytest_rlperf.components.libraries import adapter_for
+from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Harvest, Pace, Workload
 from pytest_rlperf.probes import UpdateSections
@@ -51,9 +52,9 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
         with _SAC_UPDATE:
             return in_sections()
 
-    def check() -> None:
+    def check() -> object:
         __tracebackhide__ = True
-        _check(updater)
+        return _check(updater)
 
     harvest = Harvest(call_in_sections, (sections,)) if sections else None
     return Workload(
@@ -68,19 +69,20 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
     )
 
 
-def _check(updater: Updater) -> None:
-    """Do one update, and check it."""
+def _check(updater: Updater) -> object:
+    """Do one update, and check it; return what it returned."""
     __tracebackhide__ = True
     updater.check()
     training = Training(updater.owner)
     with training.watched():
-        updater.update()
+        output = finished(updater.update(), "the update")
     training.check()
     if updater.steps is not None and len(training.steps) != updater.steps:
         raise ComponentError(
             f"one update took {len(training.steps)} optimizer steps, expected {updater.steps}: is it one gradient step "
             "of every part?"
         )
+    return output
 
 
 class _AnyUpdater(Updater):

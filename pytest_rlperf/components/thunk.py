@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_rlperf.components.checks import check_items, check_takes
+from pytest_rlperf.components.returned import finished, has_run
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 
@@ -32,13 +33,14 @@ def thunk_workload(
         raise ComponentError(f"unit={unit!r}: what is counted, as text")
     check_items(items)
 
-    def run_check() -> None:
+    def run_check() -> object:
         __tracebackhide__ = True
         if setup is not None:
-            setup()
-        output = fn()
+            has_run(setup(), "setup()")
+        output = finished(fn(), "fn()")
         if check is not None:
-            check(output)
+            has_run(check(output), "check(output)")
+        return output
 
     return Workload(
         component="callable",

@@ -32,6 +32,7 @@ from pytest_rlperf.components.contracts import (
     check_rows,
 )
 from pytest_rlperf.components.libraries import adapter_for, libraries_known
+from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 
@@ -90,14 +91,15 @@ def _stepping_workload(step: Any, num_envs: int) -> Workload:
         with ENV_STEP:
             return step()
 
-    def check() -> None:
+    def check() -> object:
         __tracebackhide__ = True
-        returned = step()
+        returned = finished(step(), "the thunk")
         if can_be_stepped(returned):
             raise ComponentError(
                 f"the thunk returned {type(returned).__qualname__}, an env, and steps nothing: with num_envs=… it has "
                 "to step every env once; one that makes an env is given without num_envs"
             )
+        return returned
 
     return Workload(
         component="vecenv_step",
@@ -190,7 +192,8 @@ class AutoresetStepper(EveryEnvStepper):
         self.env.reset(seed=self._seed)
         before: Any = None
         for step in range(_CHECKED_STEPS):
-            obs, reward, terminated, truncated, info = self.env.step(next(self._actions))
+            results = finished(self.env.step(next(self._actions)), "step(actions)")
+            obs, reward, terminated, truncated, info = results
             check_observations(obs, self.num_envs)
             flags = {"reward": reward, "terminated": terminated, "truncated": truncated}
             check_rows(self.num_envs, {name: np.shape(array) for name, array in flags.items()})
@@ -264,7 +267,7 @@ class AnyStepper(EveryEnvStepper):
         _reset(self.env, self._seed)
         in_a_row = np.zeros(self.num_envs, np.int64)
         for _ in range(_CHECKED_STEPS):
-            results = self.env.step(next(self._actions))
+            results = finished(self.env.step(next(self._actions)), "step(actions)")
             ended = self._check_step(results)
             if _keeps_final(results[-1]) or (in_a_row.any() and not ended[in_a_row > 0].all()):
                 break

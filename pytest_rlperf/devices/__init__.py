@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from pytest_rlperf.devices.choosing import AnyClock, clock_for, devices_of, driving
+from pytest_rlperf.devices.choosing import AnyClock, clock_for, devices_of, driving, is_driven
 from pytest_rlperf.devices.clocks import (
     Clock,
     Device,
@@ -18,6 +18,7 @@ from pytest_rlperf.devices.clocks import (
     SyncClock,
 )
 from pytest_rlperf.devices.entries import Entry
+from pytest_rlperf.devices.jax import JaxDevice
 from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.devices.torch import AcceleratorDriver, CudaDriver, MpsDevice
 
@@ -32,6 +33,7 @@ __all__ = [
     "Entry",
     "EventClock",
     "HostClock",
+    "JaxDevice",
     "Mark",
     "Memory",
     "MpsDevice",
@@ -40,4 +42,5 @@ __all__ = [
     "clock_for",
     "devices_of",
     "driving",
+    "is_driven",
 ]

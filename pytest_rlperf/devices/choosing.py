@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
 from pytest_rlperf.devices.clocks import DeviceClockError, Driver, EventClock, HostClock, SyncClock
+from pytest_rlperf.devices.jax import JaxDevice, is_array, is_jax, places
 from pytest_rlperf.devices.torch import AcceleratorDriver, CudaDriver, MpsDevice
 from pytest_rlperf.probes.objects import reached
 
@@ -31,6 +32,11 @@ def driving(*drivers: Driver) -> Iterator[None]:
         _driven.update(before)
 
 
+def is_driven(devices: Iterable[str]) -> bool:
+    """Whether one of these devices, by their names, has a driver of its own within :func:`driving`."""
+    return not _driven.keys().isdisjoint(devices)
+
+
 def clock_for(
     devices: Iterable[str],
     drivers: Mapping[str, Driver] | None = None,
@@ -40,11 +46,14 @@ def clock_for(
 
     ``drivers`` are those of devices that PyTorch does not drive, by name; so are those within :func:`driving`.
     DeviceClockError where there are several accelerators, which share no clock, where the one cannot be used, or where
-    another library than PyTorch uses it (``"cupy cuda:0"``) and there is no driver for it.
+    another library than PyTorch and JAX uses it (``"cupy cuda:0"``) and there is no driver for it. JAX's devices
+    (``"jax cpu:0"``) count as one.
     """
     names = sorted({name for name in devices if name.partition(":")[0] not in _ON_HOST})
     if not names:
         return HostClock(host_ns)
+    if all(is_jax(name) and not is_driven([name]) for name in names):
+        return SyncClock(JaxDevice(names), host_ns)
     if len(names) > 1:
         raise DeviceClockError(
             f"the workload works on several devices, {', '.join(names)}, which share no clock: "
@@ -75,8 +84,9 @@ def devices_of(objects: Iterable[object]) -> tuple[str, ...]:
     """Return the names of the devices that tensors are on which these objects hold, or functions refer to.
 
     They are PyTorch's tensors, those of modules and optimizers included, and whatever else has a class with
-    ``holds_device_memory`` and a ``device``. Names are PyTorch's (``"cpu"``, ``"cuda:0"``), sorted. Other libraries'
-    arrays are found by the array API's ``__dlpack_device__``, and named with their library: ``"cupy cuda:0"``.
+    ``holds_device_memory`` and a ``device``. Names are PyTorch's (``"cpu"``, ``"cuda:0"``), sorted. JAX's arrays are on
+    JAX's devices, of which the host is one: ``"jax cpu:0"``. Other libraries' arrays are found by the array API's
+    ``__dlpack_device__``, and named with their library: ``"cupy cuda:0"``.
     """
     torch = sys.modules.get("torch")
     tensor = () if torch is None else torch.Tensor
@@ -87,6 +97,8 @@ def devices_of(objects: Iterable[object]) -> tuple[str, ...]:
             kind = type(value)
             if (tensor and issubclass(kind, tensor)) or getattr(kind, "holds_device_memory", False) is True:
                 found.add(str(value.device))  # type: ignore[attr-defined]  # which both have
+            elif is_array(kind):
+                found |= places(value)
             elif hasattr(kind, "__dlpack_device__"):
                 found |= _of_another_library(value, kind)
     return tuple(sorted(found))

@@ -13,7 +13,7 @@ from itertools import chain
 
 from pytest_rlperf import units
 from pytest_rlperf.counters import tally
-from pytest_rlperf.devices import Device, HostClock, clock_for, devices_of
+from pytest_rlperf.devices import Device, HostClock, JaxDevice, clock_for, devices_of
 from pytest_rlperf.measure.tracing_pass import look_for_phases
 from pytest_rlperf.measure.worker import Worker, wait_all
 from pytest_rlperf.model import Count, Counting, PhaseCounts, Tally, Workload
@@ -72,9 +72,14 @@ def _environments() -> tuple[str, ...]:
 
 
 def _devices(workload: Workload) -> tuple[Device, ...] | None:
-    """Return the device that the workload holds things on, as its clock drives it; None where it is the host."""
+    """Return the device that the workload holds things on, as its clock drives it; None where it is the host.
+
+    JAX counts nothing on its devices.
+    """
     clock = clock_for(devices_of((*workload.holds, workload.call)))
-    return None if isinstance(clock, HostClock) else (clock.driver,)
+    if isinstance(clock, HostClock):
+        return None
+    return () if isinstance(clock.driver, JaxDevice) else (clock.driver,)
 
 
 def _too_long(call_s: float, cost_s: float, limit_s: float) -> str:

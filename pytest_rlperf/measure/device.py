@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from pytest_rlperf.devices import DeviceClockError, EventClock, HostClock, SyncClock, clock_for, devices_of
+from pytest_rlperf.devices import DeviceClockError, EventClock, HostClock, JaxDevice, SyncClock, clock_for, devices_of
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.device_state import CLOCK_STEADY, DeviceLibrary, all_reasons
+from pytest_rlperf.measure.device_state import CLOCK_STEADY, DeviceLibrary, Jax, all_reasons
 from pytest_rlperf.measure.rounds import ClockNs, Timed
 from pytest_rlperf.model import (
     POWER_CAP,
@@ -129,6 +129,11 @@ class Accelerator:
         self._restore()
 
     @property
+    def compiles_first(self) -> bool:
+        """Whether a first call compiles, which takes much longer than any later one."""
+        return isinstance(self.clock.driver, JaxDevice)
+
+    @property
     def other(self) -> Pace:
         """The pace that is not gated."""
         return Pace.STEADY if self.gated is Pace.LATENCY else Pace.LATENCY
@@ -141,6 +146,9 @@ class Accelerator:
         """Return the parts of a round at ``pace``; the device is idle when it begins, and done when it ends."""
         wait = self.clock.synchronize
         prepare = self.idle_after(setup)
+
+        if isinstance(self.clock.driver, JaxDevice):
+            call = self.clock.driver.keeping(call)
 
         def waited() -> None:
             __tracebackhide__ = True
@@ -318,21 +326,25 @@ def find_accelerator(
     settings: Mapping[str, object],
     wall_ns: ClockNs,
     *,
+    made: Iterable[object],
     used: Iterable[str],
     sync_edges: bool,
 ) -> Accelerator | None:
     """Return the device that a workload holds tensors or modules on, or has ``used`` nonetheless; None for the host.
 
-    A call may make all its tensors itself, or find them where no reference of the workload leads to.
+    A call may make all its tensors itself, or find them where no reference of the workload leads to. ``made`` are its
+    output, and arrays that are there since it ran.
     MeasurementError where the device's time cannot be read, or there are several devices.
     """
     __tracebackhide__ = True
     try:
-        clock = clock_for((*devices_of((*workload.holds, workload.call)), *used), host_ns=wall_ns)
+        clock = clock_for((*devices_of((*workload.holds, workload.call, *made)), *used), host_ns=wall_ns)
     except DeviceClockError as error:
         raise MeasurementError(str(error)) from error
     if isinstance(clock, HostClock):
         return None
+    if isinstance(clock.driver, JaxDevice):
+        library, settings = Jax(), {}
     return Accelerator(clock, library, workload.pace, settings, sync_edges=sync_edges)
 
 

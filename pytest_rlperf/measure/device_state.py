@@ -294,6 +294,50 @@ class Torch:
         return nvml_reader(uuid)
 
 
+_COMPILED = "/jax/core/compile/backend_compile_duration"  # an event of JAX's, in its sources' dispatch.py
+
+
+class Jax:
+    """JAX, on any device; made where it is loaded."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._jax: Any = sys.modules["jax"]
+        self._environment = environment
+        self._compiled = 0
+        # For the rest of the process, which measures few workloads: not all versions can unregister a listener.
+        self._jax.monitoring.register_event_duration_secs_listener(self._note)
+
+    def _note(self, event: str, duration_s: float, **labels: object) -> None:
+        self._compiled += event == _COMPILED
+
+    def used(self) -> Mapping[str, int]:
+        """Return nothing: JAX's arrays show where they are."""
+        return {}
+
+    def flags(self) -> dict[str, str]:
+        """Return the precision of matrix products and of numbers, whether functions are compiled, and XLA's flags."""
+        config = self._jax.config
+        names = ("jax_default_matmul_precision", "jax_enable_x64", "jax_disable_jit")
+        flags = {name: str(getattr(config, name)) for name in names}
+        return flags | {name: self._environment[name] for name in ("XLA_FLAGS",) if name in self._environment}
+
+    def recompiles(self) -> int:
+        """Return how many computations have been compiled so far."""
+        return self._compiled
+
+    def settings(self) -> Mapping[str, object]:
+        """Return nothing: JAX's settings are read where a function is traced."""
+        return {}
+
+    def restore(self, settings: Mapping[str, object]) -> None:
+        """Do nothing."""
+
+    def conditions(self, device: str) -> ConditionReader:
+        """Return a reader of nothing, with a note where the device is not the host."""
+        on_host = all(name.startswith("jax cpu:") for name in device.split(", "))
+        return NoReader("" if on_host else f"clocks and throttling of {device} are not read")
+
+
 def used_between(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
     """Return the devices whose running totals grew in between."""
     return tuple(device for device, total in after.items() if total > before.get(device, 0))

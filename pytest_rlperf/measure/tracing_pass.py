@@ -71,11 +71,12 @@ class TracedDeviceSlice:
         self._is_to_look = look
         tape = self._tape
 
-        def recorded() -> None:
+        def recorded() -> object:
             __tracebackhide__ = True
             tape.begin_iteration()
-            call()
+            output = call()
             tape.end_iteration()
+            return output
 
         def prepare() -> None:
             __tracebackhide__ = True

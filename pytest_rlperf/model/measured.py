@@ -46,18 +46,18 @@ class Workload:
     """A component made ready to be measured.
 
     ``call`` takes nothing and processes ``items`` things of ``unit``. ``check`` runs the component once, untimed,
-    and raises ComponentError where it is wrong. ``setup`` runs untimed before each round, which then holds
-    one call. ``count`` returns how many items were processed since it was last called, for components where a call
-    does not always process the same number; it runs outside the timed region. ``close`` releases what the fixture
-    itself made. ``probes`` are in place while phases are recorded; ``harvest`` is for code without timers of its own.
-    ``holds`` are the objects by which its device is found; ``pace`` is how it is timed on one.
+    returns its output, and raises ComponentError where it is wrong. ``setup`` runs untimed before each round, which
+    then holds one call. ``count`` returns how many items were processed since it was last called, for components where
+    a call does not always process the same number; it runs outside the timed region. ``close`` releases what the
+    fixture itself made. ``probes`` are in place while phases are recorded; ``harvest`` is for code without timers of
+    its own. ``holds`` are the objects by which its device is found; ``pace`` is how it is timed on one.
     """
 
     component: str
     call: Callable[[], object]
     items: float
     unit: str
-    check: Callable[[], None]
+    check: Callable[[], object]
     setup: Callable[[], None] | None = None
     count: Callable[[], float] | None = None
     close: Callable[[], None] = _nothing

@@ -28,6 +28,7 @@ PAGES = (
     Page("cleanrl", "gymnasium", 5),
     Page("envpool", "envpool", 3),
     Page("gymnasium", "gymnasium", 4),
+    Page("jax", "jax", 6),
     Page("rlox", "rlox", 8, ("test_gae[one]", "test_collector", "test_vtrace")),
     Page("sample-factory", "sample_factory", 2),
     Page("skrl", "skrl", 6, ("test_acting",)),

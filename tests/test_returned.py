@@ -1,0 +1,236 @@
+"""Calls that only start work: what they return is an error of the test, with the line that helps."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from virtual_gpu import VirtualGPU
+
+from pytest_rlperf.components.gae import gae_workload
+from pytest_rlperf.components.ppo import ppo_workload
+from pytest_rlperf.components.replay import replay_workload
+from pytest_rlperf.components.returned import finished
+from pytest_rlperf.components.sac import sac_workload
+from pytest_rlperf.components.thunk import thunk_workload
+from pytest_rlperf.components.vecenv import vecenv_workload
+from pytest_rlperf.devices import driving
+from pytest_rlperf.errors import ComponentError
+from pytest_rlperf.model import Workload
+
+
+async def train() -> int:
+    """Train nothing."""
+    return 1
+
+
+async def stream() -> AsyncIterator[int]:
+    """Yield a batch."""
+    yield 1
+
+
+def batches() -> Iterator[int]:
+    """Yield a batch."""
+    yield 1
+
+
+def of_class(module: str, name: str, **members: Any) -> Any:
+    """Return an instance of a class with the name of a library's."""
+    return type(name, (), {"__module__": module, **members})()
+
+
+def pending() -> Any:
+    """Return a future of a loop that is closed by then."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.create_future()
+    finally:
+        loop.close()
+
+
+def submitted() -> Any:
+    """Return a future of a pool of threads."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(int)
+
+
+def applied(method: str) -> Any:
+    """Return a handle of a multiprocessing pool's."""
+    with ThreadPool(1) as pool:
+        return pool.map_async(int, "1") if method == "map_async" else pool.imap(int, "1")
+
+
+RETURNED: dict[str, tuple[Callable[[], object], str]] = {
+    "coroutine": (train, r"a coroutine of train, .* not run yet: call asyncio\.run\(train\(…\)\) within the call"),
+    "async generator": (stream, r"an async generator of stream, .* a coroutine that asyncio\.run\(…\) runs"),
+    "generator": (batches, r"a generator of batches, .* not run yet: call list\(batches\(…\)\) within the call"),
+    "map": (lambda: map(int, "1"), r"a map, .*: call list\(…\)"),
+    "imap": (lambda: applied("imap"), r"multiprocessing\.pool\.IMapIterator, .*: call list\(…\)"),
+    "asyncio future": (pending, r"_asyncio\.Future, .* may not be done yet: await it in a coroutine that asyncio\.run"),
+    "future": (submitted, r"concurrent\.futures\._base\.Future, .*: call \.result\(\) within the call"),
+    "map_async": (
+        lambda: applied("map_async"),
+        r"multiprocessing\.pool\.MapResult, .*: call \.get\(\) within the call",
+    ),
+    "delayed": (
+        lambda: of_class("dask.delayed", "Delayed", __dask_graph__=lambda self: {}),
+        r"dask\.delayed\.Delayed, .*: call \.compute\(\) within the call",
+    ),
+    "distributed": (
+        lambda: of_class("distributed.client", "Future", __await__=None),
+        r"distributed\.client\.Future, .*: call \.result\(\) within the call",
+    ),
+    "ray": (
+        lambda: of_class("ray._raylet", "ObjectRef", __await__=None),
+        r"ray\._raylet\.ObjectRef, .*: call ray\.get\(…\) within the call",
+    ),
+    "cupy": (
+        lambda: of_class("cupy", "ndarray"),
+        r"cupy\.ndarray, .*: call cupy\.cuda\.Device\(\)\.synchronize\(\), and return no CuPy array, within the call",
+    ),
+    "mlx": (lambda: of_class("mlx.core", "array"), r"mlx\.core\.array, .*: call mlx\.core\.eval\(…\) within the call"),
+    "awaitable": (lambda: of_class("theirs", "Task", __await__=None), r"theirs\.Task, .*: await it in a coroutine"),
+    "ready": (
+        lambda: of_class("theirs", "Array", block_until_ready=lambda self: self),
+        r"theirs\.Array, .*: call \.block_until_ready\(\), and return something else, within the call",
+    ),
+    "wait": (
+        lambda: of_class("theirs", "Work", wait=lambda self: None),
+        r"theirs\.Work, .*: call \.wait\(\), and return something else, within the call",
+    ),
+}
+KINDS = pytest.mark.parametrize(("make", "says"), RETURNED.values(), ids=RETURNED)
+
+
+@KINDS
+def test_what_stands_for_work(make: Callable[[], object], says: str) -> None:
+    """The error names the object and the line that helps, also for a member of containers; Python warns of nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ComponentError, match=rf"^fn\(\) returned {says}"):
+            finished(make(), "fn()")
+        with pytest.raises(ComponentError, match=r"^fn\(\) returned .* at \['losses'\]\[1\], whose"):
+            finished({"losses": [1.0, make()]}, "fn()")
+        gc.collect()
+
+
+def test_what_is_finished() -> None:
+    """Values are returned as they are, and not looked through without end; nothing of a proxy's is run."""
+    endless: list[object] = []
+    endless.append(endless)
+    for value in (None, 3, "text", np.ones(3), endless, range(3), zip("a", "b", strict=True), {"a": (1, [2])}):
+        assert finished(value, "fn()") is value
+    eager = of_class("xarray", "Dataset", __dask_graph__=lambda self: None)
+    assert finished(eager, "fn()") is eager
+
+
+def test_an_array_of_a_device_that_is_driven() -> None:
+    """A driver waits for the device, so its arrays may be returned."""
+    array = of_class("cupy", "ndarray", __dlpack_device__=lambda self: (2, 0))
+    with driving(VirtualGPU("cupy cuda:0")):
+        assert finished(array, "fn()") is array
+
+
+class AsyncEnv:
+    """A vector env with a step that has to be awaited."""
+
+    num_envs = 2
+    action_space = SimpleNamespace(sample=lambda: np.zeros(1))
+
+    def reset(self) -> Any:
+        """Return observations."""
+        return np.zeros((2, 1))
+
+    async def step(self, actions: Any) -> Any:
+        """Step, once awaited."""
+        return np.zeros((2, 1)), np.zeros(2), np.zeros(2, bool), {}
+
+
+class AsyncAgent:
+    """An agent, buffer and collector, all of whose methods have to be awaited or iterated over."""
+
+    async def update(self, batch_size: int) -> None:
+        """Update, once awaited."""
+
+    def sample(self, batch_size: int) -> Iterator[Any]:
+        """Yield a batch."""
+        yield np.zeros((batch_size, 1))
+
+    def collect(self, n_steps: int) -> Iterator[Any]:
+        """Yield transitions."""
+        yield from np.zeros((n_steps, 1))
+
+
+async def gae(rewards: Any, values: Any, dones: Any, last_values: Any, gamma: float, lam: float) -> Any:
+    """Return advantages, once awaited."""
+    return rewards
+
+
+def callable_workload(fn: Callable[[], object], **given: Any) -> Workload:
+    """Return a callable's workload."""
+    return thunk_workload(fn, items=1, unit="call", **{"setup": None, "check": None, **given})
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: callable_workload(train), r"^fn\(\) returned a coroutine of train"),
+        (lambda: callable_workload(int, setup=train), r"^setup\(\) returned a coroutine of train"),
+        (
+            lambda: callable_workload(int, check=lambda _: batches()),
+            r"^check\(output\) returned a generator of batches",
+        ),
+        (lambda: vecenv_workload(AsyncEnv()), r"^step\(actions\) returned a coroutine of AsyncEnv\.step"),
+        (lambda: vecenv_workload(train, 2), "^the thunk returned a coroutine of train"),
+        (lambda: replay_workload(AsyncAgent(), 4), r"^sample\(4\) returned a generator of AsyncAgent\.sample"),
+        (lambda: replay_workload(batches, 4), r"^sample\(4\) returned a generator of batches"),
+        (lambda: gae_workload(gae, 8, 2, "numpy"), "^the GAE function returned a coroutine of gae"),
+        (lambda: sac_workload(AsyncAgent(), 4), r"^the update returned a coroutine of AsyncAgent\.update"),
+        (lambda: ppo_workload(AsyncAgent(), 4, None), r"^collect\(4\) returned a generator of AsyncAgent\.collect"),
+        (lambda: ppo_workload(batches, None, 4), "^the thunk returned a generator of batches"),
+    ],
+)
+def test_every_component(make: Callable[[], Workload], says: str) -> None:
+    """A component of any kind whose call only starts work is an error before it is timed."""
+    with pytest.raises(ComponentError, match=says):
+        make().check()
+
+
+def test_a_setup_may_return_a_handle() -> None:
+    """A setup may start what the call waits for, and its result is nobody's."""
+    callable_workload(int, setup=submitted).check()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("option", ["--strict-markers", "--rlperf-inline"])
+def test_a_run(pytester: pytest.Pytester, option: str) -> None:
+    """The test fails in an ordinary run too; one of pytest-benchmark's fails where this plugin measures it."""
+    pytester.makepyfile(
+        """
+        async def train():
+            pass
+
+        def batches():
+            yield 1
+
+        def test_train(rlperf):
+            rlperf(train)
+
+        def test_batches(benchmark):
+            benchmark(batches)
+        """
+    )
+    result = pytester.runpytest("-p", "no:cacheprovider", "-p", "pytest_benchmark.plugin", option)
+    fails = {"test_train": "fn() returned a coroutine of train"}
+    if option == "--rlperf-inline":
+        fails["test_batches"] = "the benchmarked function returned a generator of batches"
+    result.assert_outcomes(failed=len(fails), passed=2 - len(fails))
+    result.stdout.fnmatch_lines([f"E * {text}, whose code has not run yet: call *" for text in fails.values()])
