@@ -1,0 +1,167 @@
+"""A measured run beside faults: whatever one test does, the others have their verdicts, and the files are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+CONFTEST = """
+    import pytest
+
+    from pytest_rlperf.workers import channel, pool, process
+
+    channel.FRAME_LIMIT_S = 0.5  # of the run; each is imported by name
+    process.FRAME_LIMIT_S = 0.5
+
+    before = pool.WorkerGroup.called.fget
+
+    def called(group):
+        if group.key.endswith("test_breaks"):
+            raise KeyError("nobody expects this")
+        return before(group)
+
+    pool.WorkerGroup.called = property(called)
+
+
+    @pytest.fixture
+    def worker(request):
+        return getattr(request.config, "workerinput", {}).get("workerid")
+
+
+    @pytest.fixture
+    def wire(request, worker):
+        plugin = request.config.pluginmanager.get_plugin("rlperf-worker")
+        return plugin._channel._socket if worker == "rlperf0" else None
+"""
+
+TESTS = """
+    import time
+
+    import pytest
+
+
+    def work():
+        return sum(range(1000))
+
+
+    def test_garbage(rlperf, wire):
+        if wire:
+            wire.send(b"Exception ignored in: <function")
+        rlperf(work)
+
+
+    def test_half(rlperf, wire):
+        if wire:
+            wire.send(b"rlpf\\0\\0\\0\\x09\\0\\0")
+            time.sleep(1000)
+        rlperf(work)
+
+
+    def test_patched_clock(rlperf, monkeypatch):
+        monkeypatch.setattr("time.perf_counter_ns", iter(range(10**9, 0, -1)).__next__)
+        rlperf(work)
+
+
+    def test_clock_back(rlperf, monkeypatch):
+        from pytest_rlperf.measure.rounds import Clocks
+
+        now = iter(range(10**12, 0, -1000)).__next__
+        monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: cls(now, now, 1000.0)))
+        rlperf(work)
+
+
+    def test_breaks(rlperf):
+        rlperf(work)
+
+
+    @pytest.fixture
+    def hangs():
+        time.sleep(1000)
+
+
+    @pytest.mark.rlperf(setup_time=2)
+    def test_hangs(rlperf, hangs):
+        rlperf(work)
+
+
+    def test_sound(rlperf):
+        rlperf(work)
+"""
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, str]]:
+    """Measure tests with one fault each; return the exit status, the output, and the verdicts in the JSON."""
+    directory = tmp_path_factory.mktemp("faults")
+    (directory / "conftest.py").write_text(textwrap.dedent(CONFTEST))
+    (directory / "test_it.py").write_text(textwrap.dedent(TESTS))
+    process = run(directory, "--rlperf-json=run.json")
+    verdicts = {
+        key.partition("::")[2]: test["verdict"]["status"]
+        for key, test in json.loads((directory / "run.json").read_text())["tests"].items()
+    }
+    return process.returncode, process.stdout + process.stderr, verdicts
+
+
+def run(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest in a directory, with no other plugin."""
+    (directory / "pytest.ini").write_text("[pytest]\n")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "rlperf", "--rlperf", "--rlperf-max-time=0.05", "-v", *args],
+        cwd=directory,
+        env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("test", "reason"),
+    [
+        ("test_garbage", "worker 0 sent a message that cannot be read: b'Exception ignored in: <function"),
+        ("test_half", "worker 0 sent a message that cannot be read: the rest of a message did not come within"),
+        ("test_clock_back", "expected no negative number. Does the test change the clock?"),
+        ("test_breaks", "the measurement broke: KeyError: 'nobody expects this'"),
+        ("test_hangs", "worker 0 did not answer within 2 s and was ended; imports and fixtures that take longer need"),
+    ],
+)
+def test_a_fault_is_an_error_of_its_test(faults: tuple[int, str, dict[str, str]], test: str, reason: str) -> None:
+    """Garbage, half a message, a clock that runs back, a broken coordinator, a hanging fixture: each fails its test."""
+    code, output, verdicts = faults
+    assert code == pytest.ExitCode.TESTS_FAILED, output
+    assert reason in output
+    assert test not in verdicts
+
+
+def test_the_other_tests_have_verdicts(faults: tuple[int, str, dict[str, str]]) -> None:
+    """The tests without a fault are in the table and the JSON; a clock that a test replaces is not the one used."""
+    _, output, verdicts = faults
+    assert verdicts == {"test_patched_clock": "NEW", "test_sound": "NEW"}, output
+    assert "INTERNALERROR" not in output
+    assert "test_sound" in output.partition("== rlperf ==")[2]
+
+
+def test_long_paths_that_are_not_utf_8(tmp_path: Path) -> None:
+    """More of file names than an environment variable holds, with bytes that are no UTF-8, reach the workers."""
+    directory = os.fsencode(tmp_path)
+    for _ in range(14):
+        directory += b"/d\xff" + b"x" * 200
+    Path(os.fsdecode(directory)).mkdir(parents=True)
+    names = [b"%s/test_%d.py" % (directory, number) for number in range(50)]
+    for name in names:
+        Path(os.fsdecode(name)).write_text("def test_it(rlperf): rlperf(lambda: sum(range(1000)))\n")
+    assert sum(map(len, names)) > 128 * 1024
+    # pytest's own cache cannot hold such a path.
+    process = run(tmp_path, "-p", "no:cacheprovider", "--rlperf-json=run.json", "-k", "test_7 or test_8")
+    assert "2 passed" in process.stdout, process.stdout + process.stderr
+    assert len(json.loads((tmp_path / "run.json").read_text())["tests"]) == 2
