@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from _pytest.capture import CaptureIO
+from _pytest.logging import LogCaptureHandler, LoggingPlugin
+
+from pytest_rlperf.workers import session
 
 CONFTEST = """
     import pytest
@@ -149,6 +157,80 @@ def test_the_other_tests_have_verdicts(faults: tuple[int, str, dict[str, str]]) 
     assert verdicts == {"test_patched_clock": "NEW", "test_sound": "NEW"}, output
     assert "INTERNALERROR" not in output
     assert "test_sound" in output.partition("== rlperf ==")[2]
+
+
+# --------------------------------------------------------------------------- output
+
+
+def test_output_of_calls_is_cut(tmp_path: Path) -> None:
+    """Calls that print more than a megabyte keep the first one, with a note in the output and one of the run."""
+    (tmp_path / "test_it.py").write_text(
+        "import os\n"
+        "line = 'x' * 99_999\n"
+        "def work():\n"
+        "    print(line)\n"
+        "    os.write(1, line.encode())\n"
+        "def test_loud(rlperf):\n"
+        "    print('the beginning')\n"
+        "    rlperf(work)\n"
+        "    print('the end')\n"
+    )
+    process = run(tmp_path, "-rP", "--rlperf-counters=off")
+    assert "1 passed" in process.stdout, process.stdout[:2000] + process.stderr
+    assert 1_000_000 < len(process.stdout) < 1_200_000
+    assert "the beginning" in process.stdout
+    assert "\n[rlperf: output of measured calls over 1 MB is dropped]\nthe end" in process.stdout
+    assert re.search(
+        r"test_it.py::test_loud: its calls printed too much, and [\d.]+ MB of it were dropped", process.stdout
+    )
+
+
+def test_streams_in_memory_and_logs_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams that --capture=sys keeps in memory are cut, and so are logs; the user's own files are left alone."""
+    logs = LoggingPlugin.__new__(LoggingPlugin)
+    logs.caplog_handler, logs.report_handler = LogCaptureHandler(), LogCaptureHandler()
+    logs.report_handler.handle(logging.LogRecord("name", logging.WARNING, "file", 1, "y" * 5000, (), None))
+    config: Any = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda name: logs))
+    captured, own = CaptureIO(), (tmp_path / "own").open("w+")
+    monkeypatch.setattr("sys.stdout", captured)
+    monkeypatch.setattr("sys.stderr", own)
+    for stream in (captured, own):
+        stream.write("x" * 5000)
+    (tmp_path / "scratch").mkdir()
+    limit = session.OutputLimit(tmp_path / "scratch", most=1000)
+    for _ in range(2):
+        limit.apply(config)
+    monkeypatch.undo()
+    note = "\n[rlperf: output of measured calls over 0 MB is dropped]\n"
+    assert captured.getvalue() == "x" * 1000 + note
+    assert own.tell() == 5000
+    assert logs.report_handler.stream.getvalue().endswith(note)
+    assert limit.dropped >= 2 * (4000 - len(note))
+    own.close()
+
+
+# --------------------------------------------------------------------------- beside other plugins
+
+
+def test_forked_and_a_threshold_for_coverage_are_off(tmp_path: Path) -> None:
+    """pytest-forked and --cov-fail-under, which would fail every measured test or run, are off, each with a note."""
+    pytest.importorskip("pytest_cov")
+    pytest.importorskip("pytest_forked")
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "def test_one(rlperf): rlperf(lambda: sum(range(1000)))\n"
+        "@pytest.mark.forked\n"
+        "def test_two(rlperf): rlperf(lambda: sum(range(1000)))\n"
+    )
+    plugins = ("-p", "pytest_cov", "-p", "pytest_forked", "--strict-markers")
+    process = run(tmp_path, *plugins, "--forked", "--cov=.", "--cov-fail-under=99")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "2 passed" in process.stdout
+    assert "--cov-fail-under is off" in process.stdout
+    assert "pytest-forked is off" in process.stdout
+
+
+# --------------------------------------------------------------------------- paths
 
 
 def test_long_paths_that_are_not_utf_8(tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ class MeasuredRun:
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
             notes.append(TextNote("pytest-xdist's distribution is off: measured tests run one at a time"))
             config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
+        coverage = config.pluginmanager.get_plugin("_cov")
+        if coverage is not None and getattr(coverage.options, "cov_fail_under", None):
+            notes.append(TextNote("--cov-fail-under is off: coverage is not measured in the processes that run tests"))
+            coverage.options.cov_fail_under = None
+        self._forked = config.pluginmanager.unregister(name="pytest_forked") is not None
         try:
             check_outputs(settings, getattr(config.option, "xmlpath", None))
             self._run = RunState(settings, config.rootpath, notes)
@@ -83,6 +88,8 @@ class MeasuredRun:
             config.hook.pytest_deselected(items=dropped)
         for item in items:
             self._settings.for_test(item)
+        if self._forked and (config.option.forked or any(item.get_closest_marker("forked") for item in items)):
+            self._run.note(TextNote("pytest-forked is off: measured tests run in processes of their own"))
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember which measured tests there are beside those of this run."""

@@ -134,6 +134,9 @@ class TestLoop:
         try:
             done = group.conclude(measure(group, settings))
             self._run.outcomes.modules.update(done.modules)
+            if done.dropped:
+                size = f"{done.dropped / 1e6:.1f} MB"
+                self._run.note(TextNote(f"{group.key}: its calls printed too much, and {size} of it were dropped"))
         except LeftEarlyError as early:
             text = _how_it_left(early)
             missing = early.worker is group.reporter and early.done.outcome == "missing"

@@ -160,6 +160,8 @@ class Traced(Message, frozen=True):
 class Done(Message, frozen=True):
     """The test is over in this worker. ``modules`` are the top-level modules loaded by then.
 
+    ``dropped`` are the bytes of output that were cut off.
+
     ``name_missing``: the test ended because a name does not exist: a module, an attribute, or the test itself.
     """
 
@@ -167,6 +169,7 @@ class Done(Message, frozen=True):
     text: str
     modules: list[str]
     name_missing: bool
+    dropped: int = 0
 
 
 # ------------------------------------------------------------------ run → worker

@@ -7,9 +7,11 @@ fixture stays open and takes slices until the run has a verdict.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
+import io
 import itertools
 import json
 import logging
@@ -17,6 +19,7 @@ import os
 import random
 import signal
 import socket
+import stat
 import sys
 from pathlib import Path
 from typing import IO, Any
@@ -41,9 +44,13 @@ from pytest_rlperf.sides.loaded import executed_files, importers_of, loaded_file
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.channel import Channel
 
-# Plugins that would run a test again, reseed it, or talk to a controller that is not there. They are dropped before
-# they configure themselves; a marker that they would declare is declared here, for --strict-markers.
-_DROPPED = {"rerunfailures": "flaky: rerun on failure; ignored while measuring", "randomly": None}
+# Plugins that would run a test again or in another process, reseed it, or talk to a controller that is not there. They
+# are dropped before they configure themselves; a marker that they would declare is declared here, for --strict-markers.
+_DROPPED = {
+    "rerunfailures": "flaky: rerun on failure; ignored while measuring",
+    "randomly": None,
+    "pytest_forked": None,
+}
 # Dropped after they have configured themselves: a user's time limit is for the test, not for measuring it.
 _SILENCED = ("timeout",)
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
@@ -59,6 +66,54 @@ class Unwound(Failed):
         super().__init__("the run has ended this measurement", pytrace=False)
 
 
+class OutputLimit:
+    """Cuts off the output of measured calls: those of one test may print gigabytes.
+
+    ``most`` bytes are kept of each stream that pytest captures, or that goes to a file below ``scratch``, and of the
+    log. The user's own terminal and files are left alone.
+    """
+
+    def __init__(self, scratch: Path, most: int = 1 << 20) -> None:
+        self.dropped = 0
+        self._scratch = scratch
+        self._most = most
+        self._note = f"\n[rlperf: output of measured calls over {most / 1e6:.0f} MB is dropped]\n"
+
+    def apply(self, config: pytest.Config) -> None:
+        """Cut off what is too long by now."""
+        for stream in (sys.stdout, sys.stderr):
+            # Any object may stand there, or a closed file.
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                stream.flush()
+                if stream.buffer.tell() > self._most and self._is_captured(stream.buffer):
+                    self._cut(stream.buffer, self._note.encode())
+        logs = config.pluginmanager.get_plugin("logging-plugin")
+        for name in ("caplog_handler", "report_handler"):
+            handler = getattr(logs, name, None)
+            if handler is not None and self._cut(handler.stream, self._note):
+                del handler.records[self._most // 100 :]
+
+    def _is_captured(self, file: Any) -> bool:
+        """Whether a stream's bytes are kept for a report, not written to the user."""
+        if isinstance(file, io.BytesIO):
+            return True
+        status = os.fstat(file.fileno())
+        return stat.S_ISREG(status.st_mode) and any(
+            os.path.samestat(status, path.stat()) for path in self._scratch.iterdir()
+        )
+
+    def _cut(self, file: Any, note: bytes | str) -> bool:
+        """Cut a file after ``most`` bytes or characters, and write a note there; return whether that was too short."""
+        excess = file.tell() - self._most - len(note)
+        if excess <= 0:
+            return False
+        self.dropped += excess
+        file.seek(self._most)
+        file.truncate()
+        file.write(note)
+        return True
+
+
 class RemoteEngine:
     """Measures a workload, order by order of the run."""
 
@@ -71,6 +126,13 @@ class RemoteEngine:
         self._cpus = usable_cpus()
         self._seed = 0
         self._seeded: set[str] = set()
+        self._output = OutputLimit(Path(start.scratch))
+
+    @property
+    def dropped(self) -> int:
+        """The bytes of output that were cut off since this was last read."""
+        dropped, self._output.dropped = self._output.dropped, 0
+        return dropped
 
     def seed(self, seed: int) -> None:
         """Seed every random generator that is loaded."""
@@ -92,7 +154,9 @@ class RemoteEngine:
                     return _conclude(order)
                 if isinstance(order, m.Unwind):
                     raise Unwound
-                m.send(self._channel, self._answer(order, meter, ended))
+                answer = self._answer(order, meter, ended)
+                self._output.apply(item.config)
+                m.send(self._channel, answer)
         finally:
             meter.thaw()
             place(self._cpus)
@@ -252,7 +316,7 @@ class Session:
 
     def _done(self, outcome: str, text: str, *, name_missing: bool) -> None:
         modules = sorted({name.partition(".")[0] for name in list(sys.modules)})
-        m.send(self._channel, m.Done(outcome, _encodable(text), modules, name_missing))
+        m.send(self._channel, m.Done(outcome, _encodable(text), modules, name_missing, self._engine.dropped))
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
         """Remember tests that failed because a name is missing: on a side with older code the test is not to blame."""
