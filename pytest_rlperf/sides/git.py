@@ -188,6 +188,7 @@ class Repository:
 
         The clone borrows its objects: nothing is written to this repository, and nothing is fetched.
         """
+        full = Commit(sha, "").sha  # git's checkout knows no --end-of-options
         settings = [word for setting in (*self._conversions(), *_NO_LFS) for word in ("--config", setting)]
         clone = ["clone", "--quiet", "--shared", "--no-checkout", "--template=", *settings]
         self._checked(*clone, "--", str(self.top), str(target), limit_s=_CHECKOUT_LIMIT_S)
@@ -199,8 +200,6 @@ class Repository:
         alternates.parent.mkdir(parents=True, exist_ok=True)
         alternates.write_bytes(bytes(objects.resolve()) + b"\n")
         (target / _MARK).touch()
-        # Git's checkout knows no --end-of-options.
-        full = Commit(sha, "").sha
         done = _git(target, "checkout", "--quiet", "--detach", "--force", full, "--", limit_s=_CHECKOUT_LIMIT_S)
         if done.code:
             partial = self._git("config", "--get-regexp", r"^remote\..*\.promisor$").out.strip()

@@ -1,0 +1,286 @@
+"""Strings of baselines, of runs' JSON and of options: none becomes an option of a command, none names a place outside.
+
+Every event that Python's audit hooks report is looked at while hostile strings go through what reads such files and
+starts programs. All of them contain one word, so that no event with it is missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import cycle, product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import builders
+import pytest
+from builders import git, write
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_rlperf.baseline.machine import this_machine
+from pytest_rlperf.baseline.store import BaselineError, Store
+from pytest_rlperf.cli import main
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.model import Acceptance, FirstFigures, Status
+from pytest_rlperf.model.sides import Project
+from pytest_rlperf.report.run_json import run_document, written
+from pytest_rlperf.run.baselines import Baselines
+from pytest_rlperf.sides.git import Commit, find_repository, read_allowances
+from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
+
+WORD = "h0stile"
+HOSTILE = (
+    f"--output={WORD}",
+    f"-c{WORD}=1",
+    f"--upload-pack=touch {WORD}",
+    f"\n--output={WORD}",
+    f"HEAD\n--output={WORD}",
+    f"../../{WORD}",
+    f"/{WORD}",
+    f"~/{WORD}",
+    f"file:///{WORD}",
+    f":(exclude){WORD}",
+    f"$({WORD})",
+    f"{WORD}\0",
+    f"@{{-1}}{WORD}",
+    f"a{'a' * 300}{WORD}",
+)
+# After these a word of a command line is never an option.
+ENDS = {"--", "--end-of-options"}
+
+
+class Watch:
+    """The events of this process, while it is ``armed``, that have WORD in them where it must not be."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.found: list[str] = []
+        self.programs = 0
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        """Look at an event."""
+        if not self.armed or event in {"import", "compile", "exec", "object.__getattr__", "marshal.loads"}:
+            return
+        if event == "subprocess.Popen":
+            self.programs += 1
+            _, argv, cwd, _ = cast(tuple[object, list[str], object, object], arguments)
+            free = next((place for place, word in enumerate(argv) if word in ENDS), len(argv))
+            # A word of several settings cannot be two words; but it must not begin one before the end of options.
+            arguments = (tuple(argv[:free]), cwd)
+        if WORD in repr(arguments):
+            self.found.append(f"{event}{arguments!r}")
+
+
+WATCH = Watch()
+sys.addaudithook(WATCH)
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[None]:
+    """Fail where WORD gets out of the body; the errors that the package has for its users are fine."""
+    WATCH.found.clear()
+    WATCH.armed = True
+    try:
+        with contextlib.suppress(SideError, BaselineError):
+            yield
+    finally:
+        WATCH.armed = False
+    assert WATCH.found == []
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the user's cache and git settings out."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Make a repository of two commits."""
+    top = write(tmp_path / "tree", {"mylib.py": "1", "test_x.py": ""})
+    git(top, "init", "--quiet")
+    for _ in range(2):
+        git(top, "add", "--all")
+        git(top, "commit", "--quiet", "--allow-empty", "--message", "change")
+    return top
+
+
+def make_project(top: Path) -> Project:
+    """Return the project in a tree."""
+    return Project(
+        rootdir=top,
+        directory=top,
+        inipath=None,
+        args=(),
+        path=(str(top), *(entry for entry in sys.path if entry and not entry.endswith("tests"))),
+        files=(top / "test_x.py",),
+        conftests=(),
+        test_patterns=("test_*.py",),
+        packages=(),
+        baseline_dir=top / "baselines",
+    )
+
+
+def quiet(text: str) -> None:
+    """Show no progress."""
+
+
+def test_the_watch_sees_what_must_not_happen(tmp_path: Path) -> None:
+    """The check can fail: an option, a place and a directory with the word in them are found."""
+    for act in (
+        lambda: subprocess.run(["git", f"--output={WORD}"], cwd=tmp_path, capture_output=True, check=False),
+        lambda: subprocess.run(["git", "log", WORD, "--"], cwd=tmp_path, capture_output=True, check=False),
+        lambda: (tmp_path / WORD).write_text(""),
+        lambda: (tmp_path / WORD).unlink(),
+        lambda: list((tmp_path / WORD).iterdir()),
+    ):
+        with pytest.raises(AssertionError, match=WORD), watched(), contextlib.suppress(OSError):
+            act()
+
+
+def test_ref_of_an_option_is_never_an_option_of_git(tree: Path) -> None:
+    """A ref that the user names comes after the end of options, whatever it looks like."""
+    repository = find_repository(tree)
+    for text in HOSTILE:
+        before = WATCH.programs
+        with watched():
+            repository.resolve(text)
+        assert WATCH.programs > before
+        with watched():
+            prepare_sides(f"git:{text}", make_project(tree), quiet)
+
+
+def test_commit_of_a_file_reaches_no_command(tree: Path) -> None:
+    """Nothing but a full SHA gets to git."""
+    repository, head, clone = find_repository(tree), git(tree, "rev-parse", "HEAD"), tree.parent / "clone"
+    uses: tuple[Callable[[str], object], ...] = (
+        repository.has_commit,
+        lambda sha: commit_sides(sha, make_project(tree), quiet),
+        lambda sha: read_allowances(tree, sha),
+        lambda sha: Commit(sha, "title"),
+        lambda sha: repository.check_out(sha, clone),
+    )
+    for text in HOSTILE:
+        for sha in (text, head[: 40 - len(text)] + text, f"{head}\n{text}"):
+            for use in uses:
+                with watched():
+                    use(sha)
+                assert not clone.exists()
+
+
+# --------------------------------------------------------------------------- files
+
+
+def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], bool]]:
+    """Yield the places of all strings in JSON, and whether it is the key that is the string there."""
+    if isinstance(document, str):
+        yield path, False
+    elif isinstance(document, dict):
+        for key, value in document.items():
+            yield (*path, key), True
+            yield from places(value, (*path, key))
+    elif isinstance(document, list):
+        for index, value in enumerate(document):
+            yield from places(value, (*path, index))
+
+
+def changed(document: Any, path: tuple[Any, ...], text: str, *, key: bool) -> Any:
+    """Return JSON with another string at a place."""
+    if not path:
+        return text
+    first, rest = path[0], path[1:]
+    if isinstance(document, list):
+        return [
+            changed(value, rest, text, key=key) if index == first else value for index, value in enumerate(document)
+        ]
+    if key and not rest:
+        return {text if name == first else name: value for name, value in document.items()}
+    return {name: changed(value, rest, text, key=key) if name == first else value for name, value in document.items()}
+
+
+def baseline_of(top: Path) -> tuple[Path, dict[str, Any]]:
+    """Store a baseline with every kind of string; return its file and its content."""
+    provenance = builders.provenance(commit=git(top, "rev-parse", "HEAD~1"), tree="b" * 40, packages={"numpy": "2.1"})
+    found = builders.result(notes=("a note",))
+    first = FirstFigures(provenance.created, provenance.commit, "wall", (1.0,))
+    accepted = Acceptance("larger net", provenance.created, 0.0005)
+    entry = builders.stored(found, "then", first=first, accepted=accepted)
+    store = Store(top / "baselines", "default", this_machine())
+    store.write("then", provenance, {found.nodeid: entry})
+    return store.path, json.loads(store.path.read_bytes())
+
+
+def use_baseline(top: Path, path: Path) -> None:
+    """Do with a baseline what runs and ``rlperf`` do before they measure."""
+    chosen = SimpleNamespace(
+        baseline_dir=top / "baselines", baseline="default", packages=(), save=False, against=None, confirm="auto"
+    )
+    with watched():
+        baselines = Baselines(cast(Any, chosen), top)
+        keys = list(baselines.own.results) if baselines.own is not None else []
+        outcome = builders.outcome(builders.result(), builders.verdict(Status.SAME), builders.result())
+        for key in keys:
+            baselines.versions_since(key)
+            baselines.counts.find(builders.result(key))
+            commit = baselines.live_commit(key, cast(Any, chosen))
+            if commit is not None:
+                read_allowances(top, commit)
+                commit_sides(commit, make_project(top), quiet)
+        baselines.origin(outcome)
+    for command in (["show", "-v"], ["diff", str(path)]):
+        with watched():
+            main([*command, str(path)])
+
+
+def test_strings_of_a_baseline_stay_text(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each string of a baseline in turn, keys too, is set to something hostile, and the baseline is used."""
+    path, document = baseline_of(tree)
+    before = sorted(tree.parent.rglob("*"))
+    strings = list(places(document))
+    assert len(strings) > 40
+    commits = [place for place in strings if place[0][-1] == "commit" and not place[1]]
+    hostile = [*zip(strings, cycle(HOSTILE), strict=False), *product(commits, HOSTILE)]
+    for (place, key), text in hostile:
+        path.write_text(json.dumps(changed(document, place, text, key=key)), encoding="utf-8")
+        use_baseline(tree, path)
+    made = [found for found in tree.parent.rglob("*") if found not in before]
+    assert all(found.is_relative_to(tree.parent / "cache") for found in made)
+
+
+def test_strings_of_a_run_stay_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each string of a run's JSON in turn is set to something hostile, and the run is shown and compared."""
+    found = builders.result(notes=("a note",))
+    outcomes = {found.nodeid: builders.outcome(found, builders.verdict(Status.SLOWER, 1.2), builders.result())}
+    origin = builders.provenance(commit="a" * 40, packages={"numpy": "2"})
+    document = run_document(builders.MACHINE, outcomes, ["a baseline"], ["a note"], provenance=origin)
+    path = tmp_path / "run.json"
+    whole = json.loads(written(document))
+    before = sorted(tmp_path.rglob("*"))
+    strings = list(places(whole))
+    assert len(strings) > 40
+    for (place, key), text in zip(strings, cycle(HOSTILE), strict=False):
+        path.write_text(json.dumps(changed(whole, place, text, key=key)), encoding="utf-8")
+        for command in (["show", "-v", str(path)], ["diff", str(path), str(path)]):
+            with watched():
+                main(command)
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, path])
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_text_in_the_place_of_a_commit_is_a_ref_or_nothing(tree: Path, data: st.DataObject) -> None:
+    """Whatever text a ref or a commit is, git ends with an answer or a refusal, and writes nothing."""
+    text = data.draw(st.text(alphabet=st.sampled_from("-=./~^:@{}()\n\0 abHEAD0"), max_size=12)) + WORD
+    with watched():
+        find_repository(tree).resolve(text)
+    with watched():
+        commit_sides(text, make_project(tree), quiet)
+    assert git(tree, "status", "--porcelain") == ""
