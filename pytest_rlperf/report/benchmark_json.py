@@ -10,11 +10,13 @@ from __future__ import annotations
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_rlperf.model import Machine, Outcome, Phase, Provenance, Result
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.wording import message
+from pytest_rlperf.sides.git import read_head
 
 OPTION = "--rlperf-benchmark-json"
 
@@ -76,11 +78,19 @@ def machine_info(machine: Machine) -> dict[str, Any]:
 
 
 def commit_info(provenance: Provenance) -> dict[str, Any]:
-    """Return the commit in pytest-benchmark's fields: its own look at the repository, our knowledge of the tree."""
-    from pytest_benchmark.utils import get_commit_info
+    """Return the commit in pytest-benchmark's fields.
 
-    found: dict[str, Any] = get_commit_info()  # type: ignore[no-untyped-call]
-    return {**found, "id": provenance.commit or "unversioned", "dirty": provenance.dirty}
+    Its own function would run the hooks and monitors of git's settings.
+    """
+    head = read_head(Path.cwd())
+    return {
+        "id": provenance.commit or "unversioned",
+        "time": head.committed if head else None,
+        "author_time": head.authored if head else None,
+        "dirty": provenance.dirty,
+        "project": (head.project if head else "") or Path.cwd().name,
+        "branch": head.branch if head else "(unknown)",
+    }
 
 
 def _test_row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -59,6 +59,8 @@ _LEFT_OUT_VARIABLES = {
     "GIT_WORK_TREE",
 }
 
+_LOG = ("log.showSignature=false", "i18n.logOutputEncoding=UTF-8")
+
 # Git's messages where a directory is in no working tree. Any other failure is one of the repository that is there.
 _NO_TREE = ("not a git repository (or any", "must be run in a work tree")
 
@@ -399,6 +401,29 @@ def git_user(directory: Path) -> str:
     return f"{name} <{address}>".strip() if address else name
 
 
+@dataclass(frozen=True)
+class Head:
+    """The commit that is checked out: its ISO times, its branch, and the name of origin's repository, empty without."""
+
+    committed: str
+    authored: str
+    branch: str
+    project: str
+
+
+def read_head(directory: Path) -> Head | None:
+    """Return the commit that is checked out around a directory, None where git reads none."""
+    try:
+        times = _checked(directory, "log", "-1", "--format=%cI%x00%aI", "HEAD", "--", settings=_LOG)
+        branch = _checked(directory, "rev-parse", "--abbrev-ref", "HEAD").strip()
+        address = _git(directory, "config", "--get", "remote.origin.url").out.strip()
+    except SideError:
+        return None
+    committed, authored = times.strip().split("\0")
+    project = re.split(r"[/:]", address.rstrip("/"))[-1].removesuffix(".git")
+    return Head(committed, authored, "(detached head)" if branch == "HEAD" else branch, project)
+
+
 def untracked_files(top: Path, places: Iterable[str], *, ignored: bool = False) -> list[Path] | None:
     """Return the files in some places of a tree that git does not track, None where git cannot list them.
 
@@ -531,9 +556,8 @@ def _log(root: Path, base: str) -> str:
     if not _FULL_SHA.fullmatch(base):
         return ""
     form = f"--format=%H%x00%(trailers:key={TRAILER},valueonly,unfold)%x00%B"
-    settings = ("log.showSignature=false", "i18n.logOutputEncoding=UTF-8")
     try:
-        done = _git(root, "log", "-z", form, _END, f"{base}..HEAD", "--", settings=settings)
+        done = _git(root, "log", "-z", form, _END, f"{base}..HEAD", "--", settings=_LOG)
     except SideError:
         return ""
     # Some messages are not UTF-8 in spite of the setting. Reasons are stored, so bytes that are no text are replaced.
