@@ -237,8 +237,8 @@ OPTIONS = (
     Option("packages", None, parse_packages, (),
            "the import packages under test (default: those in the tree)", ini=True),
     Option("tolerance", "--rlperf-tolerance", parse_tolerance, None,
-           "the smallest slowdown worth failing for (default: 3%% live, 20%% where there are only stored numbers, "
-           "which never fail a test for less)", "PERCENT", ini=True, marker=True),
+           "the smallest slowdown worth failing for (default: 3%%); stored numbers alone fail no test under 20%%",
+           "PERCENT", ini=True, marker=True),
     Option("alpha", "--rlperf-alpha", parse_alpha, 0.01,
            "the chance of any false alarm in a run (default: 0.01)", "P", ini=True),
     Option("max_time_s", "--rlperf-max-time", parse_duration, 60.0,

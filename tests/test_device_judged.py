@@ -88,8 +88,8 @@ def result(device: DeviceFigures | None = FIGURES, times: DeviceTimes | None = T
 
 
 def judge(base: Result, head: Result) -> Verdict:
-    """Judge ``head`` against a stored ``base``."""
-    policy = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+    """Judge ``head`` against a stored ``base``, within a tolerance that sessions stay within."""
+    policy = make_policy(tolerance=0.25, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
     return judge_stored(head, builders.stored(base), [], policy)
 
 

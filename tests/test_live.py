@@ -493,7 +493,7 @@ def five_times_as_fast(data: dict[str, Any]) -> None:
     """Make stored figures such that everything after them looks slower."""
     for entry in data["results"].values():
         for worker in entry["result"]["workers"]:
-            for clock in ("wall", "cpu"):
+            for clock in {"wall", "cpu"} & set(worker):
                 worker[clock] = {name: value / 5 for name, value in worker[clock].items()}
 
 

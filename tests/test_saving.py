@@ -11,7 +11,7 @@ import pytest
 
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.judge.verdict import judge
-from pytest_rlperf.model import Allowance, Outcome, Status, Verdict, WrittenReason
+from pytest_rlperf.model import Allowance, Live, Outcome, PairSpread, Status, Verdict, WrittenReason, reasons
 from pytest_rlperf.model.notes import KeptBack
 from pytest_rlperf.options import read_config
 from pytest_rlperf.report.wording import message, note_lines, saved_lines, verdict_message
@@ -99,6 +99,92 @@ def test_each_test_is_stored_or_kept_by_itself(new_run: NewRun) -> None:
         "1 result not stored: test_fresh: slower than before, or maybe; there are none of this machine, "
         '--rlperf-accept="why" stores them',
     }
+
+
+UNSETTLED = replace(
+    SAME,
+    status=Status.UNDECIDED,
+    reason=reasons.StoredSpread(0.03, 0.3),
+    also=(reasons.NotSettledLive(reasons.NoCode.NEVER),),
+)
+
+
+def test_a_figure_that_nothing_has_settled_is_not_stored_unasked(new_run: NewRun) -> None:
+    """Stored numbers alone cannot exclude that it is slower: the old one stays, unless the user accepts the new one."""
+    first = new_run()
+    enter(first, "test_old", NEW)
+    save(first, failed=())
+    second = new_run()
+    enter(second, "test_old", UNSETTLED, 2e-3)
+    enter(second, "test_new", UNSETTLED, 2e-3)  # of other machines there are figures, of this there are none
+    save(second, failed=())
+    assert stored_ms(second) == {"test_old": 1.0, "test_new": 2.0}
+    assert second.saved is not None
+    assert second.saved.kept_back == {"test_it.py::test_old": KeptBack.UNDECIDED}
+    assert saved_lines(second.saved)[-1] == (
+        "1 result not stored: test_old: UNDECIDED by stored numbers alone; old figures stay, "
+        '--rlperf-accept="why" replaces them'
+    )
+    third = new_run("--rlperf-accept=measured twice")
+    enter(third, "test_old", replace(UNSETTLED, accepted=True), 2e-3)
+    save(third, failed=())
+    assert stored_ms(third)["test_old"] == 2.0
+
+
+def test_sessions_of_equal_code_are_marked(new_run: NewRun) -> None:
+    """Equal speed counts where pairs, or the code itself, show it; stored numbers choose sessions that lie close."""
+    first = new_run()
+    for name in ("test_pairs", "test_code", "test_wide", "test_stored", "test_faster", "test_against"):
+        enter(first, name, NEW)
+    save(first, failed=())
+    second = new_run()
+    second.provenance()
+    second._provenance = replace(second.provenance(), created="2030-01-01T00:00:00+00:00")
+    by_pairs = replace(SAME, reason=reasons.PairsSame(3, 0.03))
+    enter(second, "test_pairs", by_pairs)
+    enter(second, "test_code", replace(SAME, reason=reasons.SameCode("main", only_loaded=True), estimate=None))
+    enter(second, "test_wide", replace(by_pairs, estimate=builders.estimate(1.1)))
+    enter(second, "test_stored", replace(SAME, reason=reasons.StoredSame(0.03)))
+    enter(second, "test_faster", replace(by_pairs, status=Status.FASTER))
+    save(second, failed=())
+    assert marks(second) == {
+        "test_pairs": [False, True],
+        "test_code": [False, True],
+        "test_wide": [False, False],
+        "test_stored": [False, False],
+        "test_faster": [False, False],
+        "test_against": [False],
+    }
+    against = new_run("--rlperf-against=main")
+    against.provenance()
+    against._provenance = replace(against.provenance(), created="2031-01-01T00:00:00+00:00")
+    enter(against, "test_against", by_pairs)
+    save(against, failed=())
+    assert marks(against)["test_against"] == [False, False]
+
+
+def marks(run: RunState) -> dict[str, list[bool]]:
+    """Return whether each kept session of each test is marked as of the same code as the one before."""
+    baseline = run.baselines.store.read()
+    assert baseline is not None
+    return {
+        key.removeprefix("test_it.py::"): [session.same_code for session in entry.history]
+        for key, entry in baseline.results.items()
+    }
+
+
+def test_the_spread_of_live_pairs_is_stored(new_run: NewRun) -> None:
+    """By the clock that decided; a single pair has none."""
+    run = new_run()
+    pairs = tuple(builders.pair(ratio, wall_log_ratio=9 * ratio, alone=True) for ratio in (0.01, 0.02, 0.06))
+    for name, measured in (("test_pairs", pairs), ("test_pair", pairs[:1])):
+        outcome = enter(run, name, SAME)
+        run.outcomes.add(replace(outcome, live=Live("main", "HEAD", outcome.result, measured, ())))
+    save(run, failed=())
+    baseline = run.baselines.store.read()
+    assert baseline is not None
+    assert baseline.results["test_it.py::test_pairs"].pairs == PairSpread(0.0014, 2.0)
+    assert baseline.results["test_it.py::test_pair"].pairs is None
 
 
 def test_figures_say_which_session_they_are_of(new_run: NewRun) -> None:

@@ -6,7 +6,7 @@ from pytest_rlperf.model import Estimate, Policy, Reason, Status, Verdict
 
 CONFIDENCE = 0.99
 LIVE_TOLERANCE = 0.03
-STORED_FAILING = 0.20  # below this, stored numbers show differences of days, not of versions
+STORED_FAILING = 0.20  # below this, stored numbers may show differences of days, not of versions
 
 
 def make_policy(
@@ -22,10 +22,9 @@ def make_policy(
     named: tuple[str, ...] = (),
     pairs: tuple[int, int] = (3, 10),
 ) -> Policy:
-    """Return the rules of a test; ``tolerance`` is the user's, None for that of the kind of comparison."""
+    """Return the rules of a test; ``tolerance`` is the user's, None for 3 %."""
     return Policy(
         tolerance=LIVE_TOLERANCE if tolerance is None else tolerance,
-        stored_tolerance=STORED_FAILING if tolerance is None else tolerance,
         stored_failing=max(STORED_FAILING, tolerance or 0.0),
         confidence=CONFIDENCE,
         alpha=alpha,
@@ -46,17 +45,14 @@ def verdict(
     reason: Reason,
     estimate: Estimate | None = None,
     smallest_seen: float | None = None,
-    *,
-    tolerance: float | None = None,
 ) -> Verdict:
-    """Return a verdict and what follows from the policy; ``tolerance`` is of stored numbers, else of live pairs."""
-    over = 1 + (policy.tolerance if tolerance is None else tolerance)
+    """Return a verdict and what follows from the policy."""
     return Verdict(
         status=status,
         reason=reason,
         estimate=estimate,
         smallest_seen=smallest_seen,
-        suspect=estimate is not None and estimate.ratio > over,
+        suspect=estimate is not None and estimate.ratio > 1 + policy.tolerance,
         gated=policy.gated,
         accepted=policy.accept,
     )

@@ -5,32 +5,52 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pytest_rlperf.model import Estimate
 
 _LOG_MOST = 700.0
 
 
-def welch(base: Sequence[float], head: Sequence[float], *, confidence: float, alpha: float) -> Estimate:
+class Variance(NamedTuple):
+    """An estimate of a variance, and its degrees of freedom."""
+
+    value: float
+    freedom: float
+
+
+def welch(
+    base: Sequence[float],
+    head: Sequence[float],
+    *,
+    confidence: float,
+    alpha: float,
+    between: Variance = Variance(0.0, 1.0),  # noqa: B008 - a frozen value
+) -> Estimate:
     """Return the ratio head/base of two samples of positive figures, by Welch's t on their logarithms.
 
-    The interval is two-sided at ``confidence``; floor and ceiling are one-sided at ``alpha``. Both samples need two
+    Each sample is of one session, and ``between`` is the variance of the sessions' own means, in logarithms, so that
+    the squared error is s²_base/n_base + s²_head/n_head + 2 s²_between, each term with its own degrees of freedom. The
+    interval is two-sided at ``confidence``; floor and ceiling are one-sided at ``alpha``. Both samples need two
     figures at least. (B. L. Welch, "The generalization of 'Student's' problem when several different population
-    variances are involved", Biometrika 34, 1947; degrees of freedom after Satterthwaite, 1946.)
+    variances are involved", Biometrika 34, 1947; degrees of freedom of a sum of variances: F. E. Satterthwaite, "An
+    approximate distribution of estimates of variance components", Biometrics Bulletin 2, 1946.)
     """
     if min(len(base), len(head)) < 2:
         raise ValueError(f"Welch's t needs two figures a side, got {len(base)} and {len(head)}")
     log_base = [math.log(value) for value in base]
     log_head = [math.log(value) for value in head]
     difference = statistics.fmean(log_head) - statistics.fmean(log_base)
-    parts = [statistics.variance(sample) / len(sample) for sample in (log_base, log_head)]
-    error = math.sqrt(sum(parts))
-    if error == 0:
+    parts = [
+        *(Variance(statistics.variance(log) / len(log), len(log) - 1) for log in (log_base, log_head)),
+        Variance(2 * between.value, between.freedom),
+    ]
+    squared = sum(part.value for part in parts)
+    if squared == 0:
         freedom = float(len(base) + len(head) - 2)
     else:
-        weights = [part**2 / (len(sample) - 1) for part, sample in zip(parts, (log_base, log_head), strict=True)]
-        freedom = sum(parts) ** 2 / sum(weights)
-    return _student(difference, error, freedom, confidence=confidence, alpha=alpha)
+        freedom = squared**2 / sum(part.value**2 / part.freedom for part in parts)
+    return _student(difference, math.sqrt(squared), freedom, confidence=confidence, alpha=alpha)
 
 
 def shrunken_t(

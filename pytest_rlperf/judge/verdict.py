@@ -44,8 +44,8 @@ class Evidence:
 
     ``head`` has the figures of the code under test: of live pairs with ``live``, else by itself. ``unpaired`` is why no
     pairs were taken although there was another side. Otherwise ``stored``, the baseline's figures on this machine,
-    decide, or the ``others``: how the machines differ that there are figures of. They are ``settleable`` where live
-    pairs could still follow.
+    decide, or the ``others``: how the machines differ that there are figures of; ``unsettled`` is why no code could be
+    run in their place.
 
     ``by_itself`` are head's figures by itself where live pairs were to settle what they show beside the stored ones;
     ``versions`` are the packages that have changed since those were stored.
@@ -54,7 +54,7 @@ class Evidence:
     head: Result
     stored: StoredResult | None = None
     others: tuple[tuple[MachineDifference, ...], ...] = ()
-    settleable: bool = False
+    unsettled: reasons.NotSettledLive | None = None
     live: Live | None = None
     unpaired: reasons.SameCode | reasons.OtherWork | reasons.NotOnBase | None = None
     by_itself: Result | None = None
@@ -93,7 +93,10 @@ def _by_times(evidence: Evidence, policy: Policy) -> Verdict:
 
 
 def _by_stored(evidence: Evidence, policy: Policy) -> Verdict:
-    return judge_stored(evidence.head, evidence.stored, evidence.others, policy, settleable=evidence.settleable)
+    found = judge_stored(evidence.head, evidence.stored, evidence.others, policy)
+    if evidence.unsettled is None or found.status in (Status.SAME, Status.NEW, Status.INVALID):
+        return found
+    return replace(found, also=(evidence.unsettled,))
 
 
 def _by_pairs(evidence: Evidence, live: Live, policy: Policy) -> Verdict:
@@ -115,11 +118,10 @@ def _environment(evidence: Evidence, policy: Policy, same_code: reasons.SameCode
     """Return what else has changed where the code has not, if stored numbers show a change."""
     if evidence.by_itself is None:
         return None
-    suspicion = judge_stored(evidence.by_itself, evidence.stored, evidence.others, policy, settleable=True)
-    if not suspicion.suspect and suspicion.status is not Status.FASTER:
+    estimate = judge_stored(evidence.by_itself, evidence.stored, evidence.others, policy).estimate
+    if estimate is None or estimate.low <= 1 <= estimate.high:
         return None
-    ratio = None if suspicion.estimate is None else suspicion.estimate.ratio
-    return reasons.OtherEnvironment(ratio, evidence.versions, same_code)
+    return reasons.OtherEnvironment(estimate.ratio, evidence.versions, same_code)
 
 
 # ----------------------------------------------------------------------- slowdowns that commits accept

@@ -93,15 +93,14 @@ class Verdict:
 class Policy:
     """The rules one test is judged by. Ratios minus one: a tolerance of 0.03 is 3 %.
 
-    Live pairs are SAME within ``tolerance``, and SLOWER over it with a lower bound over half of it. Stored numbers are
-    SAME within ``stored_tolerance`` where no pairs can follow, else within ``tolerance``; they are SLOWER over
-    ``stored_failing``. ``alpha`` is the chance of any false alarm in the run, ``tests`` how many share it.
+    Live pairs and stored numbers are SAME within ``tolerance``. Pairs are SLOWER over it with a lower bound over half
+    of it, stored numbers over ``stored_failing`` with a lower bound over half of that. ``alpha`` is the chance of any
+    false alarm in the run, ``tests`` how many share it.
     ``gates`` choose the exact counts that decide; ``named`` are those of them that the test's marker names.
     ``stores`` marks a run that stores its figures. ``pairs`` are how many live pairs a verdict takes, least and most.
     """
 
     tolerance: float
-    stored_tolerance: float
     stored_failing: float
     confidence: float
     alpha: float

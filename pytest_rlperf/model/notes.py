@@ -99,6 +99,7 @@ class KeptBack(enum.Enum):
     INVALID_TIME = enum.auto()  # though a verdict by counts stands
     FEW_WORKERS = enum.auto()
     SLOWER = enum.auto()  # or perhaps: the old figures stay
+    UNDECIDED = enum.auto()  # by stored numbers, as no code could be run
     SLOWER_AND_NEW = enum.auto()  # or perhaps: there are none of this machine
 
 

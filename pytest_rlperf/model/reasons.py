@@ -47,6 +47,7 @@ class Code(str, enum.Enum):
     TIME = "time"
     ORIGIN = "origin"
     ALLOWANCE = "allowance"
+    UNSETTLED = "unsettled"
 
 
 class Reason:
@@ -288,7 +289,10 @@ class StoredFaster(Reason):
 
 @dataclass(frozen=True)
 class StoredSpread(Reason):
-    """Workers' figures differ too much to certify ``tolerance``; ``smallest_seen`` would have been SLOWER."""
+    """Figures of workers and sessions differ too much to certify ``tolerance``.
+
+    A slowdown of ``smallest_seen`` would have been SLOWER.
+    """
 
     tolerance: float
     smallest_seen: float
@@ -458,3 +462,21 @@ class BeyondAllowance(Reason):
     most: float
     ratio: float
     code = Code.ALLOWANCE
+
+
+class NoCode(enum.Enum):
+    """Why there is no code to run in the place of stored numbers."""
+
+    NEVER = enum.auto()  # --rlperf-confirm=never
+    OUTSIDE_GIT = enum.auto()  # the stored figures are of no commit
+    UNCOMMITTED = enum.auto()  # the stored figures are of changes beside a commit
+    NOT_RUNNING = enum.auto()  # git does not have the commit, or it does not run
+
+
+@dataclass(frozen=True)
+class NotSettledLive(Reason):
+    """Stored numbers are all there is; ``error`` is what git or the code of the commit has reported, or empty."""
+
+    why: NoCode
+    error: str = ""
+    code = Code.UNSETTLED

@@ -52,6 +52,11 @@ _NAMED_MOST = 5  # tests that are kept back
 _THROTTLED = "let the device cool down, raise its power limit, or use it alone"
 _RECOMPILED = "have every shape compiled before the measured call, or keep shapes fixed"
 _ALLOCATED = "do not empty the allocator's cache within a call, and let none of its tensors grow"
+_NO_CODE = {
+    reasons.NoCode.NEVER: "--rlperf-confirm=never",
+    reasons.NoCode.OUTSIDE_GIT: f"the baseline's code is in no git repository; commit, then {_STORE_AGAIN}",
+    reasons.NoCode.UNCOMMITTED: f"the baseline is of uncommitted changes; commit, then {_STORE_AGAIN}",
+}
 
 
 # ----------------------------------------------------------------------- a verdict
@@ -302,6 +307,8 @@ def _beside_times(reason: Reason) -> str | None:
             if not most:
                 return f"it is slower by its time, and {commit} accepts its counts alone"
             return f"{units.change(ratio)} is more than the {bound(most)} that {commit} accepts"
+        case reasons.NotSettledLive(why, error):
+            return f"not settled live: {_NO_CODE.get(why, error)}"
     return None
 
 
@@ -608,6 +615,8 @@ def _kept_back(why: KeptBack, keys: Sequence[str], saved: Saved, workers: int) -
         KeptBack.FEW_WORKERS: f"{workers} of {saved.needed} workers measured {'it' if one else 'them'}; "
         "raise --rlperf-max-time",
         KeptBack.SLOWER: f"{names}: slower than before, or maybe; old figures stay, "
+        '--rlperf-accept="why" replaces them',
+        KeptBack.UNDECIDED: f"{names}: UNDECIDED by stored numbers alone; old figures stay, "
         '--rlperf-accept="why" replaces them',
         KeptBack.SLOWER_AND_NEW: f"{names}: slower than before, or maybe; there are none of this machine, "
         '--rlperf-accept="why" stores them',

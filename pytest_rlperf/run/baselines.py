@@ -10,7 +10,17 @@ from pathlib import Path
 from pytest_rlperf.baseline.machine import describe, differences, this_machine
 from pytest_rlperf.baseline.provenance import changed_versions, providing
 from pytest_rlperf.baseline.store import OtherBaselines, Store
-from pytest_rlperf.model import Baseline, Counting, Machine, Outcome, PhaseCounts, Result, StoredResult, VersionChange
+from pytest_rlperf.model import (
+    Baseline,
+    Counting,
+    Machine,
+    Outcome,
+    PhaseCounts,
+    Result,
+    StoredResult,
+    VersionChange,
+    reasons,
+)
 from pytest_rlperf.model.notes import (
     NoStoredCounts,
     NothingCounted,
@@ -72,6 +82,19 @@ class Baselines:
     def live_commit(self, key: str, settings: Config) -> str | None:
         """Return the commit whose code can settle a test live, None where there is none or it must not."""
         return None if settings.confirm == "never" else self.commit_of(key)
+
+    def unsettled(self, key: str) -> reasons.NotSettledLive | None:
+        """Return why no code can be run in the place of a test's figures; None where there may be, or no figures."""
+        entries = ((baseline, baseline.results.get(key)) for baseline in ([self.own] if self.own else self._others))
+        origins = [baseline.sessions[stored.session] for baseline, stored in entries if stored is not None]
+        if not origins:
+            return None
+        if self._settings.confirm == "never":
+            return reasons.NotSettledLive(reasons.NoCode.NEVER)
+        if any(origin.settleable for origin in origins):
+            return None
+        is_committed = any(origin.commit is not None for origin in origins)
+        return reasons.NotSettledLive(reasons.NoCode.UNCOMMITTED if is_committed else reasons.NoCode.OUTSIDE_GIT)
 
     def uses_mean(self, key: str) -> bool | None:
         """Whether a test's figures are means of long calls, None where there are no figures."""

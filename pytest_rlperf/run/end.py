@@ -74,8 +74,8 @@ class EndOfRun:
             page=Page(
                 summary=self._summary(verbose=True),
                 tolerances={
-                    key: self._tolerance(outcome, settings[key])
-                    for key, outcome in self._run.outcomes.tests.items()
+                    key: self._run.policy(settings[key]).tolerance
+                    for key in self._run.outcomes.tests
                     if key in settings
                 },
                 command=reproducing(without_paths(self._typed(), self._positional)),
@@ -122,12 +122,6 @@ class EndOfRun:
     @property
     def _outcomes(self) -> list[Outcome]:
         return list(self._run.outcomes.tests.values())
-
-    def _tolerance(self, outcome: Outcome, settings: Config) -> float:
-        """Return how much a measured test's time may change and still be the same."""
-        policy = self._run.policy(settings)
-        can_be_live = outcome.live or self._run.baselines.live_commit(outcome.result.nodeid, settings)
-        return policy.tolerance if can_be_live else policy.stored_tolerance
 
     def _summary(self, *, verbose: bool) -> Summary:
         """Return the texts under the table."""

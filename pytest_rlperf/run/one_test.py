@@ -41,6 +41,7 @@ class Measured:
     settleable: bool = False
     base_commit: str | None = None
     is_counted: bool = True
+    unsettled: reasons.NotSettledLive | None = None
 
 
 class OneTest:
@@ -172,7 +173,8 @@ class OneTest:
 
     def _unsettled(self, result: Result, obstacle: str) -> Measured:
         """Return the measurements of a test that live pairs were to decide, with why they could not."""
-        return self._by_stored_numbers(replace(result, notes=(*result.notes, f"not settled live: {obstacle}")))
+        unsettled = reasons.NotSettledLive(reasons.NoCode.NOT_RUNNING, obstacle)
+        return replace(self._by_stored_numbers(result), unsettled=unsettled)
 
     def _find(self, commit: str) -> tuple[BaseSide | None, str | None]:
         """Return the code of a commit as a base side, or why it cannot be had."""
@@ -228,11 +230,11 @@ def evidence_of(run: RunState, measured: Measured) -> Evidence:
         head=measured.head,
         stored=baselines.stored(key),
         others=baselines.differences,
-        settleable=measured.settleable,
         live=measured.live,
         unpaired=measured.unpaired,
         by_itself=measured.by_itself,
         versions=() if measured.by_itself is None else baselines.versions_since(key),
+        unsettled=measured.unsettled or baselines.unsettled(key),
     )
 
 

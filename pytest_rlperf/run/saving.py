@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from pytest_rlperf.judge.policy import LIVE_TOLERANCE
+from pytest_rlperf.judge.stats import squared_deviations
 from pytest_rlperf.judge.validity import broken_rule
 from pytest_rlperf.measure.one_side import WORKERS
-from pytest_rlperf.model import Acceptance, Outcome, Status, StoredResult
+from pytest_rlperf.model import (
+    Acceptance,
+    Code,
+    Live,
+    Outcome,
+    PairSpread,
+    Status,
+    StoredResult,
+    Verdict,
+    session_figures,
+)
 from pytest_rlperf.model.notes import KeptBack, Saved
 from pytest_rlperf.run.outcomes import RunState
 
@@ -22,10 +34,7 @@ def save(run: RunState, failed: Collection[str]) -> Saved:
     refusals = {key: _refusal(outcome, failed=key in failed) for key, outcome in outcomes.items()}
     kept_back = {key: why for key, why in refusals.items() if why is not None}
     results = {
-        # Shares are shown for their own sake, and compared with nothing.
-        key: StoredResult(replace(outcome.result, shares=()), session, _acceptance(run, outcome, now.created))
-        for key, outcome in outcomes.items()
-        if key not in kept_back
+        key: _entry(run, outcome, session, now.created) for key, outcome in outcomes.items() if key not in kept_back
     }
     if results:
         store.write(session, now, results)
@@ -35,6 +44,39 @@ def save(run: RunState, failed: Collection[str]) -> Saved:
     for key in results:
         run.outcomes.add(replace(outcomes[key], stored=True))
     return saved
+
+
+def _entry(run: RunState, outcome: Outcome, session: str, created: str) -> StoredResult:
+    """Return a test's entry, with what this session adds to the earlier ones'."""
+    return StoredResult(
+        replace(outcome.result, shares=()),  # which are shown for their own sake, and compared with nothing
+        session,
+        _acceptance(run, outcome, created),
+        pairs=_pair_spread(outcome.live),
+        history=(session_figures(outcome.result, session, same_code=_is_same_code(run, outcome)),),
+    )
+
+
+def _pair_spread(live: Live | None) -> PairSpread | None:
+    """Return how much a comparison's pairs differed, by the clock that decided; None where there were too few."""
+    if live is None or len(live.pairs) < 2:
+        return None
+    return PairSpread(squared_deviations(live.log_ratios), len(live.pairs) - 1.0)
+
+
+def _is_same_code(run: RunState, outcome: Outcome) -> bool:
+    """Whether code and packages are as fast as the baseline's, as shown by something else than stored numbers.
+
+    From such sessions the spread between sessions is learned: stored numbers that called them SAME would have chosen
+    those that lie close together.
+    """
+    verdict, estimate = outcome.verdict, outcome.verdict.estimate
+    if run.settings.against is not None or run.baselines.versions_since(outcome.result.nodeid):
+        return False
+    if verdict.status is not Status.SAME or verdict.reason.code not in (Code.LIVE, Code.CODE, Code.ENVIRONMENT):
+        return False
+    within = 1 + LIVE_TOLERANCE  # whatever the test tolerates
+    return estimate is None or 1 / within < estimate.low <= estimate.high < within
 
 
 def _refusal(outcome: Outcome, *, failed: bool) -> KeptBack | None:
@@ -50,7 +92,15 @@ def _refusal(outcome: Outcome, *, failed: bool) -> KeptBack | None:
         return KeptBack.INVALID_TIME
     if _may_be_slower(outcome):
         return KeptBack.SLOWER_AND_NEW if outcome.baseline is None else KeptBack.SLOWER
+    if _is_unsettled(outcome.verdict) and outcome.baseline is not None:
+        return KeptBack.UNDECIDED
     return None
+
+
+def _is_unsettled(verdict: Verdict) -> bool:
+    """Whether stored numbers alone could not decide, and nobody has accepted that."""
+    is_undecided = verdict.status is Status.UNDECIDED and not verdict.accepted
+    return is_undecided and any(reason.code == Code.UNSETTLED for reason in verdict.also)
 
 
 def _may_be_slower(outcome: Outcome) -> bool:
