@@ -252,6 +252,19 @@ def test_nothing_is_counted_of_jaxs_devices(jax: VirtualJax) -> None:
     assert not names & {"syncs", "copies_to_host", "kernels"}
 
 
+def test_counting_leaves_nothing_running(jax: VirtualJax) -> None:
+    """Calls that are counted are done when counting ends, and one of them shows how long all will take."""
+    made: list[VirtualArray] = []
+
+    def call() -> None:
+        made.append(jax.compute(WORK_S))
+
+    assert count(workload_of(call), 1, 60.0, jax.clock).repetitions
+    assert all(array.ready_ns <= jax.clock.now_ns for array in made)
+    (note,) = count(workload_of(call), 1, WORK_S, jax.clock).notes
+    assert note.startswith("not counted: a call takes 75")
+
+
 # --------------------------------------------------------------------------- JAX itself
 
 

@@ -91,7 +91,7 @@ class VirtualJax(ModuleType):
         """Return all arrays."""
         return list(self.arrays)
 
-    def local_devices(self, *, backend: str) -> list[Any]:
+    def local_devices(self, *, backend: str = "cpu") -> list[Any]:
         """Return this process's devices."""
         return [device for device in self._devices if device.platform == backend]
 

@@ -31,20 +31,31 @@ def places(array: Any) -> set[str]:
     return set()
 
 
-def live_arrays() -> list[Any]:
-    """Return all of JAX's arrays that there are; none where JAX has not been used: nothing is started by looking."""
+def _started() -> Any:
+    """Return the module of JAX where it is in use, None where it is not: nothing is started by looking."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     is_started = getattr(bridge, "backends_are_initialized", None)
-    if is_started is None or not is_started():
-        return []
-    jax: Any = sys.modules["jax"]
-    return list(jax.live_arrays())
+    return sys.modules["jax"] if is_started is not None and is_started() else None
+
+
+def live_arrays() -> list[Any]:
+    """Return all of JAX's arrays that there are; none where JAX has not been used."""
+    jax = _started()
+    return [] if jax is None else list(jax.live_arrays())
 
 
 def new_arrays(before: Iterable[Any]) -> list[Any]:
     """Return the arrays that have been made since ``before``, a list of all there were, and are still there."""
     known = {id(array) for array in before}
     return [array for array in live_arrays() if id(array) not in known]
+
+
+def wait_for_all() -> Callable[[], None]:
+    """Return a function that waits for whatever JAX was given; it does nothing where JAX has not been used."""
+    jax = _started()
+    if jax is None:
+        return lambda: None
+    return JaxDevice([f"{_PREFIX}{device.platform}:{device.id}" for device in jax.local_devices()]).synchronize
 
 
 class JaxDevice:

@@ -14,6 +14,7 @@ from itertools import chain
 from pytest_rlperf import units
 from pytest_rlperf.counters import tally
 from pytest_rlperf.devices import Device, HostClock, JaxDevice, clock_for, devices_of
+from pytest_rlperf.devices.jax import wait_for_all
 from pytest_rlperf.measure.tracing_pass import look_for_phases
 from pytest_rlperf.measure.worker import Worker, wait_all
 from pytest_rlperf.model import Count, Counting, PhaseCounts, Tally, Workload
@@ -55,6 +56,7 @@ def count(
                 devices=_devices(workload),
                 environments=_environments(),
             )
+            wait_for_all()()  # or the calls would go on while other workers measure
     workload.processed(0)  # items processed while counting belong to no slice
     return found
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from pytest_rlperf.devices import Tape
+from pytest_rlperf.devices.jax import wait_for_all
 from pytest_rlperf.devices.tracing import trace_call
 from pytest_rlperf.measure.device import Accelerator
 from pytest_rlperf.measure.rounds import ClockNs, Timed
@@ -162,11 +163,13 @@ def look_for_phases(workload: Workload, clock_ns: ClockNs) -> tuple[float, Harve
     __tracebackhide__ = True
     own = _own_phases(workload)
     tree = Tree(clock=clock_ns)
+    wait = wait_for_all()
     if workload.setup is not None:
         workload.setup()
     with attached(own.probes), recording_into(tree):
         start_ns = clock_ns()
         workload.call()
+        wait()
         call_s = (clock_ns() - start_ns) / 1e9
     if workload.harvest is None or any(phase.depth for phase in tree.phases(1)):
         return call_s, own
