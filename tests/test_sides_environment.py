@@ -26,7 +26,7 @@ from pytest_rlperf.sides.cache import Cache
 from pytest_rlperf.sides.environment import make_environment, mapped_search_path, site_packages, start_path
 from pytest_rlperf.sides.git import find_repository
 from pytest_rlperf.sides.loaded import importers_of, loaded_files
-from pytest_rlperf.sides.packages import How, Package, packages_under_test, why_build
+from pytest_rlperf.sides.packages import How, Package, not_installed, packages_under_test, why_build
 from pytest_rlperf.sides.verify import check_loaded
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
@@ -235,6 +235,19 @@ def test_user_names_the_packages_under_test(tree: Path) -> None:
         "testing": tree / "testing",
         "a.b": tree / "src/a/b",
     }
+
+
+def test_package_that_is_not_installed_is_read_from_pythons_message() -> None:
+    """Packages that cannot be imported here are named once; a missing part of one that can be is another matter."""
+    text = """
+E   ModuleNotFoundError: No module named 'nowhere.part'
+E   ModuleNotFoundError: No module named 'nowhere'
+E   ModuleNotFoundError: No module named 'pytest.nothing'
+    ModuleNotFoundError: No module named 'quoted'
+ModuleNotFoundError: No module named 'elsewhere'
+"""
+    assert not_installed(text) == ("nowhere", "elsewhere")
+    assert not_installed("") == ()
 
 
 def test_unknown_package_is_an_error(tree: Path) -> None:

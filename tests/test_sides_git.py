@@ -339,6 +339,17 @@ def test_nothing_is_stored_of_a_tree_that_git_refuses(
     done.stderr.fnmatch_lines(["*git does not trust *git config --global --add safe.directory *"])
 
 
+def test_package_that_an_old_commit_needs_is_named(pytester: pytest.Pytester, alone: None) -> None:
+    """Where no test can be collected on base without a package, the first line names it and the remedy."""
+    tree = Tree(pytester.path)
+    test = "import mylib\n\ndef test_x(rlperf):\n    rlperf(lambda: mylib)\n"
+    tree.commit(**{"mylib.py": "import oldpackage.part\n", "test_x.py": test})
+    tree.commit(**{"mylib.py": ""})
+    done = pytester.runpytest_subprocess("--rlperf", "--rlperf-against=HEAD~1")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*HEAD~1 *needs oldpackage, which is not installed here: install it, then run this*"])
+
+
 def test_missing_ref_says_what_was_looked_for(tmp_path: Path) -> None:
     """A ref that is nowhere is named, with the place it was looked for and the fetch that may bring it."""
     tree = Tree(tmp_path / "tree")

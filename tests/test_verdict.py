@@ -108,6 +108,7 @@ def test_a_side_that_broke_the_rules_is_no_side() -> None:
         (reasons.OtherWork("HEAD", "main", Work("gae", "step", 1.0), Work("gae", "step", 2.0)), Status.INCOMPARABLE),
         (reasons.NotOnBase("main", "failed", "NameError", is_new=True), Status.NEW),
         (reasons.NotOnBase("main", "skipped", "", is_new=False), Status.INCOMPARABLE),
+        (reasons.NotOnBase("main", "missing", "", is_new=False, lacks=("old",)), Status.INCOMPARABLE),
     ],
 )
 def test_why_no_pairs_were_taken_is_the_reason(
@@ -168,6 +169,7 @@ ONE_OF_EACH: tuple[Reason, ...] = (
         )
     ),
     *(reasons.NotOnBase("main", ended, "why", is_new=False) for ended in ("missing", "passed", "failed")),
+    reasons.NotOnBase("main", "missing", "why", is_new=False, lacks=("old", "older")),
     reasons.BackgroundWork(0.05),
     reasons.PhasesOverCall(2e-3, 1e-3),
     reasons.DeviceDisturbed("cuda:0", (Disturbance(recompiled=True),)),

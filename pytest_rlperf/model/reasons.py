@@ -202,13 +202,14 @@ class NotOnBase(Reason):
     """Base cannot run the test; ``error`` is the line of the failure that names the cause, or empty.
 
     ``ended`` is the outcome that base's worker reported: "missing", "passed" without calling the fixture, or pytest's.
-    ``is_new`` where a name is missing on base.
+    ``is_new`` where a name is missing on base, ``lacks`` where base needs modules that are not installed.
     """
 
     base_label: str
     ended: str
     error: str
     is_new: bool
+    lacks: tuple[str, ...] = ()
     code = Code.BASE
 
 

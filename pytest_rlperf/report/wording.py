@@ -130,6 +130,10 @@ def _nothing_compared(reason: Reason) -> str | None:
         case reasons.OtherDevice(difference, base_label, stores):
             where = "in the baseline" if base_label is None else f"on {base_label}"
             return f"{_device_difference(difference, where)}{_again(stores or base_label is not None)}"
+        case reasons.NotOnBase(lacks=lacks, base_label=base_label) if lacks:
+            return (
+                f"{base_label} needs {', '.join(lacks)}, which is not installed here: install it, then run this again"
+            )
         case reasons.NotOnBase(base_label, ended, error):
             endings = {"missing": "cannot be collected", "passed": "never calls its fixture"}
             ending = endings.get(ended, ended)

@@ -20,6 +20,7 @@ from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.baselines import live_counts
 from pytest_rlperf.run.live_comparison import COUNTED_PAIRS, LiveComparison, OtherWorkError, SameCodeError, make_result
 from pytest_rlperf.run.outcomes import RunState
+from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.pool import BaseSide, BaseSides, WorkerGroup, WorkerPool
 from pytest_rlperf.workers.process import LeftEarlyError, WorkerLostError
@@ -210,7 +211,8 @@ class OneTest:
 
 def _not_on_base(base_label: str, done: m.Done) -> reasons.NotOnBase:
     error = essence(done.text) if done.text.strip() else ""
-    return reasons.NotOnBase(base_label, done.outcome, error, is_new=done.name_missing)
+    lacks = not_installed(done.text)
+    return reasons.NotOnBase(base_label, done.outcome, error, is_new=done.name_missing and not lacks, lacks=lacks)
 
 
 def essence(text: str) -> str:

@@ -32,6 +32,8 @@ _BUILD_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 _ENVIRONMENT_SIGNS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")  # files that only environments and caches have
 _ENVIRONMENT_NAMES = {"site-packages", "dist-packages", "node_modules"}
 
+_NOT_FOUND = re.compile(r"^(?:E\s+)?ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
+
 # Import names of tests and documentation; some wheels contain such directories by mistake.
 _TESTS_AND_DOCS = {"bench", "benchmark", "benchmarks", "doc", "docs", "example", "examples", "test", "tests"}
 # Further names beside the packages of a project.
@@ -93,6 +95,15 @@ def in_tree(path: Path, top: Path) -> bool:
 def normalized(name: str) -> str:
     """Return a distribution's name as package indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def not_installed(errors: str) -> tuple[str, ...]:
+    """Return the top-level modules that Python did not find, by its messages, and that cannot be imported here either.
+
+    An old commit may need packages that today's code does not.
+    """
+    names = dict.fromkeys(name.partition(".")[0] for name in _NOT_FOUND.findall(errors))
+    return tuple(name for name in names if name not in sys.modules and PathFinder.find_spec(name) is None)
 
 
 def packages_under_test(project: Project, top: Path) -> tuple[Package, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import Project, Side, Sides
+from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.sides.prepare import commit_sides
 from pytest_rlperf.sides.verify import check_loaded
 from pytest_rlperf.workers import messages as m
@@ -221,9 +222,11 @@ class BaseSide:
         """Raise SideError, with base's own message, where base's first worker has collected none of ``keys``."""
         (first,) = self.base.ensure(1)
         if first.keys.isdisjoint(keys):
+            lacks = ", ".join(not_installed(first.errors))
+            hint = f" (it needs {lacks}, which is not installed here: install it, then run this again)" if lacks else ""
             raise SideError(
                 f"none of the {len(keys)} measured tests can be collected on {self.sides.base.label}, so there is "
-                f"nothing to compare with:\n{first.errors or 'no test of the same name is there'}"
+                f"nothing to compare with{hint}:\n{first.errors or 'no test of the same name is there'}"
             )
 
     def may_differ(self, base: WorkerProcess, head: WorkerProcess) -> bool:
