@@ -158,7 +158,7 @@ def ready(workers: tuple[Worker, Worker], name: str, shapes: dict[str, Shape]) -
     if name not in shapes:
         shapes[name] = head.warm_up(None, WARM_UP_S).shape
     # Both at once, where a live comparison has one after the other: it takes half the time.
-    return Pair(base, head, 0.0, 0.0), ask_both(workers, "warm_up", shapes[name], WARM_UP_S)
+    return Pair(0, base, head, 0.0, 0.0), ask_both(workers, "warm_up", shapes[name], WARM_UP_S)
 
 
 Results: TypeAlias = Mapping[str, Mapping[str, list[Found]]]

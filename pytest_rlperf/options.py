@@ -159,6 +159,16 @@ def parse_pairs(value: object) -> tuple[int, int]:
     return least, most
 
 
+def parse_lanes(value: object) -> int | None:
+    """Read how many pairs are measured at once, None for as many as the machine has room for."""
+    text = str(value).strip()
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ValueError("expected how many pairs to measure at once, 1 or more, or auto")
+    return int(text)
+
+
 def parse_slowdowns(value: object) -> tuple[float, ...]:
     """Read percentages, parted by blanks or commas, as rising fractions."""
     return tuple(sorted(parse_tolerance(part) for part in re.split(r",|(?<=%)\s+(?=\S)", str(value).strip())))
@@ -230,10 +240,13 @@ OPTIONS = (
     Option("against", "--rlperf-against", parse_spec, None,
            "compare live, side by side, with a git ref, pip:REQ[,REQ...], dir:PATH or python:PATH", "SPEC"),
     Option("confirm", "--rlperf-confirm", parse_confirm, "auto",
-           "when to run live pairs against the baseline's commit: auto (where stored numbers alone do not show SAME), "
-           "always or never (default: auto)", "WHEN", ini=True),
+           "when to run live pairs against the baseline's commit: auto (wherever its code can be had; always means the "
+           "same) or never (default: auto)", "WHEN", ini=True),
     Option("pairs", "--rlperf-pairs", parse_pairs, (3, 10),
            "the fewest and the most live pairs of a test (default: 3..10)", "LEAST..MOST", ini=True),
+    Option("lanes", "--rlperf-lanes", parse_lanes, None,
+           "how many live pairs of one-threaded work are measured at once, each on a CPU of its own "
+           "(default: auto, one for each core that the process may use)", "N|auto", ini=True),
     Option("packages", None, parse_packages, (),
            "the import packages under test (default: those in the tree)", ini=True),
     Option("tolerance", "--rlperf-tolerance", parse_tolerance, None,
@@ -293,6 +306,7 @@ class Config:
     against: str | None
     confirm: str
     pairs: tuple[int, int]
+    lanes: int | None
     packages: tuple[str, ...]
     tolerance: float | None
     alpha: float

@@ -224,7 +224,8 @@ class FakeWorker:
         side = Side("side", str(sleeper), (), scratch, (), (), {}, ())
         settings = StartSettings("worker", side, False, False, False, (), (), (), limit_s)
         with keeping_the_other_end() as ends:
-            self.process = WorkerProcess(number, settings, scratch / f"worker{number}", self.forwarded.append)
+            self.process = WorkerProcess(number, settings, scratch / f"worker{number}")
+        self.process.forward = self.forwarded.append
         (self.end,) = ends
         self.speaker = Channel(self.end)
 
@@ -423,14 +424,14 @@ def test_a_fixture_that_hangs_ends_the_group(tmp_path: Path, monkeypatch: pytest
     fakes[0].end.send(frame(payload_of(CALLED), 2, 1))
 
     class Pool:
-        def start(self, count: int) -> None:
+        def start(self, numbers: range) -> None:
             pass
 
         def ensure(self, count: int) -> list[WorkerProcess]:
             return [fake.process for fake in fakes[:count]]
 
     pool: WorkerPool = Pool()  # type: ignore[assignment]
-    group = WorkerGroup("test", None, setup_s=300, patience_s=10)
+    group = WorkerGroup("test", None, lambda message: None, setup_s=300, patience_s=10)
     begun_s = watch.now_s
     with pytest.raises(WorkerLostError, match=r"worker 1 did not answer within 300 s .*--rlperf-setup-time"):
         group.engage((pool, 5))

@@ -446,10 +446,10 @@ def compared(gpu: VirtualGPU) -> PairsMeasured:
                 ShownSteps(),
                 least=1,
                 max_time_s=3.0,
-                placer=lambda index: None,
                 clock=lambda: gpu.clock.now_ns / 1e9,
+                wait=gpu.clock.advance,
             )
-            measurement.take(measurement.warm_up(Pair(base, head, 0.01, 0.0)))
+            measurement.take(measurement.warm_up(Pair(0, base, head, 0.01, 0.0)))
             return measurement.measured()
         finally:
             base.meter.thaw()

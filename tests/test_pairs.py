@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_rlperf.measure.figures import by_cpu, by_wall, trimmed_mean
-from pytest_rlperf.measure.pairs import Block, Pair, PairedMeasurement, PairsMeasured, one_cpu_per_pair, typical_shares
+from pytest_rlperf.measure.pairs import Block, Pair, PairedMeasurement, PairsMeasured, typical_shares
 from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.rounds import slice_shape
 from pytest_rlperf.measure.slices import WARM_UP_MOST_S
@@ -134,6 +134,7 @@ class World:
         self.wanted = wanted
         self.check_s = min(base_s, head_s)
         self.setup_s = 0.0
+        self.enough_error = 0.0
         self.asked: list[tuple[int, bool]] = []
         self.progress = ShownSteps()
         self.before_turns: Callable[[Pair], None] = lambda pair: self.steps.append(("", "before turns"))
@@ -148,11 +149,15 @@ class World:
             least=least,
             least_unplaced=least_unplaced,
             max_time_s=max_time_s,
-            placer=self.placer,
+            enough_error=self.enough_error,
             clock=lambda: self.clock.now_ns / 1e9,
+            wait=self.clock.advance,
         )
         while True:
             pair = measurement.warm_up(self.next_pair(measurement.count))
+            cpu = self.placer(measurement.count)
+            if pair.is_single and cpu is not None:
+                pair.place(cpu)
             self.before_turns(pair.pair)
             measurement.take(pair)
             if self.is_content(measurement.records(), False):
@@ -165,7 +170,7 @@ class World:
         """Hand over a pair; starting it takes its time."""
         self.steps.append(("", "pair"))
         self.clock.advance(self.setup_s)
-        return Pair(self.bases[index], self.heads[index], self.check_s, self.setup_s)
+        return Pair(index, self.bases[index], self.heads[index], self.check_s, self.setup_s)
 
     def is_content(self, records: Sequence[object], final: bool) -> bool:
         """Be content with so many."""
@@ -232,12 +237,14 @@ def test_both_sides_of_all_pairs_take_slices_of_one_shape() -> None:
 
 
 def test_sides_warm_up_one_after_the_other_before_any_slice() -> None:
-    """Each pair warms up when it is taken, head and then base, without the kernels, which nothing will ask for."""
+    """Each pair warms up when it is taken, head first in every other one, without the kernels, which nothing takes."""
     world = World()
     world.measure()
     starts = [index for index, step in enumerate(world.steps) if step == ("", "pair")]
-    for start in starts:
-        assert world.steps[start + 1 : start + 4] == [("H", "warm up"), ("B", "warm up"), ("", "before turns")]
+    for number, start in enumerate(starts):
+        sides = ["HB", "BH"][number % 2]
+        expected = [*((side, "warm up") for side in sides), ("", "before turns")]
+        assert world.steps[start + 1 : start + 4] == expected
     assert world.steps.count(("H", "warm up")) == world.steps.count(("B", "warm up")) == 3
     assert all(worker.kernels == [False] for worker in (*world.bases[:3], *world.heads[:3]))
 
@@ -581,7 +588,7 @@ def test_a_worker_lost_within_a_pair_is_reported() -> None:
 
 
 def test_cpu_time_used_while_waiting_is_recorded() -> None:
-    """A worker that burns CPU time while a later pair is measured is found, and only that one."""
+    """A worker of the first pair that burns CPU time while later pairs are measured is found, and only that one."""
     world = World()
     world.bases[0].idle = 0.4
     pairs = world.measure().pairs
@@ -598,10 +605,10 @@ def test_only_waiting_workers_are_watched() -> None:
     measuring.idle, waiting.idle = 1.0, 0.25
     watch = IdleWatch(lambda: clock.now_ns / 1e9)
     clock.advance(5.0)
-    with watch.while_measuring([measuring], [measuring, waiting]):
+    with watch.while_measuring(measuring, [measuring, waiting]):
         clock.advance(2.0)
     clock.advance(5.0)
-    with watch.while_measuring([measuring], [measuring, waiting]):
+    with watch.while_measuring(measuring, [measuring, waiting]):
         clock.advance(1.0)
     assert watch.share(measuring) == 0.0
     assert watch.share(waiting) == pytest.approx(0.25)
@@ -642,12 +649,27 @@ def test_a_system_without_placement_is_left_alone() -> None:
     assert [record.placed for record in measured.pairs] == [None] * 3
 
 
-def test_pairs_go_round_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pair has the next of the CPUs this process may use, whatever their numbers; none where none are known."""
-    monkeypatch.setattr("pytest_rlperf.measure.pairs.usable_cpus", lambda: (2, 3, 8))
-    assert [one_cpu_per_pair(index) for index in range(5)] == [2, 3, 8, 2, 3]
-    monkeypatch.setattr("pytest_rlperf.measure.pairs.usable_cpus", lambda: ())
-    assert one_cpu_per_pair(0) is None
+def test_a_single_pair_is_watched_for_a_second_after_it() -> None:
+    """Where no other pair follows, the first one is watched all the same, for as long as CPU time can be told."""
+    world = World(wanted=1)
+    world.heads[0].idle = 0.3
+    (pair,) = world.measure().pairs
+    assert pair.head.idle_cpu_share == pytest.approx(0.3)
+    assert pair.base.idle_cpu_share == 0.0
+
+
+def test_a_pair_ends_when_its_own_error_is_small() -> None:
+    """Slices that agree end a pair after 0.4 s, from the fifth block on; slices that differ take the planned 1.2 s."""
+    steady, noisy = World(), World()
+    for world in (steady, noisy):
+        world.enough_error = 0.003
+    for number, worker in enumerate((*noisy.bases, *noisy.heads)):
+        noise = random.Random(number)
+        worker.pace = lambda _, noise=noise: math.exp(noise.gauss(0, 0.1))  # type: ignore[misc]
+    for record in steady.measure().pairs:
+        assert 0.9 <= record.seconds < 1.2  # half a second of which is warming up
+        assert record.blocks >= 5
+    assert all(record.seconds > 1.6 for record in noisy.measure().pairs)
 
 
 def test_what_comes_before_turns_comes_once_a_pair() -> None:

@@ -254,7 +254,7 @@ def _take_turns(
             warm = worker.warm_up(warm.shape, warm_up_s)
             share_s -= warm.warm_up_s
         taken.append(WorkerSlices(worker, warm))
-        with idle.while_measuring([worker], chosen):
+        with idle.while_measuring(worker, chosen):
             for own_s in taken[-1].take(share_s, limit.clock):
                 progress.show(step, expected_s(len(chosen) - index - 1) + own_s)
     records = [slices.record(idle.share(slices.worker)) for slices in taken]

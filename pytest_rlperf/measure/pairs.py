@@ -7,9 +7,12 @@ So a pair gives one figure however long it runs, and pairs are added until the c
 
 from __future__ import annotations
 
+import itertools
 import statistics
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -20,23 +23,29 @@ from pytest_rlperf.measure.figures import (
     mean_log,
     merge_phases,
     traced_call_s,
+    trimmed_error,
     trimmed_mean,
     typical_call_s,
     worker_record,
 )
 from pytest_rlperf.measure.one_side import SINGLE_CALL_S, BlockPace, SideMeasurement
-from pytest_rlperf.measure.placement import IdleWatch, usable_cpus
+from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.slices import WARM_UP_MOST_S
 from pytest_rlperf.measure.worker import Worker
 from pytest_rlperf.model import Figures, PairRecord, Phase, Progress, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
+PAIR_LEAST_S = 0.4  # likewise, where its own error is small already: what disturbs a machine lasts for longer
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 
 
 class Pair(NamedTuple):
-    """A worker of each side with the test open at its call and the component checked, in ``check_s`` seconds a call."""
+    """A worker of each side with the test open at its call and the component checked, in ``check_s`` seconds a call.
 
+    ``number`` is the pair's place among those of its test, from 0.
+    """
+
+    number: int
     base: Worker
     head: Worker
     check_s: float
@@ -102,45 +111,65 @@ def typical_shares(slices: Sequence[SliceRecord]) -> tuple[Phase, ...]:
     return tuple(replace(phase, total_s=totals[phase.path], self_s=max(0.0, own(phase.path))) for phase in counted)
 
 
-Placer = Callable[[int], int | None]
-"""Chooses the CPU for both workers of the pair with an index, None to leave it to the kernel."""
-
-
-def one_cpu_per_pair(index: int) -> int | None:
-    """Return one CPU for both sides: the machine's in turn, as one may be slower than another for a while."""
-    cpus = usable_cpus()
-    return cpus[index % len(cpus)] if cpus else None
-
-
 @dataclass
 class WarmPair:
-    """A pair that is warm and placed, and then its blocks; ``share_s`` is its part of the test's time."""
+    """A pair that is warm, and then its blocks; ``share_s`` is its part of the test's time.
+
+    Both workers are on the CPU ``placed``, None where the kernel places them. ``waited_s`` went by without a turn to
+    measure, since it was warm.
+    """
 
     pair: Pair
     warm: tuple[Warm, Warm]
-    placed: int | None
     share_s: float
     started_s: float
+    waited_s: float = 0.0
+    placed: int | None = None
     seconds: float = 0.0
     blocks: list[Block] = field(default_factory=list)
     traced: list[Block] = field(default_factory=list)
 
-    def take(self, clock: Callable[[], float], *, swapped: bool) -> None:
+    @property
+    def is_single(self) -> bool:
+        """Whether one thread of one process does the work of a call, on both sides."""
+        return all(side.single for side in self.warm)
+
+    @property
+    def needs_machine(self) -> bool:
+        """Whether nothing else should be measured meanwhile: more than one CPU or an accelerator does the work."""
+        return not self.is_single or any(side.accelerated for side in self.warm)
+
+    def place(self, cpu: int) -> None:
+        """Keep both workers on one CPU."""
+        __tracebackhide__ = True
+        for worker in (self.pair.base, self.pair.head):
+            worker.place([cpu])
+        self.placed = cpu
+
+    def take(self, clock: Callable[[], float], enough_error: float) -> None:
         """Take blocks of both sides' slices, and a traced one every few blocks.
 
-        Head's slices begin the first block where ``swapped``, base's otherwise.
+        It ends when the standard error of the pair's figure is under ``enough_error``, in logarithms, or after PAIR_S.
+        Head's slices begin the first block of every other pair, base's that of the others.
         """
         __tracebackhide__ = True
         single = max(side.call_s for side in self.warm) >= SINGLE_CALL_S
-        left_s = self.share_s - (clock() - self.started_s)
-        pace = BlockPace(left_s, PAIR_S, clock, traced_blocks=1.0)
-        while pace.begins():
+        pace = BlockPace(self.share_s - self._spent_s(clock), PAIR_S, clock, traced_blocks=1.0)
+        swapped = self.pair.number % 2 == 0
+        while not (pace.elapsed_s >= PAIR_LEAST_S and self._error() < enough_error) and pace.begins():
             self.blocks.append(Block.take(self.pair, SliceKind.PLAIN, swapped=swapped, single=single))
             if pace.traces():
                 first = swapped == (len(self.traced) % 2 == 0)  # not always the side that begins every fourth block
                 self.traced.append(Block.take(self.pair, SliceKind.TRACED, swapped=first, single=single))
             swapped = not swapped
-        self.seconds = clock() - self.started_s
+        self.seconds = self._spent_s(clock)
+
+    def _spent_s(self, clock: Callable[[], float]) -> float:
+        return clock() - self.started_s - self.waited_s
+
+    def _error(self) -> float:
+        """Return the standard error of the pair's figure, by its blocks alone; infinite with fewer than five."""
+        return trimmed_error([block.log_ratio(by_wall) for block in self.blocks])
 
     def record(self, idle: IdleWatch) -> PairRecord:
         """Return the pair's figures."""
@@ -181,10 +210,11 @@ class PairsMeasured:
 
 
 class PairedMeasurement:
-    """Measures one test by live pairs, one at a time: :meth:`warm_up` a pair, then :meth:`take` its slices.
+    """Measures one test by live pairs: :meth:`warm_up` a pair, then :meth:`take` its slices.
 
-    All pairs together take about ``max_time_s``, beside the time to start workers and set up. It is shared out among
-    ``least`` pairs, or ``least_unplaced`` where the kernel places workers.
+    Several pairs may be under way at once, each in a thread of its own. All pairs together take about ``max_time_s``,
+    beside the time to start workers and set up. It is shared out among ``least`` pairs, or ``least_unplaced`` where the
+    kernel places workers. A pair ends once its own error is under ``enough_error``, in logarithms.
     """
 
     def __init__(
@@ -194,24 +224,28 @@ class PairedMeasurement:
         least: int,
         least_unplaced: int = 0,
         max_time_s: float,
-        placer: Placer = one_cpu_per_pair,
+        enough_error: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._progress = progress
         self._least = least
         self._least_unplaced = least_unplaced
         self._left_s = max_time_s
-        self._placer = placer
+        self._enough_error = enough_error
         self._clock = clock
-        self._idle = IdleWatch(clock)
-        self._pairs: list[WarmPair] = []
+        self._idle = IdleWatch(clock, wait)
+        self._begun = 0
+        self._taken: dict[int, WarmPair] = {}
+        self._lock = threading.Lock()
+        self._sizing = threading.Lock()
         self._shape: Shape | None = None
         self._call_s = 0.0
 
     @property
     def count(self) -> int:
-        """How many pairs have been measured."""
-        return len(self._pairs)
+        """How many pairs have been measured, of those from the first one on without a gap."""
+        return next(index for index in itertools.count() if index not in self._taken)
 
     @property
     def is_time_up(self) -> bool:
@@ -219,21 +253,29 @@ class PairedMeasurement:
         return self._left_s <= 0
 
     def warm_up(self, pair: Pair) -> WarmPair:
-        """Warm up both workers of the next pair, and place them on one CPU where each has one thread."""
+        """Warm up both workers of the next pair."""
         __tracebackhide__ = True
         started_s = self._clock()
-        missing = max(1, self._least - self.count)
-        share_s = self._left_s / missing
-        self._progress.show(f"pair {self.count + 1}", missing * (PAIR_S + 0.8))
-        warm = self._warm_up(pair, share_s)
-        cpu = self._placer(self.count) if all(side.single for side in warm) else None
-        if cpu is None and self._least < self._least_unplaced:
-            self._least = self._least_unplaced
-            share_s = self._left_s / max(1, self._least - self.count)
-        if cpu is not None:
-            for worker in (pair.base, pair.head):
-                worker.place([cpu])
-        return WarmPair(pair, warm, cpu, share_s, started_s)
+        index = pair.number
+        with self._lock:
+            missing = max(1, self._least - self._begun)
+            self._begun += 1
+            share_s = self._left_s / missing
+            self._left_s -= share_s
+        self._progress.show(f"pair {index + 1}", missing * (PAIR_S + 0.8))
+        try:
+            warm = self._warm_up(pair, share_s)
+        except BaseException:
+            with self._lock:
+                self._left_s += share_s
+            raise
+        with self._lock:
+            if self._least < self._least_unplaced and not all(side.single for side in warm):
+                self._least = self._least_unplaced
+                self._left_s += share_s
+                share_s = self._left_s / max(1, self._least - index)
+                self._left_s -= share_s
+        return WarmPair(pair, warm, share_s, started_s)
 
     def _warm_up(self, pair: Pair, share_s: float) -> tuple[Warm, Warm]:
         """Warm up both sides, one after the other; the first head worker sizes the slices of all.
@@ -243,28 +285,36 @@ class PairedMeasurement:
         __tracebackhide__ = True
         part_s = share_s / _WARM_UP_SHARE
         most_s = min(WARM_UP_MOST_S, part_s)
-        affordable = pair.check_s < share_s / 2 if self._shape is None else self._call_s < part_s
-        head = pair.head.warm_up(self._shape, most_s if affordable else 0.0, kernels=False)
-        self._shape, self._call_s = head.shape, head.call_s
-        return pair.base.warm_up(self._shape, most_s if head.call_s < part_s else 0.0, kernels=False), head
+        with self._sizing if self._shape is None else nullcontext():
+            if self._shape is None:
+                head = pair.head.warm_up(None, most_s if pair.check_s < share_s / 2 else 0.0, kernels=False)
+                self._shape, self._call_s = head.shape, head.call_s
+                return pair.base.warm_up(head.shape, most_s if head.call_s < part_s else 0.0, kernels=False), head
+        most_s = most_s if self._call_s < part_s else 0.0
+        sides = [pair.head, pair.base] if pair.number % 2 == 0 else [pair.base, pair.head]
+        first, second = (worker.warm_up(self._shape, most_s, kernels=False) for worker in sides)
+        return (second, first) if pair.number % 2 == 0 else (first, second)
 
     def take(self, pair: WarmPair) -> None:
-        """Take the slices of a pair that is warm."""
+        """Take the slices of a pair that is warm, and then watch whether the first pair works while it waits."""
         __tracebackhide__ = True
-        waiting = [worker for earlier in self._pairs for worker in (earlier.pair.base, earlier.pair.head)]
-        with self._idle.while_measuring([], waiting):
-            pair.take(self._clock, swapped=self.count % 2 == 0)
-        self._pairs.append(pair)
-        self._left_s -= pair.seconds
+        pair.take(self._clock, self._enough_error)
+        with self._lock:
+            self._left_s += pair.share_s - pair.seconds
+            self._taken[pair.pair.number] = pair
+        if pair.pair.number == 0:
+            self._idle.begin([pair.pair.base, pair.pair.head])
 
     def records(self) -> list[PairRecord]:
-        """Return every pair's figures; the CPU time that a pair used while later ones measured is part of them."""
-        return [pair.record(self._idle) for pair in self._pairs]
+        """Return the figures of every pair, from the first one on without a gap."""
+        return [self._taken[index].record(self._idle) for index in range(self.count)]
 
     def measured(self) -> PairsMeasured:
-        """Return the figures of all pairs."""
+        """Return the figures of all pairs, with the CPU time that the first one has used since it was measured."""
+        self._idle.end()
+        pairs = [self._taken[index] for index in range(self.count)]
         records = self.records()
-        traced = tuple(block for pair in self._pairs for block in pair.traced)
+        traced = tuple(block for pair in pairs for block in pair.traced)
         base, head = (
             SideMeasurement(
                 tuple(getattr(record, side) for record in records),

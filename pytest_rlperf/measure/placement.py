@@ -89,23 +89,36 @@ class ActivityWatch:
 class IdleWatch:
     """Adds up the CPU time that workers use while others measure."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], wait: Callable[[float], None] = time.sleep) -> None:
         self._clock = clock
+        self._wait = wait
+        self._begun_s = 0.0
+        self._before_s: list[tuple[Worker, float]] = []
         self._used_s: dict[int, float] = {}
         self._watched_s: dict[int, float] = {}
 
-    @contextmanager
-    def while_measuring(self, measuring: Sequence[Worker], waiting: Sequence[Worker]) -> Iterator[None]:
-        """Watch those of ``waiting`` that are not ``measuring`` during the body."""
-        idle = [worker for worker in waiting if all(worker is not busy for busy in measuring)]
-        started_s = self._clock()
-        before_s = [worker.cpu_s() for worker in idle]
-        yield
-        watched_s = self._clock() - started_s
-        for worker, used_s in zip(idle, before_s, strict=True):
+    def begin(self, workers: Sequence[Worker]) -> None:
+        """Watch ``workers`` from now on, which have nothing to do until :meth:`end`."""
+        self._begun_s = self._clock()
+        self._before_s = [(worker, worker.cpu_s()) for worker in workers]
+
+    def end(self, least_s: float = 1.0) -> None:
+        """Stop watching, after ``least_s`` at the earliest: the system counts CPU time in hundredths of a second."""
+        if self._before_s:
+            self._wait(max(0.0, least_s - (self._clock() - self._begun_s)))
+        watched_s = self._clock() - self._begun_s
+        for worker, before_s in self._before_s:
             key = id(worker)
-            self._used_s[key] = self._used_s.get(key, 0.0) + worker.cpu_s() - used_s
+            self._used_s[key] = self._used_s.get(key, 0.0) + worker.cpu_s() - before_s
             self._watched_s[key] = self._watched_s.get(key, 0.0) + watched_s
+        self._before_s = []
+
+    @contextmanager
+    def while_measuring(self, measuring: Worker, others: Sequence[Worker]) -> Iterator[None]:
+        """Watch ``others`` but the one that is ``measuring`` during the body."""
+        self.begin([worker for worker in others if worker is not measuring])
+        yield
+        self.end(0.0)
 
     def share(self, worker: Worker) -> float:
         """Return the CPU time ``worker`` used while watched, over the time it was watched."""

@@ -177,6 +177,7 @@ class Meter:
             warm_up_s=warm_up_s,
             threads=psutil.Process().num_threads(),
             single=self._single,
+            accelerated=self.device is not None,
         )
 
     def _settle_workload(self, workload: Timed, limit_s: float) -> None:

@@ -124,7 +124,8 @@ class Shape:
 class Warm:
     """The result of warming up: the slice's shape and the typical seconds of one call.
 
-    ``threads`` is how many the process has; ``single`` that one of them did the work, without child processes.
+    ``threads`` is how many the process has; ``single`` that one of them did the work, without child processes;
+    ``accelerated`` that a device other than the host did work.
     """
 
     shape: Shape
@@ -132,6 +133,7 @@ class Warm:
     warm_up_s: float
     threads: int
     single: bool
+    accelerated: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,15 @@ class TextNote:
 
 
 @dataclass(frozen=True)
+class FewerLanes:
+    """There are fewer ``lanes`` than ``wanted``: there are no more CPUs, or the cgroup's ``quota`` is smaller."""
+
+    lanes: int
+    wanted: int
+    quota: float | None
+
+
+@dataclass(frozen=True)
 class UnmatchedAllowance:
     """A commit accepts slowdowns of tests that there are none of; ``near`` is a pattern that would match, or empty."""
 
@@ -118,4 +127,4 @@ class Saved:
     needed: int = 0
 
 
-Note: TypeAlias = TextNote | UnmatchedAllowance | SkippedBaseline | UncomparedCounts | Saved
+Note: TypeAlias = TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline | UncomparedCounts | Saved

@@ -21,6 +21,7 @@ from pytest_rlperf.model import (
     Result,
     Selfcheck,
     Status,
+    StoredResult,
     Verdict,
     VersionChange,
     Work,
@@ -31,6 +32,7 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.model.judged import TRAILER
 from pytest_rlperf.model.notes import (
+    FewerLanes,
     KeptBack,
     Note,
     Obstacle,
@@ -506,7 +508,13 @@ def cost_text(outcome: Outcome) -> str:
         parts[:1] = [f"{units.counted(len(pairs), 'live pair')} ({each})"]
         parts.append(f"set-up {sum(pair.setup_s for pair in pairs):.1f} s")
         parts.append(f"measured {sum(pair.seconds for pair in pairs):.1f} s")
-    return ", ".join([*parts, f"{outcome.seconds:.1f} s in all"])
+    stored = "" if outcome.live is None or outcome.baseline is None else f"; {_stored_text(outcome.baseline)}"
+    return ", ".join([*parts, f"{outcome.seconds:.1f} s in all"]) + stored
+
+
+def _stored_text(stored: StoredResult) -> str:
+    """Write the figures that a live comparison did not use: times of one session are not those of another."""
+    return f"stored on {stored.session[:10]}: {units.seconds(stored.result.call_s)} a call, by another session"
 
 
 def creep_text(outcome: Outcome) -> str:
@@ -564,9 +572,14 @@ def note_lines(found: Sequence[Note], *, verbose: bool) -> list[str]:
     return [*dict.fromkeys(lines), *(line for note in found if isinstance(note, Saved) for line in saved_lines(note))]
 
 
-def _note(note: TextNote | UnmatchedAllowance | SkippedBaseline) -> str:
+def _note(note: TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline) -> str:
     if isinstance(note, TextNote):
         return note.text
+    if isinstance(note, FewerLanes):
+        lanes = "one pair at a time is" if note.lanes == 1 else f"{note.lanes} pairs at a time are"
+        if note.quota is not None:
+            return f"{lanes} measured: the cgroup's quota is {note.quota:g} of {note.wanted} CPUs"
+        return f"{lanes} measured, not {note.wanted}: this process may use {units.counted(note.lanes, 'CPU')}"
     if isinstance(note, SkippedBaseline):
         return f"skipped a baseline that is not this machine's: {note.error}"
     allowance, close = note.allowance, f"; close to it is {note.near!r}" if note.near else ""

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from pytest_rlperf.model import Outcome, Progress
 from pytest_rlperf.model.spans import Trace
-from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.workers.pool import BaseSides, WorkerGroup
 
 
-def explain(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, run: RunState, progress: Progress) -> Outcome:
+def explain(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, progress: Progress) -> Outcome:
     """Return the outcome with where a call's time goes, as one worker of head's sees it."""
     for worker in group.workers:
         if worker.called is not None and worker.checked_s is not None and not base_sides.is_base(worker):
@@ -18,23 +17,21 @@ def explain(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, run: Ru
             found = worker.explain()
             notes = (*outcome.result.notes, *found.notes)
             result = replace(outcome.result, shares=found.shares, notes=notes)
-            outcome = replace(outcome, result=result)
-            run.outcomes.add(outcome)
-            return outcome
+            return replace(outcome, result=result)
     return outcome
 
 
-def trace(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, run: RunState, progress: Progress) -> None:
-    """Trace one call of each side whose workers have the test open."""
+def trace(group: WorkerGroup, base_sides: BaseSides, outcome: Outcome, progress: Progress) -> list[Trace]:
+    """Return the trace of one call of each side whose workers have the test open."""
     live = outcome.live
     labels = {"head": "working tree", "base": ""}
     if live is not None:
         labels = {"head": live.head_label, "base": live.base_label}
-    traced: set[str] = set()
+    traces: dict[str, Trace] = {}
     for worker in group.workers:
         side = "base" if base_sides.is_base(worker) else "head"
-        if worker.called is not None and worker.checked_s is not None and side not in traced:
+        if worker.called is not None and worker.checked_s is not None and side not in traces:
             progress.show(f"tracing {side}")
             found = worker.trace()
-            run.outcomes.traces.append(Trace(group.key, side, labels[side], found.spans, found.notes))
-            traced.add(side)
+            traces[side] = Trace(group.key, side, labels[side], found.spans, found.notes)
+    return list(traces.values())

@@ -12,6 +12,7 @@ from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import ENGINE, is_measured, result_key
 from pytest_rlperf.measure.one_side import WORKERS, expected_s
+from pytest_rlperf.measure.pairs import PAIR_S
 from pytest_rlperf.model import Code
 from pytest_rlperf.model.notes import Note, TextNote
 from pytest_rlperf.options import Config
@@ -22,7 +23,8 @@ from pytest_rlperf.report.terminal import LiveLine, NoLine
 from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.end import EndOfRun
 from pytest_rlperf.run.inline import InlineEngine
-from pytest_rlperf.run.loop import TestLoop, share_s
+from pytest_rlperf.run.lanes import Lanes
+from pytest_rlperf.run.loop import TestLoop, make_lanes, share_s
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.outputs import check_outputs
 from pytest_rlperf.run.saving import save
@@ -57,6 +59,7 @@ class MeasuredRun:
         except (BaselineError, OutputError, SideError) as error:
             raise pytest.UsageError(str(error)) from None
         self._end = EndOfRun(config, settings, self._run)
+        self._lanes: Lanes | None = None
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
             raise pytest.UsageError(
@@ -106,19 +109,30 @@ class MeasuredRun:
             trials = 1 + len(self._settings.slowdowns)
             each_s = trials * (expected_s(self._settings.pairs[0]) + 1)
             return f"rlperf: {tests}, each {trials} times: {_about(each_s * len(items))} and {_BESIDE}"
-        if self._settings.against is not None:
-            least = self._settings.pairs[0]
-            each_s = min(expected_s(least) + 1, self._settings.max_time_s, share_s(self._settings, len(items)))
-            total = _about(each_s * len(items))
-            return f"rlperf: {tests} in {least} live pairs each or more: {total} or more, and {_BESIDE}"
-        each_s = min(expected_s(WORKERS), self._settings.max_time_s, share_s(self._settings, len(items)))
-        line = f"rlperf: {tests} in {WORKERS} processes each: {_about(each_s * len(items))}, and {_BESIDE}"
-        if self._settings.confirm == "never" or not any(
-            self._run.baselines.commit_of(result_key(item)) for item in items
-        ):
-            return line
-        live_s = min(expected_s(self._settings.pairs[0]) + 1, self._settings.max_time_s)
-        return f"{line}; {_about(live_s)} more or longer for each that has to be settled live"
+        return f"rlperf: {tests}{self._expected(items)}, and {_BESIDE}"
+
+    def _expected(self, items: list[pytest.Item]) -> str:
+        """Return how tests are measured, and for about how long: some in live pairs, the others by themselves."""
+        settings, baselines = self._settings, self._run.baselines
+        share = min(settings.max_time_s, share_s(settings, len(items)))
+        live = len(items) if settings.against is not None else 0
+        if settings.against is None:
+            live = sum(baselines.live_commit(result_key(item), settings) is not None for item in items)
+        alone, lanes, parts, total_s = len(items) - live, self._make_lanes().count, [], 0.0
+        if alone:
+            parts.append(f"{alone if live else ''} in {WORKERS} processes each".lstrip())
+            total_s += alone * min(expected_s(WORKERS), share)
+        if live:
+            at_once = f", {lanes} at once" if lanes > 1 else ""
+            parts.append(f"{live if alone else ''} in {settings.pairs[0]} live pairs each or more{at_once}".lstrip())
+            total_s += live * min(settings.pairs[0] * PAIR_S, share) / lanes
+        more = " or more" if live else ""
+        return f" {'; '.join(parts)}: {_about(total_s)}{more}"
+
+    def _make_lanes(self) -> Lanes:
+        if self._lanes is None:
+            self._lanes = make_lanes(self._config, self._run)
+        return self._lanes
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -135,7 +149,7 @@ class MeasuredRun:
             session.config.stash[ENGINE] = InlineEngine(self._run, line, share_s(self._settings, len(session.items)))
             return None
         if session.items:
-            TestLoop(session.config, self._run, self._path, line).run(session)
+            TestLoop(session.config, self._run, self._path, self._make_lanes(), line).run(session)
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -59,7 +59,9 @@ class InlineEngine:
         result = make_result(key, m.Called(workload.component, workload.unit, workload.items), measured)
         result = replace(result, counting=counted_by([worker]))
         measured_here = Measured(result, result, is_counted=False)
-        outcome = conclude(self.run, settings, measured_here, time.monotonic() - started_s)
+        outcome, notes = conclude(self.run, settings, measured_here, time.monotonic() - started_s)
+        self.run.outcomes.add(outcome)
+        self.run.note(*notes)
         failure = failure_of(outcome, self.run)
         if failure is not None:
             raise (PerformanceRegression if failure.regression else MeasurementError)(failure.message)

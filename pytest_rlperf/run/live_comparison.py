@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
 
 from pytest_rlperf.judge.live import UNPLACED_LEAST, PairLimits, carriers, contributions, judge_records
-from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
+from pytest_rlperf.measure.counting_pass import CountingPass, learn
 from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.one_side import SideMeasurement
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured, WarmPair
@@ -21,16 +25,24 @@ from pytest_rlperf.model import (
     Progress,
     Result,
     Status,
+    Tally,
     Verdict,
     Work,
+    log_ratios,
     reasons,
 )
+from pytest_rlperf.run.lanes import Lanes, Place
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.pool import BaseSide, WorkerGroup, WorkerPool
+from pytest_rlperf.workers.pool import BaseSide, WorkerGroup
 from pytest_rlperf.workers.process import WorkerProcess
 
 COUNTED_PAIRS = 3
 _MANY_CALLS_S = 1.0
+_ERROR_SHARE = 0.1  # of the tolerance: a pair whose own error is that small adds hardly any to the spread of pairs
+_RESTLESS = 0.015  # spread of pairs, in logarithms, from which on a test has the machine to itself
+
+WorkerPair: TypeAlias = tuple[WorkerProcess, WorkerProcess]
+"""Base's worker and head's."""
 
 
 class OtherWorkError(Exception):
@@ -46,79 +58,142 @@ class SameCodeError(Exception):
 
 
 class LivePairs:
-    """The live pairs of one test, taken one after the other and judged after each, until there is a ``verdict``.
+    """The live pairs of one test, judged in their order after each, until there is a verdict.
 
-    For each pair: :meth:`start`, :meth:`warm_up`, :meth:`measure`.
+    Several pairs are taken at once, each in a thread and a lane of its own. A subclass opens and closes them.
     """
 
     def __init__(
         self,
         group: WorkerGroup,
-        base: WorkerPool,
-        head: WorkerPool,
         policy: Policy,
         limits: PairLimits,
+        lanes: Lanes,
         progress: Progress,
         max_time_s: float,
         history: PairSpread | None = None,
     ) -> None:
-        self.workers: list[tuple[WorkerProcess, WorkerProcess]] = []  # base's and head's, by pair
-        self.verdict: Verdict | None = None
-        self._group = group
-        self._base = base
-        self._head = head
+        self.group = group
+        self.lanes = lanes
         self._policy = policy
         self._limits = limits
         self._history = history
-        self._progress = progress
         # The time is shared out so that a pair that confirms has its part.
         self._measurement = PairedMeasurement(
-            progress, least=limits.least + 1, least_unplaced=UNPLACED_LEAST + 1, max_time_s=max_time_s
+            progress,
+            least=(limits.least if lanes.has_cpus else UNPLACED_LEAST) + 1,
+            least_unplaced=UNPLACED_LEAST + 1,
+            max_time_s=max_time_s,
+            enough_error=_ERROR_SHARE * policy.tolerance,
         )
-        self._started_s = 0.0
-        self._check_s = 0.0
-        self._warm: WarmPair | None = None
+        self._begun = 0
+        self._is_over = False
+        self._needs_machine = False
 
-    def start(self) -> tuple[WorkerProcess, WorkerProcess]:
-        """Return base's and head's worker of the next pair, with the test at its call and the component checked.
+    def open(self, indices: Sequence[int]) -> list[WorkerPair]:
+        """Return base's and head's worker of pairs, with the test at its call; all of them set up at the same time."""
+        raise NotImplementedError
 
-        The first call starts all pairs that are needed in any case.
-        """
-        self._started_s = time.monotonic()
-        index = len(self.workers)
-        count = max(index + 1, self._limits.least)
-        self._progress.show("starting a pair" if index else "starting pairs")
-        # Head's first: the first worker of a group is the one that reports.
-        heads, bases = self._group.engage((self._head, count), (self._base, count))
-        base, head = bases[index], heads[index]
-        self._check_s = check((base, head))
-        self.workers.append((base, head))
-        return base, head
+    def prepare(self, index: int, pair: WorkerPair) -> None:
+        """Do the part that comes before warming up."""
 
-    def warm_up(self) -> None:
-        """Warm up the pair that was started."""
-        base, head = self.workers[-1]
-        pair = Pair(base, head, self._check_s, time.monotonic() - self._started_s)
-        self._warm = self._measurement.warm_up(pair)
+    def adjust(self, pair: WorkerPair) -> None:
+        """Do the part that comes after warming up."""
 
-    def measure(self) -> None:
-        """Take the slices of the pair that is warm, and judge all pairs so far."""
-        assert self._warm is not None
-        self._measurement.take(self._warm)
-        self.verdict = self._judge(final=False)
-        if self.verdict is None and self._measurement.is_time_up:
-            self.verdict = self._judge(final=True)
+    def close(self, index: int, pair: WorkerPair) -> None:
+        """Let a pair that has been measured leave the test."""
 
-    def _judge(self, *, final: bool) -> Verdict | None:
+    def fail(self) -> None:
+        """Let go of those that wait for another pair, which failed."""
+
+    def run(self) -> tuple[Verdict, PairsMeasured]:
+        """Take pairs until there is a verdict; return it with the figures of all of them."""
+        opened: dict[int, WorkerPair] = {}
+        if self.lanes.count == 1:  # nothing is measured meanwhile, so that all may set up at once
+            opened = dict(enumerate(self.open(range(self._limits.least))))
+        running: dict[Future[None], int] = {}
+        verdict: Verdict | None = None
+        with ThreadPoolExecutor(max(self._limits.least, self.lanes.count)) as threads:
+            try:
+                while verdict is None:
+                    for _ in range(self._missing(len(running))):
+                        index, self._begun = self._begun, self._begun + 1
+                        # Queued here: a later pair waits for what the first one finds out, and must not come first.
+                        queue = self.lanes.all if self._needs_machine else self.lanes.one
+                        place = queue(self.group.order, index)
+                        running[threads.submit(self._take, index, opened.pop(index, None), place)] = index
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    if any(future.exception() is not None for future in done):
+                        break
+                    for future in done:
+                        del running[future]
+                    verdict = self._judge(is_last=not running)
+            finally:
+                self._is_over = True
+        # Those that are left failed, or were not needed. The first pair's worker reports the test: its error is shown.
+        for future in sorted(running, key=running.__getitem__):
+            future.result()
+        assert verdict is not None
+        return verdict, self._measurement.measured()
+
+    def _missing(self, running: int) -> int:
+        """Return how many pairs to begin: the least number at once, then one, or as many as lanes are idle."""
+        least = self._limits.least - self._begun
+        if least > 0 or running:
+            return max(0, least)
+        return 1 if self._needs_machine else max(1, self.lanes.free)
+
+    def _judge(self, *, is_last: bool) -> Verdict | None:
+        """Return the verdict by the pairs so far, of which ``is_last`` says that no other is under way."""
         records = self._measurement.records()
-        return judge_records(records, self._policy, self._limits, final=final, history=self._history)
+        if not records:
+            return None
+        self._needs_machine |= len(records) > 1 and statistics.stdev(log_ratios(records)) > _RESTLESS
+        verdict = judge_records(records, self._policy, self._limits, final=False, history=self._history)
+        if verdict is None and is_last and self._measurement.is_time_up:
+            verdict = judge_records(records, self._policy, self._limits, final=True, history=self._history)
+        return verdict
 
-    def measured(self) -> PairsMeasured:
-        """Return the figures of all pairs."""
-        return self._measurement.measured()
+    def _take(self, index: int, opened: WorkerPair | None, place: Place) -> None:
+        """Take one pair at its place, or with the machine to itself where it needs that."""
+        try:
+            with place as cpu:
+                if self._is_over and opened is None:
+                    return
+                started_s = time.monotonic()
+                pair = opened or self.open([index])[0]
+                warm = self._warm_up(index, pair, started_s)
+                is_served = warm is None or place.wanted == self.lanes.count or not warm.needs_machine
+                if warm is not None and is_served:
+                    self._measure(warm, cpu)
+            if warm is not None and not is_served:
+                self._needs_machine = True
+                waiting_s = time.monotonic()
+                with self.lanes.all(self.group.order, index) as cpu:
+                    warm.waited_s = time.monotonic() - waiting_s
+                    self._measure(warm, cpu)
+            self.close(index, pair)
+        except BaseException:
+            self.fail()
+            raise
+
+    def _warm_up(self, index: int, pair: WorkerPair, started_s: float) -> WarmPair | None:
+        """Have a pair checked, prepared and warm; None where it is not needed any more."""
+        check_s = check(pair if index % 2 else pair[::-1])
+        self.prepare(index, pair)
+        if self._is_over:
+            return None
+        warm = self._measurement.warm_up(Pair(index, *pair, check_s, time.monotonic() - started_s))
+        self.adjust(pair)
+        return warm
+
+    def _measure(self, warm: WarmPair, cpu: int | None) -> None:
+        if warm.is_single and cpu is not None:
+            warm.place(cpu)
+        self._measurement.take(warm)
 
 
-class LiveComparison:
+class LiveComparison(LivePairs):
     """Compares one test's head with ``base_side``, by time and by the counts of the first pairs' workers."""
 
     def __init__(
@@ -127,52 +202,98 @@ class LiveComparison:
         base_side: BaseSide,
         policy: Policy,
         limits: PairLimits,
+        lanes: Lanes,
         counting: CountingPass,
         progress: Progress,
+        max_time_s: float,
         history: PairSpread | None = None,
     ) -> None:
-        self._group = group
+        super().__init__(group, policy, limits, lanes, progress, max_time_s, history)
         self._base_side = base_side
-        self._policy = policy
-        self._limits = limits
         self._counting = counting
         self._progress = progress
-        self._history = history
+        self._numbers: dict[int, int] = {}  # of the workers, by pair: each pair has others
+        self._closed: set[int] = set()
+        self._tallies: dict[int, tuple[Tally | None, Tally | None]] = {}
+        self._is_reported = threading.Event()  # the first pair's head worker has begun, which reports the test
+        self._is_counted = threading.Event()  # the first pair has counted, which decides for all
 
-    def run(self, max_time_s: float) -> tuple[Result, Live]:
+    def compare(self) -> tuple[Result, Live]:
         """Return head's result, and the comparison with base.
 
         SameCodeError where there is nothing to measure, OtherWorkError where it is not the same work on both sides,
         SideError where a side has the other's code.
         """
-        pools = self._base_side.base, self._base_side.head
-        pairs = LivePairs(self._group, *pools, self._policy, self._limits, self._progress, max_time_s, self._history)
-        while pairs.verdict is None:
-            base, head = pairs.start()
-            self._verify(base, head, is_counted=len(pairs.workers) <= COUNTED_PAIRS)
-            pairs.warm_up()
-            pairs.measure()
-        return self._found(pairs.measured(), pairs.workers, pairs.verdict)
+        try:
+            verdict, measured = self.run()
+            return self._found(measured, verdict)
+        except BaseException:
+            self.group.release()
+            raise
+        finally:
+            for index in self._numbers.keys() - self._closed - {0}:
+                self._base_side.head.give_back(self._numbers[index])
+            self._base_side.trim()
 
-    def _verify(self, base: WorkerProcess, head: WorkerProcess, *, is_counted: bool) -> None:
-        """Check that a pair does the same work with code that may differ; have it count where it ``is_counted``."""
+    def open(self, indices: Sequence[int]) -> list[WorkerPair]:
+        """Return the workers of pairs; both of a pair have run the same tests before, or none."""
+        base, head = self._base_side.base, self._base_side.head
+        for index in indices:
+            self._numbers[index] = head.claim(avoid=list(self._numbers.values()))
+        if 0 in indices:
+            self._progress.show("starting pairs")
+            self.group.at_end(partial(head.give_back, self._numbers[0]))
+        numbers = [self._numbers[index] for index in indices]
+        # The next pairs' processes start with the first: what they load disturbs none that measures.
+        for pool in (head, base):
+            pool.start(sorted({*numbers, *range(self._limits.least)}) if 0 in indices else numbers)
+        pairs = [(base.ready(number), head.ready(number)) for number in numbers]
+        if 0 in indices:
+            self.group.begin(pairs[0][1])
+            self._is_reported.set()
+        self._is_reported.wait()
+        self.group.open([worker for pair in pairs for worker in reversed(pair)])
+        return pairs
+
+    def prepare(self, index: int, pair: WorkerPair) -> None:
+        """Check that a pair does the same work with code that may differ; have the first pairs count."""
+        base, head = pair
         self._refuse_other_work(base.called, head.called)
         may_differ = self._base_side.may_differ(base, head)
-        if is_counted:
+        if index < COUNTED_PAIRS:
+            if index:
+                self._is_counted.wait()
             self._counting.run((head, base))
+            self._tallies[index] = base.tally, head.tally
+            self._is_counted.set()
         if not may_differ and not self._many_calls_may_differ(base, head):
             raise SameCodeError
 
-    def _found(
-        self, measured: PairsMeasured, workers: Sequence[tuple[WorkerProcess, WorkerProcess]], verdict: Verdict
-    ) -> tuple[Result, Live]:
+    def close(self, index: int, pair: WorkerPair) -> None:
+        """Let a pair leave the test, but for the first, whose head worker reports it."""
+        if index:
+            for worker in pair:
+                self.group.leave(worker)
+            self._closed.add(index)
+            self._base_side.head.give_back(self._numbers[index])
+
+    def fail(self) -> None:
+        """Let go of the pairs that wait for the first one."""
+        self._is_reported.set()
+        self._is_counted.set()
+
+    def _found(self, measured: PairsMeasured, verdict: Verdict) -> tuple[Result, Live]:
         """Return the comparison, from the figures of all pairs and the verdict on their times."""
         sides = self._base_side.sides
+        tallies = [self._tallies[index] for index in sorted(self._tallies)]
         result, base = (
-            replace(_at_pace(make_result(self._group.key, self._group.called, side)), counting=counted_by(counted))
+            replace(
+                _at_pace(make_result(self.group.key, self.group.called, side)),
+                counting=learn([tally for tally in counted if tally is not None]),
+            )
             for side, counted in (
-                (measured.head, [head for _, head in workers]),
-                (measured.base, [base for base, _ in workers]),
+                (measured.head, [head for _, head in tallies]),
+                (measured.base, [base for base, _ in tallies]),
             )
         )
         parts = _contributions(measured, base, verdict)

@@ -6,47 +6,164 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from queue import Empty, SimpleQueue
+from typing import NamedTuple, TypeAlias
 
 import pytest
 
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.live import PairLimits
-from pytest_rlperf.model import Progress, Project, Sides
-from pytest_rlperf.model.notes import TextNote
+from pytest_rlperf.model import Outcome, Progress, Project, Selfcheck, Sides
+from pytest_rlperf.model.notes import FewerLanes, Note, TextNote
+from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import Config
 from pytest_rlperf.run import diagnostics
 from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder
+from pytest_rlperf.run.lanes import Lanes, count_lanes
 from pytest_rlperf.run.one_test import OneTest, failure_of, properties_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.selfcheck import SelfcheckOfTest
 from pytest_rlperf.sides.prepare import prepare_sides
 from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers.channel import UnreadableError
 from pytest_rlperf.workers.pool import BaseSide, BaseSides, WorkerGroup, WorkerPool, WorkerPools
 from pytest_rlperf.workers.process import LeftEarlyError, WorkerLostError, WorkerProcess
 
+_REFRESH_S = 0.1
 _PATIENCE_LEAST_S = 10.0
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
 
-MeasureTest: TypeAlias = Callable[[WorkerGroup, Config], m.Conclude]
-"""Measures the test of a group of workers under the test's settings, and returns how its call ends."""
+MeasureTest: TypeAlias = Callable[["TestInLane"], m.Conclude]
+"""Measures a test, and returns how its call ends."""
+
+
+class Judged(NamedTuple):
+    """The results of a test, from before its reports are made."""
+
+    outcome: Outcome | None = None
+    selfcheck: Selfcheck | None = None
+    notes: tuple[Note, ...] = ()
+    traces: tuple[Trace, ...] = ()
+
+
+class Fabricated(NamedTuple):
+    """The text of a failure that no worker can report."""
+
+    text: str
+
+
+class Finished(NamedTuple):
+    """The end of a test in its reporter, and the error that ends the run, if there is one."""
+
+    done: m.Done | None = None
+    error: BaseException | None = None
+
+
+class LatestStep:
+    """Keeps the latest step of one test, for the thread that shows progress."""
+
+    def __init__(self, test: str) -> None:
+        self.test = test
+        self.step: tuple[str, float] | None = None
+
+    def begin(self, test: str) -> None:
+        """Name the test that the next steps belong to."""
+        self.test = test
+
+    def show(self, step: str, seconds_left: float = 0.0) -> None:
+        """Keep the current step."""
+        self.step = step, seconds_left
+
+    def clear(self) -> None:
+        """Leave the screen alone: this writes nothing."""
+
+
+class TestInLane:
+    """One test on its way: a thread measures it, and its ``events`` wait until the run reports them, in order."""
+
+    def __init__(
+        self, item: pytest.Item, following: pytest.Item | None, order: int, run: RunState, limit_s: float
+    ) -> None:
+        self.item = item
+        self.events: SimpleQueue[m.Reported | m.Warned | Judged | Fabricated | Finished] = SimpleQueue()
+        self.progress = LatestStep(item.name)
+        settings = run.settings.for_test(item)
+        self.settings = replace(settings, max_time_s=min(settings.max_time_s, limit_s))
+        self.group = WorkerGroup(
+            result_key(item),
+            None if following is None else result_key(following),
+            self.events.put,
+            order=order,
+            setup_s=settings.setup_time_s,
+            patience_s=max(_PATIENCE_LEAST_S, _PATIENCE * settings.max_time_s),
+        )
+
+    def run(self, measure: MeasureTest, against: str | None) -> None:
+        """Measure the test and let it end in its workers; an error that stops this is an error of the test."""
+        finished = Finished()
+        try:
+            finished = self._run(measure)
+        except SideError as error:  # all other tests would be measured with the same wrong code
+            finished = Finished(error=pytest.UsageError(f"--rlperf-against={against}: {error}"))
+        except BaseException as error:
+            finished = Finished(error=error)
+        finally:
+            self.group.close()
+            self.events.put(finished)
+
+    def _run(self, measure: MeasureTest) -> Finished:
+        group = self.group
+        try:
+            return Finished(group.conclude(measure(self)))
+        except LeftEarlyError as early:
+            text = _how_it_left(early)
+            missing = early.worker is group.reporter and early.done.outcome == "missing"
+            if missing:
+                text = f"collected here, but not in the process that measures it: {early.done.text}"
+            self._give_up(early.worker, text, missing=missing)
+        except WorkerLostError as lost:
+            self._give_up(lost.worker, str(lost))
+        except MeasurementError as error:  # a worker could not even be started
+            self._give_up(None, str(error))
+        except SideError:
+            raise
+        except Exception as error:  # the other tests have their verdicts, whatever is wrong with this one
+            self._give_up(None, unexpected_text(error))
+        return Finished()
+
+    def _give_up(self, culprit: WorkerProcess | None, text: str, *, missing: bool = False) -> None:
+        """End a test that ``culprit`` made impossible to measure, as an error of that test."""
+        self.group.release()
+        reporter = self.group.reporter or culprit
+        if reporter is None or not reporter.alive:
+            self.events.put(Fabricated(text))
+        elif reporter.running:
+            try:
+                reporter.conclude(m.Conclude(None, m.Failure(text, regression=False)))
+            except WorkerLostError as lost:
+                self.events.put(Fabricated(f"{text}\n{lost}"))
+        elif missing:
+            self.events.put(Fabricated(text))
+        # Otherwise the reporter has left by itself, and reported why.
 
 
 class TestLoop:
-    """Runs measured tests in workers and reports them as if they had run here.
+    """Runs measured tests in workers, several at once in lanes, and reports them as if they had run here in order.
 
     ``path`` is sys.path as this process started.
     """
 
-    def __init__(self, config: pytest.Config, run: RunState, path: list[str], progress: Progress) -> None:
+    def __init__(self, config: pytest.Config, run: RunState, path: list[str], lanes: Lanes, progress: Progress) -> None:
         self._config = config
         self._run = run
         self._path = path
+        self._lanes = lanes
         self._progress = progress
         settings = run.settings
         # To find where the time goes takes a second, and only these outputs show it.
@@ -59,16 +176,17 @@ class TestLoop:
         today = project.side("working tree", sys.executable, project.path, ())
         sides = self._prepare_sides(project)
         head = today if sides is None else sides.head
+        lanes = self._lanes
         pools = self._worker_pools(project)
-        heads = pools.add("worker", head, sides, reports=True)
+        solo, heads = (pools.add("worker", head, sides, reports=True) for _ in range(2))
         try:
             if self._run.settings.selfcheck:
                 others = pools.add("other worker", today)
-                self._run_tests(session, partial(self._check_self, heads, others))
+                self._run_tests(session, partial(self._check_self, heads, others), lanes, pools)
             else:
                 base_sides = BaseSides(project, pools, heads, head)
                 against = None if sides is None else self._base_side(base_sides, sides, session)
-                self._run_tests(session, partial(self._compare, heads, base_sides, against))
+                self._run_tests(session, partial(self._compare, solo, base_sides, against, lanes), lanes, pools)
         finally:
             self._progress.clear()
             pools.close()
@@ -94,7 +212,7 @@ class TestLoop:
         if not base_side.is_same_code:
             self._progress.begin(sides.base.label)
             self._progress.show("starting workers")
-            base_side.head.start(1)
+            base_side.head.start([0])
             try:
                 base_side.check_collected([result_key(item) for item in session.items])
             except (SideError, WorkerLostError) as error:
@@ -103,112 +221,142 @@ class TestLoop:
                 self._progress.clear()
         return base_side
 
-    def _run_tests(self, session: pytest.Session, measure: MeasureTest) -> None:
-        """Run one test after another, until the session is to stop."""
-        limit_s = share_s(self._run.settings, len(session.items))
-        for item, following in zip(session.items, [*session.items[1:], None], strict=True):
-            self._run_test(item, following, limit_s, measure)
-            if session.shouldfail:
-                raise session.Failed(session.shouldfail)
-            if session.shouldstop:
-                raise session.Interrupted(session.shouldstop)
+    def _run_tests(self, session: pytest.Session, measure: MeasureTest, lanes: Lanes, pools: WorkerPools) -> None:
+        """Measure as many tests at once as there are lanes, and report them one after another."""
+        items, limit_s = session.items, share_s(self._run.settings, len(session.items))
+        tests = [
+            TestInLane(item, following, order, self._run, limit_s)
+            for order, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True))
+        ]
+        threads = ThreadPoolExecutor(lanes.count)
+        try:
+            for test in tests:
+                threads.submit(test.run, measure, self._run.settings.against)
+            for test in tests:
+                self._report(test)
+                if session.shouldfail:
+                    raise session.Failed(session.shouldfail)
+                if session.shouldstop:
+                    raise session.Interrupted(session.shouldstop)
+        finally:
+            # Nothing is left to cancel where all tests are reported.
+            lanes.close()
+            pools.cancel()
+            threads.shutdown(cancel_futures=True)
 
-    def _run_test(self, item: pytest.Item, following: pytest.Item | None, limit_s: float, measure: MeasureTest) -> None:
-        """Run one test in workers, within ``limit_s``, and report it as if it had run here."""
+    def _report(self, test: TestInLane) -> None:
+        """Report one test as if it ran here, while it does or after it did."""
+        item = test.item
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         self._reports.begin(item)
-        self._progress.begin(item.name)
-        settings = self._run.settings.for_test(item)
-        group = WorkerGroup(
-            result_key(item),
-            None if following is None else result_key(following),
-            setup_s=settings.setup_time_s,
-            patience_s=max(_PATIENCE_LEAST_S, _PATIENCE * settings.max_time_s),
-        )
-        self._measure(group, replace(settings, max_time_s=min(settings.max_time_s, limit_s)), measure)
-        self._reports.finish(properties_of(self._run.outcomes.tests.get(group.key)))
+        while True:
+            match self._next_event(test):
+                case Judged() as judged:
+                    self._keep(test, judged)
+                case Fabricated(text):
+                    self._reports.fabricate(text)
+                case Finished(done, error):
+                    if error is not None:
+                        raise error
+                    if done is not None:
+                        self._end(test, done)
+                    break
+                case message:
+                    try:
+                        self._reports.forward(message)
+                    except UnreadableError as error:
+                        self._reports.fabricate(f"a worker sent a report that cannot be read: {error}")
+        self._progress.clear()
+        self._reports.finish(properties_of(self._run.outcomes.tests.get(test.group.key)))
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
-    def _measure(self, group: WorkerGroup, settings: Config, measure: MeasureTest) -> None:
-        """MeasureTest a test and let it end in its workers; an error that stops this is an error of the test."""
-        try:
-            done = group.conclude(measure(group, settings))
-            self._run.outcomes.modules.update(done.modules)
-            if done.dropped:
-                size = f"{done.dropped / 1e6:.1f} MB"
-                self._run.note(TextNote(f"{group.key}: its calls printed too much, and {size} of it were dropped"))
-        except LeftEarlyError as early:
-            text = _how_it_left(early)
-            missing = early.worker is group.reporter and early.done.outcome == "missing"
-            if missing:
-                text = f"collected here, but not in the process that measures it: {early.done.text}"
-            self._give_up(group, early.worker, text, missing=missing)
-        except WorkerLostError as lost:
-            self._give_up(group, lost.worker, str(lost))
-        except MeasurementError as error:  # a worker could not even be started
-            self._give_up(group, None, str(error))
-        except SideError as error:  # all other tests would be measured with the same wrong code
-            raise pytest.UsageError(f"--rlperf-against={self._run.settings.against}: {error}") from None
-        except (pytest.UsageError, pytest.exit.Exception, pytest.Session.Failed):
-            raise
-        except Exception as error:  # the other tests have their verdicts, whatever is wrong with this one
-            self._give_up(group, None, unexpected_text(error))
+    def _end(self, test: TestInLane, done: m.Done) -> None:
+        self._run.outcomes.modules.update(done.modules)
+        if done.dropped:
+            size = f"{done.dropped / 1e6:.1f} MB"
+            self._run.note(TextNote(f"{test.group.key}: its calls printed too much, and {size} of it were dropped"))
+
+    def _next_event(self, test: TestInLane) -> m.Reported | m.Warned | Judged | Fabricated | Finished:
+        """Return a test's next event, and show its steps until there is one."""
+        shown: tuple[str, float] | None = None
+        while True:
+            try:
+                return test.events.get(timeout=_REFRESH_S)
+            except Empty:
+                if test.progress.step is not None and test.progress.step != shown:
+                    shown = test.progress.step
+                    self._progress.begin(test.progress.test)
+                    self._progress.show(*shown)
+
+    def _keep(self, test: TestInLane, judged: Judged) -> None:
+        outcomes = self._run.outcomes
+        if judged.outcome is not None:
+            outcomes.add(judged.outcome)
+        if judged.selfcheck is not None:
+            outcomes.selfchecks[test.group.key] = judged.selfcheck
+        outcomes.traces += judged.traces
+        self._run.note(*judged.notes)
 
     def _compare(
-        self,
-        heads: WorkerPool,
-        base_sides: BaseSides,
-        against: BaseSide | None,
-        group: WorkerGroup,
-        settings: Config,
+        self, solo: WorkerPool, base_sides: BaseSides, against: BaseSide | None, lanes: Lanes, test: TestInLane
     ) -> m.Conclude:
-        """MeasureTest a test and compare it with the base side or the baseline."""
-        outcome = OneTest(group, heads, base_sides, against, self._run, settings, self._progress).measure()
-        if outcome.result.measured and self._explains:
-            outcome = diagnostics.explain(group, base_sides, outcome, self._run, self._progress)
-        if settings.trace is not None:
-            diagnostics.trace(group, base_sides, outcome, self._run, self._progress)
+        """Measure a test and compare it with the base side or the baseline."""
+        group, settings, progress = test.group, test.settings, test.progress
+        one_test = OneTest(group, solo, base_sides, against, self._run, settings, lanes, progress)
+        outcome, notes = one_test.measure()
+        traces: list[Trace] = []
+        if settings.trace is not None or (outcome.result.measured and self._explains):
+            with lanes.one(group.order):
+                if outcome.result.measured and self._explains:
+                    outcome = diagnostics.explain(group, base_sides, outcome, progress)
+                if settings.trace is not None:
+                    traces = diagnostics.trace(group, base_sides, outcome, progress)
+        test.events.put(Judged(outcome, None, notes, tuple(traces)))
         return m.Conclude(outcome.result, failure_of(outcome, self._run))
 
-    def _check_self(
-        self,
-        heads: WorkerPool,
-        others: WorkerPool,
-        group: WorkerGroup,
-        settings: Config,
-    ) -> m.Conclude:
+    def _check_self(self, heads: WorkerPool, others: WorkerPool, test: TestInLane) -> m.Conclude:
         """Compare a test with itself."""
+        settings = test.settings
         policy, limits = self._run.policy(settings), PairLimits(*settings.pairs)
-        found = SelfcheckOfTest(group, heads, others, policy, limits, self._progress).run(
+        found = SelfcheckOfTest(test.group, heads, others, policy, limits, test.progress).run(
             settings.max_time_s, settings.slowdowns
         )
-        self._run.outcomes.selfchecks[group.key] = found
+        test.events.put(Judged(selfcheck=found))
         return m.Conclude(found.result, None)
-
-    def _give_up(self, group: WorkerGroup, culprit: WorkerProcess | None, text: str, *, missing: bool = False) -> None:
-        """End a test that ``culprit`` made impossible to measure, as an error of that test."""
-        group.release()
-        reporter = group.reporter or culprit
-        if reporter is None or not reporter.alive:
-            self._reports.fabricate(text)
-        elif reporter.running:
-            try:
-                reporter.conclude(m.Conclude(None, m.Failure(text, regression=False)))
-            except WorkerLostError as lost:
-                self._reports.fabricate(f"{text}\n{lost}")
-        elif missing:
-            self._reports.fabricate(text)
-        # Otherwise the reporter has left by itself, and reported why.
 
     def _worker_pools(self, project: Project) -> WorkerPools:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         return WorkerPools(
             tree_top(project.rootdir),
-            self._reports.forward,
             markup=bool(terminal is not None and terminal.hasmarkup),
             share_terminal=self._config.option.capture in ("no", "tee-sys"),
             start_limit_s=self._run.settings.setup_time_s,
         )
+
+
+def make_lanes(config: pytest.Config, run: RunState) -> Lanes:
+    """Return the lanes of a run: one where tests write to an output that they share; note where there are fewer."""
+    machine, wanted = count_lanes(), run.settings.lanes
+    shares_output = config.option.capture in ("no", "tee-sys") or _logs_live(config)
+    if shares_output or run.settings.selfcheck:
+        wanted = 1
+    cpus = max(1, len(machine.cpus))
+    if wanted is None and machine.most < cpus:
+        run.note(FewerLanes(machine.most, cpus, machine.quota))
+    elif wanted is not None and wanted > cpus:
+        run.note(FewerLanes(cpus, wanted, None))
+    return Lanes(min(wanted or machine.most, cpus), machine.cpus)
+
+
+def _logs_live(config: pytest.Config) -> bool:
+    """Whether pytest writes its tests' log to the terminal or to one file."""
+    logs = config.pluginmanager.get_plugin("logging-plugin")
+    return logs is not None and (logs._log_cli_enabled() or bool(_log_file(config)))
+
+
+def _log_file(config: pytest.Config) -> str | None:
+    path: str | None = config.getoption("log_file", None) or config.getini("log_file")
+    return path
 
 
 def make_project(session: pytest.Session, path: Sequence[str], settings: Config) -> Project:

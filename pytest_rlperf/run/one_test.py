@@ -1,23 +1,26 @@
-"""One test: its evidence is measured, by itself, live, or first one and then the other; its verdict; its failure."""
+"""One test: its evidence is measured, live where there is code to run against, else by itself; its verdict."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.counters import uncounted
 from pytest_rlperf.judge.live import PairLimits
-from pytest_rlperf.judge.stored import can_certify, creep
-from pytest_rlperf.judge.verdict import Counts, Evidence, judge, needs_live
+from pytest_rlperf.judge.stored import creep
+from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, expected_s, measure_one_side
 from pytest_rlperf.model import Live, Outcome, Progress, Result, Status, reasons
-from pytest_rlperf.model.notes import GatesNotCounted, NothingCounted, Obstacle, UncomparedCounts
+from pytest_rlperf.model.notes import GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.baselines import live_counts
+from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.live_comparison import COUNTED_PAIRS, LiveComparison, OtherWorkError, SameCodeError, make_result
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.sides.packages import not_installed
@@ -39,74 +42,60 @@ class Measured:
     by_itself: Result | None = None
     live: Live | None = None
     unpaired: reasons.SameCode | reasons.OtherWork | reasons.NotOnBase | None = None
-    settleable: bool = False
     base_commit: str | None = None
     is_counted: bool = True
     unsettled: reasons.NotSettledLive | None = None
 
 
+class Conclusion(NamedTuple):
+    """The outcome of a test, and notes on what could not be compared."""
+
+    outcome: Outcome
+    notes: tuple[Note, ...]
+
+
 class OneTest:
     """Measures and judges one test.
 
-    ``against`` is the base side that the user named, if any; otherwise the baseline's commit may become one.
+    ``against`` is the base side that the user named, if any; otherwise the baseline's commit becomes one where it can.
+    ``solo`` are the workers that measure a test by itself.
     """
 
     def __init__(
         self,
         group: WorkerGroup,
-        heads: WorkerPool,
+        solo: WorkerPool,
         base_sides: BaseSides,
         against: BaseSide | None,
         run: RunState,
         settings: Config,
+        lanes: Lanes,
         progress: Progress,
     ) -> None:
         self._group = group
-        self._heads = heads
+        self._solo = solo
         self._base_sides = base_sides
         self._against = against
         self._run = run
         self._settings = settings
+        self._lanes = lanes
         self._progress = progress
 
-    def measure(self) -> Outcome:
+    def measure(self) -> Conclusion:
         """Measure and judge the test."""
         started_s = time.monotonic()
         measured = self._measure_stored() if self._against is None else self._measure_against(self._against)
         return conclude(self._run, self._settings, measured, time.monotonic() - started_s)
 
     def _measure_stored(self) -> Measured:
-        """Measure for a comparison with the baseline, whose commit settles live what its numbers cannot."""
-        key, baselines = self._group.key, self._run.baselines
-        commit = baselines.live_commit(key, self._settings)
-        base_side, obstacle = None, None
-        if commit is not None and self._is_hopeless(key):
-            base_side, obstacle = self._find(commit)
-            if base_side is not None and not base_side.is_same_code:
-                return self._settle(base_side, None)
-        result = self._measure_by_itself()
-        measured = self._by_stored_numbers(result)
+        """Measure for a comparison with the baseline: live with its commit where that runs, else by its numbers."""
+        commit = self._run.baselines.live_commit(self._group.key, self._settings)
         if commit is None:
-            return measured
-        measured = replace(measured, settleable=obstacle is None)
-        if not self._needs_live(measured):
-            return measured
-        if base_side is None and obstacle is None:
-            base_side, obstacle = self._find(commit)
-        return self._unsettled(result, str(obstacle)) if base_side is None else self._settle(base_side, result)
-
-    def _is_hopeless(self, key: str) -> bool:
-        """Whether stored numbers need not be tried: another machine's, or too different among themselves."""
-        stored = self._run.baselines.stored(key)
-        hopeless = stored is None or not can_certify(stored.result, self._run.policy(self._settings))
-        return hopeless or self._settings.confirm == "always"
-
-    def _needs_live(self, measured: Measured) -> bool:
-        """Whether live pairs are to decide: for the time, or for counts that are stored of other versions."""
-        gated = self._settings.counters.gates and measured.head.counting is not None
-        if gated and self._run.baselines.counts.find(measured.head).is_outdated:
-            return True
-        return needs_live(evidence_of(self._run, measured), self._run.policy(self._settings))
+            return self._by_stored_numbers(self._measure_by_itself())
+        base_side, obstacle = self._find(commit)
+        if base_side is None:
+            return self._unsettled(self._measure_by_itself(), str(obstacle))
+        return self._settle(base_side)
 
     def _measure_against(self, base_side: BaseSide) -> Measured:
         """Measure for a comparison with the side that the user named."""
@@ -116,13 +105,12 @@ class OneTest:
         except LeftEarlyError as early:
             if not base_side.owns(early.worker):
                 raise
-            self._group.release()
             result = saved or self._measure_by_itself()
             return Measured(result, result, unpaired=_not_on_base(base_side.sides.base.label, early.done))
 
-    def _settle(self, base_side: BaseSide, result: Result | None) -> Measured:
-        """Have live pairs decide what stored numbers cannot; where base does not run, the numbers decide."""
-        saved = self._measure_by_itself() if result is None and self._settings.save else result
+    def _settle(self, base_side: BaseSide) -> Measured:
+        """Have live pairs decide; where base does not run, the stored numbers do."""
+        saved = self._measure_by_itself() if self._settings.save else None
         try:
             return self._measure_live(base_side, saved)
         except SideError as error:
@@ -132,40 +120,52 @@ class OneTest:
             if not base_side.owns(stopped.worker):
                 raise
             obstacle = f"on {base_side.sides.base.label}: {essence(str(stopped))}"
-        self._group.release()
         return self._unsettled(saved or self._measure_by_itself(), obstacle)
 
     def _measure_live(self, base_side: BaseSide, saved: Result | None) -> Measured:
         """Compare live, unless it is the same code; ``saved`` are the figures by itself, where there are such."""
         base = base_side.sides.base.label
-        by_itself = saved if self._against is None else None
         unpaired: reasons.SameCode | reasons.OtherWork
         if base_side.is_same_code:
             unpaired = reasons.SameCode(base, only_loaded=False)
         else:
             try:
-                policy, limits = self._run.policy(self._settings), PairLimits(*self._settings.pairs)
-                counting = self._counting_pass(2 * COUNTED_PAIRS)
-                stored = self._run.baselines.stored(self._group.key)
-                history = None if stored is None else stored.pairs
-                comparison = LiveComparison(self._group, base_side, policy, limits, counting, self._progress, history)
-                head, live = comparison.run(self._settings.max_time_s)
-                result = saved if saved is not None and self._settings.save else head
-                return Measured(result, head, by_itself, live, base_commit=base_side.sides.commit)
+                head, live = self._comparison(base_side).compare()
+                by_itself = saved if self._against is None else None
+                return Measured(saved or head, head, by_itself, live, base_commit=base_side.sides.commit)
             except OtherWorkError as other:
                 unpaired = other.reason
             except SameCodeError:
                 unpaired = reasons.SameCode(base, only_loaded=True)
-            finally:
-                base_side.trim()
-        result = saved or self._unmeasured()
-        return Measured(result, result, by_itself, unpaired=unpaired)
+        if self._against is not None:
+            result = saved or self._unmeasured()
+            return Measured(result, result, unpaired=unpaired)
+        # Nothing differs but, perhaps, what the code runs on, which figures by themselves can show.
+        result = saved or self._measure_by_itself()
+        return Measured(result, result, result, unpaired=unpaired)
+
+    def _comparison(self, base_side: BaseSide) -> LiveComparison:
+        stored = self._run.baselines.stored(self._group.key)
+        return LiveComparison(
+            self._group,
+            base_side,
+            self._run.policy(self._settings),
+            PairLimits(*self._settings.pairs),
+            self._lanes,
+            self._counting_pass(2 * COUNTED_PAIRS),
+            self._progress,
+            self._settings.max_time_s,
+            None if stored is None else stored.pairs,
+        )
 
     def _unmeasured(self) -> Result:
         """Return a result without figures."""
-        (worker,) = self._group.engage((self._heads, 1))[0]
-        called = worker.called
-        assert called is not None
+        if self._group.reporter is None:
+            heads = self._base_sides.heads
+            number = heads.claim()
+            self._group.at_end(partial(heads.give_back, number))
+            self._group.open([heads.ready(number)])
+        called = self._group.called
         return Result(self._group.key, called.component, called.unit, called.items, (), (), 0.0, ())
 
     def _by_stored_numbers(self, result: Result) -> Measured:
@@ -179,27 +179,29 @@ class OneTest:
 
     def _find(self, commit: str) -> tuple[BaseSide | None, str | None]:
         """Return the code of a commit as a base side, or why it cannot be had."""
-        try:
-            base_side = self._base_sides.of_commit(commit, self._progress.show)
-            if not base_side.is_same_code:
-                base_side.check_collected([self._group.key])
-        except SideError as error:
-            return None, str(error)
-        except WorkerLostError as lost:
-            return None, str(lost)
+        with self._base_sides.lock:
+            try:
+                base_side = self._base_sides.of_commit(commit, self._progress.show)
+                if not base_side.is_same_code:
+                    base_side.check_collected([self._group.key])
+            except (SideError, WorkerLostError) as error:
+                return None, str(error)
         return base_side, None
 
     def _measure_by_itself(self) -> Result:
-        """Measure the test by itself."""
-        self._progress.show("starting workers", expected_s(WORKERS))
-        (workers,) = self._group.engage((self._heads, WORKERS))
-        measured = measure_one_side(
-            workers,
-            self._settings.max_time_s,
-            self._progress,
-            long=self._run.baselines.uses_mean(self._group.key),
-            counting=self._counting_pass(WORKERS),
-        )
+        """Measure the test by itself, with the machine to itself."""
+        self._solo.whole.acquire()  # its workers have the test open until its end
+        self._group.at_end(self._solo.whole.release)
+        with self._lanes.all(self._group.order):
+            self._progress.show("starting workers", expected_s(WORKERS))
+            (workers,) = self._group.engage((self._solo, WORKERS))
+            measured = measure_one_side(
+                workers,
+                self._settings.max_time_s,
+                self._progress,
+                long=self._run.baselines.uses_mean(self._group.key),
+                counting=self._counting_pass(WORKERS),
+            )
         return replace(make_result(self._group.key, self._group.called, measured), counting=counted_by(workers))
 
     def _counting_pass(self, workers: int) -> CountingPass:
@@ -240,29 +242,29 @@ def evidence_of(run: RunState, measured: Measured) -> Evidence:
     )
 
 
-def conclude(run: RunState, settings: Config, measured: Measured, seconds: float) -> Outcome:
-    """Judge a test, keep its outcome, and note what could not be compared."""
+def conclude(run: RunState, settings: Config, measured: Measured, seconds: float) -> Conclusion:
+    """Judge a test, and note what could not be compared."""
     result, live, base = measured.result, measured.live, measured.base_commit
+    notes: list[Note] = []
     evidence = replace(
         evidence_of(run, measured),
-        counts=_counts(run, settings, measured),
+        counts=_counts(run, settings, measured, notes),
         allowances=run.accepted.since(base),
     )
     verdict = judge(evidence, run.policy(settings))
     # Where nothing is slower, only messages that can still be amended are of use: those of the change at hand.
     if base is not None and (verdict.status is Status.SLOWER or run.settings.against is not None):
-        run.note(*run.accepted.heed(base))
+        notes += run.accepted.heed(base)
     # A side that the user named is what there is to compare with, also where nothing was measured.
     stored = evidence.stored if live is not None or run.settings.against is None else None
     # Live pairs are the last step where they ran the code that the stored figures are of.
     ratio = verdict.estimate.ratio if live and verdict.estimate and run.settings.against is None else None
     outcome = Outcome(result, stored, live, verdict, seconds, creep(result, stored, ratio))
-    run.outcomes.add(outcome)
-    return outcome
+    return Conclusion(outcome, tuple(notes))
 
 
-def _counts(run: RunState, settings: Config, measured: Measured) -> Counts | None:
-    """Return the exact counts to compare, and note why others are not: base's of live pairs, else stored ones."""
+def _counts(run: RunState, settings: Config, measured: Measured, notes: list[Note]) -> Counts | None:
+    """Return the exact counts to compare, base's of live pairs or else stored ones; add ``notes`` on others."""
     result, live, now = measured.result, measured.live, measured.result.counting
     if now is None or measured.unpaired is not None or not measured.is_counted:
         return None
@@ -270,14 +272,14 @@ def _counts(run: RunState, settings: Config, measured: Measured) -> Counts | Non
     obstacle: Obstacle | None = other.obstacle if now.workers else NothingCounted(now.notes, on_base=False)
     gates = settings.counters.gates
     if obstacle is not None:
-        run.note(UncomparedCounts(result.nodeid, obstacle, bool(gates)))
+        notes.append(UncomparedCounts(result.nodeid, obstacle, bool(gates)))
         return None
     if other.counting is None:
         return None
     missing = uncounted(other.counting, now, gates, settings.counters.named)
     if missing:
         why = tuple(dict.fromkeys((*now.notes, *other.counting.notes)))
-        run.note(UncomparedCounts(result.nodeid, GatesNotCounted(missing, why), gates=True))
+        notes.append(UncomparedCounts(result.nodeid, GatesNotCounted(missing, why), gates=True))
     return Counts(other.counting, now, other.machine)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,13 +52,15 @@ class AcceptedSlowdowns:
         self._root = root
         self._read: dict[str, tuple[list[Allowance], list[str]]] = {}
         self._noted: set[str] = set()
+        self._lock = threading.Lock()
 
     def since(self, base: str | None) -> tuple[Allowance, ...]:
         """Return what commits after ``base``, a full SHA, accept; nothing where there is no such base."""
         if base is None:
             return ()
-        if base not in self._read:
-            self._read[base] = read_allowances(self._root, base)
+        with self._lock:
+            if base not in self._read:
+                self._read[base] = read_allowances(self._root, base)
         return tuple(self._read[base][0])
 
     def heed(self, base: str) -> list[Note]:

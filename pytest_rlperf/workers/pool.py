@@ -6,11 +6,13 @@ import contextlib
 import itertools
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
-from pytest_rlperf.errors import SideError
+from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.model import Project, Side, Sides
 from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.sides.prepare import commit_sides
@@ -23,32 +25,63 @@ WAITING_MOST = 5  # kept from test to test; more are ended with the test that ne
 
 
 class WorkerPool:
-    """Workers of one side, kept alive from test to test; a lost one is replaced when it is next needed."""
+    """Workers of one side by number, kept alive from test to test; a lost one is replaced when it is next needed.
 
-    def __init__(self, settings: StartSettings, forward: Forward) -> None:
+    Several tests may use a pool at once, each by numbers of its own: :meth:`claim` and :meth:`give_back`.
+    """
+
+    def __init__(self, settings: StartSettings, starter: Executor) -> None:
         self._settings = settings
-        self._forward = forward
+        self._starter = starter
         self._scratch = Path(tempfile.mkdtemp(prefix="rlperf-"))
         self._starts = itertools.count()
         self._workers: dict[int, WorkerProcess] = {}
+        self._claimed: set[int] = set()
+        self._lock = threading.Lock()
+        self.whole = threading.Lock()  # for a test that has the first workers to itself, instead of claiming some
+        self._is_cancelled = False
 
-    def start(self, count: int) -> None:
-        """Start those of ``count`` workers that are missing, all at once, and do not wait for them."""
-        for number in range(count):
-            if not self._is_usable(number):
-                scratch = self._scratch / f"worker{number}-{next(self._starts)}"
-                self._workers[number] = WorkerProcess(number, self._settings, scratch, self._forward)
+    def claim(self, avoid: Collection[int] = ()) -> int:
+        """Return the lowest number that no test uses, which is the caller's until :meth:`give_back`; none of ``avoid``.
+
+        It is a worker with other memory than those of ``avoid``, and with a history where there is one.
+        """
+        with self._lock:
+            number = next(number for number in itertools.count() if number not in self._claimed | set(avoid))
+            self._claimed.add(number)
+        return number
+
+    def give_back(self, number: int) -> None:
+        """Let other tests use the worker of a claimed number."""
+        with self._lock:
+            self._claimed.discard(number)
+
+    def start(self, numbers: Iterable[int]) -> None:
+        """Start those of the workers that are missing, all at once, and do not wait for them."""
+        for number in numbers:
+            with self._lock:
+                if self._is_cancelled:
+                    raise MeasurementError("the run was stopped")
+                if not self._is_usable(number):
+                    scratch = self._scratch / f"worker{number}-{next(self._starts)}"
+                    start = self._starter.submit(WorkerProcess, number, self._settings, scratch)
+                    self._workers[number] = start.result()
+
+    def ready(self, number: int) -> WorkerProcess:
+        """Return the worker of a number once it has collected; start it if it is missing."""
+        self.start([number])
+        worker = self._workers[number]
+        if not worker.ready:
+            worker.wait_ready()
+        return worker
 
     def ensure(self, count: int) -> list[WorkerProcess]:
-        """Return ``count`` workers that have collected, starting those that are missing."""
-        self.start(count)
-        for number in range(count):
-            if not self._workers[number].ready:
-                self._workers[number].wait_ready()
-        return [self._workers[number] for number in range(count)]
+        """Return the first ``count`` workers, which have collected; start those that are missing, all at once."""
+        self.start(range(count))
+        return [self.ready(number) for number in range(count)]
 
     def __contains__(self, worker: WorkerProcess) -> bool:
-        return any(worker is member for member in self._workers.values())
+        return any(worker is member for member in list(self._workers.values()))
 
     def _is_usable(self, number: int) -> bool:
         worker = self._workers.get(number)
@@ -61,7 +94,17 @@ class WorkerPool:
 
     def trim(self) -> None:
         """End the workers that only one test needed."""
-        self._end([self._workers.pop(number) for number in list(self._workers) if number >= WAITING_MOST])
+        with self._lock:
+            spare = [number for number in self._workers if number >= WAITING_MOST and number not in self._claimed]
+            ended = [self._workers.pop(number) for number in spare]
+        self._end(ended)
+
+    def cancel(self) -> None:
+        """Have whoever waits for a worker raise WorkerLostError at once, and start no other."""
+        with self._lock:
+            self._is_cancelled = True
+            for worker in self._workers.values():
+                worker.cancel()
 
     def close(self) -> None:
         """End every worker, letting fixtures tear down, and remove their files."""
@@ -79,23 +122,25 @@ class WorkerPool:
 
 
 class WorkerGroup:
-    """The workers that have one test open, of whichever side; the first one reports it.
+    """The workers that have one test open, of whichever side; the first one reports it, to ``forward``.
 
     Each worker may take ``patience_s`` for any answer once its test has called an rlperf fixture, and ``setup_s`` to
-    get there and to leave it.
+    get there and to leave it. ``order`` is the test's place in the run.
     """
 
-    def __init__(self, key: str, next_key: str | None, *, setup_s: float, patience_s: float) -> None:
+    def __init__(
+        self, key: str, next_key: str | None, forward: Forward, *, setup_s: float, patience_s: float, order: int = 0
+    ) -> None:
         self.key = key
+        self.order = order
         self.workers: list[WorkerProcess] = []
+        self.reporter: WorkerProcess | None = None
         self._next_key = next_key
         self._setup_s = setup_s
         self._patience_s = patience_s
-
-    @property
-    def reporter(self) -> WorkerProcess | None:
-        """The worker whose test the user sees."""
-        return self.workers[0] if self.workers else None
+        self._forward = forward
+        self._lock = threading.Lock()
+        self._at_end = contextlib.ExitStack()
 
     @property
     def called(self) -> m.Called:
@@ -104,38 +149,65 @@ class WorkerGroup:
         assert self.reporter.called is not None
         return self.reporter.called
 
+    def at_end(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` when the test is over in its workers."""
+        self._at_end.callback(callback)
+
+    def close(self) -> None:
+        """End the test: no worker has it open any more."""
+        self._at_end.close()
+
+    def begin(self, worker: WorkerProcess) -> None:
+        """Begin the test in ``worker``, unless it is open there; do not wait for its call."""
+        with self._lock:
+            if worker in self.workers:
+                return
+            self.workers.append(worker)
+            is_reporter = self.reporter is None
+            if is_reporter:
+                self.reporter = worker
+        worker.start_run(
+            self.key,
+            self._next_key,
+            reporter=is_reporter,
+            setup_s=self._setup_s,
+            patience_s=self._patience_s,
+            forward=self._forward if is_reporter else None,
+        )
+
+    def open(self, workers: Sequence[WorkerProcess]) -> None:
+        """Have the test at its call in all of ``workers``, which set up at the same time."""
+        for worker in workers:
+            self.begin(worker)
+        try:
+            for worker in workers:
+                if worker.called is None:
+                    worker.wait_called()
+        except WorkerLostError:
+            for worker in workers:  # one that hangs on its way to the call is enough
+                if worker.running and worker.called is None:
+                    worker.end(0)
+            raise
+
     def engage(self, *wanted: tuple[WorkerPool, int]) -> list[list[WorkerProcess]]:
         """Return the first ``count`` workers of each pool, with the test at its call; start those that are missing."""
         for pool, count in wanted:
-            pool.start(count)
+            pool.start(range(count))
         groups = [pool.ensure(count) for pool, count in wanted]
-        fresh = [worker for group in groups for worker in group if worker not in self.workers]
-        for worker in fresh:
-            self.workers.append(worker)
-            worker.start_run(
-                self.key,
-                self._next_key,
-                reporter=worker is self.workers[0],
-                setup_s=self._setup_s,
-                patience_s=self._patience_s,
-            )
-        try:
-            for worker in fresh:
-                worker.wait_called()
-        except WorkerLostError:
-            self._end_waiting()
-            raise
+        self.open([worker for group in groups for worker in group])
         return groups
 
-    def _end_waiting(self) -> None:
-        """End the workers that have not come to the call: one that hangs there is enough."""
-        for worker in self.workers:
-            if worker.running and worker.called is None:
-                worker.end(0)
+    def leave(self, worker: WorkerProcess) -> None:
+        """Let one worker leave the test, in which it has done its part."""
+        worker.unwind()
+        with self._lock:
+            self.workers.remove(worker)
 
     def conclude(self, order: m.Conclude) -> m.Done:
         """Let every worker leave the test, the reporter last and with its result."""
-        reporter, *others = self.workers
+        reporter = self.reporter
+        assert reporter is not None
+        others = [worker for worker in self.workers if worker is not reporter]
         for worker in others:
             worker.start_unwinding()
         for worker in others:
@@ -144,7 +216,8 @@ class WorkerGroup:
 
     def release(self) -> None:
         """Let every worker but the reporter leave the test, if it still can; they may be engaged again."""
-        others, self.workers = self.workers[1:], self.workers[:1]
+        others = [worker for worker in self.workers if worker is not self.reporter]
+        self.workers = [worker for worker in self.workers if worker is self.reporter]
         for step in (WorkerProcess.start_unwinding, WorkerProcess.unwind):  # all of them leave in the time of one
             for worker in others:
                 with contextlib.suppress(WorkerLostError):  # the test has its error; the pool replaces the worker
@@ -158,15 +231,14 @@ class WorkerPools:
     Each worker may take ``start_limit_s`` to import and collect.
     """
 
-    def __init__(
-        self, top: Path, forward: Forward, *, markup: bool, share_terminal: bool, start_limit_s: float
-    ) -> None:
+    def __init__(self, top: Path, *, markup: bool, share_terminal: bool, start_limit_s: float) -> None:
         self._top = top
-        self._forward = forward
         self._markup = markup
         self._share_terminal = share_terminal
         self._start_limit_s = start_limit_s
         self._pools: list[WorkerPool] = []
+        # Linux ends a worker with the thread that started it, so that is one which lasts as long as the run.
+        self._starter = ThreadPoolExecutor(1)
 
     def add(self, name: str, side: Side, sides: Sides | None = None, *, reports: bool = False) -> WorkerPool:
         """Return a new pool of workers of ``side``, one of ``sides`` where two are compared; they are called ``name``.
@@ -185,14 +257,20 @@ class WorkerPools:
             foreign=() if sides is None else _homes_of_other(side, sides),
             limit_s=self._start_limit_s,
         )
-        pool = WorkerPool(settings, self._forward)
+        pool = WorkerPool(settings, self._starter)
         self._pools.append(pool)
         return pool
+
+    def cancel(self) -> None:
+        """Have whoever waits for a worker of any pool stop waiting."""
+        for pool in self._pools:
+            pool.cancel()
 
     def close(self) -> None:
         """End every worker of every pool."""
         for pool in self._pools:
             pool.close()
+        self._starter.shutdown()
 
 
 def _homes_of_other(side: Side, sides: Sides) -> tuple[str, ...]:
@@ -208,6 +286,7 @@ class BaseSide:
         self.sides = sides
         self.base = base
         self.head = head
+        self._collected: WorkerProcess | None = None  # base's first worker, whose tests are those of all
 
     @property
     def is_same_code(self) -> bool:
@@ -220,7 +299,9 @@ class BaseSide:
 
     def check_collected(self, keys: Collection[str]) -> None:
         """Raise SideError, with base's own message, where base's first worker has collected none of ``keys``."""
-        (first,) = self.base.ensure(1)
+        if self._collected is None:
+            self._collected = self.base.ready(0)
+        first = self._collected
         if first.keys.isdisjoint(keys):
             lacks = ", ".join(not_installed(first.errors))
             hint = f" (it needs {lacks}, which is not installed here: install it, then run this again)" if lacks else ""
@@ -246,7 +327,8 @@ class BaseSides:
     def __init__(self, project: Project, pools: WorkerPools, heads: WorkerPool, head: Side) -> None:
         self._project = project
         self._pools = pools
-        self._heads = heads
+        self.heads = heads
+        self.lock = threading.Lock()  # for whoever calls of_commit
         self._head = head
         self._known: dict[str, BaseSide | SideError] = {}
         self._bases: list[WorkerPool] = []
@@ -256,7 +338,7 @@ class BaseSides:
         base = self._pools.add("base worker", sides.base, sides)
         self._bases.append(base)
         starts_alike = _start_of(sides.head) == _start_of(self._head)
-        head = self._heads if starts_alike else self._pools.add("head worker", sides.head, sides)
+        head = self.heads if starts_alike else self._pools.add("head worker", sides.head, sides)
         return BaseSide(sides, base, head)
 
     def of_commit(self, sha: str, show: Callable[[str], None]) -> BaseSide:

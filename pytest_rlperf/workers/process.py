@@ -95,12 +95,12 @@ Reply = TypeVar(
 class WorkerProcess:
     """One worker process, at work on one test at a time; it keeps its files in ``scratch``.
 
-    ``forward`` receives the reports and warnings that come between answers. Every method that sends or receives may
+    One thread at a time uses it, but any may :meth:`cancel` that one's waiting. Every method that sends or receives may
     raise WorkerLostError, and LeftEarlyError where the test has ended instead of answering. The limit of an answer
     begins with its order: several workers that hang after orders given at once are waited for one limit, not several.
     """
 
-    def __init__(self, number: int, settings: StartSettings, scratch: Path, forward: Forward) -> None:
+    def __init__(self, number: int, settings: StartSettings, scratch: Path) -> None:
         self.number = number
         self.name = f"{settings.name} {number}"
         self.seed = 1000 + number  # both workers of a pair have the same
@@ -121,7 +121,8 @@ class WorkerProcess:
         self._due_s = 0.0
         self._is_leaving = False
         self._has_ended = False
-        self._forward = forward
+        self.forward: Forward | None = None
+        self._is_cancelled = False
         self._scratch = scratch
         self._log = scratch / "output"
         scratch.mkdir(parents=True)
@@ -174,11 +175,22 @@ class WorkerProcess:
         self._note(ready.loaded)
         self.ready = True
 
-    def start_run(self, key: str, next_key: str | None, *, reporter: bool, setup_s: float, patience_s: float) -> None:
+    def start_run(
+        self,
+        key: str,
+        next_key: str | None,
+        *,
+        reporter: bool,
+        setup_s: float,
+        patience_s: float,
+        forward: Forward | None = None,
+    ) -> None:
         """Begin a test, in which any answer may take ``patience_s`` once it has called its fixture.
 
-        Its own fixtures may take ``setup_s`` to get there, and as long to be torn down.
+        Its own fixtures may take ``setup_s`` to get there, and as long to be torn down. ``forward`` receives the
+        reports and warnings that come between answers.
         """
+        self.forward = forward
         self._setup_s = setup_s
         self._patience_s = patience_s
         self.running = True
@@ -323,9 +335,12 @@ class WorkerProcess:
         """
         last_s = max(self._due_s, time.monotonic()) + FRAME_LIMIT_S
         while True:
+            if self._is_cancelled:
+                raise WorkerLostError(self, f"{self.name} was stopped with the run")
             message = self._next_message()
             if isinstance(message, m.Reported | m.Warned):
-                self._pass_on(message)
+                if self.forward is not None:
+                    self.forward(message)
             elif message is not None:
                 return message
             is_idle = message is None and not self._channel.is_within_frame
@@ -344,12 +359,6 @@ class WorkerProcess:
         except UnreadableError as error:
             raise self._unreadable(error) from None
         return message
-
-    def _pass_on(self, message: m.Reported | m.Warned) -> None:
-        try:
-            self._forward(message)
-        except UnreadableError as error:
-            raise self._unreadable(error) from None
 
     def _unreadable(self, error: UnreadableError) -> WorkerLostError:
         """End a worker whose messages cannot be read, and return the error."""
@@ -377,6 +386,10 @@ class WorkerProcess:
                     times = member.cpu_times()
                     total_s += times.user + times.system
         return total_s
+
+    def cancel(self) -> None:
+        """Have the thread that waits for an answer raise WorkerLostError."""
+        self._is_cancelled = True
 
     def start_quitting(self) -> None:
         """Begin to leave the test and end the session, with all teardowns."""
