@@ -701,7 +701,9 @@ def test_traced_slices_can_wait_at_every_edge(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("sync_edges", [False, True])
-def test_how_edges_are_told_crosses_a_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch, sync_edges: bool) -> None:
+def test_how_edges_are_told_crosses_a_worker(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config, sync_edges: bool
+) -> None:
     """A worker's option for edges is in the phases that the run receives."""
     clocks = Clocks(bench.gpu.clock, bench.gpu.clock, 76.0)
     monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: clocks))
@@ -712,7 +714,7 @@ def test_how_edges_are_told_crosses_a_worker(bench: Bench, monkeypatch: pytest.M
     for order in orders:
         m.send(here, order)
     with pytest.raises(session.Unwound):
-        engine.measure(bench.workload, SimpleNamespace(nodeid="test_it"))  # type: ignore[arg-type]
+        engine.measure(bench.workload, SimpleNamespace(nodeid="test_it", config=pytestconfig))  # type: ignore[arg-type]
     *_, taken = (m.receive_from_worker(here) for _ in orders)
     assert isinstance(taken, m.Taken)
     (phase,) = taken.record.phases
