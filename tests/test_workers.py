@@ -91,6 +91,29 @@ def left_over(directory: Path) -> list[str]:
     return [path.name for path in (directory / "tmp").iterdir() if path.name.startswith("rlperf-")]
 
 
+# ------------------------------------------------------------------ a worker starts
+
+
+def test_every_worker_has_a_heap_of_its_own(tmp_path: Path) -> None:
+    """The places of new objects within their pools differ: were they alike, a side's layout would be part of its time.
+
+    Nothing else that is random decides about them: all workers of a side would have the same.
+    """
+    tests = """
+        def test_places(rlperf, worker):
+            made = [bytes(size) for size in range(100, 470, 16)]
+            with open("places", "a") as file:
+                print(*(id(each) % 16384 for each in made), file=file)
+            rlperf(lambda: sum(range(1000)))
+    """
+    result = run(tmp_path, *ONE_CALL, tests=tests, **ALONE)
+    assert result.code == pytest.ExitCode.OK, result.text
+    places = (tmp_path / "places").read_text().splitlines()
+    assert len(places) == 5
+    by_size = list(zip(*(line.split() for line in places), strict=True))
+    assert all(len(set(found)) > 1 for found in by_size)
+
+
 # ------------------------------------------------------------------ a worker dies
 
 DEATHS = """

@@ -54,6 +54,9 @@ _DROPPED = {
 # Dropped after they have configured themselves: a user's time limit is for the test, not for measuring it.
 _SILENCED = ("timeout",)
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
+# CPython takes objects of up to so many bytes from pools of this size, each for objects of one size.
+_SMALL_MOST, _POOL = 512, 16384
+_LARGE, _LARGE_MOST = 32, 32768  # larger objects that vary_heap makes; the C library takes them from the heap
 
 
 class Unwound(Failed):
@@ -441,8 +444,27 @@ def _keep_captured_output(scratch: Path) -> None:
         capture.TemporaryFile = named_file
 
 
+def vary_heap() -> list[object]:
+    """Return objects for a process to keep, so that all it makes later lies elsewhere in memory than in another one.
+
+    Small objects share pools by their sizes: a random number of each size moves the next ones within their pools. Large
+    ones that are given back leave holes of random sizes. Otherwise the places of objects within a page follow from what
+    was allocated before, such as the names of files, which are longer on one side: equal for all of a side's workers,
+    that would be a bias. (T. Mytkowicz et al., as in the workers' environment)
+    """
+    draw = random.SystemRandom().randrange
+    shortest = {16: object, 32: complex}  # no bytes object takes as little, and those of one byte are shared
+    kept: list[object] = []
+    for size in range(16, _SMALL_MOST + 1, 16):
+        make = shortest.get(size, functools.partial(bytes, size - sys.getsizeof(b"")))
+        kept += [make() for _ in range(draw(_POOL // size))]
+    large = [bytes(draw(_SMALL_MOST, _LARGE_MOST)) for _ in range(_LARGE)]
+    return [*kept, *large[::2]]
+
+
 def main() -> None:
     """Run a worker until the run has no more use for it."""
+    _kept = vary_heap()
     _die_with_parent()
     terminal = os.dup(1)  # before pytest captures it
     start = m.read_start(Path(os.environ.pop(m.ENVIRONMENT_KEY)))
