@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.run.lanes import Lanes, Place, count_lanes
+from pytest_rlperf.run.lanes import Lanes, LanesOfTest, Place, count_lanes
 
 # --------------------------------------------------------------------------- how many
 
@@ -98,12 +98,12 @@ def hold() -> Callable[[Place, str], Holder]:
 def test_each_holder_has_a_cpu_of_its_own(hold: Callable[[Place, str], Holder]) -> None:
     """As many places are entered at once as there are lanes, each with another CPU; the next one waits."""
     lanes = Lanes(2, (4, 7))
-    first, second = hold(lanes.one(0), "first"), hold(lanes.one(0, 1), "second")
+    first, second = hold(lanes.queue_up((0, 0), 1), "first"), hold(lanes.queue_up((0, 1), 1), "second")
     assert first.came.wait(10)
     assert second.came.wait(10)
     assert {first.cpu, second.cpu} == {4, 7}
     assert lanes.free == 0
-    third = hold(lanes.one(1), "third")
+    third = hold(lanes.queue_up((1, 0), 1), "third")
     assert not third.came.is_set()
     second.leave()
     assert third.came.wait(10)
@@ -116,9 +116,9 @@ def test_each_holder_has_a_cpu_of_its_own(hold: Callable[[Place, str], Holder]) 
 def test_earlier_tests_come_first_and_their_earlier_pairs(hold: Callable[[Place, str], Holder]) -> None:
     """Who queued first does not matter."""
     lanes = Lanes(1, (0,))
-    busy = hold(lanes.one(0), "busy")
+    busy = hold(lanes.queue_up((0, 0), 1), "busy")
     assert busy.came.wait(10)
-    places = {name: lanes.one(*turn) for name, turn in {"b1": (2, 1), "b0": (2, 0), "a4": (1, 4)}.items()}
+    places = {name: lanes.queue_up(turn, 1) for name, turn in {"b1": (2, 1), "b0": (2, 0), "a4": (1, 4)}.items()}
     holders = {name: hold(place, name) for name, place in places.items()}
     busy.leave()
     for name in ("a4", "b0", "b1"):
@@ -130,10 +130,10 @@ def test_earlier_tests_come_first_and_their_earlier_pairs(hold: Callable[[Place,
 def test_the_whole_machine_waits_for_all_and_lets_no_later_one_in(hold: Callable[[Place, str], Holder]) -> None:
     """Work of many threads begins once every lane is free, and is not overtaken for ever."""
     lanes = Lanes(2, (0, 1))
-    first, second = hold(lanes.one(0), "first"), hold(lanes.one(0, 1), "second")
+    first, second = hold(lanes.queue_up((0, 0), 1), "first"), hold(lanes.queue_up((0, 1), 1), "second")
     assert first.came.wait(10)
     assert second.came.wait(10)
-    wide, later = hold(lanes.all(1), "wide"), hold(lanes.one(2), "later")
+    wide, later = hold(lanes.queue_up((1, 0), 2), "wide"), hold(lanes.queue_up((2, 0), 1), "later")
     first.leave()
     assert not wide.came.is_set()
     assert not later.came.is_set()
@@ -150,19 +150,46 @@ def test_a_single_lane_goes_round_the_cpus() -> None:
     lanes = Lanes(1, (2, 3, 8))
     seen = []
     for pair in range(5):
-        with lanes.one(0, pair) as cpu:
+        with lanes.queue_up((0, pair), 1) as cpu:
             seen.append(cpu)
     assert seen == [2, 3, 8, 2, 3]
-    with Lanes(1, ()).one(0) as cpu:
+    with Lanes(1, ()).queue_up((0, 0), 1) as cpu:
         assert cpu is None
+
+
+def test_no_test_queues_before_the_one_before_it() -> None:
+    """Whichever thread comes first: workers run tests in the order of the run, by which fixtures live."""
+    lanes = Lanes(1, (0,))
+    first = LanesOfTest(lanes, 0)
+    second = LanesOfTest(lanes, 1, first)
+    places: list[Place] = []
+    thread = threading.Thread(target=lambda: places.append(second.one()), daemon=True)
+    thread.start()
+    thread.join(0.05)
+    assert not places
+    with first.all():
+        thread.join(10)
+        (place,) = places
+        assert lanes.free == 0
+    with place as cpu:
+        assert cpu == 0
+
+
+def test_a_test_that_queues_for_nothing_lets_the_next_one_pass() -> None:
+    """It is over, and says so."""
+    lanes = Lanes(2, (0, 1))
+    first = LanesOfTest(lanes, 0)
+    first.pass_on()
+    with LanesOfTest(lanes, 1, first).all() as cpu:
+        assert cpu == 0
 
 
 def test_closing_ends_all_waiting() -> None:
     """A run that is stopped leaves nobody waiting."""
     lanes = Lanes(1, (0,))
-    with lanes.one(0):
+    with lanes.queue_up((0, 0), 1):
         lanes.close()
-        with pytest.raises(MeasurementError, match="stopped"), lanes.one(1):
+        with pytest.raises(MeasurementError, match="stopped"), lanes.queue_up((1, 0), 1):
             raise AssertionError
 
 

@@ -194,7 +194,8 @@ def test_a_slowdown_is_found_and_blamed(repository: Repository) -> None:
     assert max(parts, key=lambda path: parts[path]) == "critic"
     assert parts["critic"] == pytest.approx(change_s, rel=0.5)
     assert all(pair["blocks"] and pair["base"]["slices"] == pair["head"]["slices"] for pair in test["live"]["pairs"])
-    assert {pair["base"]["seed"] for pair in test["live"]["pairs"]} == {1000, 1001, 1002}
+    seeds = [pair["base"]["seed"] for pair in test["live"]["pairs"]]
+    assert len(seeds) == len(set(seeds)) >= 3
     assert test["live"]["setup_s"] > 0
 
     properties = {

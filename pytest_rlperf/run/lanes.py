@@ -103,16 +103,9 @@ class Lanes:
         with self._changed:
             return 0 if self._queue else self.count - self._used
 
-    def one(self, order: int, pair: int = 0) -> Place:
-        """Queue for a lane, for a test's pair."""
-        return self._queue_up(order, pair, 1)
-
-    def all(self, order: int, pair: int = 0) -> Place:
-        """Queue for the whole machine, which is to be had once every lane is free."""
-        return self._queue_up(order, pair, self.count)
-
-    def _queue_up(self, order: int, pair: int, wanted: int) -> Place:
-        place = Place(self, (order, pair), wanted)
+    def queue_up(self, turn: tuple[int, int], wanted: int) -> Place:
+        """Return a place in the queue for ``wanted`` lanes; ``turn`` is the test's place in the run, and the pair's."""
+        place = Place(self, turn, wanted)
         with self._changed:
             self._queue.append(place)
             self._queue.sort(key=lambda place: place.turn)  # it keeps the order of equal turns
@@ -144,3 +137,43 @@ class Lanes:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+
+
+class LanesOfTest:
+    """The lanes as one test uses them, which queues for none before the ``previous`` test has queued or is over."""
+
+    def __init__(self, lanes: Lanes, order: int = 0, previous: LanesOfTest | None = None) -> None:
+        self.lanes = lanes
+        self._order = order
+        self._previous = previous
+        self._has_begun = threading.Event()
+
+    def one(self, pair: int = 0) -> Place:
+        """Queue for a lane, for the test's pair."""
+        return self._queue_up(pair, 1)
+
+    def all(self, pair: int = 0) -> Place:
+        """Queue for the whole machine, which is to be had once every lane is free."""
+        return self._queue_up(pair, self.lanes.count)
+
+    def first(self, pairs: int) -> list[Place]:
+        """Queue for a lane for each of the first pairs."""
+        self._wait()
+        places = [self.lanes.queue_up((self._order, pair), 1) for pair in range(pairs)]
+        self.pass_on()
+        return places
+
+    def _queue_up(self, pair: int, wanted: int) -> Place:
+        self._wait()
+        place = self.lanes.queue_up((self._order, pair), wanted)
+        self.pass_on()
+        return place
+
+    def _wait(self) -> None:
+        if self._previous is not None:
+            self._previous._has_begun.wait()
+            self._previous = None
+
+    def pass_on(self) -> None:
+        """Let the next test queue."""
+        self._has_begun.set()

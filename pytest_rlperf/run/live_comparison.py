@@ -31,7 +31,7 @@ from pytest_rlperf.model import (
     log_ratios,
     reasons,
 )
-from pytest_rlperf.run.lanes import Lanes, Place
+from pytest_rlperf.run.lanes import LanesOfTest, Place
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.pool import BaseSide, WorkerGroup
 from pytest_rlperf.workers.process import WorkerProcess
@@ -68,7 +68,7 @@ class LivePairs:
         group: WorkerGroup,
         policy: Policy,
         limits: PairLimits,
-        lanes: Lanes,
+        lanes: LanesOfTest,
         progress: Progress,
         max_time_s: float,
         history: PairSpread | None = None,
@@ -81,7 +81,7 @@ class LivePairs:
         # The time is shared out so that a pair that confirms has its part.
         self._measurement = PairedMeasurement(
             progress,
-            least=(limits.least if lanes.has_cpus else UNPLACED_LEAST) + 1,
+            least=(limits.least if lanes.lanes.has_cpus else UNPLACED_LEAST) + 1,
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=max_time_s,
             enough_error=_ERROR_SHARE * policy.tolerance,
@@ -109,18 +109,18 @@ class LivePairs:
     def run(self) -> tuple[Verdict, PairsMeasured]:
         """Take pairs until there is a verdict; return it with the figures of all of them."""
         opened: dict[int, WorkerPair] = {}
-        if self.lanes.count == 1:  # nothing is measured meanwhile, so that all may set up at once
+        if self.lanes.lanes.count == 1:  # nothing is measured meanwhile, so that all may set up at once
             opened = dict(enumerate(self.open(range(self._limits.least))))
+        places = self.lanes.first(self._limits.least)
         running: dict[Future[None], int] = {}
         verdict: Verdict | None = None
-        with ThreadPoolExecutor(max(self._limits.least, self.lanes.count)) as threads:
+        with ThreadPoolExecutor(max(self._limits.least, self.lanes.lanes.count)) as threads:
             try:
                 while verdict is None:
                     for _ in range(self._missing(len(running))):
                         index, self._begun = self._begun, self._begun + 1
                         # Queued here: a later pair waits for what the first one finds out, and must not come first.
-                        queue = self.lanes.all if self._needs_machine else self.lanes.one
-                        place = queue(self.group.order, index)
+                        place = places.pop(0) if places else self._queue_up(index)
                         running[threads.submit(self._take, index, opened.pop(index, None), place)] = index
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     if any(future.exception() is not None for future in done):
@@ -136,12 +136,15 @@ class LivePairs:
         assert verdict is not None
         return verdict, self._measurement.measured()
 
+    def _queue_up(self, index: int) -> Place:
+        return self.lanes.all(index) if self._needs_machine else self.lanes.one(index)
+
     def _missing(self, running: int) -> int:
         """Return how many pairs to begin: the least number at once, then one, or as many as lanes are idle."""
         least = self._limits.least - self._begun
         if least > 0 or running:
             return max(0, least)
-        return 1 if self._needs_machine else max(1, self.lanes.free)
+        return 1 if self._needs_machine else max(1, self.lanes.lanes.free)
 
     def _judge(self, *, is_last: bool) -> Verdict | None:
         """Return the verdict by the pairs so far, of which ``is_last`` says that no other is under way."""
@@ -163,13 +166,13 @@ class LivePairs:
                 started_s = time.monotonic()
                 pair = opened or self.open([index])[0]
                 warm = self._warm_up(index, pair, started_s)
-                is_served = warm is None or place.wanted == self.lanes.count or not warm.needs_machine
+                is_served = warm is None or place.wanted == self.lanes.lanes.count or not warm.needs_machine
                 if warm is not None and is_served:
                     self._measure(warm, cpu)
             if warm is not None and not is_served:
                 self._needs_machine = True
                 waiting_s = time.monotonic()
-                with self.lanes.all(self.group.order, index) as cpu:
+                with self.lanes.all(index) as cpu:
                     warm.waited_s = time.monotonic() - waiting_s
                     self._measure(warm, cpu)
             self.close(index, pair)
@@ -202,7 +205,7 @@ class LiveComparison(LivePairs):
         base_side: BaseSide,
         policy: Policy,
         limits: PairLimits,
-        lanes: Lanes,
+        lanes: LanesOfTest,
         counting: CountingPass,
         progress: Progress,
         max_time_s: float,

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.run import diagnostics
 from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder
-from pytest_rlperf.run.lanes import Lanes, count_lanes
+from pytest_rlperf.run.lanes import Lanes, LanesOfTest, count_lanes
 from pytest_rlperf.run.one_test import OneTest, failure_of, properties_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.selfcheck import SelfcheckOfTest
@@ -88,9 +89,10 @@ class TestInLane:
     """One test on its way: a thread measures it, and its ``events`` wait until the run reports them, in order."""
 
     def __init__(
-        self, item: pytest.Item, following: pytest.Item | None, order: int, run: RunState, limit_s: float
+        self, item: pytest.Item, following: pytest.Item | None, lanes: LanesOfTest, run: RunState, limit_s: float
     ) -> None:
         self.item = item
+        self.lanes = lanes
         self.events: SimpleQueue[m.Reported | m.Warned | Judged | Fabricated | Finished] = SimpleQueue()
         self.progress = LatestStep(item.name)
         settings = run.settings.for_test(item)
@@ -99,7 +101,6 @@ class TestInLane:
             result_key(item),
             None if following is None else result_key(following),
             self.events.put,
-            order=order,
             setup_s=settings.setup_time_s,
             patience_s=max(_PATIENCE_LEAST_S, _PATIENCE * settings.max_time_s),
         )
@@ -115,6 +116,7 @@ class TestInLane:
             finished = Finished(error=error)
         finally:
             self.group.close()
+            self.lanes.pass_on()
             self.events.put(finished)
 
     def _run(self, measure: MeasureTest) -> Finished:
@@ -186,7 +188,7 @@ class TestLoop:
             else:
                 base_sides = BaseSides(project, pools, heads, head)
                 against = None if sides is None else self._base_side(base_sides, sides, session)
-                self._run_tests(session, partial(self._compare, solo, base_sides, against, lanes), lanes, pools)
+                self._run_tests(session, partial(self._compare, solo, base_sides, against), lanes, pools)
         finally:
             self._progress.clear()
             pools.close()
@@ -224,10 +226,10 @@ class TestLoop:
     def _run_tests(self, session: pytest.Session, measure: MeasureTest, lanes: Lanes, pools: WorkerPools) -> None:
         """Measure as many tests at once as there are lanes, and report them one after another."""
         items, limit_s = session.items, share_s(self._run.settings, len(session.items))
-        tests = [
-            TestInLane(item, following, order, self._run, limit_s)
-            for order, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True))
-        ]
+        tests: list[TestInLane] = []
+        for order, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True)):
+            own_lanes = LanesOfTest(lanes, order, tests[-1].lanes if tests else None)
+            tests.append(TestInLane(item, following, own_lanes, self._run, limit_s))
         threads = ThreadPoolExecutor(lanes.count)
         try:
             for test in tests:
@@ -298,15 +300,15 @@ class TestLoop:
         self._run.note(*judged.notes)
 
     def _compare(
-        self, solo: WorkerPool, base_sides: BaseSides, against: BaseSide | None, lanes: Lanes, test: TestInLane
+        self, solo: WorkerPool, base_sides: BaseSides, against: BaseSide | None, test: TestInLane
     ) -> m.Conclude:
         """Measure a test and compare it with the base side or the baseline."""
         group, settings, progress = test.group, test.settings, test.progress
-        one_test = OneTest(group, solo, base_sides, against, self._run, settings, lanes, progress)
+        one_test = OneTest(group, solo, base_sides, against, self._run, settings, test.lanes, progress)
         outcome, notes = one_test.measure()
         traces: list[Trace] = []
         if settings.trace is not None or (outcome.result.measured and self._explains):
-            with lanes.one(group.order):
+            with nullcontext() if group.has_machine else test.lanes.one():
                 if outcome.result.measured and self._explains:
                     outcome = diagnostics.explain(group, base_sides, outcome, progress)
                 if settings.trace is not None:

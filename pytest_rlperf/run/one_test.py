@@ -20,7 +20,7 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.baselines import live_counts
-from pytest_rlperf.run.lanes import Lanes
+from pytest_rlperf.run.lanes import LanesOfTest
 from pytest_rlperf.run.live_comparison import COUNTED_PAIRS, LiveComparison, OtherWorkError, SameCodeError, make_result
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.sides.packages import not_installed
@@ -69,7 +69,7 @@ class OneTest:
         against: BaseSide | None,
         run: RunState,
         settings: Config,
-        lanes: Lanes,
+        lanes: LanesOfTest,
         progress: Progress,
     ) -> None:
         self._group = group
@@ -99,20 +99,18 @@ class OneTest:
 
     def _measure_against(self, base_side: BaseSide) -> Measured:
         """Measure for a comparison with the side that the user named."""
-        saved = self._measure_by_itself() if self._settings.save else None
         try:
-            return self._measure_live(base_side, saved)
+            return self._measure_live(base_side)
         except LeftEarlyError as early:
             if not base_side.owns(early.worker):
                 raise
-            result = saved or self._measure_by_itself()
+            result = self._measure_by_itself()
             return Measured(result, result, unpaired=_not_on_base(base_side.sides.base.label, early.done))
 
     def _settle(self, base_side: BaseSide) -> Measured:
         """Have live pairs decide; where base does not run, the stored numbers do."""
-        saved = self._measure_by_itself() if self._settings.save else None
         try:
-            return self._measure_live(base_side, saved)
+            return self._measure_live(base_side)
         except SideError as error:
             self._base_sides.give_up(base_side, error)
             obstacle = str(error)
@@ -120,29 +118,26 @@ class OneTest:
             if not base_side.owns(stopped.worker):
                 raise
             obstacle = f"on {base_side.sides.base.label}: {essence(str(stopped))}"
-        return self._unsettled(saved or self._measure_by_itself(), obstacle)
+        return self._unsettled(self._measure_by_itself(), obstacle)
 
-    def _measure_live(self, base_side: BaseSide, saved: Result | None) -> Measured:
-        """Compare live, unless it is the same code; ``saved`` are the figures by itself, where there are such."""
-        base = base_side.sides.base.label
+    def _measure_live(self, base_side: BaseSide) -> Measured:
+        """Compare live, unless it is the same code; then measure by itself what is to be stored."""
+        base, saves, named = base_side.sides.base.label, self._settings.save, self._against is not None
         unpaired: reasons.SameCode | reasons.OtherWork
         if base_side.is_same_code:
             unpaired = reasons.SameCode(base, only_loaded=False)
         else:
             try:
                 head, live = self._comparison(base_side).compare()
-                by_itself = saved if self._against is None else None
-                return Measured(saved or head, head, by_itself, live, base_commit=base_side.sides.commit)
+                saved = self._measure_by_itself() if saves else None
+                return Measured(saved or head, head, None if named else saved, live, base_commit=base_side.sides.commit)
             except OtherWorkError as other:
                 unpaired = other.reason
             except SameCodeError:
                 unpaired = reasons.SameCode(base, only_loaded=True)
-        if self._against is not None:
-            result = saved or self._unmeasured()
-            return Measured(result, result, unpaired=unpaired)
         # Nothing differs but, perhaps, what the code runs on, which figures by themselves can show.
-        result = saved or self._measure_by_itself()
-        return Measured(result, result, result, unpaired=unpaired)
+        result = self._measure_by_itself() if saves or not named else self._unmeasured()
+        return Measured(result, result, None if named else result, unpaired=unpaired)
 
     def _comparison(self, base_side: BaseSide) -> LiveComparison:
         stored = self._run.baselines.stored(self._group.key)
@@ -190,18 +185,17 @@ class OneTest:
 
     def _measure_by_itself(self) -> Result:
         """Measure the test by itself, with the machine to itself."""
-        self._solo.whole.acquire()  # its workers have the test open until its end
-        self._group.at_end(self._solo.whole.release)
-        with self._lanes.all(self._group.order):
-            self._progress.show("starting workers", expected_s(WORKERS))
-            (workers,) = self._group.engage((self._solo, WORKERS))
-            measured = measure_one_side(
-                workers,
-                self._settings.max_time_s,
-                self._progress,
-                long=self._run.baselines.uses_mean(self._group.key),
-                counting=self._counting_pass(WORKERS),
-            )
+        # Until the test's end: then its workers are free for the next one.
+        self._group.enter(self._lanes.all())
+        self._progress.show("starting workers", expected_s(WORKERS))
+        (workers,) = self._group.engage((self._solo, WORKERS))
+        measured = measure_one_side(
+            workers,
+            self._settings.max_time_s,
+            self._progress,
+            long=self._run.baselines.uses_mean(self._group.key),
+            counting=self._counting_pass(WORKERS),
+        )
         return replace(make_result(self._group.key, self._group.called, measured), counting=counted_by(workers))
 
     def _counting_pass(self, workers: int) -> CountingPass:

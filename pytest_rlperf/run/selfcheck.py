@@ -9,7 +9,7 @@ from typing import Any
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.measure.placement import usable_cpus
 from pytest_rlperf.model import Policy, Progress, Result, Selfcheck, Trial, test_name
-from pytest_rlperf.run.lanes import Lanes
+from pytest_rlperf.run.lanes import Lanes, LanesOfTest
 from pytest_rlperf.run.live_comparison import LivePairs, WorkerPair, make_result
 from pytest_rlperf.workers.pool import WorkerGroup, WorkerPool
 
@@ -59,7 +59,7 @@ class SelfcheckOfTest:
         self._policy = policy
         self._limits = limits
         self._progress = progress
-        self._lanes = Lanes(1, usable_cpus())
+        self._lanes = LanesOfTest(Lanes(1, usable_cpus()))
         self._result: Result | None = None
 
     def run(self, max_time_s: float, slowdowns: Sequence[float]) -> Selfcheck:

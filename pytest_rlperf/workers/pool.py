@@ -38,7 +38,6 @@ class WorkerPool:
         self._workers: dict[int, WorkerProcess] = {}
         self._claimed: set[int] = set()
         self._lock = threading.Lock()
-        self.whole = threading.Lock()  # for a test that has the first workers to itself, instead of claiming some
         self._is_cancelled = False
 
     def claim(self, avoid: Collection[int] = ()) -> int:
@@ -125,14 +124,12 @@ class WorkerGroup:
     """The workers that have one test open, of whichever side; the first one reports it, to ``forward``.
 
     Each worker may take ``patience_s`` for any answer once its test has called an rlperf fixture, and ``setup_s`` to
-    get there and to leave it. ``order`` is the test's place in the run.
+    get there and to leave it.
     """
 
-    def __init__(
-        self, key: str, next_key: str | None, forward: Forward, *, setup_s: float, patience_s: float, order: int = 0
-    ) -> None:
+    def __init__(self, key: str, next_key: str | None, forward: Forward, *, setup_s: float, patience_s: float) -> None:
         self.key = key
-        self.order = order
+        self.has_machine = False
         self.workers: list[WorkerProcess] = []
         self.reporter: WorkerProcess | None = None
         self._next_key = next_key
@@ -152,6 +149,11 @@ class WorkerGroup:
     def at_end(self, callback: Callable[[], object]) -> None:
         """Call ``callback`` when the test is over in its workers."""
         self._at_end.callback(callback)
+
+    def enter(self, machine: contextlib.AbstractContextManager[object]) -> None:
+        """Have the machine from now on until the test is over in its workers."""
+        self._at_end.enter_context(machine)
+        self.has_machine = True
 
     def close(self) -> None:
         """End the test: no worker has it open any more."""
