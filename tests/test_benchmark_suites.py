@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import ONE_CALL
 
 OK, FAILED = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
-SHORT = ("--rlperf-max-time=1", "-p", "no:cacheprovider")
+SHORT = ("--rlperf-max-time=0.3", "-p", "no:cacheprovider")
 
 # As its documentation shows each of its ways.
 SUITE = """
@@ -154,7 +155,7 @@ def test_raises(benchmark):
 """,
         encoding="utf-8",
     )
-    misused = run(suite, "--rlperf")
+    misused = run(suite, *ONE_CALL)
     assert misused.ret == FAILED
     misused.stdout.fnmatch_lines(
         [
@@ -189,7 +190,7 @@ def test_without_pytest_benchmark_this_plugin_loads(pytester: pytest.Pytester, m
         """
     )
     args = ("-p", "no:benchmark", "-p", "pytest_rlperf.plugin", *SHORT)
-    measured = pytester.run(sys.executable, "-m", "pytest", *args, "--rlperf", timeout=60)
+    measured = pytester.run(sys.executable, "-m", "pytest", *args, *ONE_CALL, timeout=60)
     assert measured.ret == OK, measured.stdout.str()
     assert "1 passed, 1 deselected" in measured.stdout.str()
     plain = pytester.run(sys.executable, "-m", "pytest", *args[:4], timeout=60)

@@ -13,11 +13,12 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from builders import ALONE, git
+from builders import ALONE, ONE_CALL, git
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-LONG_ENOUGH = "--rlperf-max-time=2.5"  # for five workers to tell a doubled GAE from noise
+LONG_ENOUGH = "--rlperf-max-time=2.5"  # for five workers to record phases too
+SHORT = "--rlperf-max-time=0.6"  # for five workers to tell a GAE that takes five times as long from noise
 FAILED, OK, USAGE = pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.OK, pytest.ExitCode.USAGE_ERROR
 
 LEARNER = """
@@ -34,7 +35,8 @@ LEARNER = """
         return advantages
 
     def gae(rewards, values, dones, last_values):
-        {more}
+        for _ in range({more}):
+            scan(rewards, values, dones, last_values)
         return scan(rewards, values, dones, last_values)
 """
 
@@ -62,10 +64,9 @@ def busy(seconds):
 """
 
 
-def write_learner(pytester: pytest.Pytester, *, doubled: bool) -> None:
-    """Write the code under test: one backward scan, or two for the same result."""
-    more = "scan(rewards, values, dones, last_values)" if doubled else "pass"
-    pytester.makepyfile(learner=LEARNER.format(more=more))
+def write_learner(pytester: pytest.Pytester, *, slow: bool) -> None:
+    """Write the code under test: one backward scan, or five for the same result."""
+    pytester.makepyfile(learner=LEARNER.format(more=4 if slow else 0))
 
 
 def baseline_file(directory: Path, name: str = "default") -> Path:
@@ -95,7 +96,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("measured")
     (directory / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     (directory / "test_it.py").write_text(f"{WORK}\ndef test_it(rlperf): rlperf(work)\n", encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "--rlperf-save-baseline", "--rlperf-max-time=2"]
+    command = [sys.executable, "-m", "pytest", "--rlperf-save-baseline", "--rlperf-max-time=1"]
     subprocess.run(command, cwd=directory, env={**os.environ, **ALONE}, timeout=120, check=True, capture_output=True)
     return baseline_file(directory)
 
@@ -137,7 +138,7 @@ def scale(path: Path, factor: float) -> bytes:
 
 
 def run_until_decided(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    """Run a measured test whose time has doubled; a restless machine may leave it UNDECIDED, but never acquit it."""
+    """Run a measured test that has become slower; a restless machine may leave it UNDECIDED, but never acquit it."""
     for _ in range(5):
         result = pytester.runpytest_subprocess(*args)
         if result.ret != OK:
@@ -150,8 +151,8 @@ def run_until_decided(pytester: pytest.Pytester, *args: str) -> pytest.RunResult
 
 
 def test_the_main_job(pytester: pytest.Pytester) -> None:
-    """Store a baseline, pass unchanged, fail twice as slow, keep the file, accept with a reason, get faster."""
-    write_learner(pytester, doubled=False)
+    """Store a baseline, pass unchanged, fail five times as slow, keep the file, accept with a reason, get faster."""
+    write_learner(pytester, slow=False)
     pytester.makepyfile(test_it=TEST_GAE)
 
     saving = pytester.runpytest_subprocess("--rlperf-save-baseline", LONG_ENOUGH)
@@ -171,12 +172,12 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
     before = path.read_bytes()
     assert len(json.loads(before)["results"]["test_it.py::test_gae"]["result"]["workers"]) == 5
 
-    unchanged = pytester.runpytest_subprocess("--rlperf", LONG_ENOUGH)
+    unchanged = pytester.runpytest_subprocess("--rlperf", SHORT)
     assert unchanged.ret == OK
     unchanged.assert_outcomes(passed=1)
     unchanged.stdout.no_fnmatch_line("*SLOWER")
 
-    write_learner(pytester, doubled=True)
+    write_learner(pytester, slow=True)
     slower = run_until_decided(pytester, "--rlperf", LONG_ENOUGH, "--junitxml=junit.xml")
     assert slower.ret == FAILED
     slower.assert_outcomes(failed=1)
@@ -204,7 +205,7 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
     assert path.read_bytes() == before
 
     before = scale(path, 0.2)
-    accepted = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-accept=bigger net", LONG_ENOUGH)
+    accepted = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-accept=bigger net", SHORT)
     assert accepted.ret == OK
     accepted.stdout.fnmatch_lines(["test_gae *SLOWER (accepted)", "*stored 1 result in"])
     was = json.loads(before)["results"]["test_it.py::test_gae"]["result"]["workers"]
@@ -214,8 +215,8 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
     assert entry["accepted"]["created"] == next(iter(json.loads(path.read_bytes())["sessions"].values()))["created"]
 
     scale(path, 3.0)
-    write_learner(pytester, doubled=False)
-    faster = pytester.runpytest_subprocess("--rlperf", LONG_ENOUGH)
+    write_learner(pytester, slow=False)
+    faster = pytester.runpytest_subprocess("--rlperf", SHORT)
     assert faster.ret == OK
     faster.stdout.fnmatch_lines(["test_gae *-*% *FASTER", "*pytest *--rlperf-save-baseline"])
 
@@ -228,7 +229,7 @@ def test_a_run_with_every_verdict(pytester: pytest.Pytester, measured: Path) -> 
     write_tests(
         pytester,
         """
-        pytestmark = pytest.mark.rlperf(max_time=1.5)
+        pytestmark = pytest.mark.rlperf(max_time=0.5)
 
         def test_slower(rlperf):
             rlperf(work)
@@ -257,7 +258,7 @@ def test_a_run_with_every_verdict(pytester: pytest.Pytester, measured: Path) -> 
         def test_other_unit(rlperf):
             rlperf(work, unit="step")
 
-        @pytest.mark.rlperf(max_time=2)
+        @pytest.mark.rlperf(max_time=1)
         def test_new(rlperf):
             assert rlperf(work, items=7, unit="row").items == 7
 
@@ -287,7 +288,7 @@ def test_a_run_with_every_verdict(pytester: pytest.Pytester, measured: Path) -> 
     )
     before = json.loads(path.read_bytes())
     result = pytester.runpytest_subprocess(
-        "--rlperf-save-baseline", "--rlperf-max-time=2", "--junitxml=junit.xml", "-p", "no:randomly"
+        "--rlperf-save-baseline", "--rlperf-max-time=1", "--junitxml=junit.xml", "-p", "no:randomly"
     )
     output = result.stdout.str()
     assert verdicts(pytester.path / "junit.xml") == {
@@ -342,7 +343,7 @@ def test_strict(pytester: pytest.Pytester) -> None:
             rlperf(work)
         """,
     )
-    result = pytester.runpytest_subprocess("--rlperf", "--rlperf-strict", "--rlperf-max-time=0.5")
+    result = pytester.runpytest_subprocess(*ONE_CALL, "--rlperf-strict")
     assert result.ret == FAILED
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
@@ -354,7 +355,7 @@ def test_a_strict_run_can_store_its_first_baseline(pytester: pytest.Pytester) ->
     """With strictness in the ini file there must be a way to the first baseline: storing is what NEW asks for."""
     pytester.makeini("[pytest]\nrlperf_strict = true\n")
     write_tests(pytester, "def test_new(rlperf):\n    rlperf(work)\n")
-    result = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-max-time=2")
+    result = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-max-time=0.5")
     result.stdout.fnmatch_lines(["*stored 1 result in"])
     assert result.ret == OK
     assert list(json.loads(baseline_file(pytester.path).read_bytes())["results"]) == ["test_it.py::test_new"]
@@ -370,7 +371,7 @@ def test_figures_of_another_machine(pytester: pytest.Pytester, measured: Path) -
     elsewhere.write_text(json.dumps(data), encoding="utf-8")
     here.unlink()
     before = elsewhere.read_bytes()
-    result = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-max-time=2")
+    result = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-max-time=0.5")
     assert result.ret == OK
     result.stdout.fnmatch_lines(
         [
@@ -607,7 +608,7 @@ def test_one_test_measures_one_component(pytester: pytest.Pytester) -> None:
             assert False, "as everybody knows"
         """
     )
-    for args in ([], ["--rlperf-save-baseline", "--rlperf-max-time=0.3"]):
+    for args in ([], ["--rlperf-save-baseline", *ONE_CALL]):
         result = pytester.runpytest_subprocess(*args)
         result.assert_outcomes(failed=2, xfailed=1)
         result.stdout.fnmatch_lines(
@@ -630,12 +631,12 @@ def test_long_and_short_calls(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_it=f"""{BUSY}
 def test_too_long(rlperf):
-    result = rlperf(lambda: busy(1.5))
+    result = rlperf(lambda: busy(0.6))
     assert [worker.calls for worker in result.workers] == [1]
     assert len(result.notes) == 1
 
 def test_long(rlperf):
-    result = rlperf(lambda: busy(0.3))
+    result = rlperf(lambda: busy(0.15))
     assert len(result.workers) == 1
     assert len(result.notes) == 1
 
@@ -644,10 +645,10 @@ def test_short(rlperf):
     assert all(worker.calls >= 100 * worker.slices for worker in result.workers)
 """
     )
-    result = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-max-time=1")
+    result = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-max-time=0.5")
     result.assert_outcomes(passed=3)
     flat = " ".join(result.stdout.str().split())
-    assert re.search(r"the first call took \S+ s\b.* all of a test's 1 s: it is the only figure", flat)
+    assert re.search(r"the first call took \S+ ms\b.* all of a test's 0\.5 s: it is the only figure", flat)
     assert re.search(r"--rlperf-max-time leaves time for 1 of 5 workers, all of them take about \d+ s", flat)
     assert "2 results not stored: 1 of 5 workers measured them; raise --rlperf-max-time" in flat
     for path in (pytester.path / "baselines").glob("*/*.json"):

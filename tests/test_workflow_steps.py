@@ -295,7 +295,7 @@ def test_action_installs_the_extras_asked_for(tmp_path: Path, extras: str, expec
 def test_baseline_is_measured_stored_and_proposed(tmp_path: Path) -> None:
     """The baseline's steps: the measuring job stores figures, the other one pushes them and opens a pull request."""
     jobs = load(ROOT / ".github" / "workflows" / "baseline.yml")["jobs"]
-    runner = Runner(tmp_path, scratch(tmp_path, {}, max_time=6))
+    runner = Runner(tmp_path, scratch(tmp_path, {}, max_time=1))
     git(runner.workspace, "checkout", "--quiet", "--detach", "origin/main")
     install_this = load(ROOT / "action.yml")["runs"]["steps"][:1]  # which a library has among its dependencies
     context = {"inputs.install": "true", "inputs.extras": "", "inputs.accept": "", "github.token": "a token"}
