@@ -42,6 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # a worker, which acts on orders
     settings = options.read_config(config)
     if settings.active and not config.option.collectonly:
+        if sys.platform == "win32":  # before anything that only POSIX has is imported
+            raise pytest.UsageError(
+                "--rlperf measures on Linux and macOS: its processes need what Windows lacks; use WSL, or leave "
+                "--rlperf out: then the same tests run once, checked and unmeasured, and `rlperf show` reads files"
+            )
         from pytest_rlperf.run.hooks import MeasuredRun
 
         config.pluginmanager.register(MeasuredRun(config, settings, _STARTUP_PATH), "rlperf-run")

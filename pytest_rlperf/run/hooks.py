@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -32,6 +33,17 @@ from pytest_rlperf.run.saving import save
 _BESIDE = "the time that imports and fixtures take"
 
 
+def _platform_notes(platform: str) -> list[str]:
+    """Return what this system does not offer to a run; Linux offers all of it."""
+    if platform.startswith("linux"):
+        return []
+    system = "macOS" if platform == "darwin" else platform
+    return [
+        f"on {system} processes cannot be placed on CPUs, and there is no /proc: all else works, but times spread more "
+        "than on Linux"
+    ]
+
+
 class MeasuredRun:
     """The hooks that a run has only with --rlperf."""
 
@@ -39,7 +51,7 @@ class MeasuredRun:
         self._config = config
         self._settings = settings
         self._path = path
-        notes: list[Note] = [TextNote(text) for text in check_github(os.environ)]
+        notes: list[Note] = [TextNote(text) for text in [*_platform_notes(sys.platform), *check_github(os.environ)]]
         self._failed: set[str] = set()
         self._xfailed: set[str] = set()
         self._passed: list[str] = []

@@ -505,6 +505,7 @@ def _last_line(done: Completed) -> str:
 
 # ------------------------------------------------------------------ trailers
 
+_LONGEST_TRAILER = 1000  # characters; the expressions below try every split of a row of blanks or digits
 _TIME = re.compile(r"(?P<pattern>\S.*?)\s*<=\s*\+?(?P<percent>[0-9]*\.?[0-9]+)\s*%\s*(?P<reason>\S.*)")
 # The pattern has no blanks, so that no misspelt time reads as counts.
 _COUNTS = re.compile(r"(?P<pattern>\S+)\s+counts\s+(?!<=)(?P<reason>\S.*)")
@@ -534,7 +535,9 @@ def read_allowances(root: Path, base: str) -> tuple[list[Allowance], list[str]]:
             if allowance is not None:
                 allowances.append(allowance)
             else:
-                notes.append(f"{TRAILER} of {short(sha)} is unreadable and accepts nothing: {value!r}; write {_FORMS}")
+                notes.append(
+                    f"{TRAILER} of {short(sha)} is unreadable and accepts nothing: {value[:100]!r}; write {_FORMS}"
+                )
     return allowances, notes
 
 
@@ -543,6 +546,8 @@ def parse_allowance(value: str, commit: str) -> Allowance | None:
 
     The second form accepts no more time: its ``most`` is 0.
     """
+    if len(value) > _LONGEST_TRAILER:
+        return None
     counts, time = _COUNTS.fullmatch(value), _TIME.fullmatch(value)
     if counts is not None:  # its reason may contain a percentage too
         return Allowance(counts["pattern"], 0.0, counts["reason"], commit)

@@ -1,0 +1,161 @@
+"""Changes files at random: JSON at its values, zips at their entries, anything at its bytes. A seed decides it all."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+import zipfile
+from itertools import islice
+from random import Random
+from typing import Any
+
+MOST_BYTES = 200_000  # of an input
+_PLACES_MOST = 5000
+
+# Values that have broken programs before.
+_VALUES: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 2**31, 2**53 + 1, 2**63, 10**30, -0.0, 0.5, -1.5, 5e-324, 1e-300, 1e18, 1e308,
+    float("nan"), float("inf"), float("-inf"), "", "a", " ", "\0", "\n", "::error::x", "%0A", "\x1b[2J", "\ud800",
+    "\u202e", "<img src=x>", "| a |", "`", "../../x", "--output=x", "-", "x" * 5000, "日本", [], {}, [None], [[]],
+    {"": ""}, {"schema": 1}, ["a", 1], "1e999", "2024-13-45T99:99:99",
+)  # fmt: skip
+_TOKENS = (
+    b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u0000", b"\\ud800", b"null", b"true", b"NaN", b"-Infinity",
+    b"1e999", b"-0", b"9" * 4400, b"\0", b"\r", b"\n", b"\t", b"  ", b"\xff\xfe", b"\xef\xbb\xbf", b"\x1f\x8b",
+    b"PK\x03\x04",
+    b"<<<<<<< HEAD\n", b"=======\n", b"[" * 3000, b'{"a":' * 3000, b"%", b"<=", b"+", b"*", b"counts", b"pip:", b"dir:",
+    b"python:", b"@", b";", b"==", b"(", b"'", b"Timing", b"A tree view:\n", b": 0.1000\n",
+)  # fmt: skip
+
+
+def mutated(data: bytes, random: Random) -> bytes:
+    """Return ``data`` with a few changes, of at most MOST_BYTES."""
+    kind = random.random()
+    changed = None
+    if data.startswith(b"PK"):
+        changed = _changed_zip(data, random) if kind < 0.8 else None
+    elif kind < 0.7:
+        changed = _changed_json(data, random)
+    return (changed if changed is not None else _changed_bytes(data, random))[:MOST_BYTES]
+
+
+# --------------------------------------------------------------------------- JSON
+
+
+def _changed_json(data: bytes, random: Random) -> bytes | None:
+    """Return a JSON document with other values in some places; None where it is none."""
+    try:
+        document = [json.loads(data)]
+    except (ValueError, RecursionError):
+        return None
+    for _ in range(random.choice((1, 1, 1, 2, 3, 8))):
+        places = list(islice(_places(document), _PLACES_MOST + 1))
+        if len(places) > _PLACES_MOST:
+            return None  # copies of copies
+        holder, key = random.choice(places)
+        _change(holder, key, places, random)
+        if not document:
+            document = [None]
+    try:
+        return json.dumps(document[0]).encode("ascii")
+    except (ValueError, RecursionError):  # it holds itself
+        return None
+
+
+def _places(document: Any) -> Any:
+    """Yield every value's holder and key."""
+    waiting = [document]
+    while waiting:
+        holder = waiting.pop()
+        for key in range(len(holder)) if isinstance(holder, list) else list(holder):
+            yield holder, key
+            if isinstance(holder[key], (dict, list)):
+                waiting.append(holder[key])
+
+
+def _change(holder: Any, key: Any, places: list[Any], random: Random) -> None:
+    """Replace, remove, rename or repeat one value, or put a copy of another in its place."""
+    how = random.randrange(8)
+    value = holder[key]
+    if how == 0:
+        del holder[key]
+    elif how == 1 and isinstance(holder, dict):
+        holder[random.choice(("", "x", str(key).upper(), "\ud800", "::error::", "a\nb", "é", "x" * 300))] = holder.pop(
+            key
+        )
+    elif how == 2 and isinstance(holder, list):
+        holder[key:key] = [json.loads(json.dumps(value)) for _ in range(random.choice((1, 2, 30)))]
+    elif how == 3:
+        other_holder, other_key = random.choice(places)
+        if isinstance(other_holder, dict) and other_key in other_holder:
+            holder[key] = json.loads(json.dumps(other_holder[other_key]))
+    elif how == 4 and isinstance(value, (int, float)) and not isinstance(value, bool):
+        holder[key] = random.choice(
+            (-value, value * 10, value / 10, value + 1, value * 1e12, value * 1e-12, str(value))
+        )
+    elif how == 5 and isinstance(value, str):
+        place = random.randrange(len(value) + 1)
+        holder[key] = (
+            value[:place] + str(random.choice([one for one in _VALUES if isinstance(one, str)])) + value[place:]
+        )
+    else:
+        holder[key] = random.choice(_VALUES)
+
+
+# --------------------------------------------------------------------------- zips
+
+
+def _changed_zip(data: bytes, random: Random) -> bytes | None:
+    """Return a zip whose entries have other contents, names, kinds or ways to compress; None where it is damaged."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = [(entry.filename, archive.read(entry)[:MOST_BYTES]) for entry in archive.infolist()[:5]]
+    except Exception:  # whatever zipfile and the decompressors raise on bytes like these
+        return None
+    buffer = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w") as archive:
+        warnings.simplefilter("ignore")  # two entries of one name
+        for name, content in [entries[0], *entries] if random.random() < 0.05 and entries else entries:
+            inner = mutated(content, random) if random.random() < 0.9 else content
+            entry = zipfile.ZipInfo(_name(name, random))
+            entry.compress_type = random.choice((*(zipfile.ZIP_DEFLATED,) * 8, zipfile.ZIP_STORED, zipfile.ZIP_BZIP2))
+            entry.external_attr = random.choice((*(0o100644,) * 12, 0o120777, 0o040755, 0)) << 16
+            archive.writestr(entry, inner)
+    written = buffer.getvalue()
+    return written if random.random() < 0.9 else _changed_bytes(written, random)
+
+
+def _name(name: str, random: Random) -> str:
+    if random.random() < 0.9:
+        return name
+    return random.choice(
+        ("../x.json", "/x.json", "C:x.json", "a/x.json", "x.txt", "", "\x1b.json", "é.json", "..\\x.json")
+    )
+
+
+# --------------------------------------------------------------------------- bytes
+
+
+def _changed_bytes(data: bytes, random: Random) -> bytes:
+    """Return bytes with some flipped, cut out, repeated or put in."""
+    changed = bytearray(data)
+    for _ in range(random.choice((1, 1, 2, 4, 16))):
+        place = random.randrange(len(changed) + 1)
+        end = min(len(changed), place + random.choice((1, 2, 8, 64, 1000)))
+        how = random.randrange(6)
+        if how == 0 and place < len(changed):
+            changed[place] ^= 1 << random.randrange(8)
+        elif how == 1:
+            del changed[place:end]
+        elif how == 2:
+            changed[place:place] = random.choice(_TOKENS)
+        elif how == 3:
+            changed[place:place] = changed[place:end] * random.choice((1, 3))
+        elif how == 4:
+            changed[place:end] = random.randbytes(end - place)
+        else:
+            del changed[place:]
+        if len(changed) > MOST_BYTES:
+            del changed[MOST_BYTES:]
+    return bytes(changed)

@@ -1,0 +1,187 @@
+"""The readers of files that others may have written: each takes any bytes, and returns, or raises an error of ours.
+
+A target goes on as the package does: what was read is shown, judged or written again. Anything but a result or the
+error that is documented is a find.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from pytest_rlperf import traces
+from pytest_rlperf.baseline import schema
+from pytest_rlperf.cli.command import UsageError
+from pytest_rlperf.cli.files import parse, results_of
+from pytest_rlperf.cli.show import _rendered
+from pytest_rlperf.errors import SideError, TimerFileError
+from pytest_rlperf.judge.policy import make_policy
+from pytest_rlperf.judge.stored import creep
+from pytest_rlperf.judge.verdict import Evidence, judge
+from pytest_rlperf.model import Baseline, Result
+from pytest_rlperf.report.github_comment import COMMENT_BYTES, MARKER, ArtifactError, comment_of_zip
+from pytest_rlperf.report.tree import render_diff, render_tree
+from pytest_rlperf.sides import git
+from pytest_rlperf.sides.spec import parse_spec
+
+SAMPLES = Path(__file__).parents[2] / "tests" / "samples"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader of bytes, and files that it reads."""
+
+    read: Callable[[bytes], object]
+    seeds: Sequence[bytes]
+
+
+# --------------------------------------------------------------------------- baselines and runs
+
+
+def read_baseline(data: bytes) -> None:
+    """Read a baseline; judge today's figures by it, store it, and show it."""
+    try:
+        baseline = schema.decode(data)
+    except schema.FormatError:
+        return
+    assert schema.decode(schema.encode(baseline)) == replace(baseline, schema=schema.SCHEMA)
+    for stored in baseline.results.values():
+        judge(Evidence(_today(), stored), _POLICY)
+        creep(_today(), stored, None)
+    _show(data)
+
+
+def read_run(data: bytes) -> None:
+    """Read what ``rlperf show`` is given, and show it."""
+    _show(data)
+
+
+def _show(data: bytes) -> None:
+    try:
+        recorded = parse(data, "file")
+    except UsageError as error:
+        assert str(error).isprintable()  # noqa: PT017 - no test
+        return
+    text = _rendered(recorded, list(results_of(recorded)), verbose=True)
+    assert all(line.isprintable() for line in text.split("\n")), text
+
+
+def _today() -> Result:
+    (stored, *_) = _SAMPLE.results.values()
+    return stored.result
+
+
+def read_artifact(data: bytes) -> None:
+    """Make the comment on the run in an artifact."""
+    try:
+        text = comment_of_zip(data, "link")
+    except ArtifactError as error:
+        assert str(error)  # noqa: PT017 - no test
+        return
+    assert text.startswith(MARKER)
+    assert len(text.encode()) <= COMMENT_BYTES
+
+
+# --------------------------------------------------------------------------- trailers and sides
+
+
+def read_trailers(data: bytes) -> None:
+    """Read the trailers of a commit whose message is anybody's."""
+    sha, text = "a" * 40, data.decode("utf-8", "replace").replace("\0", " ")
+    values = "\n".join(line.partition(":")[2] for line in text.split("\n") if line.startswith("Rlperf-Accept:"))
+    with mock.patch.object(git, "_log", return_value=f"{sha}\0{values}\0{text}\0"):
+        allowances, notes = git.read_allowances(Path(), sha)
+    assert all(allowance.most >= 0 for allowance in allowances)
+    assert all(notes)
+
+
+def read_spec(data: bytes) -> None:
+    """Read the value of ``--rlperf-against``."""
+    try:
+        parse_spec(data.decode("utf-8", "surrogateescape"))
+    except SideError as error:
+        assert str(error)  # noqa: PT017 - no test
+
+
+# --------------------------------------------------------------------------- traces
+
+
+def read_trace(data: bytes) -> None:
+    """Read a file of timers, show its trees, and write them in every format."""
+    try:
+        trees = traces.parse(data, "file")
+    except TimerFileError as error:
+        assert str(error).isprintable()  # noqa: PT017 - no test
+        return
+    for tree in trees[:5]:
+        text = render_tree(tree, width=80)
+        assert all(line.isprintable() for line in text.split("\n")), text
+    render_diff(trees[:3], trees[1:4], width=None)
+    for form in traces.FORMATS if trees else ():
+        try:
+            text = traces.write(trees[:5], form)
+        except TimerFileError:
+            continue
+        traces.parse(text.encode("utf-8", "surrogatepass"), "written")
+
+
+# --------------------------------------------------------------------------- seeds
+
+
+def _sample(name: str) -> bytes:
+    return (SAMPLES / name).read_bytes()
+
+
+def _shorter(data: bytes, most: int = 2) -> bytes:
+    """Return a JSON document with lists of so many values, which is read as fast as many more inputs need."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: cut(part) for key, part in value.items()}
+        return [cut(part) for part in value[:most]] if isinstance(value, list) else value
+
+    return json.dumps(cut(json.loads(data))).encode()
+
+
+def _zipped(data: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("rlperf.json", data)
+    return buffer.getvalue()
+
+
+_SAMPLE: Baseline = schema.decode(_sample("baseline_schema_1.json"))
+_POLICY = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+_RUN = _sample("run.json")
+_TREES = traces.read(SAMPLES / "mlagents_timers.json")
+_TRAILERS = (
+    b"Make it slower\n\nRlperf-Accept: test_gae* <= +9% as planned\nRlperf-Accept: test_x[1-*] counts more work\n",
+    b"Rlperf-Accept: * <= 1.5 % x\nrlperf-accept: y",
+)
+_SPECS = (
+    b"main", b"git:v1.0~3", b"pip:gymnasium==1.0.0,numpy>=2,<3", b"pip:mylib[a,b] @ file:///x; python_version<'3'",
+    b"dir:../other", b"python:/usr/bin/python3",
+)  # fmt: skip
+
+TARGETS = {
+    "baseline": Target(read_baseline, (_sample("baseline_schema_1.json"), schema.encode(_SAMPLE))),
+    "run": Target(read_run, (_shorter(_RUN), _shorter(_RUN, 1), _RUN)),
+    "artifact": Target(read_artifact, (_zipped(_shorter(_RUN)), _zipped(_shorter(_RUN, 1)))),
+    "trailers": Target(read_trailers, _TRAILERS),
+    "spec": Target(read_spec, _SPECS),
+    "trace json": Target(read_trace, (traces.write(_TREES, "json").encode(),)),
+    "trace speedscope": Target(read_trace, (traces.write(_TREES, "speedscope").encode(),)),
+    "trace chrome": Target(
+        read_trace, (traces.write(_TREES, "chrome").encode(), _shorter(_sample("torch_profiler_trace.json"), 12))
+    ),
+    "trace mlagents": Target(read_trace, (_sample("mlagents_timers.json"),)),
+    "trace sample-factory": Target(
+        read_trace, (_sample("sample_factory_tree.txt"), _sample("sample_factory_run_serial.txt"))
+    ),
+}
