@@ -1,9 +1,10 @@
 """The rule for live pairs on simulated noise of the shape that shared machines were measured to have.
 
-Slices of both sides are simulated as a live comparison takes them, ABBA and BAAB within one common load, and judged by
-the rule itself. Nothing is measured: the same seed prints the same tables on every machine::
+Slices of both sides are simulated as a live comparison takes them, ABBA and BAAB within one common load; pairs also
+straight from distributions that are worse than those. A copy of the rule that judges all tests at once decides them,
+and is first compared with the rule itself. Nothing is measured: the same seed prints the same tables everywhere::
 
-    python benchmarks/monte_carlo.py            # about five minutes
+    python benchmarks/monte_carlo.py            # about ten minutes
     python benchmarks/monte_carlo.py --quick    # a tenth of it
 """
 
@@ -13,24 +14,35 @@ import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import interpolate, special, stats
 
-from pytest_rlperf.judge.live import PRIOR_FREEDOM, PRIOR_SD, PairLimits, judge_pairs
+from pytest_rlperf.judge import live
+from pytest_rlperf.judge.live import PairLimits, judge_pairs, slower_least
 from pytest_rlperf.judge.policy import make_policy
-from pytest_rlperf.judge.stats import shrunken_t
+from pytest_rlperf.judge.stats import binomial_tail
 from pytest_rlperf.measure.figures import TRIM
-from pytest_rlperf.model import Estimate, Status
+from pytest_rlperf.model import PairSpread, Policy, Status, Verdict
 
 Array: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
 
-TESTS = 5  # in a run
+TESTS = 5  # in a run, where no other number is named
+RUN_SIZES = (5, 20, 100)
 LIMITS = PairLimits()
-POLICY = make_policy(tolerance=None, alpha=0.01, tests=TESTS, min_change_s=0.0, gated=True, accept=False)
+PAIRS = LIMITS.most + 1
+
+
+def policy_of(tests: int = TESTS, tolerance: float | None = None) -> Policy:
+    """Return the default rules of one of so many tests."""
+    return make_policy(tolerance=tolerance, alpha=0.01, tests=tests, min_change_s=0.0, gated=True, accept=False)
+
+
+POLICY = policy_of()
 
 SLICE_S = 0.015
 BLOCKS = 20  # of four slices: 1.2 s a pair
@@ -125,39 +137,162 @@ def pair_log_ratios(generator: np.random.Generator, noise: Noise, tests: int, pa
     return found
 
 
-# --------------------------------------------------------------------------- rules
+# --------------------------------------------------------------------------- the rule, for many tests at once
 
-Rule: TypeAlias = Callable[[Sequence[float]], tuple[Status, int, Estimate | None]]
-"""Says of a sequence of pairs what they are taken to mean, how many it used, and by which estimate."""
-
-
-def live_rule(log_ratios: Sequence[float], limits: PairLimits = LIMITS) -> tuple[Status, int, Estimate | None]:
-    """Take pairs one by one until the rule decides."""
-    for used in range(limits.least, len(log_ratios) + 1):
-        verdict = judge_pairs(log_ratios[:used], POLICY, limits, 1e-3, final=False)
-        if verdict is not None:
-            return verdict.status, used, verdict.estimate
-    raise AssertionError("the rule asks for more pairs than the most")
+_SQUARES = np.geomspace(1e-11, 1e3, 300)  # sums of squared deviations, beyond which the simulated ones hardly lie
+_MEANS = np.concatenate([np.linspace(0.0, 0.08, 161), np.geomspace(0.08, 5.0, 160)[1:]])
+_EXACT = 0.02  # chances so near the one that gives up are computed, not interpolated
 
 
-def unconfirmed_rule(
-    log_ratios: Sequence[float], prior_freedom: float = PRIOR_FREEDOM
-) -> tuple[Status, int, Estimate | None]:
-    """Return the verdict of the rule without its fresh pair: SLOWER at once."""
-    tolerance, half = 1 + POLICY.tolerance, 1 + POLICY.tolerance / 2
-    level, alpha = POLICY.confidence, POLICY.alpha / TESTS
-    for used in range(LIMITS.least, LIMITS.most + 1):
-        estimate = shrunken_t(
-            log_ratios[:used], prior_sd=PRIOR_SD, prior_freedom=prior_freedom, confidence=level, alpha=alpha
+@dataclass(frozen=True)
+class Found:
+    """The verdicts on many tests: status, pairs used, mean of their log-ratios and half the interval's width."""
+
+    status: NDArray[np.str_]
+    used: NDArray[np.int64]
+    mean: Array
+    half: Array
+
+    def share(self, status: Status) -> float:
+        """Return the share of tests with a status."""
+        return float((self.status == status.value).mean())
+
+    def covered(self, effect: float) -> float:
+        """Return the share of intervals that hold the truth."""
+        return float((np.abs(self.mean - math.log1p(effect)) <= self.half).mean())
+
+
+class ManyTests:
+    """The rule of ``judge_pairs`` for rows of log-ratios, with its bounds interpolated from tables.
+
+    A bound depends on the number of pairs and their squared deviations alone, the chance of a verdict by the most
+    pairs on their mean too.
+    """
+
+    def __init__(
+        self, policy: Policy = POLICY, limits: PairLimits = LIMITS, *, placed: bool = True, gives_up: bool = True
+    ) -> None:
+        self._policy = policy
+        self._placed = placed
+        self._limits = limits if placed else PairLimits(max(limits.least, live.UNPLACED_LEAST), limits.most)
+        self._gives_up = gives_up
+        self._level = policy.alpha / policy.tests
+        self._over, self._half = math.log1p(policy.tolerance), math.log1p(policy.tolerance / 2)
+        self._expected = live.PLACED_SPREAD if placed else live.UNPLACED_SPREAD
+        tails = ((1 - policy.confidence) / 2, self._level)
+        counts = range(self._limits.least, self._limits.most + 2)
+        self._widths = {count: [self._width(count, tail) for tail in tails] for count in counts}
+        given_up = range(self._limits.least, self._limits.most) if gives_up else ()
+        self._chances = {count: self._chance_table(count) for count in given_up}
+        self._agreeing = {count: self._agreeing_least(count) for count in counts}
+
+    def judge(self, log_ratios: Array) -> Found:
+        """Judge every row, of one pair more than the most."""
+        tests, least, most = len(log_ratios), self._limits.least, self._limits.most
+        status = np.full(tests, Status.UNDECIDED.value, dtype="U10")
+        used, mean, half = np.zeros(tests, np.int64), np.zeros(tests), np.zeros(tests)
+        left, leant = np.arange(tests), np.zeros(tests, np.int64)
+        for count in range(least, most + 2):
+            seen = log_ratios[left, :count]
+            means = seen.mean(axis=1)
+            squares = ((seen - means[:, None]) ** 2).sum(axis=1)
+            two_sided, one_sided = (np.exp(width(_log(squares))) for width in self._widths[count])
+            side = np.sign(means).astype(np.int64)
+            distance = np.abs(means)
+            leans = np.where((distance > self._over) & (distance - one_sided > self._half), side, 0)
+            changed = (leans != 0) & (leans == leant) & self._confirms(seen, leans, distance)
+            same = ~changed & (distance + two_sided < self._over)
+            if count < most:
+                ended = (leans == 0) & self._is_hopeless(distance, squares, count)
+            else:
+                ended = (leans == 0) | (count > most)
+            done = changed | same | ended
+            status[left[changed & (side > 0)]] = Status.SLOWER.value
+            status[left[changed & (side < 0)]] = Status.FASTER.value
+            status[left[same]] = Status.SAME.value
+            used[left[done]], mean[left[done]], half[left[done]] = count, means[done], two_sided[done]
+            left, leant = left[~done], leans[~done]
+        return Found(status, used, mean, half)
+
+    def _width(self, count: int, tail: float) -> interpolate.CubicSpline:
+        widths = [self._expected.after(squares, count - 1).half_width(count, tail) for squares in _SQUARES.tolist()]
+        return interpolate.CubicSpline(np.log(_SQUARES), np.log(widths))
+
+    def _agreeing_least(self, count: int) -> int:
+        """Return how many of so many pairs have to agree."""
+        level = self._level
+        chances = [binomial_tail(agreeing, count, 0.25) for agreeing in range(count + 1)]
+        least = (k for k, chance in enumerate(chances) if chance <= (level if k == count else level / 2))
+        return next(least, count + 1)
+
+    def _confirms(self, seen: Array, side: NDArray[np.int64], distance: Array) -> Bools:
+        changes = side[:, None] * seen
+        agreeing = (changes > np.maximum(self._half, 0.25 * distance)[:, None]).sum(axis=1)
+        found: Bools = (changes[:, -1] > self._half) & (agreeing >= self._agreeing[seen.shape[1]])
+        return found
+
+    def _is_hopeless(self, distance: Array, squares: Array, count: int) -> Bools:
+        if not self._gives_up:
+            return np.zeros(len(distance), bool)
+        points = np.stack([_log(squares), np.minimum(distance, _MEANS[-1])], axis=1)
+        chances = self._chances[count](points)
+        near = np.flatnonzero(np.abs(chances - 0.05) < _EXACT)
+        for part in np.array_split(near, len(near) // 20_000 + 1):
+            chances[part] = self._chance(distance[part], squares[part], count)
+        found: Bools = chances < 0.05
+        return found
+
+    def _chance_table(self, count: int) -> interpolate.RegularGridInterpolator:
+        table = [self._chance(_MEANS, np.full(len(_MEANS), squares), count) for squares in _SQUARES[::3]]
+        return interpolate.RegularGridInterpolator(
+            (np.log(_SQUARES[::3]), _MEANS), np.array(table), bounds_error=False, fill_value=None
         )
-        if 1 / tolerance < estimate.low and estimate.high < tolerance:
-            return Status.SAME, used, estimate
-        if estimate.ratio > tolerance and estimate.floor > half:
-            return Status.SLOWER, used, estimate
-    return Status.UNDECIDED, LIMITS.most, estimate
+
+    def _chance(self, distance: Array, squares: Array, count: int) -> Array:
+        """Return the chance of a verdict by the most pairs."""
+        most, sds, prior = self._limits.most, np.array(self._expected.sds), np.array(self._expected.chances)
+        logs = np.log(prior) - (count - 1) * np.log(sds) - squares[:, None] / (2 * sds**2)
+        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+        error = sds * math.sqrt((most - count) / (count * most))
+        two_sided, one_sided = (
+            1.1 * stats.norm.ppf(chance) * sds / math.sqrt(most)
+            for chance in (0.5 + self._policy.confidence / 2, 1 - self._level)
+        )
+        slower_from, same_to = np.maximum(self._over, self._half + one_sided), self._over - two_sided
+        mean = distance[:, None]
+        changed = special.ndtr((mean - slower_from) / error) + special.ndtr((-mean - slower_from) / error)
+        same = special.ndtr((same_to - mean) / error) - special.ndtr((-same_to - mean) / error)
+        found: Array = (weights * (changed + np.maximum(0.0, same))).sum(axis=1) / weights.sum(axis=1)
+        return found
 
 
-plain_t_rule: Rule = partial(unconfirmed_rule, prior_freedom=0.0)
+def _log(squares: Array) -> Array:
+    found: Array = np.log(np.clip(squares, _SQUARES[0], _SQUARES[-1]))
+    return found
+
+
+@cache
+def many(tests: int = TESTS, *, placed: bool = True, gives_up: bool = True) -> ManyTests:
+    """Return the default rule for runs of so many tests."""
+    return ManyTests(policy_of(tests), placed=placed, gives_up=gives_up)
+
+
+def one_by_one(log_ratios: Sequence[float], policy: Policy = POLICY, *, placed: bool = True) -> tuple[Verdict, int]:
+    """Return the verdict of the rule itself and its pairs, taken until it decides."""
+    for used in range(LIMITS.least, len(log_ratios) + 1):
+        verdict = judge_pairs(log_ratios[:used], policy, LIMITS, 1e-3, final=False, placed=placed)
+        if verdict is not None:
+            return verdict, used
+    raise AssertionError("the rule requests more pairs than the most")
+
+
+def disagreements(log_ratios: Array, tests: int = TESTS, *, placed: bool = True) -> int:
+    """Return for how many rows the rule itself and its copy differ in the status or in the number of pairs."""
+    found, differ = many(tests, placed=placed).judge(log_ratios), 0
+    for row, status, used in zip(log_ratios.tolist(), found.status, found.used, strict=True):
+        verdict, pairs = one_by_one(row, policy_of(tests), placed=placed)
+        differ += (verdict.status.value, pairs) != (status, used)
+    return differ
 
 
 def blocks_rule_alarms(generator: np.random.Generator, noise: Noise, runs: int) -> float:
@@ -169,58 +304,98 @@ def blocks_rule_alarms(generator: np.random.Generator, noise: Noise, runs: int) 
     return float(np.reshape(found, (runs, TESTS)).any(axis=1).mean())
 
 
-# --------------------------------------------------------------------------- tallies
-
-
-@dataclass(frozen=True)
-class Tally:
-    """The verdicts of a rule on many tests: shares of them, false alarms by run, and the share of right intervals."""
-
-    slower: float
-    same: float
-    undecided: float
-    pairs: float
-    runs: int
-    alarmed: int
-    covered: float
-
-    @property
-    def alarmed_at_most(self) -> float:
-        """The share of runs with an alarm, at most: one-sided at 95 % (Clopper and Pearson, 1934)."""
-        return float(stats.beta.ppf(0.95, self.alarmed + 1, self.runs - self.alarmed))
-
-
-def tally(log_ratios: Array, effect: float = 0.0, rule: Rule = live_rule) -> Tally:
-    """Judge every row of pairs; five rows are a run, SLOWER in one of them an alarm."""
-    found = [rule(row) for row in log_ratios.tolist()]
-    statuses = np.array([status.value for status, _, _ in found])
-    slower = statuses == Status.SLOWER.value
-    runs = len(found) // TESTS
-    return Tally(
-        slower=float(slower.mean()),
-        same=float((statuses == Status.SAME.value).mean()),
-        undecided=float((statuses == Status.UNDECIDED.value).mean()),
-        pairs=float(np.mean([used for _, used, _ in found])),
-        runs=runs,
-        alarmed=int(slower[: runs * TESTS].reshape(runs, TESTS).any(axis=1).sum()),
-        covered=float(np.mean([e is not None and e.low <= 1 + effect <= e.high for _, _, e in found])),
-    )
+def run_alarms(alarms: int, tests: int, run_size: int) -> tuple[float, float]:
+    """Return the share of runs of ``run_size`` tests with an alarm, from tests alone, and its 95 % upper bound."""
+    at_most = float(stats.beta.ppf(0.95, alarms + 1, tests - alarms))
+    shares = [1 - (1 - share) ** run_size for share in (alarms / tests, at_most)]
+    return shares[0], shares[1]
 
 
 def coverage(log_ratios: Array) -> float:
     """Return how often the interval of a fixed number of pairs holds the truth, which is no change."""
     count = log_ratios.shape[1]
-    more = PairLimits(count + 1, count + 1)
-    verdicts = [judge_pairs(row, POLICY, more, 1e-3, final=True) for row in log_ratios.tolist()]
-    estimates = [verdict.estimate for verdict in verdicts if verdict is not None]
-    return float(np.mean([e is not None and e.low <= 1 <= e.high for e in estimates]))
+    means = log_ratios.mean(axis=1)
+    squares = ((log_ratios - means[:, None]) ** 2).sum(axis=1)
+    grid = np.geomspace(max(squares.min(), 1e-12), max(squares.max(), 1e-11), 100)
+    widths = [live.PLACED_SPREAD.after(each, count - 1).half_width(count, 0.005) for each in grid.tolist()]
+    return float((np.abs(means) <= np.interp(squares, grid, widths)).mean())
 
+
+# --------------------------------------------------------------------------- noise of pairs, straight
+
+Draw: TypeAlias = Callable[[np.random.Generator, int], Array]
+"""Draws the log-ratios of unchanged code for so many tests."""
+
+
+def gaussian(sd: float) -> Draw:
+    """Return pairs that differ by a normal distribution."""
+    return lambda generator, tests: generator.normal(0.0, sd, (tests, PAIRS))
+
+
+def student(sd: float) -> Draw:
+    """Return pairs that differ by t with 3 degrees of freedom."""
+    return lambda generator, tests: generator.standard_t(3, (tests, PAIRS)) * sd / math.sqrt(3)
+
+
+def skewed(sd: float) -> Draw:
+    """Return pairs of processes that are slower by an exponential distribution, each by its own."""
+
+    def draw(generator: np.random.Generator, tests: int) -> Array:
+        one, other = generator.exponential(sd / math.sqrt(2), (2, tests, PAIRS))
+        found: Array = one - other
+        return found
+
+    return draw
+
+
+def lopsided(sd: float) -> Draw:
+    """Return pairs that are skewed themselves: few far faster, most a little slower, the mean unchanged."""
+    return lambda generator, tests: sd * (1 - generator.exponential(1.0, (tests, PAIRS)))
+
+
+def two_states(size: float, share: float = 0.5, sd: float = 0.005) -> Draw:
+    """Return pairs of processes that are slower by ``size`` in a share of the cases."""
+
+    def draw(generator: np.random.Generator, tests: int) -> Array:
+        slow = (generator.random((2, tests, PAIRS)) < share).astype(float)
+        found: Array = math.log1p(size) * (slow[1] - slow[0]) + generator.normal(0.0, sd, (tests, PAIRS))
+        return found
+
+    return draw
+
+
+def drifting(sd: float, correlation: float) -> Draw:
+    """Return pairs that differ by a normal distribution, each correlated with the one before."""
+
+    def draw(generator: np.random.Generator, tests: int) -> Array:
+        found = generator.normal(0.0, sd, (tests, PAIRS))
+        for pair in range(1, PAIRS):
+            found[:, pair] = correlation * found[:, pair - 1] + math.sqrt(1 - correlation**2) * found[:, pair]
+        return found
+
+    return draw
+
+
+GAUSSIAN: dict[str, Draw] = {f"Gaussian {100 * sd:g} %": gaussian(sd) for sd in (0.01, 0.02, 0.05, 0.08, 0.13)}
+OTHER_PAIRS: dict[str, Draw] = {
+    **{f"t with 3 df, {100 * sd:g} %": student(sd) for sd in (0.02, 0.05, 0.13)},
+    **{f"skewed processes, {100 * sd:g} %": skewed(sd) for sd in (0.02, 0.05, 0.13)},
+    **{f"two states {100 * size:g} % apart": two_states(size) for size in (0.02, 0.06, 0.12, 0.25, 0.5, 0.88)},
+    "two states 6 % apart, 30 % slow": two_states(0.06, 0.3),
+    "two states 88 % apart, 10 % slow": two_states(0.88, 0.1),
+    "two states 50 % apart, own SD 2 %": two_states(0.5, 0.5, 0.02),
+}
+UNPROMISED: dict[str, Draw] = {
+    **{f"Gaussian {100 * sd:g} %, correlated .5": drifting(sd, 0.5) for sd in (0.01, 0.02, 0.05)},
+    **{f"Gaussian {100 * sd:g} %, correlated .9": drifting(sd, 0.9) for sd in (0.01, 0.02, 0.05)},
+    **{f"skewed pairs, {100 * sd:g} %": lopsided(sd) for sd in (0.02, 0.05)},
+    "Gaussian 20 %": gaussian(0.20),
+}
 
 # --------------------------------------------------------------------------- tables
 
 SPREADS = (0.005, 0.010, 0.016, 0.025)
-WILD_SPREADS = (0.025, 0.035, 0.05, 0.08, 0.135)
-EFFECTS = (0.03, 0.05, 0.10)
+EFFECTS = (0.02, 0.03, 0.05, 0.10)
 SHAPES: dict[str, Noise] = {
     "pairs of 1.0 % only": QUIET,
     "heavy-tailed slices": TAILS,
@@ -237,7 +412,6 @@ PROCESSES: dict[str, Noise] = {
     "all, half of processes 3 % slower": replace(BUSY, mode_share=0.5, mode_size=0.03),
     "all, half of processes 5 % slower": replace(BUSY, mode_share=0.5, mode_size=0.05),
 }
-HEAD = ["noise", "SD", "pairs", "SAME", "UNDECIDED", "alarmed", "at most", "+3 %", "+5 %", "+10 %", "pairs at 5 %"]
 
 
 def spread(values: Sequence[float]) -> dict[str, Noise]:
@@ -245,42 +419,100 @@ def spread(values: Sequence[float]) -> dict[str, Noise]:
     return {f"all, pairs of {100 * value:.1f} %": replace(BUSY, pair_sd=value) for value in values}
 
 
-def rows(
-    shapes: dict[str, Noise], runs: int, generator: np.random.Generator, limits: PairLimits = LIMITS
+def drawn(noise: Noise) -> Draw:
+    """Return pairs whose slices are simulated."""
+    return lambda generator, tests: pair_log_ratios(generator, noise, tests, PAIRS, 0.0)
+
+
+def alarm_rows(
+    draws: dict[str, Draw], tests: int, generator: np.random.Generator, *, placed: bool = True
 ) -> Iterator[list[str]]:
-    """Yield what the rule does on each shape of noise: unchanged tests first, then slower ones."""
-    rule: Rule = partial(live_rule, limits=limits)
-    for name, noise in shapes.items():
-        pairs = limits.most + 1
-        unchanged = pair_log_ratios(generator, noise, runs * TESTS, pairs, 0.0)
-        still = tally(unchanged, rule=rule)
-        slower = {size: tally(pair_log_ratios(generator, noise, runs, pairs, size), size, rule) for size in EFFECTS}
-        cells = [percent(float(unchanged.std()), 2), f"{still.pairs:.2f}"]
-        cells += [percent(still.same), percent(still.undecided)]
-        cells += [f"{still.alarmed} of {still.runs}", percent(still.alarmed_at_most, 2)]
-        yield [name, *cells, *(percent(slower[size].slower) for size in EFFECTS), f"{slower[0.05].pairs:.2f}"]
+    """Yield the runs with a false alarm, by the number of tests in a run."""
+    for name, draw in draws.items():
+        pairs = draw(generator, tests)
+        cells = []
+        for size in RUN_SIZES:
+            alarms = round(many(size, placed=placed).judge(pairs).share(Status.SLOWER) * tests)
+            share, at_most = run_alarms(alarms, tests, size)
+            cells.append(f"{percent(share, 2)} (≤ {percent(at_most, 2)})")
+        yield [name, percent(float(pairs.std()), 2), *cells]
 
 
-def coverage_rows(shapes: dict[str, Noise], tests: int, generator: np.random.Generator) -> Iterator[list[str]]:
+def verdict_rows(
+    draws: dict[str, Draw], tests: int, generator: np.random.Generator, *, placed: bool = True
+) -> Iterator[list[str]]:
+    """Yield the verdicts on unchanged tests, slowdowns found, and the pairs used, for runs of five tests."""
+    rule = many(placed=placed)
+    for name, draw in draws.items():
+        still = rule.judge(draw(generator, tests))
+        slower = {size: rule.judge(draw(generator, tests) + math.log1p(size)) for size in EFFECTS}
+        yield [
+            name,
+            percent(still.share(Status.SAME)),
+            f"{still.used.mean():.2f}",
+            *(f"{percent(found.share(Status.SLOWER))} in {found.used.mean():.1f}" for found in slower.values()),
+        ]
+
+
+def coverage_rows(draws: dict[str, Draw], tests: int, generator: np.random.Generator) -> Iterator[list[str]]:
     """Yield how often the 99 % interval is right: of fixed numbers of pairs, and of those at which the rule stopped."""
-    for name, noise in shapes.items():
-        unchanged = pair_log_ratios(generator, noise, tests, LIMITS.most + 1, 0.0)
-        fixed = (coverage(unchanged[:, :count]) for count in (1, 3, 5, 10))
-        stopped = (tally(unchanged + math.log1p(effect), effect).covered for effect in (0.0, 0.03, 0.05))
+    for name, draw in draws.items():
+        unchanged = draw(generator, tests)
+        fixed = (coverage(unchanged[:, :count]) for count in (3, 5, 10))
+        stopped = (many().judge(unchanged + math.log1p(effect)).covered(effect) for effect in (0.0, 0.03, 0.05, 0.1))
         yield [name, *(percent(share, 2) for share in (*fixed, *stopped))]
 
 
-def rule_rows(shapes: dict[str, Noise], runs: int, generator: np.random.Generator) -> Iterator[list[str]]:
-    """Yield the share of unchanged runs with an alarm, and the slowdowns of 5 % found, rule by rule."""
-    rules: tuple[Rule, ...] = (live_rule, unconfirmed_rule, plain_t_rule)
-    for name, noise in shapes.items():
-        unchanged = pair_log_ratios(generator, noise, runs * TESTS, LIMITS.most + 1, 0.0)
-        slower = pair_log_ratios(generator, noise, runs, LIMITS.most + 1, 0.05)
-        cells = [
-            f"{percent(still.alarmed / still.runs, 2)} / {percent(found.slower, 0)}"
-            for still, found in ((tally(unchanged, rule=rule), tally(slower, 0.05, rule)) for rule in rules)
-        ]
-        yield [name, *cells, percent(blocks_rule_alarms(generator, noise, 400), 0)]
+def giving_up_rows(draws: dict[str, Draw], tests: int, generator: np.random.Generator) -> Iterator[list[str]]:
+    """Yield slowdowns found and pairs used by the rule, and by one that always takes the most pairs."""
+    for name, draw in draws.items():
+        cells = []
+        for effect in (0.0, 0.05, 0.10):
+            pairs = draw(generator, tests) + math.log1p(effect)
+            for gives_up in (True, False):
+                found = many(gives_up=gives_up).judge(pairs)
+                cells.append(f"{percent(found.share(Status.SLOWER), 2)} in {found.used.mean():.2f}")
+        yield [name, *cells]
+
+
+def smallest_found(
+    draw: Draw, tests: int, generator: np.random.Generator, run_size: int = TESTS
+) -> tuple[float, float]:
+    """Return the median slowdown that unchanged tests name as found 95 times of 100, and how often each was found."""
+    policy, judged = policy_of(run_size), draw(generator, tests)
+    named = np.array([one_by_one(row, policy)[0].smallest_seen or math.nan for row in judged.tolist()])
+    found = many(run_size).judge(draw(generator, tests) + np.log1p(named)[:, None])
+    return float(np.median(named)), found.share(Status.SLOWER)
+
+
+def smallest_rows(draws: dict[str, Draw], tests: int, generator: np.random.Generator) -> Iterator[list[str]]:
+    """Yield the slowdowns that are named as found 95 times of 100, and how often they are."""
+    for name, draw in draws.items():
+        cells = [smallest_found(draw, tests, generator, size) for size in RUN_SIZES]
+        yield [name, *(f"{percent(named)}: {percent(share)}" for named, share in cells)]
+
+
+def history_rows(draws: dict[str, Draw], tests: int, generator: np.random.Generator) -> Iterator[list[str]]:
+    """Yield pairs and verdicts at a tolerance of 1 %, without a history and with one of ten pairs."""
+    policy = policy_of(tolerance=0.01)
+    for name, draw in draws.items():
+        cells = []
+        for effect in (0.0, 0.02):
+            for known in (False, True):
+                statuses, used = [], []
+                for row in (draw(generator, tests) + math.log1p(effect)).tolist():
+                    before = draw(generator, 1)[0, :10]
+                    history = PairSpread(float(((before - before.mean()) ** 2).sum()), 9.0) if known else None
+                    for pairs in range(3, PAIRS + 1):
+                        verdict = judge_pairs(row[:pairs], policy, LIMITS, 1e-3, final=False, history=history)
+                        if verdict is not None:
+                            break
+                    assert verdict is not None
+                    statuses.append(verdict.status)
+                    used.append(pairs)
+                wanted = Status.SLOWER if effect else Status.SAME
+                cells.append(f"{percent(statuses.count(wanted) / tests)} in {np.mean(used):.2f}")
+        yield [name, *cells]
 
 
 def percent(share: float, decimals: int = 1) -> str:
@@ -301,27 +533,45 @@ def print_table(title: str, head: Sequence[str], lines: Iterator[list[str]]) -> 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="Simulates the rule for live pairs on noise.")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the tests")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    runs = 500 if options.quick else 5000
+    tests = 40_000 if options.quick else 400_000
     generator = np.random.default_rng(options.seed)
+    needed = ", ".join(f"{slower_least(policy_of(size))} for {size}" for size in RUN_SIZES)
     limits = f"{LIMITS.least} to {LIMITS.most} pairs, tolerance {percent(POLICY.tolerance, 0)}"
-    print(f"Runs of {TESTS} tests, {limits}, alarms in at most {percent(POLICY.alpha, 0)} of unchanged runs promised;")
-    print(f"{runs} unchanged runs and {runs} slower tests of each slowdown a line; seed {options.seed}.")
-    print("SD: of one pair's log-ratio. Alarmed: unchanged runs with a SLOWER, and their share's 95 % upper bound.")
-    print("+3 %, +5 %, +10 %: slowdowns found SLOWER. Unchanged tests take so many pairs, those slower by 5 % so many.")
-    print_table("How much pairs differ", HEAD, rows(spread(SPREADS), runs, generator))
-    print_table("What disturbs their slices, pairs of 1.0 %", HEAD, rows(SHAPES, runs, generator))
-    print_table("How processes differ, besides", HEAD, rows(PROCESSES, runs, generator))
-    print_table("Wilder pairs than one CPU for both sides gives", HEAD, rows(spread(WILD_SPREADS), runs, generator))
-    five = PairLimits(least=5)
-    print_table("The same from 5 pairs on", HEAD, rows(spread(WILD_SPREADS), runs, generator, five))
-    several = spread((*SPREADS, 0.05, 0.135)) | PROCESSES
-    head = ["noise", "1 pair", "3", "5", "10", "at the stop, +0 %", "+3 %", "+5 %"]
-    print_table("Truth within the 99 % interval", head, coverage_rows(several, 2 * runs, generator))
-    head = ["noise", "the rule", "without a fresh pair", "and Student's own t", "Wilcoxon on blocks"]
-    print_table("Other rules: alarmed runs / +5 % found", head, rule_rows(several, runs // 2, generator))
+    print(f"{limits}, alarms in at most {percent(POLICY.alpha, 0)} of unchanged runs promised; seed {options.seed}.")
+    print(f"The fewest pairs of a SLOWER, by the number of tests in a run: {needed}.")
+    checked = np.concatenate([draw(generator, 200) for draw in (GAUSSIAN | OTHER_PAIRS).values()])
+    checked[::2] += generator.choice(np.log1p(EFFECTS), (len(checked[::2]), 1))
+    differ = sum(disagreements(checked, size) for size in RUN_SIZES) + disagreements(checked, placed=False)
+    print(f"The rule and its copy for many tests differ in {differ} of {4 * len(checked)} verdicts.")
+    size_head = [f"{size} tests a run" for size in RUN_SIZES]
+    noises = {name: drawn(noise) for name, noise in (spread(SPREADS) | SHAPES | PROCESSES).items()}
+    title = f"Unchanged runs with any false alarm, and the 95 % upper bound of their share; {tests} tests a line"
+    print_table(title, ["noise of a pair", "SD", *size_head], alarm_rows(GAUSSIAN | OTHER_PAIRS, tests, generator))
+    unplaced = {name: (GAUSSIAN | OTHER_PAIRS)[name] for name in (*GAUSSIAN, "t with 3 df, 13 %")}
+    lines = alarm_rows(unplaced, tests, generator, placed=False)
+    print_table("The same where the kernel places workers", ["noise of a pair", "SD", *size_head], lines)
+    lines = alarm_rows(noises, tests // 4, generator)
+    print_table(f"The same with slices simulated; {tests // 4} tests", ["noise", "SD", *size_head], lines)
+    lines = alarm_rows(UNPROMISED, tests // 4, generator)
+    print_table("Noise that breaks the promise, or may", ["noise of a pair", "SD", *size_head], lines)
+    few = tests // 20
+    head = ["noise", "SAME", "pairs", *(f"+{100 * effect:g} % found, pairs" for effect in EFFECTS)]
+    most = {name: draw for name, draw in (GAUSSIAN | OTHER_PAIRS).items() if "88" not in name}
+    print_table(f"Verdicts, 5 tests a run; {few} tests a cell", head, verdict_rows(most | noises, few, generator))
+    lines = verdict_rows(unplaced, few, generator, placed=False)
+    print_table("The same where the kernel places workers", head, lines)
+    head = ["noise", "3 pairs", "5", "10", "at the stop, +0 %", "+3 %", "+5 %", "+10 %"]
+    print_table("Truth within the 99 % interval", head, coverage_rows(most, 2 * few, generator))
+    head = ["noise", "+0 %, gives up", "never", "+5 %, gives up", "never", "+10 %, gives up", "never"]
+    print_table("What giving up early costs: found SLOWER, pairs", head, giving_up_rows(GAUSSIAN, few, generator))
+    lines = smallest_rows(GAUSSIAN, few // 10, generator)
+    print_table("The slowdown named as found 95 times of 100, and how often it is", ["noise", *size_head], lines)
+    head = ["noise", "+0 % SAME", "with a history", "+2 % SLOWER", "with a history"]
+    quiet = {f"Gaussian {100 * sd:g} %": gaussian(sd) for sd in (0.003, 0.005, 0.01)}
+    print_table("At a tolerance of 1 %", head, history_rows(quiet, few // 20, generator))
 
 
 if __name__ == "__main__":

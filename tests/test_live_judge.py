@@ -6,21 +6,30 @@ import importlib.util
 import math
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import builders
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_rlperf import units
-from pytest_rlperf.judge.live import PairLimits, carriers, contributions, judge_pairs
+from pytest_rlperf.judge.live import (
+    PLACED_SPREAD,
+    PairLimits,
+    carriers,
+    contributions,
+    judge_pairs,
+    judge_records,
+    slower_least,
+)
 from pytest_rlperf.judge.policy import make_policy
-from pytest_rlperf.judge.stats import shrunken_t
+from pytest_rlperf.judge.stats import SDS, Spread, binomial_tail, squared_deviations
 from pytest_rlperf.measure.figures import trimmed_mean
-from pytest_rlperf.model import Contribution, Estimate, Policy, Status, Verdict
+from pytest_rlperf.model import Contribution, Estimate, Live, PairRecord, PairSpread, Policy, Status, Verdict, reasons
 from pytest_rlperf.report.wording import carriers_text, verdict_lines, verdict_message
 
 
@@ -60,10 +69,13 @@ def judge(
     rules: Policy | None = None,
     limits: PairLimits | None = None,
     base_call_s: float = 1e-3,
+    placed: bool = True,
+    history: PairSpread | None = None,
 ) -> Verdict | None:
     """Judge pairs that differ by so many percent."""
     ratios = [math.log1p(percent / 100) for percent in percents]
-    return judge_pairs(ratios, rules or policy(), limits or PairLimits(), base_call_s, final=final)
+    rules, limits = rules or policy(), limits or PairLimits()
+    return judge_pairs(ratios, rules, limits, base_call_s, final=final, placed=placed, history=history)
 
 
 def said(verdict: Verdict | None) -> tuple[str, str] | None:
@@ -74,54 +86,124 @@ def said(verdict: Verdict | None) -> tuple[str, str] | None:
 # ----------------------------------------------------------------------- the estimate
 
 
-def shrunken(values: list[float], freedom: float = 4.0) -> Estimate:
-    """Return the estimate with the live prior."""
-    return shrunken_t(values, prior_sd=0.01, prior_freedom=freedom, confidence=0.99, alpha=0.002)
+def estimated(values: list[float], spread: Spread = PLACED_SPREAD) -> Estimate:
+    """Return the estimate of pairs that are expected to differ so."""
+    known = spread.after(squared_deviations(values), len(values) - 1)
+    return known.estimate(values, confidence=0.99, alpha=0.002)
 
 
-def test_without_a_prior_it_is_students_t() -> None:
-    """With no degrees of freedom of its own the prior leaves scipy's interval."""
-    values = list(np.random.default_rng(1).normal(0.02, 0.01, 6))
-    estimate = shrunken(values, freedom=0.0)
-    interval = stats.ttest_1samp(values, 0.0).confidence_interval(0.99)
-    one_sided = stats.ttest_1samp(values, 0.0, alternative="greater").confidence_interval(0.998)
-    assert (math.log(estimate.low), math.log(estimate.high)) == pytest.approx((interval.low, interval.high))
-    assert math.log(estimate.floor) == pytest.approx(one_sided.low)
+def test_with_a_known_spread_it_is_the_normal_interval() -> None:
+    """A spread of one possible value leaves scipy's normal quantiles."""
+    estimate = estimated([0.02, 0.03, 0.07, 0.04], Spread((0.01,), (1.0,)))
+    assert math.log(estimate.high) == pytest.approx(0.04 + stats.norm.ppf(0.995) * 0.005)
+    assert math.log(estimate.floor) == pytest.approx(0.04 - stats.norm.ppf(0.998) * 0.005)
 
 
-def test_a_single_pair_has_the_priors_interval() -> None:
-    """One pair is as sure as t with the prior's spread and degrees of freedom."""
-    estimate = shrunken([0.05])
-    assert math.log(estimate.high) == pytest.approx(0.05 + 0.01 * stats.t.ppf(0.995, 4))
-    assert math.log(estimate.floor) == pytest.approx(0.05 - 0.01 * stats.t.ppf(0.998, 4))
+@pytest.mark.parametrize("values", [[0.05], [0.0, 0.03, 0.06], [0.01, 0.012, 0.01, 0.009], [0.2, -0.1, 0.1, 0.4, 0.0]])
+def test_the_bounds_are_quantiles_of_the_posterior(values: list[float]) -> None:
+    """The posterior integrated over the mean and a continuous spread has a hundredth of its mass beyond the bounds."""
+    log_sds = np.linspace(math.log(2e-4), math.log(20), 4001)
+    sds, count = np.exp(log_sds), len(values)
+    prior = 0.6 * stats.norm.pdf(log_sds, math.log(0.01), 0.4) + 0.4 * stats.norm.pdf(log_sds, math.log(0.08), 1.2)
+    weights = prior * sds ** (1.0 - count) * np.exp(-squared_deviations(values) / (2 * sds**2))
+    estimate = estimated(values)
+    for bound, tail in ((estimate.high, 0.005), (estimate.ceiling, 0.002)):
+        beyond = stats.norm.sf((math.log(bound) - statistics.fmean(values)) * math.sqrt(count) / sds)
+        assert np.sum(weights * beyond) / np.sum(weights) == pytest.approx(tail, rel=1e-3)
 
 
-def test_the_posterior_spread_lies_between_the_priors_and_the_pairs() -> None:
-    """The squared scale is the mean of both, weighted by their degrees of freedom."""
-    values = [0.0, 0.03, 0.06]
-    scale = math.sqrt((4 * 0.01**2 + 2 * 0.03**2) / 6)
-    assert math.log(shrunken(values).high) == pytest.approx(0.03 + stats.t.ppf(0.995, 6) * scale / math.sqrt(3))
+@given(values=log_ratios, wider=st.floats(1.0, 30.0))
+def test_pairs_that_differ_more_never_narrow_the_interval(values: list[float], wider: float) -> None:
+    """The bounds are monotone in the squared deviations, and jump nowhere."""
+    count, squares = len(values), squared_deviations(values) if len(values) > 1 else 0.0
+    widths = [
+        PLACED_SPREAD.after(each, count - 1).half_width(count, 0.005)
+        for each in (squares, wider * squares, 1.001 * wider * squares)
+    ]
+    assert widths[0] <= widths[1] * (1 + 1e-8)
+    assert widths[1] <= widths[2] * (1 + 1e-8) <= widths[1] * 1.002
 
 
-def test_an_estimate_needs_a_spread() -> None:
-    """No pair at all, or one without a prior, is an error."""
-    with pytest.raises(ValueError, match="got 0"):
-        shrunken([])
-    with pytest.raises(ValueError, match="got 1"):
-        shrunken([0.0], freedom=0.0)
+def test_a_history_counts_as_six_degrees_of_freedom_at_the_most() -> None:
+    """Sixty pairs of another day weigh as much as seven, and with those quiet pairs are SAME within 1 % sooner."""
+    rules = policy(tolerance=0.01)
+    seven, sixty = (PairSpread(freedom * 0.003**2, freedom) for freedom in (6.0, 59.0))
+    found = [judge(0.2, -0.2, 0.1, rules=rules, history=history) for history in (None, seven, sixty)]
+    assert [said(each) for each in found] == [None, ("SAME", "live"), ("SAME", "live")]
+    estimates = [each.estimate for each in found if each is not None]
+    assert estimates[0] == estimates[1]
+    assert judge(0.2, -0.2, 0.1, history=PairSpread(0.0, 0.0)) == judge(0.2, -0.2, 0.1)
+
+
+def test_a_wild_history_does_not_hide_a_change() -> None:
+    """A test whose pairs once differed by 20 % takes more pairs today, and is SLOWER in the end."""
+    wild = PairSpread(9 * 0.2**2, 9.0)
+    assert judge(20, 21, 20, 19, 20, history=wild) is None
+    assert said(judge(*(20, 21, 20, 19, 20) * 2, history=wild)) == ("SLOWER", "live")
 
 
 def test_bounds_beyond_a_float_are_no_error() -> None:
-    """Two pairs that differ by decades have bounds as wide as floats can be."""
-    estimate = shrunken([20.0, -20.0], freedom=0.0)
-    assert 0 < estimate.floor < 1e-300
-    assert 1e300 < estimate.ceiling < math.inf
+    """Two pairs that differ by decades have bounds beyond any sense, which are floats."""
+    estimate = estimated([200.0, -200.0])
+    assert 0 < estimate.floor < 1e-30
+    assert 1e30 < estimate.ceiling < math.inf
+    assert max(SDS) > 40
+
+
+@pytest.mark.parametrize(("tests", "pairs"), [(1, 4), (5, 5), (20, 6), (100, 7), (1000, 9)])
+def test_slower_takes_more_pairs_in_larger_runs(tests: int, pairs: int) -> None:
+    """So many pairs agree by chance, each with 1/4, in at most 1 % of runs."""
+    assert slower_least(policy(tests=tests)) == pairs
+    assert tests * 0.25**pairs <= 0.01 < tests * 0.25 ** (pairs - 1)
+    clear = (20.0, 21.0, 20.0, 19.0, 20.0, 21.0, 20.0, 19.0, 20.0)
+    assert judge(*clear[: pairs - 1], rules=policy(tests=tests)) is None
+    assert said(judge(*clear[:pairs], rules=policy(tests=tests))) == ("SLOWER", "live")
+    assert said(judge(0, 0, 0, rules=policy(tests=tests))) == ("SAME", "live")
+
+
+def test_too_few_pairs_allowed_are_named() -> None:
+    """Where ``--rlperf-pairs`` allows fewer than SLOWER takes, the message names how many to allow."""
+    found = judge(20, 21, 20, 19, 20, rules=policy(tests=100), limits=PairLimits(3, 5))
+    assert said(found) == ("UNDECIDED", "pairs")
+    assert found is not None
+    assert found.smallest_seen is None
+    assert verdict_lines(found)[1] == "raise --rlperf-pairs to 3..6"
+    allowed = judge(*(20, 21, 20, 19, 20) * 2, rules=policy(tests=100), limits=PairLimits(3, 6))
+    assert said(allowed) == ("SLOWER", "live")
+
+
+def test_pairs_that_disagree_need_more_that_agree() -> None:
+    """Five pairs of one state and one of none are as likely by chance as one run in 45: eight are needed of nine."""
+    assert 5 * binomial_tail(5, 6, 0.25) == pytest.approx(1 / 43, rel=0.01)
+    assert said(judge(*(50.0,) * 5)) == ("SLOWER", "live")
+    assert judge(0, *(50.0,) * 6) is None
+    assert said(judge(0, *(50.0,) * 7)) == ("SLOWER", "live")
+
+
+def records(*pairs: tuple[float, float, bool]) -> list[PairRecord]:
+    """Return pairs by their wall and CPU times' change in percent, and whether they were alone."""
+    return [
+        builders.pair(math.log1p(wall / 100), cpu_log_ratio=math.log1p(cpu / 100), alone=alone)
+        for wall, cpu, alone in pairs
+    ]
+
+
+def test_the_first_pairs_choose_the_clock_for_all() -> None:
+    """One later pair that was not alone changes no clock: the wall's times of the others do not come back."""
+    busy, late = (7.0, 0.0, True), (-4.0, 0.0, False)
+    quiet = judge_records(records(busy, busy, late), policy(), PairLimits(), final=False)
+    assert said(quiet) == ("SAME", "live")
+    by_wall = judge_records(records(late, busy, busy), policy(), PairLimits(), final=True)
+    assert said(by_wall) == ("UNDECIDED", "spread")
+    live = Live("main", "HEAD", builders.result(), tuple(records(busy, busy, late)), ())
+    assert (live.clock, live.log_ratios) == ("cpu", (0.0, 0.0, 0.0))
+    assert replace(live, pairs=tuple(records(late, busy))).clock == "wall"
 
 
 @given(values=log_ratios)
 def test_swapping_sides_mirrors_the_estimate(values: list[float]) -> None:
     """Head over base is the inverse of base over head, bounds and all."""
-    one, other = shrunken(values), shrunken([-value for value in values])
+    one, other = estimated(values), estimated([-value for value in values])
     assert one.ratio == pytest.approx(1 / other.ratio)
     assert (one.low, one.high) == pytest.approx((1 / other.high, 1 / other.low))
     assert (one.floor, one.ceiling) == pytest.approx((1 / other.ceiling, 1 / other.floor))
@@ -156,7 +238,7 @@ def test_scaling_both_sides_changes_nothing(base: list[float], head: list[float]
     assert pair(1.0) == pytest.approx(pair(factor), abs=1e-9)
 
 
-@given(pairs=st.lists(times, min_size=4, max_size=4), factor=st.floats(0.2, 5.0))
+@given(pairs=st.lists(times, min_size=5, max_size=5), factor=st.floats(0.2, 5.0))
 def test_a_constant_factor_is_found_exactly(pairs: list[list[float]], factor: float) -> None:
     """Without noise the estimate is the factor, and well beyond the tolerance so is the verdict."""
     values = [trimmed_mean([math.log(factor * value) - math.log(value) for value in base]) for base in pairs]
@@ -172,8 +254,8 @@ def test_a_constant_factor_is_found_exactly(pairs: list[list[float]], factor: fl
 
 # ----------------------------------------------------------------------- the stop rule
 
-WIDE = (10.0, -9.0) * 5  # ten pairs that tell nothing
-LATE = (9.0, 9.0, -2.0, 8.0, 6.0, 4.0, 1.0, 10.0, 4.0, 10.0)  # SLOWER at the tenth for the first time
+WIDE = (3.0, -3.0) * 5  # ten pairs that could still have decided
+LATE = (5.0, 5.0, 12.0, 8.0, 3.0, 14.0, 9.0, 4.0, 2.0, 7.0)  # SLOWER at the tenth for the first time
 
 
 @pytest.mark.parametrize(
@@ -193,38 +275,36 @@ LATE = (9.0, 9.0, -2.0, 8.0, 6.0, 4.0, 1.0, 10.0, 4.0, 10.0)  # SLOWER at the te
         ((1.5, 1.0, 1.8), False, None),
         ((1.5, 1.0, 1.8), True, ("UNDECIDED", "spread")),
         ((1.5, 1.0, 1.8, 0.6, 0.8), False, ("SAME", "live")),
-        # Over the tolerance, and surely over half of it: a fresh pair is due.
+        # Over the tolerance, and surely over half of it: as many pairs are due as never agree by chance.
         ((5, 6, 5), False, None),
         ((5, 6, 5), True, ("UNDECIDED", "unconfirmed")),
-        ((5, 6, 5, 4), False, ("SLOWER", "live")),
-        ((5, 6, 5, 4), True, ("SLOWER", "live")),
-        ((-5, -6, -5), False, None),
-        ((-5, -6, -5), True, ("UNDECIDED", "unconfirmed")),
-        ((-5, -6, -5, -4), False, ("FASTER", "live")),
+        ((5, 6, 5, 4), False, None),
+        ((5, 6, 5, 4), True, ("UNDECIDED", "unconfirmed")),
+        ((5, 6, 5, 4, 5), False, ("SLOWER", "live")),
+        ((5, 6, 5, 4, 5), True, ("SLOWER", "live")),
+        ((-5, -6, -5, -4), False, None),
+        ((-5, -6, -5, -4), True, ("UNDECIDED", "unconfirmed")),
+        ((-5, -6, -5, -4, -5), False, ("FASTER", "live")),
         # Not confirmed: the pair itself under half the tolerance, or the estimate with it no longer sure.
-        ((5, 6, 5, 1.4), False, None),
-        ((5, 6, 5, 1.4), True, ("UNDECIDED", "spread")),
-        ((4, 4, 4, 1.6), False, None),
-        ((-5, -6, -5, -1.4), False, None),
-        # It joins the others, and what they say needs a fresh pair again.
-        ((5, 6, 5, 1.4, 6), False, None),
-        ((5, 6, 5, 1.4, 6), True, ("UNDECIDED", "unconfirmed")),
-        ((5, 6, 5, 1.4, 6, 6), False, ("SLOWER", "live")),
-        ((4.2, 4.2, 4.2, -1, 0, 0, 0), False, None),
-        ((4.2, 4.2, 4.2, -1, 0, 0, 0, 0), False, ("UNDECIDED", "near")),
+        ((5, 6, 5, 6, 1.4), False, None),
+        ((5, 6, 5, 6, 1.4), True, ("UNDECIDED", "spread")),
+        ((4, 4, 4, 4, 1.6), False, None),
+        ((-5, -6, -5, -6, -1.4), False, None),
+        # It joins the others, of which seven of eight have to agree then.
+        ((5, 6, 5, 6, 1.4, 6, 6), False, None),
+        ((5, 6, 5, 6, 1.4, 6, 6), True, ("UNDECIDED", "unconfirmed")),
+        ((5, 6, 5, 6, 1.4, 6, 6, 6), False, ("SLOWER", "live")),
         # Over the tolerance, not surely over half of it.
         ((3.2, 3.2, 3.2), False, None),
         ((9, -2, 6), False, None),
         ((3.2, 3.2, 3.2), True, ("UNDECIDED", "spread")),
         ((-3.2, -3.2, -3.2), True, ("UNDECIDED", "spread")),
-        ((3.2, 3.2, 3.2, 3.2), False, None),
-        ((-3.2, -3.2, -3.2, -3.2), False, None),
-        # Over half of the tolerance for certain, and not over the tolerance.
-        ((2.8, 2.8, 2.8, 2.8, 2.8), False, ("UNDECIDED", "near")),
-        ((-2.8, -2.8, -2.8, -2.8, -2.8), False, ("UNDECIDED", "near")),
-        # Too near to call: neither SAME nor SLOWER can be expected from more.
-        ((2.4, 2.4, 2.4, 2.4), False, ("UNDECIDED", "near")),
-        ((-2.4, -2.4, -2.4, -2.4), False, ("UNDECIDED", "near")),
+        # Near the tolerance: equal pairs decide, others are given up.
+        ((2.8, 2.8, 2.8, 2.8, 2.8), False, None),
+        ((2.8, 2.8, 2.8, 2.8, 2.8, 2.8), False, ("SAME", "live")),
+        ((3.2, 3.2, 3.2, 3.2, 3.2), False, ("SLOWER", "live")),
+        ((2.6, -1, 2.9, 3.1, 2.5, 2.4, 2.8, 2.7, 2.9), False, ("UNDECIDED", "near")),
+        ((-2.6, 1, -2.9, -3.1, -2.5, -2.4, -2.8, -2.7, -2.9), False, ("UNDECIDED", "near")),
         # The most pairs.
         (WIDE[:9], False, None),
         (WIDE[:9], True, ("UNDECIDED", "spread")),
@@ -235,11 +315,13 @@ LATE = (9.0, 9.0, -2.0, 8.0, 6.0, 4.0, 1.0, 10.0, 4.0, 10.0)  # SLOWER at the te
         (LATE, True, ("UNDECIDED", "unconfirmed")),
         ((*LATE, 5), False, ("SLOWER", "live")),
         ((*LATE, 1), False, ("UNDECIDED", "spread")),
-        # A spread the prior knows nothing of is taken as it is: three such pairs prove nothing, three alike do.
+        # Ten pairs would not decide either: the first ones show that.
+        ((10, -9, 10), False, ("UNDECIDED", "spread")),
+        ((6, -5, 4, -3), False, ("UNDECIDED", "spread")),
+        # A change that is larger than the spread is looked into.
         ((30, 40, 50), False, None),
         ((30, 40, 50, 40), False, None),
-        ((30, 40, 50, 40, 40, 40), False, ("SLOWER", "live")),
-        ((40, 41, 40, 50), False, ("SLOWER", "live")),
+        ((30, 40, 50, 40, 40), False, ("SLOWER", "live")),
     ],
 )
 def test_the_stop_rule(percents: tuple[float, ...], final: bool, expected: tuple[str, str] | None) -> None:
@@ -276,55 +358,47 @@ def test_the_most_pairs_and_one_to_confirm_always_decide(values: list[float]) ->
 def test_limits_are_the_users() -> None:
     """The fewest and the most pairs are what was asked for."""
     assert judge(0, 0, 0, limits=PairLimits(4, 10)) is None
-    assert said(judge(0, 0, limits=PairLimits(2, 4))) == ("SAME", "live")
-    assert said(judge(*WIDE[:4], limits=PairLimits(2, 4))) == ("UNDECIDED", "spread")
+    assert said(judge(0, 0, rules=policy(tolerance=0.1), limits=PairLimits(2, 4))) == ("SAME", "live")
+    assert said(judge(*WIDE[:4], limits=PairLimits(4, 4))) == ("UNDECIDED", "spread")
 
 
 def test_a_verdict_rests_on_all_pairs_up_to_it() -> None:
-    """The estimate counts the pair that confirms, and its message says how much that one was alone."""
-    verdict = judge(5, 6, 5, 4)
+    """The estimate counts the pair that confirms, and its message shows how much that one changed."""
+    verdict = judge(5, 6, 5, 6, 4)
     assert verdict is not None
     assert verdict.estimate is not None
-    assert verdict.estimate.ratio == pytest.approx(statistics.geometric_mean([1.05, 1.06, 1.05, 1.04]))
+    assert verdict.estimate.ratio == pytest.approx(statistics.geometric_mean([1.05, 1.06, 1.05, 1.06, 1.04]))
     assert (
         verdict_message(verdict)
-        == "4 live pairs, each slower; at least 3.0 % slower for certain\nconfirmed by a fresh pair (+4.0 %)"
+        == "5 live pairs, each slower; at least 3.5 % slower for certain\nconfirmed by a fresh pair (+4.0 %)"
     )
-
-
-def test_more_tests_in_a_run_ask_more_of_each() -> None:
-    """The error rate is the run's: what convicts one test of one may not convict one of a thousand."""
-    assert said(judge(4.2, 4.2, 4.2, 4.2, rules=policy(tests=1))) == ("SLOWER", "live")
-    assert judge(4.2, 4.2, 4.2, 4.2, rules=policy(tests=1000)) is None
 
 
 def test_the_tolerance_is_the_users() -> None:
     """Half as much is SAME where twice as much is tolerated, and SLOWER at a quarter."""
-    assert said(judge(5, 6, 5, 4, rules=policy(tolerance=0.10))) == ("SAME", "live")
-    assert said(judge(5, 6, 5, 4, rules=policy(tolerance=0.02))) == ("SLOWER", "live")
+    assert said(judge(5, 6, 5, 4, 5, rules=policy(tolerance=0.10))) == ("SAME", "live")
+    assert said(judge(5, 6, 5, 4, 5, rules=policy(tolerance=0.02))) == ("SLOWER", "live")
 
 
-def test_undecided_says_what_it_could_have_seen() -> None:
-    """A slowdown a little over the named one is SLOWER with the same pairs, one a little under is not."""
-    limits = PairLimits(10, 10)
-    undecided = judge(*WIDE, limits=limits)
-    assert undecided is not None
-    assert undecided.estimate is not None
-    smallest = undecided.smallest_seen
-    assert smallest is not None
-    assert units.change(1 + smallest) in verdict_message(undecided)
-    assert f"at most {units.change(undecided.estimate.high)}" in verdict_message(undecided)
-    for factor, expected in ((1.005, None), (0.995, ("UNDECIDED", "spread"))):
-        scale = factor * (1 + smallest) / undecided.estimate.ratio
-        slower = [100 * (scale * (1 + percent / 100) - 1) for percent in WIDE]
-        assert said(judge(*slower, limits=limits)) == expected  # None: it wants to confirm it
+def test_hopeless_work_names_what_would_help() -> None:
+    """The pairs' spread, how many pairs or which tolerance would decide, and one process where that is possible."""
+    placed, unplaced = judge(10, -9, 10), judge(13, -13, 5, -5, 2, placed=False)
+    assert placed is not None
+    assert verdict_lines(placed)[1:] == [
+        "pairs differ by 10.9 %: 10 of them would hardly decide",
+        "raise --rlperf-pairs to 3..111 or --rlperf-tolerance to 14%",
+    ]
+    assert unplaced is not None
+    assert isinstance(unplaced.reason, reasons.PairsHopeless)
+    assert not unplaced.reason.placed
+    assert "one process and one thread" in verdict_lines(unplaced)[-1]
 
 
 @pytest.mark.parametrize(
     ("percents", "final", "flag"),
     [
         ((0, 0), True, "--rlperf-max-time"),
-        ((5, 6, 5), True, "--rlperf-max-time"),
+        ((5, 6, 5, 6), True, "--rlperf-max-time"),
         (WIDE[:9], True, "--rlperf-max-time"),
         (WIDE, False, "--rlperf-pairs"),
     ],
@@ -340,13 +414,13 @@ def test_a_change_under_the_minimum_does_not_fail() -> None:
     """A slowdown of less than so many seconds a call is SAME, and needs no fresh pair; one of more is SLOWER."""
     rules = policy(min_change_s=60e-6)
     assert said(judge(5, 6, 5, rules=rules, base_call_s=1e-3)) == ("SAME", "min_change")
-    assert said(judge(5, 6, 5, 5, rules=rules, base_call_s=2e-3)) == ("SLOWER", "live")
+    assert said(judge(5, 6, 5, 5, 5, rules=rules, base_call_s=2e-3)) == ("SLOWER", "live")
 
 
 def test_what_can_only_be_under_the_minimum_is_same_in_a_strict_run_too() -> None:
     """A wide interval whose every change is under the minimum is no UNDECIDED."""
-    assert judge(3, -1, 2) is None
-    verdict = judge(3, -1, 2, rules=policy(min_change_s=60e-6))
+    assert judge(3, 1, 2) is None
+    verdict = judge(3, 1, 2, rules=policy(min_change_s=60e-6))
     assert said(verdict) == ("SAME", "min_change")
     assert verdict is not None
     assert not verdict.fails(strict=True)
@@ -357,37 +431,30 @@ def test_what_can_only_be_under_the_minimum_is_same_in_a_strict_run_too() -> Non
 def test_a_confirming_pair_that_brings_it_under_the_minimum_acquits() -> None:
     """The minimum is held against the estimate of all pairs."""
     rules = policy(min_change_s=50e-6)
-    assert judge(5.2, 5.2, 5.2, rules=rules) is None
-    assert said(judge(5.2, 5.2, 5.2, 3, rules=rules)) == ("SAME", "min_change")
+    assert judge(5.2, 5.2, 5.2, 5.2, rules=rules) is None
+    assert said(judge(5.2, 5.2, 5.2, 5.2, 3, rules=rules)) == ("SAME", "min_change")
 
 
 def test_only_slower_fails() -> None:
     """SLOWER fails unless it is not gated or was accepted; FASTER and SAME never do, UNDECIDED where it is strict."""
-    slower, faster, undecided = judge(5, 6, 5, 4), judge(-5, -6, -5, -4), judge(0, 0, final=True)
+    slower, faster, undecided = judge(5, 6, 5, 4, 5), judge(-5, -6, -5, -4, -5), judge(0, 0, final=True)
     assert slower is not None
     assert faster is not None
     assert undecided is not None
     assert [verdict.fails(strict=False) for verdict in (slower, faster, undecided)] == [True, False, False]
     assert [verdict.fails(strict=True) for verdict in (slower, faster, undecided)] == [True, False, True]
     for rules in (policy(gated=False), policy(accept=True)):
-        verdict = judge(5, 6, 5, 4, rules=rules)
+        verdict = judge(5, 6, 5, 4, 5, rules=rules)
         assert verdict is not None
         assert not verdict.fails(strict=False)
 
 
 # ----------------------------------------------------------------------- promises, on simulated noise
 
-RUNS = 1000
 PROMISED = 0.01
-KEPT = (
-    mc.spread((0.005, 0.010, 0.016))
-    | mc.SHAPES
-    | {
-        name: noise
-        for name, noise in mc.PROCESSES.items()
-        if "half of processes 3" not in name and "half of processes 5" not in name
-    }
-)
+SIMULATED = 40_000
+KEPT = {name: mc.drawn(noise) for name, noise in (mc.spread((0.005, 0.010, 0.016)) | mc.SHAPES).items()}
+PAIR_NOISE = mc.GAUSSIAN | mc.OTHER_PAIRS
 
 
 def test_the_simulated_pair_is_the_measured_ones_figure() -> None:
@@ -405,13 +472,26 @@ def test_a_stall_and_a_neighbour_do_not_move_a_pair() -> None:
     assert np.std(pairs) < 0.005
 
 
-@pytest.mark.parametrize("noise", KEPT.values(), ids=KEPT)
-def test_at_most_one_unchanged_run_of_five_tests_in_a_hundred_fails(noise: object) -> None:
-    """So few of 1000 runs call an unchanged test slower that 1 % is more than the 95 % upper bound of their share."""
-    generator = np.random.default_rng(5)
-    found = mc.tally(mc.pair_log_ratios(generator, noise, RUNS * mc.TESTS, 11, 0.0))
-    assert found.runs == RUNS
-    assert found.alarmed_at_most <= PROMISED
+@pytest.mark.parametrize("noise", PAIR_NOISE.values(), ids=PAIR_NOISE)
+def test_at_most_one_unchanged_run_in_a_hundred_fails(noise: object) -> None:
+    """For runs of 5, 20 and 100 tests, no more tests are SLOWER than where 1 % of runs have such a test."""
+    pairs = noise(np.random.default_rng(5), SIMULATED)  # type: ignore[operator]
+    for size in mc.RUN_SIZES:
+        alarms = round(SIMULATED * mc.many(size, gives_up=False).judge(pairs).share(Status.SLOWER))
+        assert alarms <= allowed_alarms(size)
+
+
+def allowed_alarms(size: int) -> int:
+    """Return how many of the simulated tests are SLOWER by chance where the promise is just kept."""
+    return int(stats.binom.ppf(0.999, SIMULATED, 1 - (1 - PROMISED) ** (1 / size)))
+
+
+def test_a_rule_without_the_pairs_that_agree_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of two states 88 % apart fail more often, if only the estimate's bound decides."""
+    rule = mc.ManyTests(gives_up=False)
+    monkeypatch.setattr(rule, "_agreeing", dict.fromkeys(range(12), 0))
+    pairs = mc.two_states(0.88)(np.random.default_rng(5), SIMULATED)
+    assert SIMULATED * rule.judge(pairs).share(Status.SLOWER) > 2 * allowed_alarms(5)
 
 
 def test_a_rule_on_slices_would_be_found_out() -> None:
@@ -419,35 +499,52 @@ def test_a_rule_on_slices_would_be_found_out() -> None:
     assert mc.blocks_rule_alarms(np.random.default_rng(5), mc.BUSY, 300) > 10 * PROMISED
 
 
-def test_confirming_and_the_prior_are_worth_it() -> None:
-    """Where pairs differ by 2.5 % the fresh pair lowers the alarms, and the prior raises what is found of 5 %."""
-    generator = np.random.default_rng(6)
-    (noise,) = mc.spread((0.025,)).values()
-    unchanged = mc.pair_log_ratios(generator, noise, 2 * RUNS * mc.TESTS, 11, 0.0)
-    slower = mc.pair_log_ratios(generator, noise, RUNS, 11, 0.05)
-    assert mc.tally(unchanged).alarmed < mc.tally(unchanged, rule=mc.unconfirmed_rule).alarmed
-    assert mc.tally(slower).slower > mc.tally(slower, rule=mc.plain_t_rule).slower + 0.05
+@pytest.mark.parametrize("size", mc.RUN_SIZES)
+@pytest.mark.parametrize("placed", [True, False])
+def test_the_rule_and_its_copy_for_many_tests_agree(size: int, placed: bool) -> None:
+    """Sequences of all noises, changed or not, have the same verdict after as many pairs."""
+    generator = np.random.default_rng(4)
+    pairs = np.concatenate([draw(generator, 4) for draw in PAIR_NOISE.values()])
+    pairs += generator.choice([0.0, 0.025, 0.05, 0.1], (len(pairs), 1))
+    assert mc.disagreements(pairs, size, placed=placed) == 0
 
 
-@pytest.mark.parametrize("noise", KEPT.values(), ids=KEPT)
-def test_five_percent_are_found(noise: object) -> None:
-    """Of 1000 tests slower by 5 % at least 95 of 100 are SLOWER, and hardly one slower by 10 % is not."""
-    generator = np.random.default_rng(7)
-    assert mc.tally(mc.pair_log_ratios(generator, noise, 1000, 11, 0.05), 0.05).slower >= 0.95
-    assert mc.tally(mc.pair_log_ratios(generator, noise, 1000, 11, 0.10), 0.10).slower >= 0.999
+@pytest.mark.parametrize("draw", KEPT.values(), ids=KEPT)
+def test_five_percent_are_found(draw: object) -> None:
+    """Of 2000 tests slower by 5 % at least 95 of 100 are SLOWER, and hardly one slower by 10 % is not."""
+    pairs = draw(np.random.default_rng(7), 2000)  # type: ignore[operator]
+    assert mc.many().judge(pairs + math.log1p(0.05)).share(Status.SLOWER) >= 0.95
+    assert mc.many().judge(pairs + math.log1p(0.10)).share(Status.SLOWER) >= 0.999
 
 
 def test_unchanged_tests_are_cheap() -> None:
-    """With pairs of 1 % on a busy machine unchanged tests are SAME, in hardly more than the fewest pairs."""
-    found = mc.tally(mc.pair_log_ratios(np.random.default_rng(8), mc.BUSY, 2000, 11, 0.0))
-    assert found.same >= 0.98
-    assert found.pairs < 3.8
+    """With pairs of 1 % on a busy machine unchanged tests are SAME, in about one pair more than the fewest."""
+    found = mc.many().judge(mc.drawn(mc.BUSY)(np.random.default_rng(8), 4000))
+    assert found.share(Status.SAME) >= 0.98
+    assert found.used.mean() < 4.6
+
+
+def test_giving_up_costs_hardly_any_slowdown() -> None:
+    """Where pairs differ by 13 % half of the pairs are saved, and as many slowdowns of 10 % are found, by 1 %."""
+    unchanged = mc.gaussian(0.13)(np.random.default_rng(10), 4000)
+    slower = unchanged + math.log1p(0.10)
+    gives_up, never = mc.many(), mc.many(gives_up=False)
+    assert gives_up.judge(unchanged).used.mean() < 0.55 * never.judge(unchanged).used.mean()
+    assert gives_up.judge(slower).share(Status.SLOWER) > never.judge(slower).share(Status.SLOWER) - 0.01
+
+
+@pytest.mark.parametrize("sd", [0.005, 0.01, 0.02, 0.05])
+def test_the_slowdown_named_is_found_95_times_of_100(sd: float) -> None:
+    """Unchanged tests name a slowdown, and fresh tests that are slower by so much are SLOWER."""
+    named, share = mc.smallest_found(mc.gaussian(sd), 300, np.random.default_rng(11))
+    assert share >= 0.92
+    assert named < 0.035 + 4 * sd
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 10])
 @pytest.mark.parametrize("noise", [mc.QUIET, mc.replace(mc.BUSY, pair_sd=0.005)], ids=["quiet", "busy"])
 def test_the_interval_covers_what_it_claims(noise: object, count: int) -> None:
-    """Where pairs differ by no more than the prior says, the 99 % interval of a number of pairs misses 1 % at most."""
+    """Where pairs differ by no more than is expected, the 99 % interval of a number of pairs misses 1 % at most."""
     tests = 5000
     values = mc.pair_log_ratios(np.random.default_rng(9), noise, tests, count, 0.0)
     missed = round(tests * (1 - mc.coverage(values)))

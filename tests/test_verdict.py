@@ -184,6 +184,8 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.PairsSame(3, 0.03),
     reasons.PairsDiffer(4, is_slower=False, all_agree=True, certain=0.9, fresh=0.9),
     reasons.PairsUnconfirmed(1.05, 1.08),
+    reasons.PairsTooFewAllowed(1.05, 5, 6, 100),
+    reasons.PairsHopeless(1.1, 0.2, 0.13, 10, 155, 0.12, placed=False),
     reasons.PairsSpread(1.1, 0.05, time_is_short=True),
     reasons.PairsNear(1.04, 0.03, 0.03),
     reasons.TooFewPairs(0, 3, None),

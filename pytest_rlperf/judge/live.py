@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf.judge.policy import verdict
-from pytest_rlperf.judge.stats import shrunken_t, squared_deviations
+from pytest_rlperf.judge.stats import (
+    LogNormal,
+    Spread,
+    binomial_tail,
+    normal_chance,
+    normal_quantile,
+    squared_deviations,
+)
 from pytest_rlperf.model import (
     Contribution,
     Estimate,
@@ -24,12 +32,22 @@ from pytest_rlperf.model import (
     reasons,
 )
 
-PRIOR_SD = 0.010  # how much pairs of equal code differ, as measured on a shared machine
-PRIOR_FREEDOM = 4.0  # how many degrees of freedom of measuring that is worth
-HISTORY_FREEDOM_MOST = 6.0  # of the test's earlier pairs, which another day and machine measured
+# How much pairs of equal code differ: by about 1 % where one CPU runs both sides, by far more where processes have two
+# states or many threads.
+PLACED_SPREAD = Spread.expected(LogNormal(0.6, 0.01, 0.4), LogNormal(0.4, 0.08, 1.2))
+UNPLACED_SPREAD = Spread.expected(LogNormal(0.3, 0.02, 0.6), LogNormal(0.7, 0.09, 1.0))
 UNPLACED_LEAST = 5  # pairs where the kernel places workers: pairs differ by more there, and three may happen to agree
-_WILD = 4.0  # times the prior's spread: another kind of noise, of which the prior knows nothing
-_NEAR = 4 / 3  # of the tolerance: an interval within that can hardly leave it any more
+HISTORY_FREEDOM_MOST = 6.0  # of the test's earlier pairs, which were measured on another day
+_ONE_WAY = 0.25  # chance that a pair of processes, each in one of two states, differs in a given direction: p(1 - p)
+_AGREES = 0.25  # of the change: a pair that shows less does not agree with it
+_HOPELESS = 0.05  # chance of a verdict by the most pairs: under it no more are taken
+# By the spread as far as it is known. Runs that end early saw pairs closer together than most, so that for 95 of 100
+# runs to find the slowdown that is named as the smallest one this has to be more.
+_FOUND = 0.985
+_ESTIMATED = 1.1  # a bound of ten pairs is wider by this than it would be with the spread known
+_HALVINGS = 20  # of the interval in which the smallest slowdown lies
+_LOG_MOST = 700.0
+_NEAR = 4 / 3  # of the tolerance: an interval within that has no large change
 
 
 @dataclass(frozen=True)
@@ -38,6 +56,15 @@ class PairLimits:
 
     least: int = 3
     most: int = 10
+
+
+def slower_least(policy: Policy) -> int:
+    """Return the fewest pairs that SLOWER or FASTER takes, the confirming one included.
+
+    Processes with two states differ in one direction in a quarter of the pairs at the most, however large the change:
+    so many pairs agree by chance in a share ``alpha`` of runs.
+    """
+    return next(pairs for pairs in itertools.count(1) if _ONE_WAY**pairs <= policy.alpha / policy.tests)
 
 
 def judge_records(
@@ -52,10 +79,10 @@ def judge_records(
 
     ``final`` where no more can be had; ``history`` is how much earlier pairs of this test differed.
     """
-    if any(record.placed is None for record in records):
-        limits = PairLimits(max(limits.least, UNPLACED_LEAST), max(limits.most, UNPLACED_LEAST))
+    placed = all(record.placed is not None for record in records)
     base_call_s = statistics.median(record.base.wall.call_s for record in records)
-    return judge_pairs(log_ratios(list(records)), policy, limits, base_call_s, final=final, history=history)
+    ratios = log_ratios(records)
+    return judge_pairs(ratios, policy, limits, base_call_s, final=final, placed=placed, history=history)
 
 
 def judge_pairs(
@@ -65,15 +92,19 @@ def judge_pairs(
     base_call_s: float,
     *,
     final: bool,
+    placed: bool = True,
     history: PairSpread | None = None,
 ) -> Verdict | None:
     """Judge the pairs by the logarithms of their ratios head/base, in the order taken; None requests one more pair.
 
     The rule is applied from the first pair on, so that the verdict depends on the sequence alone and pairs beyond the
     deciding one change nothing. ``base_call_s`` turns ratios into seconds, for ``min_change_s``; ``final`` where no
-    more pairs can be had; ``history`` is how much earlier pairs of this test differed.
+    more pairs can be had. ``placed`` where one CPU ran both sides of every pair; ``history`` is how much earlier pairs
+    of this test differed.
     """
-    judge = _LiveJudge(policy, limits, base_call_s, history)
+    if not placed:
+        limits = PairLimits(max(limits.least, UNPLACED_LEAST), max(limits.most, UNPLACED_LEAST))
+    judge = _LiveJudge(policy, limits, base_call_s, placed=placed, history=history)
     for count in range(limits.least, len(log_ratios) + 1):
         seen, fresh = log_ratios[:count], log_ratios[count : count + 1]
         found = judge.look(seen, fresh[0] if fresh else None, final=final)
@@ -85,34 +116,43 @@ def judge_pairs(
 class _LiveJudge:
     """Looks at the pairs so far, with the next one at hand or yet to be taken."""
 
-    def __init__(self, policy: Policy, limits: PairLimits, base_call_s: float, history: PairSpread | None) -> None:
+    def __init__(
+        self, policy: Policy, limits: PairLimits, base_call_s: float, *, placed: bool, history: PairSpread | None
+    ) -> None:
         self._policy = policy
         self._limits = limits
         self._base_call_s = base_call_s
-        self._history = history
+        self._placed = placed
+        self._expected = PLACED_SPREAD if placed else UNPLACED_SPREAD
+        if history is not None and history.freedom > 0:
+            weight = min(1.0, HISTORY_FREEDOM_MOST / history.freedom)
+            self._expected = self._expected.after(weight * history.squares, weight * history.freedom)
+        self._slower_least = slower_least(policy)
+        self._level = policy.alpha / policy.tests
+        self._over, self._half = math.log1p(policy.tolerance), math.log1p(policy.tolerance / 2)
 
     def look(self, seen: Sequence[float], fresh: float | None, *, final: bool) -> Verdict | None:
         """Return the verdict by the pairs ``seen``; None where they need more, or the ``fresh`` pair there is not yet.
 
         A fresh pair that fails to confirm joins the others at the next look.
         """
-        policy, estimate = self._policy, self._estimate(seen)
-        if _within(estimate, policy.tolerance):
-            return self._verdict(Status.SAME, reasons.PairsSame(len(seen), policy.tolerance), estimate)
+        estimate, spread = self._learn(seen)
+        count, most = len(seen), self._limits.most
+        if _within(estimate, self._policy.tolerance):
+            return self._verdict(Status.SAME, reasons.PairsSame(count, self._policy.tolerance), estimate, spread)
         status = self._leaning(estimate)
         trifling = self._trifling(estimate, status)
         if trifling is not None:
-            return self._verdict(Status.SAME, trifling, estimate)
-        if status is not None and len(seen) <= self._limits.most:
+            return self._verdict(Status.SAME, trifling, estimate, spread)
+        if status is not None and count <= most and (count < most or self._slower_least <= most + 1):
             if fresh is not None:
                 return self._confirm(status, [*seen, fresh])
             unconfirmed = reasons.PairsUnconfirmed(estimate.ratio, estimate.high)
-            return self._verdict(Status.UNDECIDED, unconfirmed, estimate) if final else None
-        if len(seen) >= self._limits.most:
-            return self._undecided_by_spread(estimate, time_is_short=False)
-        if self._out_of_reach(estimate, len(seen)):
-            near = reasons.PairsNear(estimate.high, self._smallest(estimate), policy.tolerance)
-            return self._verdict(Status.UNDECIDED, near, estimate)
+            return self._verdict(Status.UNDECIDED, unconfirmed, estimate, spread) if final else None
+        if count >= most:
+            return self._at_the_most(status, estimate, spread)
+        if self._is_hopeless(seen, spread):
+            return self._give_up(seen, estimate, spread)
         return None
 
     def cut_short(self, seen: Sequence[float]) -> Verdict:
@@ -120,29 +160,19 @@ class _LiveJudge:
         least = self._limits.least
         if not seen:
             return verdict(self._policy, Status.UNDECIDED, reasons.TooFewPairs(0, least, None))
-        estimate = self._estimate(seen)
+        estimate, spread = self._learn(seen)
         if len(seen) < least:
             # Under the least number of pairs it could have seen nothing, however large.
             few = reasons.TooFewPairs(len(seen), least, estimate.high)
             return verdict(self._policy, Status.UNDECIDED, few, estimate)
-        return self._undecided_by_spread(estimate, time_is_short=True)
+        smallest = self._smallest(spread, len(seen))
+        short = reasons.PairsSpread(estimate.high, smallest, time_is_short=True)
+        return verdict(self._policy, Status.UNDECIDED, short, estimate, smallest)
 
-    def _estimate(self, seen: Sequence[float]) -> Estimate:
-        policy = self._policy
-        wild = len(seen) > 2 and squared_deviations(seen) > (len(seen) - 1) * (_WILD * PRIOR_SD) ** 2
-        known, variance = (0.0 if wild else PRIOR_FREEDOM), PRIOR_SD**2
-        if self._history is not None and self._history.freedom > 0:
-            before = min(self._history.freedom, HISTORY_FREEDOM_MOST)
-            variance = known * variance + before * self._history.squares / self._history.freedom
-            known += before
-            variance /= known
-        return shrunken_t(
-            seen,
-            prior_sd=math.sqrt(variance),
-            prior_freedom=known,
-            confidence=policy.confidence,
-            alpha=policy.alpha / policy.tests,
-        )
+    def _learn(self, seen: Sequence[float]) -> tuple[Estimate, Spread]:
+        """Return the change by the pairs so far, and how much pairs differ."""
+        spread = self._expected.after(squared_deviations(seen), len(seen) - 1)
+        return spread.estimate(seen, confidence=self._policy.confidence, alpha=self._level), spread
 
     def _leaning(self, estimate: Estimate) -> Status | None:
         """Return the status by the estimate, if a fresh pair confirms it."""
@@ -169,13 +199,14 @@ class _LiveJudge:
     def _confirm(self, status: Status, seen: Sequence[float]) -> Verdict | None:
         """Return SLOWER or FASTER where a fresh pair confirms it, None where it does not.
 
-        It confirms it where the last pair changed by over half the tolerance in that direction, and the estimate of
-        all pairs, the last included, gives the same status.
+        It confirms it where the last pair changed by over half the tolerance in that direction, the estimate of all
+        pairs, the last included, gives the same status, and more pairs agree than would by chance.
         """
-        fresh, estimate = seen[-1], self._estimate(seen)
+        fresh, (estimate, spread) = seen[-1], self._learn(seen)
         sign = 1 if status is Status.SLOWER else -1
-        alone = sign * fresh > math.log1p(self._policy.tolerance / 2)
-        if not alone or self._leaning(estimate) is not status or self._trifling(estimate, status) is not None:
+        if sign * fresh <= self._half or not self._agree([sign * ratio for ratio in seen]):
+            return None
+        if self._leaning(estimate) is not status or self._trifling(estimate, status) is not None:
             return None
         reason = reasons.PairsDiffer(
             pairs=len(seen),
@@ -184,36 +215,97 @@ class _LiveJudge:
             certain=estimate.floor if status is Status.SLOWER else estimate.ceiling,
             fresh=math.exp(fresh),
         )
-        return self._verdict(status, reason, estimate)
+        return self._verdict(status, reason, estimate, spread)
 
-    def _out_of_reach(self, estimate: Estimate, pairs: int) -> bool:
-        """Whether neither SLOWER nor FASTER can be expected any more, and SAME not even with the most pairs."""
-        at_the_end = _half_width(estimate) * math.sqrt(pairs / self._limits.most)
-        same = abs(math.log(estimate.ratio)) + at_the_end < math.log1p(self._policy.tolerance)
-        return not same and _within(estimate, _NEAR * self._policy.tolerance)
+    def _agree(self, changes: Sequence[float]) -> bool:
+        """Whether more pairs show the change than processes with two states would by chance.
 
-    def _undecided_by_spread(self, estimate: Estimate, *, time_is_short: bool) -> Verdict:
-        reason = reasons.PairsSpread(estimate.high, self._smallest(estimate), time_is_short)
-        return self._verdict(Status.UNDECIDED, reason, estimate)
+        The estimate is no bound against that chance, as such pairs are alike. All pairs agree by chance at the error
+        rate of one test; where some do not, there were several occasions, so it is half of that.
+        """
+        least = max(self._half, _AGREES * statistics.fmean(changes))
+        agreeing = sum(change > least for change in changes)
+        level = self._level if agreeing == len(changes) else self._level / 2
+        return binomial_tail(agreeing, len(changes), _ONE_WAY) <= level
 
-    def _verdict(self, status: Status, reason: Reason, estimate: Estimate) -> Verdict:
-        return verdict(self._policy, status, reason, estimate, self._smallest(estimate))
+    def _at_the_most(self, status: Status | None, estimate: Estimate, spread: Spread) -> Verdict:
+        """Return the verdict by the most pairs, which decide nothing."""
+        most, needed = self._limits.most, self._slower_least - 1
+        smallest = self._smallest(spread, most)
+        if status is not None and needed > most:
+            reason: Reason = reasons.PairsTooFewAllowed(estimate.ratio, most, needed, self._policy.tests)
+        else:
+            reason = reasons.PairsSpread(estimate.high, smallest, time_is_short=False)
+        return verdict(self._policy, Status.UNDECIDED, reason, estimate, smallest)
 
-    def _smallest(self, estimate: Estimate) -> float:
-        """Return the smallest slowdown that these pairs, with the spread they have, could have been SLOWER by."""
-        threshold, half = 1 + self._policy.tolerance, 1 + self._policy.tolerance / 2
-        least = 1 + self._policy.min_change_s / self._base_call_s
-        return max(threshold, half * estimate.ratio / estimate.floor, least) - 1
+    def _give_up(self, seen: Sequence[float], estimate: Estimate, spread: Spread) -> Verdict:
+        """Return the verdict by pairs to which more, up to the most, would hardly add one."""
+        tolerance, most = self._policy.tolerance, self._limits.most
+        smallest = self._smallest(spread, most)
+        if _within(estimate, _NEAR * tolerance):
+            reason: Reason = reasons.PairsNear(estimate.high, smallest, tolerance)
+        else:
+            pair_sd = math.sqrt(squared_deviations(seen) / (len(seen) - 1))
+            width = _ESTIMATED * normal_quantile(0.5 + self._policy.confidence / 2) * pair_sd
+            mean = abs(statistics.fmean(seen))
+            reason = reasons.PairsHopeless(
+                at_most=estimate.high,
+                smallest_seen=smallest,
+                pair_sd=pair_sd,
+                most=most,
+                pairs_needed=max(2 * most, math.ceil((width / self._over) ** 2)),
+                tolerance_enough=math.expm1(mean + width / math.sqrt(most)),
+                placed=self._placed,
+            )
+        return verdict(self._policy, Status.UNDECIDED, reason, estimate, smallest)
+
+    def _verdict(self, status: Status, reason: Reason, estimate: Estimate, spread: Spread) -> Verdict:
+        return verdict(self._policy, status, reason, estimate, self._smallest(spread, self._limits.most))
+
+    # What the most pairs would show, taken as one look at all of them with a spread that is known.
+
+    def _slower_from(self, sd: float, pairs: int) -> float:
+        """Return the mean of so many pairs from which they are SLOWER, as a logarithm."""
+        one_sided = _ESTIMATED * normal_quantile(1 - self._level)
+        return max(self._over, self._half + one_sided * sd / math.sqrt(pairs))
+
+    def _is_hopeless(self, seen: Sequence[float], spread: Spread) -> bool:
+        """Whether the most pairs would hardly decide, given those seen."""
+        count, most = len(seen), self._limits.most
+        mean = abs(statistics.fmean(seen))
+        two_sided = _ESTIMATED * normal_quantile(0.5 + self._policy.confidence / 2)
+
+        def decided(sd: float) -> float:
+            error = sd * math.sqrt((most - count) / (count * most))  # of the mean of all, predicted by that of the seen
+            slower_from, same_to = self._slower_from(sd, most), self._over - two_sided * sd / math.sqrt(most)
+            changed = normal_chance((mean - slower_from) / error) + normal_chance((-mean - slower_from) / error)
+            same = normal_chance((same_to - mean) / error) - normal_chance((-same_to - mean) / error)
+            return changed + max(0.0, same)
+
+        return spread.average(decided) < _HOPELESS
+
+    def _smallest(self, spread: Spread, pairs: int) -> float | None:
+        """Return the slowdown that so many pairs find 95 times of 100; None where they cannot find any."""
+        if self._slower_least > pairs + 1:
+            return None
+
+        def found(slowdown: float) -> float:
+            return spread.average(
+                lambda sd: normal_chance((slowdown - self._slower_from(sd, pairs)) * math.sqrt(pairs) / sd)
+            )
+
+        low, high = self._over, 2 * self._over
+        while found(high) < _FOUND:
+            low, high = high, 2 * high
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if found(middle) < _FOUND else (low, middle)
+        return max(math.expm1(min(high, _LOG_MOST)), self._policy.min_change_s / self._base_call_s)
 
 
 def _within(estimate: Estimate, tolerance: float) -> bool:
     """Whether both bounds lie within a tolerance."""
     return 1 / (1 + tolerance) < estimate.low and estimate.high < 1 + tolerance
-
-
-def _half_width(estimate: Estimate) -> float:
-    """Return half an interval's width, in logarithms."""
-    return math.log(estimate.high / estimate.low) / 2
 
 
 # ----------------------------------------------------------------------- the phases that carry a change

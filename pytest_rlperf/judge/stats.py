@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_rlperf.model import Estimate
 
 _LOG_MOST = 700.0
+_PRECISION = 1e-9  # of a bound, relative
+_STEPS_MOST = 100  # to find one
 
 
 class Variance(NamedTuple):
@@ -53,23 +56,103 @@ def welch(
     return _student(difference, math.sqrt(squared), freedom, confidence=confidence, alpha=alpha)
 
 
-def shrunken_t(
-    log_ratios: Sequence[float], *, prior_sd: float, prior_freedom: float, confidence: float, alpha: float
-) -> Estimate:
-    """Return the ratio head/base of pairs, by Student's t with the variance shrunken towards ``prior_sd`` squared.
+class LogNormal(NamedTuple):
+    """One part of a prior: a standard deviation's median, the deviation of its logarithm, and the part's share."""
 
-    The prior weighs as much as ``prior_freedom`` degrees of freedom, so that a single pair has an interval too; with
-    none it is Student's own t, which needs two. (The moderated t of G. K. Smyth, "Linear models and empirical Bayes
-    methods", Statistical Applications in Genetics and Molecular Biology 3, 2004; a scaled inverse chi-squared prior on
-    the variance, Gelman et al., "Bayesian Data Analysis", 3rd edition, section 3.3, and a flat one on the mean.)
+    share: float
+    median: float
+    log_sd: float
+
+
+_LOG_STEP = 0.2
+SDS = tuple(math.exp(step * _LOG_STEP) for step in range(-46, 20))  # 0.0001 to 45, each a fifth over the one before
+_NEGLIGIBLE = 1e-12
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The standard deviation of a normal sample, as far as it is known: the chance of each of ``sds``.
+
+    A normal mean with a flat prior, given this, is a mixture of normal distributions, so that its bounds are smooth
+    functions of the sample. (A discrete prior on the scale: Gelman et al., "Bayesian Data Analysis", 3rd edition,
+    sections 3.2 and 10.3.)
     """
-    count = len(log_ratios)
-    freedom = prior_freedom + count - 1
-    if not count or freedom <= 0:
-        raise ValueError(f"an estimate needs pairs, and two where nothing is known before: got {count}")
-    variance = (prior_freedom * prior_sd**2 + squared_deviations(log_ratios)) / freedom
-    mean = statistics.fmean(log_ratios)
-    return _student(mean, math.sqrt(variance / count), freedom, confidence=confidence, alpha=alpha)
+
+    sds: tuple[float, ...]
+    chances: tuple[float, ...]
+
+    @classmethod
+    def expected(cls, *parts: LogNormal) -> Spread:
+        """Return what a mixture of log-normal distributions expects."""
+        chances = [
+            sum(
+                part.share / part.log_sd * math.exp(-0.5 * (math.log(sd / part.median) / part.log_sd) ** 2)
+                for part in parts
+            )
+            for sd in SDS
+        ]
+        return cls(SDS, tuple(chance / sum(chances) for chance in chances))
+
+    def after(self, squares: float, freedom: float) -> Spread:
+        """Return what is known after a sample with so many squared deviations from its own mean, by Bayes' theorem."""
+        logs = [
+            math.log(chance) - freedom * math.log(sd) - squares / (2 * sd * sd) if chance else -math.inf
+            for sd, chance in zip(self.sds, self.chances, strict=True)
+        ]
+        largest = max(logs)
+        likely = [(sd, math.exp(log - largest)) for sd, log in zip(self.sds, logs, strict=True)]
+        likely = [(sd, chance) for sd, chance in likely if chance > _NEGLIGIBLE]
+        total = sum(chance for _, chance in likely)
+        return Spread(tuple(sd for sd, _ in likely), tuple(chance / total for _, chance in likely))
+
+    def average(self, of: Callable[[float], float]) -> float:
+        """Return the mean of a function of the standard deviation."""
+        return sum(chance * of(sd) for sd, chance in zip(self.sds, self.chances, strict=True))
+
+    def half_width(self, count: int, tail: float) -> float:
+        """Return how far over the mean of ``count`` values the true one lies with a chance of ``tail`` under 1/2."""
+        parts = [(math.sqrt(count / 2) / sd, chance / 2) for sd, chance in zip(self.sds, self.chances, strict=True)]
+        low, high = 0.0, 40 / min(factor for factor, _ in parts)
+        found = 2.5 / math.exp(sum(2 * chance * math.log(factor) for factor, chance in parts))
+        for _ in range(_STEPS_MOST):
+            beyond = slope = 0.0
+            for factor, chance in parts:
+                normal = factor * found
+                beyond += chance * math.erfc(normal)
+                slope += chance * factor * math.exp(-normal * normal)
+            low, high = (found, high) if beyond > tail else (low, found)
+            before, found = found, (low + high) / 2
+            if beyond and slope:
+                # Newton's step for the tail's logarithm, which is nearly straight.
+                step = before + math.sqrt(math.pi) / 2 * beyond / slope * math.log(beyond / tail)
+                found = step if low < step < high else found
+            if abs(found - before) <= _PRECISION * found:
+                break
+        return found
+
+    def estimate(self, values: Sequence[float], *, confidence: float, alpha: float) -> Estimate:
+        """Return the ratio whose logarithm is the mean of ``values``, which are part of what is known.
+
+        The interval is two-sided at ``confidence``; floor and ceiling are one-sided at ``alpha``.
+        """
+        two_sided, one_sided = (self.half_width(len(values), tail) for tail in ((1 - confidence) / 2, alpha))
+        return _ratio(statistics.fmean(values), two_sided, one_sided, confidence)
+
+
+def normal_chance(value: float) -> float:
+    """Return the chance of a standard normal variable under ``value``."""
+    return math.erfc(-value / math.sqrt(2)) / 2
+
+
+def normal_quantile(chance: float) -> float:
+    """Return the value that a standard normal variable stays under with that chance."""
+    return statistics.NormalDist().inv_cdf(chance)
+
+
+def binomial_tail(count: int, trials: int, chance: float) -> float:
+    """Return the chance of ``count`` successes or more."""
+    each = (math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(count, trials + 1))
+    return math.fsum(each)
 
 
 def squared_deviations(values: Sequence[float]) -> float:
@@ -85,6 +168,11 @@ def _student(log_ratio: float, error: float, freedom: float, *, confidence: floa
 
     two_sided = float(stdtrit(freedom, 0.5 + confidence / 2)) * error
     one_sided = float(stdtrit(freedom, 1 - alpha)) * error
+    return _ratio(log_ratio, two_sided, one_sided, confidence)
+
+
+def _ratio(log_ratio: float, two_sided: float, one_sided: float, confidence: float) -> Estimate:
+    """Return a ratio from its logarithm, with bounds so far from that."""
     return Estimate(
         ratio=_exp(log_ratio),
         low=_exp(log_ratio - two_sided),

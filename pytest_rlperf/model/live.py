@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf.model.measured import Result, WorkerRecord
+
+_CLOCK_PAIRS = 2  # the fewest that a verdict may rest on
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ class Live:
 
     @property
     def clock(self) -> str:
-        """The clock that decides: ``"cpu"`` where every pair was alone, else ``"wall"``."""
-        return "cpu" if all(pair.alone for pair in self.pairs) else "wall"
+        """The clock that decides, ``"cpu"`` or ``"wall"``."""
+        return clock_of(self.pairs)
 
     @property
     def log_ratios(self) -> tuple[float, ...]:
@@ -63,7 +66,15 @@ class Live:
         return log_ratios(self.pairs)
 
 
-def log_ratios(pairs: tuple[PairRecord, ...] | list[PairRecord]) -> tuple[float, ...]:
-    """Return every pair's logarithm of head's time over base's: CPU times where every pair was alone."""
-    cpu = all(pair.alone for pair in pairs)
+def clock_of(pairs: Sequence[PairRecord]) -> str:
+    """Return the clock that decides for all pairs: ``"cpu"`` where the first ones were alone, else ``"wall"``.
+
+    Later pairs do not change it: a clock that depends on them would choose among two verdicts.
+    """
+    return "cpu" if all(pair.alone for pair in pairs[:_CLOCK_PAIRS]) else "wall"
+
+
+def log_ratios(pairs: Sequence[PairRecord]) -> tuple[float, ...]:
+    """Return every pair's logarithm of head's time over base's, by the clock that decides."""
+    cpu = clock_of(pairs) == "cpu"
     return tuple(pair.cpu_log_ratio if cpu else pair.wall_log_ratio for pair in pairs)

@@ -361,12 +361,47 @@ class PairsUnconfirmed(Reason):
 
 
 @dataclass(frozen=True)
+class PairsTooFewAllowed(Reason):
+    """Pairs show the change ``ratio``, and the ``most`` pairs are too few to exclude chance.
+
+    In a run of ``tests`` gated tests that takes ``needed`` pairs, and one that confirms.
+    """
+
+    ratio: float
+    most: int
+    needed: int
+    tests: int
+    code = Code.PAIRS
+
+
+@dataclass(frozen=True)
 class PairsSpread(Reason):
-    """Pairs differ too much among themselves; ``time_is_short`` where more were allowed and there was no time."""
+    """Pairs differ too much among themselves; ``time_is_short`` where more were allowed and there was no time.
+
+    Here and below, the pairs would have found the slowdown ``smallest_seen`` 95 times of 100, None for none at all.
+    """
 
     at_most: float
-    smallest_seen: float
+    smallest_seen: float | None
     time_is_short: bool
+    code = Code.SPREAD
+
+
+@dataclass(frozen=True)
+class PairsHopeless(Reason):
+    """Pairs differ by so much, a standard deviation of ``pair_sd``, that the ``most`` pairs would hardly decide.
+
+    About ``pairs_needed`` would decide, or the most pairs with a tolerance of ``tolerance_enough``. ``placed`` where
+    one CPU ran both sides of every pair.
+    """
+
+    at_most: float
+    smallest_seen: float | None
+    pair_sd: float
+    most: int
+    pairs_needed: int
+    tolerance_enough: float
+    placed: bool
     code = Code.SPREAD
 
 
@@ -375,7 +410,7 @@ class PairsNear(Reason):
     """The change is so near the tolerance that no more pairs can be expected to decide."""
 
     at_most: float
-    smallest_seen: float
+    smallest_seen: float | None
     tolerance: float
     code = Code.NEAR
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from pytest_rlperf.judge.live import UNPLACED_LEAST, PairLimits, carriers, contributions, judge_records
+from pytest_rlperf.judge.live import UNPLACED_LEAST, PairLimits, carriers, contributions, judge_records, slower_least
 from pytest_rlperf.measure.counting_pass import CountingPass, learn
 from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.one_side import SideMeasurement
@@ -81,7 +81,7 @@ class LivePairs:
         # The time is shared out so that a pair that confirms has its part.
         self._measurement = PairedMeasurement(
             progress,
-            least=(limits.least if lanes.lanes.has_cpus else UNPLACED_LEAST) + 1,
+            least=max((limits.least if lanes.lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=max_time_s,
             enough_error=_ERROR_SHARE * policy.tolerance,
