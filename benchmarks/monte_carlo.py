@@ -536,13 +536,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the tests")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    tests = 40_000 if options.quick else 400_000
+    tests = 20_000 if options.quick else 200_000
     generator = np.random.default_rng(options.seed)
     needed = ", ".join(f"{slower_least(policy_of(size))} for {size}" for size in RUN_SIZES)
     limits = f"{LIMITS.least} to {LIMITS.most} pairs, tolerance {percent(POLICY.tolerance, 0)}"
     print(f"{limits}, alarms in at most {percent(POLICY.alpha, 0)} of unchanged runs promised; seed {options.seed}.")
     print(f"The fewest pairs of a SLOWER, by the number of tests in a run: {needed}.")
-    checked = np.concatenate([draw(generator, 200) for draw in (GAUSSIAN | OTHER_PAIRS).values()])
+    checked = np.concatenate([draw(generator, 80) for draw in (GAUSSIAN | OTHER_PAIRS).values()])
     checked[::2] += generator.choice(np.log1p(EFFECTS), (len(checked[::2]), 1))
     differ = sum(disagreements(checked, size) for size in RUN_SIZES) + disagreements(checked, placed=False)
     print(f"The rule and its copy for many tests differ in {differ} of {4 * len(checked)} verdicts.")
@@ -557,7 +557,7 @@ def main() -> None:
     print_table(f"The same with slices simulated; {tests // 4} tests", ["noise", "SD", *size_head], lines)
     lines = alarm_rows(UNPROMISED, tests // 4, generator)
     print_table("Noise that breaks the promise, or may", ["noise of a pair", "SD", *size_head], lines)
-    few = tests // 20
+    few = tests // 40
     head = ["noise", "SAME", "pairs", *(f"+{100 * effect:g} % found, pairs" for effect in EFFECTS)]
     most = {name: draw for name, draw in (GAUSSIAN | OTHER_PAIRS).items() if "88" not in name}
     print_table(f"Verdicts, 5 tests a run; {few} tests a cell", head, verdict_rows(most | noises, few, generator))

@@ -13,7 +13,7 @@ from types import ModuleType
 import builders
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -333,6 +333,7 @@ def test_the_stop_rule(percents: tuple[float, ...], final: bool, expected: tuple
         assert verdict.suspect == (verdict.estimate is not None and verdict.estimate.ratio > 1.03)
 
 
+@settings(deadline=None, max_examples=30)
 @given(values=log_ratios)
 def test_pairs_beyond_the_deciding_one_change_nothing(values: list[float]) -> None:
     """The verdict is a function of the sequence: replayed with more pairs it is the same."""
