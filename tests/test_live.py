@@ -208,6 +208,7 @@ def test_a_slowdown_is_found_and_blamed(repository: Repository) -> None:
     assert properties["test_work", "rlperf_against"] == f"HEAD~1 ({sha})"
 
 
+@pytest.mark.slow  # test_live_judge: test_swapping_sides_mirrors_the_verdict; test_main_job: FASTER passes
 def test_what_got_faster_passes(repository: Repository) -> None:
     """The mirror image is FASTER, and -k leaves the other test out."""
     repository.library("slow", times=5)
@@ -240,6 +241,7 @@ def test_uncommitted_changes_are_compared_and_named(repository: Repository) -> N
     assert "uncommitted" in run.words
 
 
+@pytest.mark.slow  # test_sides_git: test_directory_with_git_is_compared_with_as_it_is
 def test_another_directory_is_a_side(repository: Repository, tmp_path: Path) -> None:
     """dir: compares with another checkout, which is left as it was."""
     other = tmp_path / "other"

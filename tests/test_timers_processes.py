@@ -293,8 +293,9 @@ def test_a_fork_server_goes_on_as_it_was_started() -> None:
 # ------------------------------------------------------------------ torch.multiprocessing
 
 
+# What spawned processes send is shown by test_vector_environments_report, without a PyTorch in each of them.
 @pytest.mark.torch
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_torch_workers_report_by_a_queue(start_method: str) -> None:
     """Trees go through PyTorch's own queues, in any order, and add up by worker."""
     pytest.importorskip("torch")
