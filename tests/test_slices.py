@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import select
 import warnings
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.kernels import make_kernels
 from pytest_rlperf.measure.rounds import SLICE_S, Clocks, slice_figure_ns, slice_shape
 from pytest_rlperf.measure.slices import Meter
@@ -44,6 +46,31 @@ def test_a_slice_is_10_to_20_ms_or_one_round(call_s: float) -> None:
     assert round_s >= 1000 * 76e-9 * 0.999 or call_s < 1e-9
     assert 0.01 <= shape.rounds * round_s <= 0.02 or shape.rounds == 1
     assert shape.iterations == 1 or (shape.iterations - 1) * call_s < 1000 * 76e-9
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("ends", ["returns", "raises", "leaves"])
+def test_a_call_that_goes_on_in_a_copy_of_the_process_is_refused(ends: str) -> None:
+    """The copy ends where it returns from the call or raises, so that it measures nothing; one that ends is fine."""
+    own = os.getpid()
+    copies: list[int] = []
+
+    def call() -> None:
+        if copy := os.fork():
+            copies.append(copy)
+        elif ends == "leaves":
+            os._exit(7)
+        elif ends == "raises":
+            raise KeyboardInterrupt
+
+    subject = meter(workload(call, check=call), FakeClock())
+    if ends == "leaves":
+        subject.check()
+    else:
+        with pytest.raises(MeasurementError, match=r"the copy returns from the call too.*os\._exit"):
+            subject.check()
+    assert os.getpid() == own
+    assert {os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) for copy in copies} == {7 if ends == "leaves" else 1}
 
 
 def test_a_round_with_a_setup_is_one_call() -> None:

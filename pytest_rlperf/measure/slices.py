@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gc
+import mmap
+import os
 import resource
 import statistics
+import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from itertools import repeat
 
 import psutil
 
 from pytest_rlperf.devices.jax import live_arrays, new_arrays
+from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.attribution_pass import explain
 from pytest_rlperf.measure.device import Accelerator, find_accelerator
 from pytest_rlperf.measure.device_state import DeviceLibrary, Torch, used_between
@@ -38,6 +42,7 @@ WARM_UP_S = 0.25
 WARM_UP_MOST_S = 2.0
 WARM_UP_AGAIN_S = 0.1
 _BLOCK_S = 0.02
+_COPY_LIMIT_S = 0.2  # for a copy of this process to return from a call that this process has returned from
 
 
 def settle(timed: Timed, limit_s: float, clocks: Clocks) -> float:
@@ -67,6 +72,32 @@ def settle(timed: Timed, limit_s: float, clocks: Clocks) -> float:
         if now_ns >= deadline_ns or (now_ns >= enough_ns and not falling):
             # Calls may be of different lengths, which the mean of a block includes; one stall affects one block.
             return statistics.median(means[-3:]) / 1e9
+
+
+@contextmanager
+def in_one_process() -> Iterator[None]:
+    """Raise MeasurementError where the body forks and the copy of this process leaves it too; end the copy there.
+
+    It would go on with the measurement, and each of its calls would fork again. Children that end within the body, or
+    outlive it at work of their own, are fine.
+    """
+    own, has_left = os.getpid(), mmap.mmap(-1, 1)  # memory that copies share
+    before = {child.pid for child in psutil.Process().children()}
+    try:
+        yield
+    finally:
+        if os.getpid() != own:
+            has_left[0] = 1
+            os._exit(1)
+    if {child.pid for child in psutil.Process().children()} - before:
+        end_s = time.monotonic() + _COPY_LIMIT_S
+        while not has_left[0] and time.monotonic() < end_s:
+            time.sleep(_COPY_LIMIT_S / 100)
+    if has_left[0]:
+        raise MeasurementError(
+            "the call forks this process, and the copy returns from the call too, so both would be measured: end the "
+            "copy within the call by os._exit(), or start a process by multiprocessing or subprocess"
+        )
 
 
 _KERNEL_WARM_UP_S = 0.05
@@ -115,8 +146,9 @@ class Meter:
         __tracebackhide__ = True
         used_before, arrays_before = self._library.used(), live_arrays()
         start_ns = self.clocks.wall_ns()
-        output = self.workload.check()
-        checked_ns = self.clocks.wall_ns() - start_ns
+        with in_one_process():
+            output = self.workload.check()
+            checked_ns = self.clocks.wall_ns() - start_ns
         self.device = find_accelerator(
             self.workload,
             self._library,
