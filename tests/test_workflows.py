@@ -228,9 +228,9 @@ def elsewhere(path: Path) -> str:
         """        uses: ./
         with:
           install: "false" # it is what was installed above
-""": "        uses: OWNER/pytest-rlperf@v1\n",
+""": "        uses: OWNER/pytest-rlperf@COMMIT # v1\n",
         """          python -m pytest "${arguments[@]}"
-""": """          pip install 'pytest-rlperf @ git+https://github.com/OWNER/pytest-rlperf@v1'
+""": """          pip install 'pytest-rlperf @ git+https://github.com/OWNER/pytest-rlperf@COMMIT'
           python -m pytest "${arguments[@]}"
 """,
         """      # Of the default branch, as every workflow_run is.
@@ -239,7 +239,7 @@ def elsewhere(path: Path) -> str:
         text = text.replace(here, there)
     if path == COMMENT:
         last = "        with:\n"
-        text = text.replace(last, f"{last}          repository: OWNER/pytest-rlperf\n          ref: v1\n")
+        text = text.replace(last, f"{last}          repository: OWNER/pytest-rlperf\n          ref: COMMIT # v1\n")
     return text
 
 
@@ -263,7 +263,15 @@ def test_the_shortest_gate_is_valid(tmp_path: Path) -> None:
     assert [step["uses"] for step in (checkout, python)] == [
         step["uses"] for step in steps(load(GATE)) if step.get("uses", "").startswith("actions/")
     ]
-    assert ours["uses"] == "OWNER/pytest-rlperf@v1"
+    assert ours["uses"] == "OWNER/pytest-rlperf@COMMIT"
+
+
+def test_guide_names_this_package_by_its_commit() -> None:
+    """A tag can be moved to other code, which would then run in the jobs of everybody who copied the guide."""
+    guide = GUIDE.read_text(encoding="utf-8")
+    references = re.findall(r"OWNER/pytest-rlperf(?:@|\n\s+ref: )([^\s']+)", guide)
+    assert len(references) == 7
+    assert set(references) == {"COMMIT"}
 
 
 def test_guide_has_every_input_and_output() -> None:
@@ -286,6 +294,18 @@ def test_matrix_holds_every_supported_python() -> None:
     )
     tested = [leg["python-version"] for leg in legs(load(TESTS)["jobs"]["tests"]["strategy"]["matrix"]) if rl(leg)]
     assert sorted(tested) == sorted(supported) == ["3.10", "3.11", "3.12", "3.13"]
+
+
+def test_macos_runs_what_needs_no_placement() -> None:
+    """One job runs on macOS, where nobody here can run it: it has the same pinned steps as the others."""
+    job = load(TESTS)["jobs"]["macos"]
+    assert job["runs-on"] == "macos-latest"
+    assert [step["uses"] for step in job["steps"] if "uses" in step] == [
+        step["uses"] for step in load(TESTS)["jobs"]["tests"]["steps"] if "uses" in step
+    ]
+    files = re.findall(r"tests/test_\w+\.py", " ".join(step.get("run", "") for step in job["steps"]))
+    assert files
+    assert not [name for name in files if not (ROOT / name).exists()]
 
 
 def test_core_is_tested_without_torch() -> None:
