@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from pytest_rlperf.judge.live import UNPLACED_LEAST, PairLimits, carriers, contributions, judge_records, slower_least
 from pytest_rlperf.measure.counting_pass import CountingPass, learn
@@ -44,6 +44,8 @@ _RESTLESS = 0.015  # spread of pairs, in logarithms, from which on a test has th
 WorkerPair: TypeAlias = tuple[WorkerProcess, WorkerProcess]
 """Base's worker and head's."""
 
+Part = TypeVar("Part")
+
 
 class OtherWorkError(Exception):
     """A call is not the same work on both sides; ``reason`` has both."""
@@ -55,6 +57,11 @@ class OtherWorkError(Exception):
 
 class SameCodeError(Exception):
     """Nothing that either side has loaded for this test differs."""
+
+
+def in_turn(index: int, base: Part, head: Part) -> tuple[Part, Part]:
+    """Return both sides' part of a pair in the order they begin: head first in even pairs, base in odd ones."""
+    return (base, head) if index % 2 else (head, base)
 
 
 class LivePairs:
@@ -182,7 +189,7 @@ class LivePairs:
 
     def _warm_up(self, index: int, pair: WorkerPair, started_s: float) -> WarmPair | None:
         """Have a pair checked, prepared and warm; None where it is not needed any more."""
-        check_s = check(pair if index % 2 else pair[::-1])
+        check_s = check(in_turn(index, *pair))
         self.prepare(index, pair)
         if self._is_over:
             return None
@@ -248,14 +255,17 @@ class LiveComparison(LivePairs):
             self.group.at_end(partial(head.give_back, self._numbers[0]))
         numbers = [self._numbers[index] for index in indices]
         # The next pairs' processes start with the first: what they load disturbs none that measures.
-        for pool in (head, base):
-            pool.start(sorted({*numbers, *range(self._limits.least)}) if 0 in indices else numbers)
+        for number in sorted({*numbers, *range(self._limits.least)}) if 0 in indices else numbers:
+            for pool in in_turn(number, base, head):
+                pool.start([number])
         pairs = [(base.ready(number), head.ready(number)) for number in numbers]
         if 0 in indices:
             self.group.begin(pairs[0][1])
             self._is_reported.set()
         self._is_reported.wait()
-        self.group.open([worker for pair in pairs for worker in reversed(pair)])
+        self.group.open(
+            [worker for index, pair in zip(indices, pairs, strict=True) for worker in in_turn(index, *pair)]
+        )
         return pairs
 
     def prepare(self, index: int, pair: WorkerPair) -> None:
@@ -266,7 +276,7 @@ class LiveComparison(LivePairs):
         if index < COUNTED_PAIRS:
             if index:
                 self._is_counted.wait()
-            self._counting.run((head, base))
+            self._counting.run(in_turn(index, base, head))
             self._tallies[index] = base.tally, head.tally
             self._is_counted.set()
         if not may_differ and not self._many_calls_may_differ(base, head):
