@@ -1,0 +1,52 @@
+"""A pytest plugin for bias.py: it shortens pairs, and brings back what biased them, one suspect at a time."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_rlperf.measure import pairs
+from pytest_rlperf.model import Sides
+from pytest_rlperf.run import diagnostics, loop
+from pytest_rlperf.sides import prepare
+from pytest_rlperf.workers import process
+
+VARIANT, SECONDS = "BIAS_VARIANT", "BIAS_SECONDS"
+
+
+def exchange_trees(patch: pytest.MonkeyPatch) -> None:
+    """Have today's tree be base and the commit's be head, in every other respect as before."""
+
+    def exchanged(*arguments: Any) -> Sides:
+        sides = prepare.prepare_sides(*arguments)
+        return replace(sides, base=sides.head, head=sides.base)
+
+    patch.setattr(loop, "prepare_sides", exchanged)
+
+
+def leave_uncompiled(patch: pytest.MonkeyPatch) -> None:
+    """Leave base's modules as they are checked out, compiled by no one, whatever today's are."""
+    patch.setattr(prepare, "compile_as_today", lambda *arguments: None)
+
+
+def keep_layout(patch: pytest.MonkeyPatch) -> None:
+    """Have all workers begin with the same heap."""
+    boot = process._BOOT.replace("import main;", "import main; sys.modules[main.__module__].vary_heap = list;")
+    patch.setattr(process, "_BOOT", boot)
+
+
+SUSPECTS = {"trees": exchange_trees, "uncompiled": leave_uncompiled, "layout": keep_layout}
+
+
+def pytest_configure() -> None:
+    """Change the product in the run's own process, and have its workers do without this plugin."""
+    os.environ.pop("PYTEST_PLUGINS")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(pairs, "PAIR_S", float(os.environ.pop(SECONDS)))
+    patch.setattr(diagnostics, "explain", lambda group, base_sides, outcome, *others: outcome)
+    for suspect in os.environ.pop(VARIANT).split("+"):
+        if suspect in SUSPECTS:
+            SUSPECTS[suspect](patch)
