@@ -179,8 +179,10 @@ class OneTest:
                 base_side = self._base_sides.of_commit(commit, self._progress.show)
                 if not base_side.is_same_code:
                     base_side.check_collected([self._group.key])
-            except (SideError, WorkerLostError) as error:
+            except SideError as error:
                 return None, str(error)
+            except WorkerLostError as lost:
+                return None, essence(str(lost))
         return base_side, None
 
     def _measure_by_itself(self) -> Result:
