@@ -1,8 +1,8 @@
 """Verdicts a minute, and how much pairs differ, with one lane and with all, of the shipped suite's unchanged code.
 
-Each version of this repository that is compared is cloned; its figures are stored there, and a comment in a module that
-every test loads makes its code one that may differ. Then the versions and numbers of lanes take turns, a run of the suite
-each, and so often. Prints Markdown tables and judges nothing::
+Each version of this repository that is compared is cloned; its figures are stored there, and a comment in a module
+that every test loads makes its code one that may differ. Then the versions and numbers of lanes take turns, a run of
+the suite each. Prints Markdown tables and judges nothing::
 
     python benchmarks/lanes.py --rounds 3                      # this commit: one lane, and as many as there are
     python benchmarks/lanes.py --rounds 3 --before REF         # and a version before, by its own rules
@@ -121,10 +121,9 @@ def pooled(samples: Sequence[Sequence[float]]) -> float:
 
 def report(runs: dict[str, list[Run]]) -> str:
     """Return the tables: a line a mode, then a line a test and mode."""
-    lines = [
-        "| | seconds a run | verdicts | verdicts a minute | SD of a pair, % | pairs | pairs measured, s | set up, s |"
-    ]
-    lines.append("|---|---|---|---|---|---|---|---|")
+    lines = _head(
+        "", "seconds a run", "verdicts", "verdicts a minute", "SD of a pair, %", "pairs", "measured, s", "set up, s"
+    )
     for title, taken in runs.items():
         tests = [test for run in taken for test in run.tests.values()]
         statuses = [test["verdict"]["status"] for test in tests]
@@ -136,16 +135,24 @@ def report(runs: dict[str, list[Run]]) -> str:
         times = [sum(pair[name] for pair in pairs) / len(taken) for name in ("seconds", "setup_s")]
         cells = [title, each, verdicts, f"{rate:.1f}", f"{pooled(ratios):.2f}", str(len(pairs))]
         lines.append(f"| {' | '.join([*cells, *(f'{each_s:.0f}' for each_s in times)])} |")
-    lines += [
+    columns = (
+        "test",
         "",
-        "| test | | SD of a pair, % | pairs a verdict | seconds a pair | mean estimate, % (largest) | verdicts |",
-    ]
-    lines.append("|---|---|---|---|---|---|---|")
+        "SD of a pair, %",
+        "pairs a verdict",
+        "seconds a pair",
+        "mean estimate, % (largest)",
+        "verdicts",
+    )
+    lines += ["", *_head(*columns)]
     for name in dict.fromkeys(name for taken in runs.values() for run in taken for name in run.tests):
-        lines += [
-            _line(name, title, [run.tests[name] for run in taken if name in run.tests]) for title, taken in runs.items()
-        ]
+        for title, taken in runs.items():
+            lines.append(_line(name, title, [run.tests[name] for run in taken if name in run.tests]))
     return "\n".join(lines)
+
+
+def _head(*columns: str) -> list[str]:
+    return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
 
 
 def _line(name: str, title: str, tests: Sequence[dict[str, Any]]) -> str:
@@ -189,9 +196,8 @@ def main() -> None:
             for mode in modes[number % len(modes) :] + modes[: number % len(modes)]:
                 runs[mode.title].append(measure(mode, folder / "run.json"))
                 show(f"round {number + 1} of {arguments.rounds}, {mode.title}: {runs[mode.title][-1].seconds:.0f} s")
-    print(
-        f"{describe(this_machine())}; {arguments.rounds} rounds{', beside a busy process' if arguments.busy else ''}\n"
-    )
+    load = ", beside a busy process" if arguments.busy else ""
+    print(f"{describe(this_machine())}; {arguments.rounds} rounds{load}\n")
     print(report(runs))
 
 
