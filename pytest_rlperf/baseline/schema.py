@@ -5,6 +5,8 @@ Every version is read, the last one is written.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -13,6 +15,7 @@ from typing import Any
 import msgspec
 
 from pytest_rlperf.model import Baseline, StoredResult, impossible_figures
+from pytest_rlperf.units import round_significant
 
 # 1: the first. 2: one line a worker and a phase, defaults left out; earlier sessions' figures and pairs' spread kept.
 SCHEMA = 2
@@ -32,6 +35,7 @@ _WORKER: dict[str, Any] = {
 _PHASE: dict[str, Any] = {"count": 1.0, "device": "host", "on_device": None}
 _COUNTING: dict[str, Any] = {"notes": []}
 _COUNTS: dict[str, Any] = {"exact": {}, "inexact": {}}
+_SESSION: dict[str, Any] = {"clock": "wall", "same_code": True, "workers": 5}
 _MACHINE: dict[str, Any] = {"accelerators": []}
 
 _OPEN_DEPTH = 2  # objects down to here have a line a member, and below it those of these names
@@ -51,18 +55,29 @@ class NewerFormatError(FormatError):
 
 
 def encode(baseline: Baseline) -> bytes:
-    """Return a baseline as a file holds it. UnicodeEncodeError where a text is no UTF-8."""
-    plain = msgspec.to_builtins(baseline)
+    """Return a baseline as a file holds it, figures to five digits. UnicodeEncodeError where a text is no UTF-8."""
     document = {
-        **plain,
         "schema": SCHEMA,
-        "machine": _without(plain["machine"], _MACHINE),
-        "results": {key: _lean_entry(key, entry) for key, entry in plain["results"].items()},
+        "machine": _without(_rounded(msgspec.to_builtins(baseline.machine)), _MACHINE),
+        "sessions": _rounded(msgspec.to_builtins(baseline.sessions)),
+        "results": baseline.results,
     }
     return f"{_lines(document)}\n".encode()
 
 
-def _lean_entry(key: str, entry: dict[str, Any]) -> dict[str, Any]:
+def _rounded(value: Any) -> Any:
+    """Return plain data with every figure in it at the precision that is stored."""
+    if isinstance(value, float):
+        return round_significant(value)
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(part) for part in value]
+    return value
+
+
+def _lean_entry(key: str, stored: StoredResult) -> dict[str, Any]:
+    entry = _rounded(msgspec.to_builtins(stored))
     result = entry["result"]
     lean = _without(result, _RESULT)
     if result["nodeid"] == key:
@@ -73,7 +88,8 @@ def _lean_entry(key: str, entry: dict[str, Any]) -> dict[str, Any]:
     if result["counting"] is not None:
         counting = _without(result["counting"], _COUNTING)
         lean["counting"] = counting | {"phases": [_lean_counts(phase) for phase in counting["phases"]]}
-    return _without(entry, _ENTRY) | {"result": lean}
+    history = [_without(session, _SESSION) for session in entry["history"]]
+    return _without(entry | {"history": history}, _ENTRY) | {"result": lean}
 
 
 def _lean_worker(worker: dict[str, Any], items: float) -> dict[str, Any]:
@@ -93,21 +109,18 @@ def _lean_counts(phase: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in defaults or _listed(value) != defaults[name]}
-
-
-def _listed(value: Any) -> Any:
-    """Return the tuple of a record as the list that JSON has."""
-    return list(value) if isinstance(value, tuple) else value
+    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
 def _lines(value: Any, name: str = "", depth: int = 0) -> str:
     """Return JSON with sorted keys: a line a member of the outer objects, a line an object in a list."""
     indent = " " * (depth + 1)
+    if isinstance(value, StoredResult):  # one at a time: all of them as plain data take ten times their text
+        value = _lean_entry(name, value)
     if isinstance(value, dict) and value and (depth <= _OPEN_DEPTH or name in _OPEN_NAMES):
         parts = [f"{indent}{_line(key)}: {_lines(value[key], key, depth + 1)}" for key in sorted(value)]
         opening, closing = "{}"
-    elif isinstance(value, (list, tuple)) and value and isinstance(value[0], dict):
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
         parts = [f"{indent}{_line(part)}" for part in value]
         opening, closing = "[]"
     else:
@@ -117,7 +130,7 @@ def _lines(value: Any, name: str = "", depth: int = 0) -> str:
 
 def _line(value: Any) -> str:
     encoded = msgspec.json.encode(value, order="sorted")
-    return (msgspec.json.format(encoded, indent=0) if isinstance(value, (dict, list, tuple)) else encoded).decode()
+    return (msgspec.json.format(encoded, indent=0) if isinstance(value, (dict, list)) else encoded).decode()
 
 
 # ----------------------------------------------------------------------- reading
@@ -126,9 +139,10 @@ def _line(value: Any) -> str:
 def decode(raw: bytes) -> Baseline:
     """Return the baseline that a file holds, of any version; FormatError where it holds none."""
     try:
-        document = msgspec.json.decode(raw)
-        check_version(document)
-        baseline = msgspec.convert(expanded(document), Baseline)
+        with _uncollected():
+            document = msgspec.json.decode(raw)
+            check_version(document)
+            baseline = msgspec.convert(expanded(document), Baseline)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FormatError(str(error)) from None
     except RecursionError:
@@ -137,6 +151,18 @@ def decode(raw: bytes) -> Baseline:
     if fault is not None:
         raise FormatError(fault)
     return baseline
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Put off the search for cycles: JSON has none, and it takes more than half of the time of a large file."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def check_version(document: Any) -> None:
@@ -175,7 +201,8 @@ def _full_entry(key: str, entry: Any) -> Any:
     counting = full["counting"]
     if isinstance(counting, dict):
         full["counting"] = {**_COUNTING, **counting, "phases": _each(counting.get("phases"), _full_counts)}
-    return {**_ENTRY, **entry, "result": full}
+    whole = {**_ENTRY, **entry, "result": full}
+    return whole | {"history": _each(whole["history"], lambda session: {**_SESSION, **session})}
 
 
 def _each(parts: Any, fill: Any) -> Any:

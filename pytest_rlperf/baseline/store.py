@@ -10,9 +10,9 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pytest_rlperf.baseline.machine import slug
 from pytest_rlperf.baseline.schema import SCHEMA, FormatError, NewerFormatError, decode, encode, senseless
@@ -26,7 +26,6 @@ from pytest_rlperf.model import (
     StoredResult,
     session_figures,
 )
-from pytest_rlperf.units import round_significant
 from pytest_rlperf.writing import check_directory, write_whole
 
 if sys.platform != "win32":
@@ -118,7 +117,7 @@ class Store:
         """Return the file's new content, read from the old one."""
         old = self.read()
         merged = ({} if old is None else dict(old.results)) | {
-            key: _rounded(_after(old, key, stored)) for key, stored in results.items()
+            key: _after(old, key, stored) for key, stored in results.items()
         }
         sessions = ({} if old is None else dict(old.sessions)) | {session: provenance}
         used = {stored.session for stored in merged.values()}
@@ -254,14 +253,3 @@ def _pooled(before: PairSpread | None, now: PairSpread | None) -> PairSpread | N
         return now or before
     kept = min(1.0, max(0.0, FREEDOM_MOST - now.freedom) / before.freedom)
     return PairSpread(kept * before.squares + now.squares, kept * before.freedom + now.freedom)
-
-
-def _rounded(record: Any) -> Any:
-    """Return ``record`` with every figure in it at the precision that is stored."""
-    if isinstance(record, float):
-        return round_significant(record)
-    if isinstance(record, tuple):
-        return tuple(_rounded(part) for part in record)
-    if is_dataclass(record) and not isinstance(record, type):
-        return replace(record, **{field.name: _rounded(getattr(record, field.name)) for field in fields(record)})
-    return record

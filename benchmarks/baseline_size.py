@@ -1,0 +1,114 @@
+"""The size of a baseline's file, and what a large one costs to load, compare, save and show.
+
+The tests are copies of this repository's own baseline, each with ten earlier sessions and some pairs. Every step runs
+in a fresh process, whose CPU time and peak memory are those of the step, imports included; the first line is of a
+process that imports what they import and does nothing::
+
+    python benchmarks/baseline_size.py          # 5,000 tests
+    python benchmarks/baseline_size.py 100
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
+
+from pytest_rlperf.baseline.schema import decode, encode
+from pytest_rlperf.baseline.store import SESSIONS_MOST, Store
+from pytest_rlperf.model import Baseline, PairSpread, StoredResult, session_figures
+
+OWN = Path(__file__).parents[1] / "baselines" / "default"
+STEPS = ("import", "load", "compare", "save", "show")
+
+
+def main() -> None:
+    """Write a large baseline, and print the size of its parts and the cost of each step."""
+    tests = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
+    own = decode(next(iter(sorted(OWN.glob("*.json")))).read_bytes())
+    with tempfile.TemporaryDirectory() as directory:
+        baseline = replace(own, results=dict(large(own, tests)))
+        store = Store(Path(directory), "default", baseline.machine)
+        store.directory.mkdir()
+        store.path.write_bytes(encode(baseline))
+        text = store.path.read_text(encoding="utf-8")
+        one = encode(replace(own, results=dict(large(own, len(own.results), sessions=1)))).decode()
+        print(f"{tests} tests: {len(text) / 1e6:.1f} MB, {len(text) / tests:.0f} bytes a test")
+        print(f"lines a test: {lines_a_test(one):.1f} after one session, {lines_a_test(text):.1f} after ten\n")
+        print("step      CPU seconds  peak MB")
+        for step in STEPS:
+            print(f"{step:<8}      {'  '.join(measure(step, store.path))}", flush=True)
+
+
+def large(own: Baseline, tests: int, sessions: int = SESSIONS_MOST) -> list[tuple[str, StoredResult]]:
+    """Return so many entries like those of a baseline, each stored in so many sessions."""
+    found = []
+    for number, entry in enumerate(islice(cycle(own.results.values()), tests)):
+        key = f"{entry.result.nodeid}[{number}]"
+        history = tuple(
+            session_figures(entry.result, f"{entry.session} {index}", same_code=True) for index in range(sessions)
+        )
+        result = replace(entry.result, nodeid=key)
+        found.append((key, replace(entry, result=result, history=history, pairs=PairSpread(1.2e-3, 12.0))))
+    return found
+
+
+def lines_a_test(text: str) -> float:
+    """Return how many lines of a file a test takes, on average."""
+    results = text[text.index(' "results": {') : text.index(' "schema"')]
+    return (results.count("\n") - 2) / len(json.loads(text)["results"])
+
+
+def measure(step: str, path: Path) -> tuple[str, str]:
+    """Run a step in a process of its own, and return its CPU seconds and its peak megabytes."""
+    started_s = os.times().children_user + os.times().children_system
+    done = subprocess.run(
+        [sys.executable, __file__, "--step", step, str(path)], capture_output=True, text=True, check=True
+    )
+    seconds = os.times().children_user + os.times().children_system - started_s
+    return f"{seconds:7.2f}", f"{int(done.stdout) / 1024:7.0f}"
+
+
+def run_step(step: str, path: Path) -> None:
+    """Do a step with the baseline in a file, and print this process's peak memory in KiB."""
+    from pytest_rlperf.cli import main as rlperf
+    from pytest_rlperf.judge.policy import make_policy
+    from pytest_rlperf.judge.stored import judge_stored
+
+    if step == "show":
+        with contextlib.redirect_stdout(io.StringIO()):
+            rlperf(["show", str(path)])
+    elif step != "import":
+        baseline = decode(path.read_bytes())
+        store = Store(path.parents[1], path.parent.name, baseline.machine)
+        if step == "compare":
+            policy = make_policy(
+                tolerance=None, alpha=0.01, tests=len(baseline.results), min_change_s=0.0, gated=True, accept=False
+            )
+            for entry in baseline.results.values():
+                judge_stored(entry.result, entry, [], policy)
+        elif step == "save":
+            session = next(iter(baseline.sessions))
+            store.write("now", baseline.sessions[session], as_of_now(baseline))
+    # Not by getrusage, which begins with the parent's peak.
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    print(status.partition("VmHWM:")[2].split()[0])
+
+
+def as_of_now(baseline: Baseline) -> dict[str, StoredResult]:
+    """Return all entries as another session's."""
+    return {key: replace(entry, session="now", history=entry.history[-1:]) for key, entry in baseline.results.items()}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--step"]:
+        run_step(sys.argv[2], Path(sys.argv[3]))
+    else:
+        main()
