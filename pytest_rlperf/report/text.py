@@ -11,7 +11,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from pytest_rlperf.report.printable import shown
+from pytest_rlperf.report.printable import harmless, shown
 from pytest_rlperf.report.statuses import STYLES
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 
@@ -31,7 +31,7 @@ def rendered(write: Callable[[Console], None], *, width: int, color: bool) -> st
             file=buffer, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
         )
     )
-    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
+    return "".join(f"{harmless(line.rstrip())}\n" for line in buffer.getvalue().splitlines())
 
 
 def print_table(console: Console, table: Table, *, ruled: bool = True, titled: bool = True, gap: int = _GAP) -> None:
@@ -54,7 +54,7 @@ def print_facts(console: Console, facts: Iterable[tuple[str, Cell | str]]) -> No
 def table_text(table: Table, width: int | None, *, ruled: bool = True, titled: bool = True) -> list[str]:
     """Return :func:`table_lines` as plain text without blanks at the ends of lines."""
     lines = _lines(table, width, ruled=ruled, titled=titled, gap=_GAP)
-    return ["".join(text for text, _ in line).rstrip() for line in lines]
+    return [harmless("".join(text for text, _ in line).rstrip()) for line in lines]
 
 
 def table_lines(
