@@ -7,6 +7,7 @@ fixture stays open and takes slices until the run has a verdict.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -296,6 +297,7 @@ class Session:
                 case m.Run() as order:
                     self._run(session, order)
                 case m.Quit():
+                    _collect_before_the_end()
                     return True
                 case m.Unwind():
                     pass  # it crossed with the end of its test
@@ -355,6 +357,13 @@ class Session:
                 location=location,
             ),
         )
+
+
+def _collect_before_the_end() -> None:
+    """Collect garbage once, so that the ten collections of pytest's end have only new objects to look at."""
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # finalizers of what modules hold run when the interpreter ends
 
 
 def _encodable(text: str) -> str:
