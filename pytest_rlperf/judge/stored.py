@@ -101,23 +101,6 @@ def _error(session: SessionFigures, pace: str) -> float:
     return squares / ((session.workers - 1) * session.workers) if session.workers > 1 else 0.0
 
 
-def can_certify(base: Result, policy: Policy) -> bool:
-    """Whether a baseline's own spread would let stored numbers call unchanged code SAME."""
-    if len(base.workers) < 2:
-        return False
-    likely = [
-        welch(
-            [getattr(each, pace) for each in _figures(base, base.clock)],
-            [getattr(each, pace) for each in _figures(base, base.clock)],
-            confidence=policy.confidence,
-            alpha=policy.alpha / policy.tests,
-            between=session_variance((), base.clock, pace),
-        )
-        for pace in ("relative", "relative_memory")
-    ]
-    return min(estimate.high for estimate in likely) < 1 + policy.tolerance
-
-
 def _figures(result: Result, clock: str) -> list[Figures]:
     """Return the workers' figures by one clock."""
     return [getattr(worker, clock) for worker in result.workers]

@@ -73,11 +73,6 @@ def judge(evidence: Evidence, policy: Policy) -> Verdict:
     return allow(found, evidence.head.nodeid, evidence.allowances)
 
 
-def needs_live(evidence: Evidence, policy: Policy) -> bool:
-    """Whether stored numbers cannot call a test SAME, so that live pairs are to settle it where they can."""
-    return _by_stored(evidence, policy).status is not Status.SAME
-
-
 def _by_times(evidence: Evidence, policy: Policy) -> Verdict:
     if evidence.live is not None:
         return _by_pairs(evidence, evidence.live, policy)
