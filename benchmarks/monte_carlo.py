@@ -4,7 +4,7 @@ Slices of both sides are simulated as a live comparison takes them, ABBA and BAA
 straight from distributions that are worse than those. A copy of the rule that judges all tests at once decides them,
 and is first compared with the rule itself. Nothing is measured: the same seed prints the same tables everywhere::
 
-    python benchmarks/monte_carlo.py            # about ten minutes
+    python benchmarks/monte_carlo.py            # about four minutes of one core
     python benchmarks/monte_carlo.py --quick    # a tenth of it
 """
 
