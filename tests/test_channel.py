@@ -26,6 +26,7 @@ from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.workers import channel, process
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.channel import Channel, UnreadableError
+from pytest_rlperf.workers.guardian import Guardian
 from pytest_rlperf.workers.pool import WorkerGroup, WorkerPool
 from pytest_rlperf.workers.process import StartSettings, WorkerLostError, WorkerProcess
 
@@ -224,7 +225,7 @@ class FakeWorker:
         side = Side("side", str(sleeper), (), scratch, (), (), {}, ())
         settings = StartSettings("worker", side, False, False, False, (), (), (), limit_s)
         with keeping_the_other_end() as ends:
-            self.process = WorkerProcess(number, settings, scratch / f"worker{number}")
+            self.process = WorkerProcess(number, settings, scratch / f"worker{number}", Guardian())
         self.process.forward = self.forwarded.append
         (self.end,) = ends
         self.speaker = Channel(self.end)

@@ -9,15 +9,18 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from _pytest.capture import CaptureIO
 from _pytest.logging import LogCaptureHandler, LoggingPlugin
 
 from pytest_rlperf.workers import session
+from pytest_rlperf.workers.guardian import Guardian
 
 CONFTEST = """
     import pytest
@@ -157,6 +160,61 @@ def test_the_other_tests_have_verdicts(faults: tuple[int, str, dict[str, str]]) 
     assert verdicts == {"test_patched_clock": "NEW", "test_sound": "NEW"}, output
     assert "INTERNALERROR" not in output
     assert "test_sound" in output.partition("== rlperf ==")[2]
+
+
+# --------------------------------------------------------------------------- processes
+
+KILLED = """
+import os, signal, subprocess, sys
+from pytest_rlperf.workers.guardian import Guardian
+
+guardian = Guardian()
+directory = guardian.new_directory()
+environment = os.environ | guardian.variables()
+daemon = subprocess.Popen(["sleep", "300"], env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+print(daemon.pid, guardian.scratch, flush=True)
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+guardian.close()
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "finished"])
+def test_a_guardian_ends_what_a_run_has_left(tmp_path: Path, end: str) -> None:
+    """A process in a session of its own ends with its run, killed or not, and the run's files are removed."""
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", KILLED, end], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    pid, scratch = run.stdout.split()
+    deadline_s = time.monotonic() + 30
+    while time.monotonic() < deadline_s and (Path(scratch).exists() or _is_running(int(pid))):
+        time.sleep(0.05)
+    assert not _is_running(int(pid))
+    assert not Path(scratch).exists()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_scratch_of_dead_runs_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run removes the scratch directories whose lock nobody holds, and no other."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    living, next_run = Guardian(), Guardian()
+    kept = living.new_directory()
+    (tmp_path / "rlperf-dead").mkdir()
+    (tmp_path / "rlperf-dead" / "lock").touch()
+    (tmp_path / "rlperf-strange").mkdir()
+    next_run.new_directory()
+    assert kept.exists()
+    assert not (tmp_path / "rlperf-dead").exists()
+    living.close()
+    next_run.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["rlperf-strange"]
 
 
 # --------------------------------------------------------------------------- output

@@ -533,15 +533,19 @@ def test_nothing_is_left_after_a_run(tmp_path: Path) -> None:
     assert left_over(tmp_path) == []
 
 
-@pytest.mark.parametrize(("test", "stage"), [("long", "measuring"), ("slow_setup", "setting up")])
-def test_nothing_is_left_after_an_interrupt(tmp_path: Path, test: str, stage: str) -> None:
-    """After Ctrl-C workers tear down their fixtures and are gone, and the run ends as interrupted."""
+@pytest.mark.parametrize(
+    ("test", "stage", "number"),
+    [("long", "measuring", signal.SIGINT), ("slow_setup", "setting up", signal.SIGTERM)],
+)
+def test_nothing_is_left_after_an_interrupt(tmp_path: Path, test: str, stage: str, number: signal.Signals) -> None:
+    """After Ctrl-C or SIGTERM workers tear down their fixtures and are gone, and the run ends as interrupted."""
     process = start(tmp_path, "--rlperf-max-time=60", "-k", test)
     assert wait_until(lambda: bool(pids(tmp_path, stage)), 30), (tmp_path / "out").read_text()
     if stage == "setting up":
         assert wait_until(lambda: len(pids(tmp_path, stage)) == 5, 30)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.wait(30) == pytest.ExitCode.INTERRUPTED, (tmp_path / "out").read_text()
+    assert "== rlperf ==" in (tmp_path / "out").read_text()
     assert "KeyboardInterrupt" in (tmp_path / "out").read_text()
     assert not running(pids(tmp_path, "up"))
     assert pids(tmp_path, "down") == pids(tmp_path, "up")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from functools import partial
+from types import FrameType
 
 import pytest
 
@@ -72,6 +76,7 @@ class MeasuredRun:
             raise pytest.UsageError(str(error)) from None
         self._end = EndOfRun(config, settings, self._run)
         self._lanes: Lanes | None = None
+        _heed_signals(config)
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
             raise pytest.UsageError(
@@ -234,6 +239,24 @@ class MeasuredRun:
         if reporter is None or not reporter.isatty or not reporter.hasmarkup or self._config.option.capture == "no":
             return NoLine()
         return LiveLine(reporter._tw, reporter._tw._file)
+
+
+def _heed_signals(config: pytest.Config) -> None:
+    """Have SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Under nohup SIGHUP stays ignored; a program that runs pytest in a thread handles its own signals.
+        is_default = signal.getsignal(number) is signal.SIG_DFL
+        if is_default and threading.current_thread() is threading.main_thread():
+            signal.signal(number, interrupt)
+            config.add_cleanup(partial(_reset_signal, number))
+
+
+def _reset_signal(number: signal.Signals) -> None:
+    signal.signal(number, signal.SIG_DFL)
 
 
 def _about(seconds: float) -> str:

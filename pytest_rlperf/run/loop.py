@@ -33,7 +33,7 @@ from pytest_rlperf.run.selfcheck import SelfcheckOfTest
 from pytest_rlperf.sides.prepare import prepare_sides
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.channel import UnreadableError
-from pytest_rlperf.workers.pool import BaseSide, BaseSides, WorkerGroup, WorkerPool, WorkerPools
+from pytest_rlperf.workers.pool import INTERRUPTED_LIMIT_S, BaseSide, BaseSides, WorkerGroup, WorkerPool, WorkerPools
 from pytest_rlperf.workers.process import LeftEarlyError, WorkerLostError, WorkerProcess
 
 _REFRESH_S = 0.1
@@ -189,6 +189,9 @@ class TestLoop:
                 base_sides = BaseSides(project, pools, heads, head)
                 against = None if sides is None else self._base_side(base_sides, sides, session)
                 self._run_tests(session, partial(self._compare, solo, base_sides, against), lanes, pools)
+        except KeyboardInterrupt:
+            pools.close(INTERRUPTED_LIMIT_S)
+            raise
         finally:
             self._progress.clear()
             pools.close()

@@ -26,15 +26,16 @@ class Channel:
     """One end of a connection. Frames are numbered from 1, so that a lost, repeated or forged one is found.
 
     Each frame has the number of the last one its sender had received: ``answers_last`` is whether the last frame
-    received was sent after the last frame sent from here had been read. One thread uses a channel at a time, and any
-    thread may close it.
+    received was sent after the last frame sent from here had been read. One thread at a time sends, one
+    receives, and any may close the channel.
     """
 
     def __init__(self, end: socket.socket, clock: Callable[[], float] = time.monotonic) -> None:
         self.answers_last = True
         self._socket = end
         self._clock = clock
-        self._lock = threading.Lock()  # held while the socket is used, so that it is not closed meanwhile
+        self._sending = threading.Lock()  # each is held while the socket is used, so that it is not closed meanwhile
+        self._receiving = threading.Lock()
         self._buffer = bytearray()
         self._begun_s: float | None = None  # the arrival of the first byte of the frame that is not whole yet
         self._sent = 0
@@ -64,7 +65,7 @@ class Channel:
         self._sent += 1
         left = memoryview(_HEADER.pack(_MARK, len(payload), self._sent, self._received) + payload)
         while left:
-            with self._lock:
+            with self._sending:
                 if not self._is_ready(select.POLLOUT, deadline_s):
                     raise TimeoutError("a message was not read in time")
                 try:
@@ -83,7 +84,7 @@ class Channel:
         while (payload := self._whole_frame()) is None:
             if deadline_s is not None:
                 self._check_pace()
-            with self._lock:
+            with self._receiving:
                 if not self._is_ready(select.POLLIN, deadline_s):
                     return None
                 self._read()
@@ -93,7 +94,7 @@ class Channel:
         """Close this end; a thread that waits here gets an EOFError or an OSError."""
         with contextlib.suppress(OSError):  # the other side has closed its end, or this one is closed
             self._socket.shutdown(socket.SHUT_RDWR)
-        with self._lock:
+        with self._sending, self._receiving:
             self._socket.close()
 
     def abandon(self) -> None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import shutil
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from pytest_rlperf.errors import MeasurementError, SideError
@@ -18,9 +14,12 @@ from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.sides.prepare import commit_sides
 from pytest_rlperf.sides.verify import check_loaded
 from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers.guardian import Guardian
 from pytest_rlperf.workers.process import Forward, StartSettings, WorkerLostError, WorkerProcess
 
 QUIT_LIMIT_S = 10.0
+TERMINATING_LIMIT_S = 2.0
+INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later, and the files are yet to be written
 WAITING_MOST = 5  # kept from test to test; more are ended with the test that needed them, as each takes its memory
 
 
@@ -30,10 +29,10 @@ class WorkerPool:
     Several tests may use a pool at once, each by numbers of its own: :meth:`claim` and :meth:`give_back`.
     """
 
-    def __init__(self, settings: StartSettings, starter: Executor) -> None:
+    def __init__(self, settings: StartSettings, guardian: Guardian) -> None:
         self._settings = settings
-        self._starter = starter
-        self._scratch = Path(tempfile.mkdtemp(prefix="rlperf-"))
+        self._guardian = guardian
+        self._scratch = guardian.new_directory()
         self._starts = itertools.count()
         self._workers: dict[int, WorkerProcess] = {}
         self._claimed: set[int] = set()
@@ -63,8 +62,7 @@ class WorkerPool:
                     raise MeasurementError("the run was stopped")
                 if not self._is_usable(number):
                     scratch = self._scratch / f"worker{number}-{next(self._starts)}"
-                    start = self._starter.submit(WorkerProcess, number, self._settings, scratch)
-                    self._workers[number] = start.result()
+                    self._workers[number] = WorkerProcess(number, self._settings, scratch, self._guardian)
 
     def ready(self, number: int) -> WorkerProcess:
         """Return the worker of a number once it has collected; start it if it is missing."""
@@ -96,7 +94,7 @@ class WorkerPool:
         with self._lock:
             spare = [number for number in self._workers if number >= WAITING_MOST and number not in self._claimed]
             ended = [self._workers.pop(number) for number in spare]
-        self._end(ended)
+        self._end(ended, QUIT_LIMIT_S)
 
     def cancel(self) -> None:
         """Have whoever waits for a worker raise WorkerLostError at once, and start no other."""
@@ -105,19 +103,25 @@ class WorkerPool:
             for worker in self._workers.values():
                 worker.cancel()
 
-    def close(self) -> None:
-        """End every worker, letting fixtures tear down, and remove their files."""
-        self._end(list(self._workers.values()))
-        self._workers.clear()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+    def start_quitting(self) -> None:
+        """Begin to end every worker."""
+        for worker in self._workers.values():
+            if worker.alive:
+                worker.start_quitting()
 
-    def _end(self, workers: list[WorkerProcess]) -> None:
-        deadline = time.monotonic() + QUIT_LIMIT_S
+    def close(self, limit_s: float) -> None:
+        """End every worker, letting fixtures tear down."""
+        self._end(list(self._workers.values()), limit_s)
+        self._workers.clear()
+
+    def _end(self, workers: list[WorkerProcess], limit_s: float) -> None:
         for worker in workers:
             if worker.alive:
                 worker.start_quitting()
         for worker in workers:
-            worker.end(max(0.0, deadline - time.monotonic()))
+            worker.interrupt_call(limit_s)
+        for worker in workers:
+            worker.end(limit_s + TERMINATING_LIMIT_S)
 
 
 class WorkerGroup:
@@ -185,9 +189,9 @@ class WorkerGroup:
             for worker in workers:
                 if worker.called is None:
                     worker.wait_called()
-        except WorkerLostError:
-            for worker in workers:  # one that hangs on its way to the call is enough
-                if worker.running and worker.called is None:
+        except WorkerLostError as lost:
+            for worker in workers:  # one that hangs on its way to the call is enough; a cancelled one is alive
+                if not lost.worker.alive and worker.running and worker.called is None:
                     worker.end(0)
             raise
 
@@ -239,8 +243,7 @@ class WorkerPools:
         self._share_terminal = share_terminal
         self._start_limit_s = start_limit_s
         self._pools: list[WorkerPool] = []
-        # Linux ends a worker with the thread that started it, so that is one which lasts as long as the run.
-        self._starter = ThreadPoolExecutor(1)
+        self._guardian = Guardian()
 
     def add(self, name: str, side: Side, sides: Sides | None = None, *, reports: bool = False) -> WorkerPool:
         """Return a new pool of workers of ``side``, one of ``sides`` where two are compared; they are called ``name``.
@@ -259,7 +262,7 @@ class WorkerPools:
             foreign=() if sides is None else _homes_of_other(side, sides),
             limit_s=self._start_limit_s,
         )
-        pool = WorkerPool(settings, self._starter)
+        pool = WorkerPool(settings, self._guardian)
         self._pools.append(pool)
         return pool
 
@@ -268,11 +271,13 @@ class WorkerPools:
         for pool in self._pools:
             pool.cancel()
 
-    def close(self) -> None:
-        """End every worker of every pool."""
+    def close(self, limit_s: float = QUIT_LIMIT_S) -> None:
+        """End every worker of every pool, and what else they have started, and remove their files."""
         for pool in self._pools:
-            pool.close()
-        self._starter.shutdown()
+            pool.start_quitting()
+        for pool in self._pools:
+            pool.close(limit_s)
+        self._guardian.close()
 
 
 def _homes_of_other(side: Side, sides: Sides) -> tuple[str, ...]:

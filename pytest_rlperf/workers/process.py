@@ -23,6 +23,7 @@ from pytest_rlperf.probes import arm_ranges
 from pytest_rlperf.timers.process import VARIABLE
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.channel import FRAME_LIMIT_S, Channel, UnreadableError
+from pytest_rlperf.workers.guardian import Guardian
 
 _POLL_S = 0.2
 _DYING_S = 5.0  # from the end of a worker's connection to its own
@@ -100,7 +101,7 @@ class WorkerProcess:
     begins with its order: several workers that hang after orders given at once are waited for one limit, not several.
     """
 
-    def __init__(self, number: int, settings: StartSettings, scratch: Path) -> None:
+    def __init__(self, number: int, settings: StartSettings, scratch: Path, guardian: Guardian) -> None:
         self.number = number
         self.name = f"{settings.name} {number}"
         self.seed = 1000 + number  # both workers of a pair have the same
@@ -121,12 +122,15 @@ class WorkerProcess:
         self._due_s = 0.0
         self._is_leaving = False
         self._has_ended = False
+        self._quit_s: float | None = None
         self.forward: Forward | None = None
         self._is_cancelled = False
         self._scratch = scratch
         self._log = scratch / "output"
         scratch.mkdir(parents=True)
+        self._guardian = guardian
         self._process, self._channel = self._start(settings)
+        guardian.watch(self._process.pid)
         self._begin_limit(settings.limit_s, _SETUP_HINT)
 
     def _start(self, settings: StartSettings) -> tuple[subprocess.Popen[bytes], Channel]:
@@ -144,7 +148,7 @@ class WorkerProcess:
                 stdout=None if is_reporter else output,  # output that escapes pytest's capture is for the user to see
                 stderr=output,
                 cwd=settings.side.directory,
-                env=_environment(settings.side) | {m.ENVIRONMENT_KEY: str(start)},
+                env=_environment(settings.side) | self._guardian.variables() | {m.ENVIRONMENT_KEY: str(start)},
                 pass_fds=[there.fileno()],
                 start_new_session=True,  # a Ctrl-C at the terminal is for the run to handle
             )
@@ -393,22 +397,38 @@ class WorkerProcess:
 
     def start_quitting(self) -> None:
         """Begin to leave the test and end the session, with all teardowns."""
+        if self._quit_s is not None:
+            return
+        self._quit_s = time.monotonic()
         with contextlib.suppress(WorkerLostError):
             self.start_unwinding()
             self._send(m.Quit())
 
+    def interrupt_call(self, limit_s: float) -> None:
+        """Have a worker that has not quit after ``limit_s`` leave the call that it is in, with all teardowns."""
+        self._wait_ended(limit_s)
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+
+    def _wait_ended(self, limit_s: float) -> None:
+        """Wait for the process to end by itself; the limit of a worker that was to quit began with that."""
+        quitting_s = 0.0 if self._quit_s is None else time.monotonic() - self._quit_s
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, limit_s - quitting_s))
+
     def end(self, limit_s: float) -> None:
         """End the process and its children: wait ``limit_s`` for it to end by itself, then use force.
 
-        A thread that waits for the worker's answer gets a WorkerLostError.
+        The limit of a worker that was to quit began with that. A thread that waits for the worker's answer gets a
+        WorkerLostError.
         """
         self.running = False
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(limit_s)
+        self._wait_ended(limit_s)
         # Even after a clean exit: processes that the worker started in its session and left running end with it.
         if not self._has_ended:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+            self._guardian.forget(self._process.pid)
         self._has_ended = True  # the number of its process group may be another's from now on
         self._process.wait()
         self._channel.close()

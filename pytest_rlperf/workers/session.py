@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import functools
 import gc
 import io
@@ -431,15 +430,9 @@ def _overrides(start: m.Start) -> dict[str, Any]:
     }
 
 
-def _die_with_parent() -> None:
-    """Have Linux send SIGTERM when the run's process dies while this process is deep in a call.
-
-    Elsewhere, and in between calls, the end of the connection ends this process.
-    """
+def _end_on_sigterm() -> None:
+    """Have SIGTERM, which the guardian of a run that is gone sends, end this process with all teardowns."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 def _keep_captured_output(scratch: Path) -> None:
@@ -474,7 +467,7 @@ def vary_heap() -> list[object]:
 def main() -> None:
     """Run a worker until the run has no more use for it."""
     _kept = vary_heap()
-    _die_with_parent()
+    _end_on_sigterm()
     terminal = os.dup(1)  # before pytest captures it
     start = m.read_start(Path(os.environ.pop(m.ENVIRONMENT_KEY)))
     sys.path[:] = start.path

@@ -1,0 +1,192 @@
+"""A guardian: a small process that, once its run is gone, ends the run's other processes and removes its files.
+
+A run that is killed can do neither itself, and its workers may be in native code, or have started processes in
+sessions of their own. This file is also the guardian's program, so it imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+VARIABLE = "PYTEST_RLPERF_RUN"  # in the environment of a run's workers and of what they start: the run's scratch
+GRACE_S = 5.0  # for teardowns after the end of the run's process
+_PREFIX = "rlperf-"
+_LOCK = "lock"
+_FINISHED = "finished"
+_POLL_S = 0.05
+
+
+class Guardian:
+    """The scratch directory of a run, and the process that guards it; both begin with the first directory used.
+
+    The run's process and the guardian hold a lock in the scratch directory: one without a holder is removed by the
+    next run. Any thread may use any method.
+    """
+
+    def __init__(self) -> None:
+        self.scratch: Path | None = None
+        self._beginning = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+        self._lock_file = -1
+
+    def new_directory(self) -> Path:
+        """Return a new directory for files of this run."""
+        with self._beginning:
+            if self.scratch is None:
+                self.scratch = self._begin()
+        return Path(tempfile.mkdtemp(dir=self.scratch, prefix="workers-"))
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment by which the guardian recognises a process of this run."""
+        return {} if self.scratch is None else {VARIABLE: str(self.scratch)}
+
+    def watch(self, pid: int) -> None:
+        """Guard a worker, the leader of its session."""
+        self._tell(f"+{pid}")
+
+    def forget(self, pid: int) -> None:
+        """Guard a worker no more: it has ended, with its process group."""
+        self._tell(f"-{pid}")
+
+    def close(self) -> None:
+        """End what workers have left running in sessions of their own, and remove the run's files."""
+        if self._process is None or self.scratch is None:
+            return
+        self._tell(_FINISHED)
+        os.close(self._pipe)
+        self._pipe = -1
+        self._process.wait()
+        self._process = None
+        shutil.rmtree(self.scratch, ignore_errors=True)  # where the guardian was killed
+        os.close(self._lock_file)
+
+    def _begin(self) -> Path:
+        """Make the scratch directory, and start the guardian; remove the directories of runs that are gone."""
+        _remove_stale(Path(tempfile.gettempdir()))
+        scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        new = scratch / "new-lock"  # which other runs do not look for until it is held
+        self._lock_file = os.open(new, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock_file, fcntl.LOCK_EX)
+        new.rename(scratch / _LOCK)
+        reading, self._pipe = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, str(scratch), str(os.getpid())],
+            stdin=reading,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={name: value for name, value in os.environ.items() if name != VARIABLE},
+            pass_fds=[self._lock_file],
+            start_new_session=True,
+        )
+        os.close(reading)
+        return scratch
+
+    def _tell(self, line: str) -> None:
+        if self._pipe >= 0:
+            with contextlib.suppress(BrokenPipeError):  # it was killed; the workers' own connections end them
+                os.write(self._pipe, f"{line}\n".encode())
+
+
+def _remove_stale(place: Path) -> None:
+    """Remove the scratch directories of this user's runs that are gone, with their guardians."""
+    for path in place.glob(f"{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(OSError):  # held, another user's, or gone meanwhile
+            lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if path.parent.lstat().st_uid == os.getuid():
+                    shutil.rmtree(path.parent, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+# --------------------------------------------------------------------------- the guardian's process
+
+
+def _guard(scratch: str, run: int) -> None:
+    """Wait for the end of the run's process, then end its workers and what they have started."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    workers, is_finished = _wait_for_end(run)
+    marker = f"{VARIABLE}={scratch}".encode("utf-8", "surrogateescape")
+    if not is_finished:
+        for worker in workers:  # alone: they end what they have started
+            _kill(worker, signal.SIGTERM)
+        deadline_s = time.monotonic() + GRACE_S
+        while time.monotonic() < deadline_s and any(_members(workers, marker)):
+            time.sleep(_POLL_S)
+    deadline_s = time.monotonic() + GRACE_S
+    while time.monotonic() < deadline_s:
+        left = list(_members(workers, marker))
+        if not left:
+            break
+        for pid in left:
+            _kill(pid, signal.SIGKILL)
+        time.sleep(_POLL_S / 10)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _wait_for_end(run: int) -> tuple[set[int], bool]:
+    """Return the workers that still run when the run's process is gone, and whether it had finished."""
+    workers: set[int] = set()
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    # A process that the run has forked may hold the pipe open.
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):
+            poll.register(os.pidfd_open(run), select.POLLIN)
+    rest = b""
+    while os.getppid() == run:
+        ready = dict(poll.poll())
+        if 0 not in ready:
+            break
+        data = os.read(0, 1 << 16)
+        if not data:
+            break
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            if line == _FINISHED.encode():
+                return workers, True
+            (workers.add if line.startswith(b"+") else workers.discard)(int(line[1:]))
+    return workers, False
+
+
+def _members(workers: set[int], marker: bytes) -> Iterator[int]:
+    """Yield the processes of a run: those with its marker in their environment, or in a worker's session."""
+    if not Path("/proc/self/environ").exists():
+        for worker in workers:
+            with contextlib.suppress(OSError):
+                os.killpg(worker, 0)
+                yield -worker
+        return
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError, ValueError):
+                state, _, _, session = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()[:4]
+                variables = Path(entry.path, "environ").read_bytes().split(b"\0")
+                if state != b"Z" and (marker in variables or int(session) in workers):
+                    yield int(entry.name)
+
+
+def _kill(pid: int, number: int) -> None:
+    """Send a signal to a process, or to a process group by its negated number."""
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
+
+if __name__ == "__main__":
+    _guard(sys.argv[1], int(sys.argv[2]))
