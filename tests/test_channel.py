@@ -216,7 +216,7 @@ class FakeWorker:
     """A worker whose process only sleeps, and whose end of the connection the test has."""
 
     def __init__(self, scratch: Path, number: int = 0, limit_s: float = 0.05) -> None:
-        sleeper = scratch / "python"
+        sleeper = scratch / f"python{number}"  # one each: a shell reads its script while it runs
         scratch.mkdir(parents=True, exist_ok=True)
         sleeper.write_text("#!/bin/sh\nexec sleep 1000\n")
         sleeper.chmod(0o700)
