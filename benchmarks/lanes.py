@@ -61,8 +61,9 @@ def pytest(folder: Path, *arguments: str) -> float:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITHUB_"))}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     start_s = time.monotonic()
-    done = subprocess.run(command, cwd=folder, env=kept, check=False, capture_output=True, text=True)
-    if done.returncode > 1:
+    own = kept | {"PYTHONPATH": str(folder)}  # before an installed version, in workers too
+    done = subprocess.run(command, cwd=folder, env=own, check=False, capture_output=True, text=True)
+    if done.returncode not in (0, 1) or "ERROR" in done.stdout:
         raise SystemExit(f"{' '.join(command)} in {folder} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return time.monotonic() - start_s
 
