@@ -89,12 +89,18 @@ class WorkerPool:
         worker.end(0)
         return False
 
-    def trim(self) -> None:
-        """End the workers that only one test needed."""
-        with self._lock:
-            spare = [number for number in self._workers if number >= WAITING_MOST and number not in self._claimed]
-            ended = [self._workers.pop(number) for number in spare]
-        self._end(ended, QUIT_LIMIT_S)
+    def trim(self, partner: WorkerPool | None = None) -> None:
+        """End the workers that only one test needed and none has claimed, with those of ``partner`` of equal number."""
+        with self._lock:  # until the last of them is out of its pool: none can be claimed meanwhile
+            ended = self._pop_spare(self._claimed)
+            if partner is not None:
+                with partner._lock:
+                    ended += partner._pop_spare(self._claimed)
+        self._end(ended)
+
+    def _pop_spare(self, claimed: Collection[int]) -> list[WorkerProcess]:
+        spare = [number for number in self._workers if number >= WAITING_MOST and number not in claimed]
+        return [self._workers.pop(number) for number in spare]
 
     def cancel(self) -> None:
         """Have whoever waits for a worker raise WorkerLostError at once, and start no other."""
@@ -324,8 +330,7 @@ class BaseSide:
 
     def trim(self) -> None:
         """End the pairs that only one test needed."""
-        self.base.trim()
-        self.head.trim()
+        self.head.trim(self.base)
 
 
 class BaseSides:
