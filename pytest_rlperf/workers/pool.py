@@ -96,7 +96,7 @@ class WorkerPool:
             if partner is not None:
                 with partner._lock:
                     ended += partner._pop_spare(self._claimed)
-        self._end(ended)
+        self._end(ended, QUIT_LIMIT_S)
 
     def _pop_spare(self, claimed: Collection[int]) -> list[WorkerProcess]:
         spare = [number for number in self._workers if number >= WAITING_MOST and number not in claimed]
