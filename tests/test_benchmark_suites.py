@@ -112,6 +112,7 @@ def test_every_way_is_measured_and_still_in_its_own_reports(suite: pytest.Pytest
         assert 0 < entry["stats"]["min"] <= entry["stats"]["median"] <= entry["stats"]["max"]
 
 
+@pytest.mark.slow
 def test_a_slowdown_fails_its_test(suite: pytest.Pytester) -> None:
     """Stored and compared like any test of ours: ten times the work is SLOWER, at the user's line."""
     stored = run(suite, "--rlperf-save-baseline", "-k", "call or rounds")

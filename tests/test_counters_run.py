@@ -202,6 +202,7 @@ def test_a_device_is_counted_by_its_driver(changed: Run) -> None:
     assert {name: found[name] for name in gated} == gated
 
 
+@pytest.mark.slow
 def test_a_worse_count_locks_the_baseline(project: Project) -> None:
     """Figures of a test whose gated counts got worse replace none, unless that is accepted."""
     before = project.baseline.read_bytes()
@@ -211,6 +212,7 @@ def test_a_worse_count_locks_the_baseline(project: Project) -> None:
     assert re.search(r"not stored: .*old figures", refused.out), refused.out
 
 
+@pytest.mark.slow
 def test_off_counts_nothing(project: Project) -> None:
     """Not even what a marker asks for."""
     off = project.run("--rlperf", *QUICK, "--rlperf-counters=off", "-k", "test_more")
@@ -228,6 +230,7 @@ def test_inline_counts_and_shows(project: Project) -> None:
     assert re.search(r"counted: .*python_calls \d+\.\.\d+", inline.out, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_another_machines_counts_gate_unless_its_packages_differ(project: Project, tmp_path: Path) -> None:
     """Times of another machine class say nothing; its counts do, as long as the code ran on the same packages."""
     stored = json.loads(project.baseline.read_bytes())
@@ -279,6 +282,7 @@ def test_live_sides_are_counted_by_themselves(repository: Project) -> None:
     assert live.tests["test_more"]["live"]["base"]["counting"]["workers"] >= 2
 
 
+@pytest.mark.slow
 def test_counts_of_other_versions_are_settled_live(repository: Project) -> None:
     """Where packages have changed since, only the baseline's code under today's packages can tell."""
     saved = repository.run("--rlperf-save-baseline", *QUICK, "-k", "test_more")

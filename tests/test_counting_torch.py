@@ -519,6 +519,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_counts_of_the_reference_components_are_the_same_in_every_process() -> None:
     """Whatever the seed and the order of hashes: every count of all five, in every repetition."""
     processes = [

@@ -877,6 +877,7 @@ SCOPED = """
 """
 
 
+@pytest.mark.slow
 def test_fixtures_live_as_in_plain_pytest(tmp_path: Path) -> None:
     """In every worker fixtures of all scopes come and go once, in plain pytest's order; temporary paths differ."""
     write(tmp_path, __init___in_pack="", conftest=SCOPES, test_a_in_pack=SCOPED, test_b_in_pack=SCOPED, test_c=SCOPED)
@@ -1003,6 +1004,7 @@ INLINE = """
 """
 
 
+@pytest.mark.slow
 def test_inline_measures_but_never_convicts(tmp_path: Path) -> None:
     """In this process a test is UNDECIDED, whatever the baseline, with its output and a traceback of its own code."""
     directory = write(tmp_path, test_inline=INLINE)

@@ -221,6 +221,7 @@ def test_what_got_faster_passes(repository: Repository) -> None:
     assert "1 passed, 1 deselected" in run.out
 
 
+@pytest.mark.slow
 def test_stop_at_first_and_last_failed(repository: Repository) -> None:
     """-x ends a live run at its first SLOWER; --lf compares that test alone."""
     repository.library("head", times=5)
@@ -233,6 +234,7 @@ def test_stop_at_first_and_last_failed(repository: Repository) -> None:
     assert again.verdicts == {"test_work": "SLOWER"}
 
 
+@pytest.mark.slow
 def test_uncommitted_changes_are_compared_and_named(repository: Repository) -> None:
     """Head is the tree as it is; the report says that it is not a commit."""
     repository.library("head", times=5)
@@ -281,6 +283,7 @@ def test_a_change_the_test_does_not_load_is_the_same_unmeasured(repository: Repo
     assert "this test loads no file that differs from HEAD~1" in run.words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["a later call", "runpy"])
 def test_code_that_no_import_shows_at_first_is_measured(repository: Repository, how: str) -> None:
     """Code that only the hundredth call imports, or that runs with no module of its own, is code all the same."""
@@ -353,6 +356,7 @@ def test_json_that_cannot_be_written_is_a_usage_error(repository: Repository) ->
     assert "cannot write --rlperf-json" in beyond.words
 
 
+@pytest.mark.slow
 def test_a_name_that_is_missing_on_base_is_new(repository: Repository) -> None:
     """A test of something new passes as NEW beside one that is compared."""
     repository.library("head", more="\ndef added():\n    return sum(range(300))\n")
@@ -366,6 +370,7 @@ def test_a_name_that_is_missing_on_base_is_new(repository: Repository) -> None:
     assert "has no attribute 'added'" in run.words
 
 
+@pytest.mark.slow
 def test_nothing_that_runs_on_base_is_a_usage_error(repository: Repository) -> None:
     """A comparison in which no test could be compared is no pass."""
     repository.library("head", more="\ndef added():\n    return sum(range(300))\n")
@@ -428,6 +433,7 @@ def test_a_worker_that_dies_in_a_pair_is_an_error_of_its_test(repository: Reposi
     assert repository.left_over() == []
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_do_not_disturb_each_other(repository: Repository) -> None:
     """Both prepare the same side of the same checkout, and both find what there is to find."""
     repository.library("head", times=5)
@@ -466,6 +472,7 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_no_worker_outlives_its_run(repository: Repository, how: signal.Signals) -> None:
     """Workers of both sides end with an interrupted run, and with one that is killed."""
@@ -535,6 +542,7 @@ def test_equal_code_is_acquitted_without_live_pairs(repository: Repository, stor
     assert "stored numbers show ×" in run.words
 
 
+@pytest.mark.slow
 def test_a_baseline_of_another_machine_is_settled_live(repository: Repository, stored: Path) -> None:
     """Its numbers mean nothing here, its commit does."""
     rewrite(stored, lambda data: data["machine"].update(cpu="another processor"))
@@ -547,6 +555,7 @@ def test_a_baseline_of_another_machine_is_settled_live(repository: Repository, s
     assert never.verdicts == {"test_work": "INCOMPARABLE"}
 
 
+@pytest.mark.slow
 def test_always_settles_live(repository: Repository, stored: Path) -> None:
     """--rlperf-confirm=always compares live what stored numbers would have acquitted."""
     repository.library("head")
@@ -578,6 +587,7 @@ def test_a_commit_that_git_has_not_is_not_run(repository: Repository, stored: Pa
 TOLD = ["SAME", "SLOWER", "SLOWER"]  # of unchanged code and of two slowdowns
 
 
+@pytest.mark.slow
 def test_selfcheck_tells_what_the_machine_can(repository: Repository) -> None:
     """Unchanged code is not called slower, nor slower code the same, and the machine is fit if all that was found."""
     slowdowns = ("-o", "rlperf_slowdowns=200% 400%")

@@ -225,6 +225,7 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
 # --------------------------------------------------------------------------- every verdict
 
 
+@pytest.mark.slow
 def test_a_run_with_every_verdict(pytester: pytest.Pytester, measured: Path) -> None:
     """Each test gets its own verdict; markers decide what fails; what failed or may be slower keeps its old figures."""
     write_tests(
@@ -352,6 +353,7 @@ def test_strict(pytester: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_strict_run_can_store_its_first_baseline(pytester: pytest.Pytester) -> None:
     """With strictness in the ini file there must be a way to the first baseline: storing is what NEW asks for."""
     pytester.makeini("[pytest]\nrlperf_strict = true\n")
@@ -390,6 +392,7 @@ def test_figures_of_another_machine(pytester: pytest.Pytester, measured: Path) -
 # --------------------------------------------------------------------------- what is stored
 
 
+@pytest.mark.slow
 def test_a_subset_stores_only_what_it_measured(
     pytester: pytest.Pytester, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -627,6 +630,7 @@ def test_one_test_measures_one_component(pytester: pytest.Pytester) -> None:
 # --------------------------------------------------------------------------- long and short calls
 
 
+@pytest.mark.slow
 def test_long_and_short_calls(pytester: pytest.Pytester) -> None:
     """A call too long for the time is measured once, or in few workers, and says so; rounds of short calls grow."""
     pytester.makepyfile(

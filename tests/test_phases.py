@@ -275,6 +275,7 @@ def sections_of(pytester: pytest.Pytester, tests: str) -> dict[str, list[str]]:
     return {test: [path.partition("/")[2] for path in paths if path.count("/") == 1] for test, paths in phases.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_an_update_without_timers_is_harvested(pytester: pytest.Pytester) -> None:
     """Its six parts are seen from outside."""
@@ -324,6 +325,7 @@ def test_nothing_is_harvested_of_plain_calls(pytester: pytest.Pytester) -> None:
     assert sections_of(pytester, tests) == {"test_plain": list(PARTS)}
 
 
+@pytest.mark.slow
 def test_a_live_comparison_blames_a_harvested_phase(tmp_path: Path) -> None:
     """A slowdown is found in a phase that the code itself has no timer for."""
     repository = Repository(tmp_path / "repo", tmp_path)

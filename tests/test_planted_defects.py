@@ -151,6 +151,7 @@ def found(component: str, make: Callable[[int], Workload]) -> tuple[CounterChang
     return compare(healthy(component), counted(make), ("*",))
 
 
+@pytest.mark.slow
 def test_nothing_is_found_in_a_healthy_component() -> None:
     """Counts of one component are the same in other workers, with other seeds."""
     assert not found("sac", lambda seed: sac(SAC, seed + 10))

@@ -270,6 +270,7 @@ def test_streams_in_memory_and_logs_are_cut(tmp_path: Path, monkeypatch: pytest.
 # --------------------------------------------------------------------------- beside other plugins
 
 
+@pytest.mark.slow
 def test_forked_and_a_threshold_for_coverage_are_off(tmp_path: Path) -> None:
     """pytest-forked and --cov-fail-under, which would fail every measured test or run, are off, each with a note."""
     pytest.importorskip("pytest_cov")
@@ -291,6 +292,7 @@ def test_forked_and_a_threshold_for_coverage_are_off(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------- paths
 
 
+@pytest.mark.slow
 def test_long_paths_that_are_not_utf_8(tmp_path: Path) -> None:
     """More of file names than an environment variable holds, with bytes that are no UTF-8, reach the workers."""
     directory = os.fsencode(tmp_path)

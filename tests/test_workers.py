@@ -662,6 +662,7 @@ def environment_without(directory: Path, *left_out: str) -> Path:
     return directory / "bin" / "python"
 
 
+@pytest.mark.slow
 def test_another_interpreter_needs_no_coverage(tmp_path: Path) -> None:
     """A run under pytest-cov is compared with an interpreter that has none, whose workers take its options as given."""
     have("pytest_cov")

@@ -292,6 +292,7 @@ def test_action_installs_the_extras_asked_for(tmp_path: Path, extras: str, expec
     assert result.text.splitlines() == ["-m", "pip", "install", expected]
 
 
+@pytest.mark.slow
 def test_baseline_is_measured_stored_and_proposed(tmp_path: Path) -> None:
     """The baseline's steps: the measuring job stores figures, the other one pushes them and opens a pull request."""
     jobs = load(ROOT / ".github" / "workflows" / "baseline.yml")["jobs"]
