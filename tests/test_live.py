@@ -20,7 +20,7 @@ import pytest
 from builders import git, write
 
 OK, FAILED, USAGE = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.USAGE_ERROR
-QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=3")  # time for five pairs, which unplaced workers take
+QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=8")  # time for six pairs, which unplaced workers take to confirm
 DECISIVE = ("--rlperf-tolerance=50%",)  # what these tests change is far over it, what they do not is far under it
 
 # A few microseconds of work in two phases, {times} as much of it in the second.
