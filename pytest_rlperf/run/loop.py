@@ -235,9 +235,13 @@ class TestLoop:
             tests.append(TestInLane(item, following, own_lanes, self._run, limit_s))
         threads = ThreadPoolExecutor(lanes.count)
         try:
-            for test in tests:
+            # With one lane a test begins when the one before it is reported: what it prints comes in the right place.
+            at_once = tests if lanes.count > 1 else []
+            for test in at_once:
                 threads.submit(test.run, measure, self._run.settings.against)
             for test in tests:
+                if not at_once:
+                    threads.submit(test.run, measure, self._run.settings.against)
                 self._report(test)
                 if session.shouldfail:
                     raise session.Failed(session.shouldfail)
