@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from pytest_rlperf.model import Baseline, StoredResult, impossible_figures
+from pytest_rlperf.model import Baseline, StoredResult, impossible_figures, out_of_range
 from pytest_rlperf.units import round_significant
 
 # 1: the first. 2: one line a worker and a phase, defaults left out; earlier sessions' figures and pairs' spread kept.
@@ -278,9 +277,4 @@ def _impossible_past(stored: StoredResult) -> Iterator[str]:
     for place, clock in clocks.items():
         if clock not in ("cpu", "wall"):
             yield f"{place} is {clock!r}, expected cpu or wall"
-    for place, value in positive.items():
-        if not 0 < value < math.inf:
-            yield f"{place} is {value}, expected a positive number"
-    for place, value in least_zero.items():
-        if not 0 <= value < math.inf:
-            yield f"{place} is {value}, expected no negative number"
+    yield from out_of_range(positive, least_zero)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Hashable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -59,6 +59,30 @@ class Device(Protocol):
 
     def state(self) -> dict[str, str]:
         """Return the device's name, size and versions, for reports."""
+
+
+class WaitedDevice:
+    """A device that can only be waited for: it has one stream, no graphs, and no figures of memory and waits."""
+
+    def stream(self) -> Hashable:
+        """Return the only stream."""
+        return 0
+
+    def is_capturing(self) -> bool:
+        """Return False: there are no graphs."""
+        return False
+
+    def memory(self) -> Memory | None:
+        """Return None: the device's library keeps no peak of its own."""
+        return None
+
+    def reset_peak(self) -> None:
+        """Do nothing: there is no peak."""
+
+    @contextmanager
+    def counting_syncs(self) -> Iterator[Callable[[], int] | None]:
+        """Count nothing: the device's library does not report waits."""
+        yield None
 
 
 class Driver(Device, Protocol):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from pytest_rlperf.devices.clocks import DeviceClockError, Memory
+from pytest_rlperf.devices.clocks import DeviceClockError, WaitedDevice
 
 _PREFIX = "jax "
 _WATCHED_CALLS = 4  # an update of the policy may follow on every second one of the critics
@@ -58,7 +58,7 @@ def wait_for_all() -> Callable[[], None]:
     return JaxDevice([f"{_PREFIX}{device.platform}:{device.id}" for device in jax.local_devices()]).synchronize
 
 
-class JaxDevice:
+class JaxDevice(WaitedDevice):
     """The devices of JAX that a workload uses, waited for as one; made once JAX has been used.
 
     A device runs what one thread gives it in order, so the end of one more computation is the end of all. Where a
@@ -109,10 +109,6 @@ class JaxDevice:
         self._returns_all &= bool(new) and all(id(array) in returned for array in new)
         self._watched += 1
 
-    def stream(self) -> Hashable:
-        """Return the only stream that JAX shows."""
-        return 0
-
     def synchronize(self) -> None:
         """Wait for the output of the last call that was kept, and for whatever else was begun."""
         output, self._output = self._output, None
@@ -125,22 +121,6 @@ class JaxDevice:
         if output is None or not self._returns_all or self._watched < _WATCHED_CALLS:
             self._jax.effects_barrier()
             self._jax.block_until_ready([run(start) for run, start in self._last])
-
-    def is_capturing(self) -> bool:
-        """Return False: JAX shows no graphs."""
-        return False
-
-    def memory(self) -> Memory | None:
-        """Return None: JAX's peak is the whole process's."""
-        return None
-
-    def reset_peak(self) -> None:
-        """Do nothing: there is no peak."""
-
-    @contextmanager
-    def counting_syncs(self) -> Iterator[Callable[[], int] | None]:
-        """Count nothing: JAX does not report waits."""
-        yield None
 
     def state(self) -> dict[str, str]:
         """Return the devices' kinds and JAX's version."""

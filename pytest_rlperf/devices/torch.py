@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from pytest_rlperf.devices.clocks import DeviceClockError, Memory
+from pytest_rlperf.devices.clocks import DeviceClockError, Memory, WaitedDevice
 
 _CUDA_RESOLUTION_NS = 500.0  # "a resolution of around 0.5 microseconds": cudaEventElapsedTime in CUDA's reference
 _OTHER_RESOLUTION_NS = 1000.0  # other vendors' libraries document none
@@ -208,7 +208,7 @@ class AcceleratorDriver:
         return {"name": str(name(self._index) if callable(name) else kind), "runtime": str(self._torch.__version__)}
 
 
-class MpsDevice:
+class MpsDevice(WaitedDevice):
     """Apple's GPU, which is waited for: its events are of no use to a host that does not."""
 
     device = "mps"
@@ -222,29 +222,9 @@ class MpsDevice:
         self._mps = torch.mps
         self._version = str(torch.__version__)
 
-    def stream(self) -> Hashable:
-        """Return the only stream."""
-        return 0
-
     def synchronize(self) -> None:
         """Wait for the GPU."""
         self._mps.synchronize()
-
-    def is_capturing(self) -> bool:
-        """Return False: there are no graphs."""
-        return False
-
-    def memory(self) -> Memory | None:
-        """Return None: PyTorch keeps no peak."""
-        return None
-
-    def reset_peak(self) -> None:
-        """Do nothing: there is no peak."""
-
-    @contextmanager
-    def counting_syncs(self) -> Iterator[Callable[[], int] | None]:
-        """Count nothing: PyTorch does not report waits of this device."""
-        yield None
 
     def state(self) -> dict[str, str]:
         """Return PyTorch's version."""

@@ -33,6 +33,7 @@ from pytest_rlperf.model.measured import (
     WorkerRecord,
     Workload,
     impossible_figures,
+    out_of_range,
     test_name,
 )
 from pytest_rlperf.model.progress import Progress
@@ -133,6 +134,7 @@ __all__ = [
     "WrittenReason",
     "impossible_figures",
     "log_ratios",
+    "out_of_range",
     "session_figures",
     "test_name",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -269,6 +269,16 @@ Measure: TypeAlias = Callable[..., Result]
 """The value of an rlperf fixture in a test: a call with the component returns the result."""
 
 
+def out_of_range(positive: Mapping[str, float], not_negative: Mapping[str, float]) -> Iterator[str]:
+    """Yield those of the figures, by their places, that are not positive or are negative; infinite ones and NaN too."""
+    for place, value in positive.items():
+        if not 0 < value < math.inf:
+            yield f"{place} is {value}, expected a positive number"
+    for place, value in not_negative.items():
+        if not 0 <= value < math.inf:
+            yield f"{place} is {value}, expected no negative number"
+
+
 def impossible_figures(result: Result, *, stored: bool) -> Iterator[str]:
     """Yield the figures that no measurement can have given, by their places below the result, with what is expected.
 
@@ -286,12 +296,7 @@ def impossible_figures(result: Result, *, stored: bool) -> Iterator[str]:
     if stored:
         times["traced_call_s"] = result.traced_call_s
         times |= {f"phases[{index}].total_s": phase.total_s for index, phase in enumerate(result.phases)}
-    for place, value in positive.items():
-        if not 0 < value < math.inf:
-            yield f"{place} is {value}, expected a positive number"
-    for place, value in times.items():
-        if not 0 <= value < math.inf:
-            yield f"{place} is {value}, expected no negative number"
+    yield from out_of_range(positive, times)
     for index, counts in enumerate(result.counting.phases if stored and result.counting is not None else ()):
         for name, (least, most) in counts.inexact.items():
             if least > most:

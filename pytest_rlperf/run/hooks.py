@@ -62,7 +62,7 @@ class MeasuredRun:
         self._items: dict[str, pytest.Item] = {}
         self._left_out: set[str] = set()  # keys of measured tests that -k, -m and the like have deselected
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
-            notes.append(TextNote("pytest-xdist's distribution is off: measured tests run one at a time"))
+            notes.append(TextNote("pytest-xdist's distribution is off: --rlperf-lanes sets how many tests run at once"))
             config.option.dist, config.option.tx, config.option.numprocesses = "no", [], None
         coverage = config.pluginmanager.get_plugin("_cov")
         if coverage is not None and getattr(coverage.options, "cov_fail_under", None):

@@ -12,14 +12,13 @@ test skipped, failed or never called its fixture.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
-from pytest_rlperf.model import Result, Shape, Share, SliceKind, SliceRecord, Tally, Warm
+from pytest_rlperf.model import Result, Shape, Share, SliceKind, SliceRecord, Tally, Warm, out_of_range
 from pytest_rlperf.model.spans import Span
 from pytest_rlperf.workers.channel import Channel, UnreadableError
 
@@ -332,12 +331,7 @@ def _impossible_figures(message: FromWorker) -> Iterator[str]:
             least = {name: getattr(record, name) for name in ("items", "cpu_s", "waits", "collections")}
             for phase in record.phases:
                 least |= {f"{phase.path}: count": phase.count, f"{phase.path}: total_s": phase.total_s}
-    for name, value in above.items():
-        if not 0 < value < math.inf:
-            yield f"{name} is {value}, expected a positive number"
-    for name, value in least.items():
-        if not 0 <= value < math.inf:
-            yield f"{name} is {value}, expected no negative number"
+    yield from out_of_range(above, least)
 
 
 def write_start(start: Start, path: Path) -> None:
