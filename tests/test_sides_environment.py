@@ -20,13 +20,16 @@ import pytest
 from builders import git, write
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.sides import PROTOCOL, Project, Side, Sides
+from pytest_rlperf.model.notes import AddedPackages
+from pytest_rlperf.model.sides import PROTOCOL, Additions, Project, Side, Sides
+from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.sides import build, dependencies, environment
 from pytest_rlperf.sides.cache import Cache
 from pytest_rlperf.sides.environment import make_environment, mapped_search_path, site_packages, start_path
 from pytest_rlperf.sides.git import find_repository
 from pytest_rlperf.sides.loaded import importers_of, loaded_files
 from pytest_rlperf.sides.packages import How, Package, not_installed, packages_under_test, why_build
+from pytest_rlperf.sides.prepare import prepare_sides
 from pytest_rlperf.sides.verify import check_loaded
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
@@ -776,6 +779,63 @@ def test_other_version_is_installed_beside_todays(tree: Path, wheels: Path, pare
         check_loaded(sides, head, head)
     with pytest.raises(SideError, match=r"never imports the packages that differ.*choose a test that imports them"):
         check_loaded(sides, {}, {})
+
+
+LISTED = {"pyproject.toml": "[project]\nname = 'mylib'\nversion = '1'\ndependencies = {needs}\n"}
+BUILT = {
+    "setup.py": "from setuptools import setup\nsetup(name='mylib', py_modules=[], install_requires={needs})\n",
+}
+
+
+def old_commit(tree: Path, files: Mapping[str, str], needs: list[str], monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Make a repository whose first commit declares what it needs, and whose second one needs nothing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tree.parent / "cache"))
+    author = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgSign=false")
+    git(tree, "init", "--quiet")
+    for wanted in (needs, []):
+        write(tree, {name: text.format(needs=wanted) for name, text in files.items()})
+        write(tree, {"mylib.py": f"NEEDS = {wanted!r}\n", "tests/test_speed.py": "import mylib\n"})
+        git(tree, "add", "--all")
+        git(tree, *author, "commit", "--quiet", "--message", "needs")
+    return make_project(tree)
+
+
+@needs_pip
+@pytest.mark.parametrize(
+    "files", [pytest.param(LISTED, id="listed"), pytest.param(BUILT, id="by setup.py", marks=pytest.mark.slow)]
+)
+def test_old_commit_gets_the_packages_that_are_missing(
+    tree: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, files: Mapping[str, str]
+) -> None:
+    """Base's environment has what its commit declares and this one lacks; installed packages keep their versions."""
+    make_wheel(wheels, "oldlib", "1.0", "tinylib")
+    make_wheel(wheels, "oldlib", "2.0", "numlib==0.5")
+    make_wheel(wheels, "tinylib", "2.0")
+    make_wheel(wheels, "envlib", "0.9")
+    make_wheel(wheels, "numlib", "0.5")
+    needs = ["oldlib>=1", "envlib<1", "never; python_version < '3'", "extralib; extra == 'all'"]
+    project = old_commit(tree, files, needs, monkeypatch)
+    sides = prepare_sides("HEAD~1", project, lambda step: None)
+    assert sides.additions == Additions(("oldlib 1.0", "tinylib 2.0"))
+    code = "import mylib, oldlib, tinylib, envlib, numlib; print(oldlib.VERSION, envlib.VERSION, numlib.VERSION)"
+    assert ask(sides.base.python, code, PYTHONPATH=str(sides.base.homes[0])) == "1.0 1.0 1.0"
+    assert importlib.util.find_spec("oldlib") is None
+    steps: list[str] = []
+    assert prepare_sides("HEAD~1", project, steps.append) == sides
+    assert steps == []
+
+
+@needs_pip
+def test_missing_package_that_cannot_be_installed_stops_no_comparison(
+    tree: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where pip finds no such package the sides are as they would be without it, and its name and pip's error known."""
+    sides = prepare_sides("HEAD~1", old_commit(tree, LISTED, ["oldlib"], monkeypatch), lambda step: None)
+    assert sides.additions is not None
+    assert (sides.additions.packages, sides.additions.missing) == ((), ("oldlib",))
+    assert "oldlib" in sides.additions.error
+    (line,) = note_lines([AddedPackages("HEAD~1", sides.additions)], verbose=False)
+    assert line.startswith("HEAD~1 declares oldlib, which this environment lacks and which could not be installed: ")
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ def read_sides(text: str) -> Sides:
         return Side(**{**fields, **paths, **words, "directory": Path(fields["directory"])})
 
     fields = json.loads(text.splitlines()[-1])
-    tuples = {name: fields[name] and tuple(fields[name]) for name in ("packages", "changed", "notes")}
+    tuples: dict[str, Any] = {name: fields[name] and tuple(fields[name]) for name in ("packages", "changed", "notes")}
     return Sides(base=side(fields["base"]), head=side(fields["head"]), commit=fields["commit"], **tuples)
 
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from pytest_rlperf.model.judged import Allowance
 from pytest_rlperf.model.reasons import VersionChange
+from pytest_rlperf.model.sides import Additions
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,14 @@ class SkippedBaseline:
     """A file beside this machine's baseline cannot be read, and was left out; ``error`` names it and its fault."""
 
     error: str
+
+
+@dataclass(frozen=True)
+class AddedPackages:
+    """The side of that label has packages that its build declares and this environment lacks, or should have them."""
+
+    side: str
+    additions: Additions
 
 
 # ----------------------------------------------------------------------- counts that were not compared
@@ -127,4 +136,6 @@ class Saved:
     needed: int = 0
 
 
-Note: TypeAlias = TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline | UncomparedCounts | Saved
+Note: TypeAlias = (
+    TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline | AddedPackages | UncomparedCounts | Saved
+)

@@ -32,6 +32,7 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.model.judged import TRAILER
 from pytest_rlperf.model.notes import (
+    AddedPackages,
     FewerLanes,
     KeptBack,
     Note,
@@ -590,7 +591,7 @@ def note_lines(found: Sequence[Note], *, verbose: bool) -> list[str]:
     return [*dict.fromkeys(lines), *(line for note in found if isinstance(note, Saved) for line in saved_lines(note))]
 
 
-def _note(note: TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline) -> str:
+def _note(note: TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline | AddedPackages) -> str:
     if isinstance(note, TextNote):
         return note.text
     if isinstance(note, FewerLanes):
@@ -600,9 +601,21 @@ def _note(note: TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline) ->
         return f"{lanes} measured, not {note.wanted}: this process may use {units.counted(note.lanes, 'CPU')}"
     if isinstance(note, SkippedBaseline):
         return f"skipped a baseline that is not this machine's: {note.error}"
+    if isinstance(note, AddedPackages):
+        return _added_packages(note)
     allowance, close = note.allowance, f"; close to it is {note.near!r}" if note.near else ""
     pattern = f"{allowance.pattern!r} fits no measured test of this run"
     return f"{TRAILER} of {allowance.commit} accepts nothing: {pattern}{close}"
+
+
+def _added_packages(note: AddedPackages) -> str:
+    added = note.additions
+    if added.missing:
+        return (
+            f"{note.side} declares {', '.join(added.missing)}, which this environment lacks and "
+            f"which could not be installed: {added.error}"
+        )
+    return f"{note.side} runs with {', '.join(added.packages)} beside what is installed here, as its build declares"
 
 
 def obstacle_text(obstacle: Obstacle) -> str:

@@ -20,7 +20,7 @@ from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.model import Outcome, Progress, Project, Selfcheck, Sides
-from pytest_rlperf.model.notes import FewerLanes, Note, TextNote
+from pytest_rlperf.model.notes import AddedPackages, FewerLanes, Note, TextNote
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import Config
 from pytest_rlperf.run import diagnostics
@@ -209,6 +209,8 @@ class TestLoop:
         finally:
             self._progress.clear()
         self._run.note(*map(TextNote, sides.notes))
+        if sides.additions is not None:
+            self._run.note(AddedPackages(sides.base.label, sides.additions))
         return sides
 
     def _base_side(self, base_sides: BaseSides, sides: Sides, session: pytest.Session) -> BaseSide:

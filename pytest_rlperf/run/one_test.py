@@ -15,7 +15,7 @@ from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, expected_s, measure_one_side
 from pytest_rlperf.model import Live, Outcome, Progress, Result, Status, reasons
-from pytest_rlperf.model.notes import GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
+from pytest_rlperf.model.notes import AddedPackages, GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.wording import failure_text
@@ -177,6 +177,8 @@ class OneTest:
         with self._base_sides.lock:
             try:
                 base_side = self._base_sides.of_commit(commit, self._progress.show)
+                if base_side.sides.additions is not None:
+                    self._run.note(AddedPackages(base_side.sides.base.label, base_side.sides.additions))
                 if not base_side.is_same_code:
                     base_side.check_collected([self._group.key])
             except SideError as error:

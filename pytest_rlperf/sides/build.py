@@ -61,7 +61,7 @@ def build_into(
     :func:`needs_isolation` returns for the projects of both.
     """
     for project_dir in project_dirs:
-        if not any((project_dir / name).is_file() for name in ("pyproject.toml", "setup.py")):
+        if not is_project(project_dir):
             raise SideError(
                 f"the packages under test must be built, but {project_dir} has neither pyproject.toml nor setup.py"
             )
@@ -73,6 +73,11 @@ def build_into(
             raise SideError(
                 f"building {project_dir} with pip failed (exit code {completed.code}):\n{last_lines(completed)}"
             )
+
+
+def is_project(directory: Path) -> bool:
+    """Whether a directory has a file that declares a build."""
+    return any((directory / name).is_file() for name in ("pyproject.toml", "setup.py"))
 
 
 def needs_isolation(python: str, project_dirs: Iterable[Path]) -> bool:
@@ -133,12 +138,16 @@ def _has_all(python: str, project_dir: Path) -> bool:
 
 def _build_system(project_dir: Path) -> dict[str, Any]:
     """Return the build system in a project's pyproject.toml."""
+    system: dict[str, Any] = read_settings(project_dir).get("build-system", _DEFAULT_SYSTEM)
+    return system
+
+
+def read_settings(project_dir: Path) -> dict[str, Any]:
+    """Return the content of a project's pyproject.toml, empty without one; SideError where it cannot be read."""
     path = project_dir / "pyproject.toml"
     if not path.is_file():
-        return _DEFAULT_SYSTEM
+        return {}
     try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SideError(f"{path} cannot be read: {error}") from None
-    system: dict[str, Any] = settings.get("build-system", _DEFAULT_SYSTEM)
-    return system

@@ -84,11 +84,17 @@ def mapped_search_path(value: str, directory: Path, mapping: tuple[Path, Path] |
 
 
 def make_environment(
-    directory: Path, packages: tuple[Package, ...], mapping: tuple[Path, Path] | None, *, built: bool
+    directory: Path,
+    packages: tuple[Package, ...],
+    mapping: tuple[Path, Path] | None,
+    *,
+    built: bool,
+    further: Path | None = None,
 ) -> str:
     """Make a thin environment in ``directory`` and return its interpreter.
 
-    With ``built`` the packages under test are left out, for builds of them to be installed.
+    With ``built`` the packages under test are left out, for builds of them to be installed. ``further`` is a directory
+    of packages that come after all of the parent's.
     """
     try:
         venv.EnvBuilder(symlinks=os.name == "posix", with_pip=False).create(directory)
@@ -100,6 +106,7 @@ def make_environment(
     lines += _parent_lines(installs, mapping, built=built)
     if mapping is not None and not built:
         lines += _finder_lines(directory / _LINKS, packages, mapping)
+    lines += [] if further is None else [str(further)]
     text = "".join(f"{line}\n" for line in lines)
     (site_packages(directory) / _PARENT).write_text(text, encoding="utf-8", errors="surrogateescape")
     return python_in(directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model.sides import OnStep, Project, Side, Sides
+from pytest_rlperf.model.sides import Additions, OnStep, Project, Side, Sides
 from pytest_rlperf.sides.build import build_into, needs_isolation
 from pytest_rlperf.sides.bytecode import compile_as_today
 from pytest_rlperf.sides.cache import Cache, open_cache
@@ -25,6 +26,7 @@ from pytest_rlperf.sides.environment import (
     start_path,
 )
 from pytest_rlperf.sides.git import Commit, Repository, find_repository, repository_around, short
+from pytest_rlperf.sides.missing import declared, install_missing, lacking, may_declare_others
 from pytest_rlperf.sides.packages import Package, packages_under_test, why_build
 from pytest_rlperf.sides.sources import (
     CommitSource,
@@ -126,7 +128,8 @@ class _Comparison:
         """Prepare both sides."""
         reason = why_build(self.packages, self.today.top)
         changed = self._changed(built=reason is not None)
-        base, head = self._base_and_head(reason, same=not changed)
+        further, additions = self._further_packages()
+        base, head = self._base_and_head(reason, further, same=not changed)
         return Sides(
             base=base,
             head=head,
@@ -134,11 +137,31 @@ class _Comparison:
             changed=changed,
             notes=(*self._notes(), *([] if reason is None else [f"built on both sides: {reason}"])),
             commit=self.source.commit.sha if isinstance(self.source, CommitSource) else None,
+            additions=additions,
         )
 
-    def _base_and_head(self, reason: str | None, *, same: bool) -> tuple[Side, Side]:
+    def _further_packages(self) -> tuple[Path | None, Additions | None]:
+        """Return a directory of the packages that the source declares and this environment lacks."""
+        if not may_declare_others(self.source.differing(self.today)):
+            return None, None
+        original = self._original(self.source)
+        top = self.today.top
+        places = {self.project.rootdir.resolve(), *(package.project_dir or top for package in self.packages)}
+        below = sorted({place.resolve().relative_to(top) for place in places if place.resolve().is_relative_to(top)})
+        own = {name for package in self.packages for name in (package.name, package.distribution) if name is not None}
+
+        def read(directory: Path) -> None:
+            self.on_step(f"reading the dependencies of {self.source.title}")
+            texts = declared([original / path for path in below])
+            (directory / "declared.json").write_text(json.dumps(texts), encoding="utf-8")
+
+        entry = self.cache.entry(self._key("declared", self.source.key, parent_state(), below), read, self.on_step)
+        wanted = lacking(json.loads((entry / "declared.json").read_text(encoding="utf-8")), own)
+        return install_missing(wanted, self.cache, self.on_step) if wanted else (None, None)
+
+    def _base_and_head(self, reason: str | None, further: Path | None, *, same: bool) -> tuple[Side, Side]:
         if reason is None:
-            return self._mapped_side(), self._own_side(self._head_label())
+            return self._mapped_side(further), self._own_side(self._head_label())
         if same:  # equal trees are not measured, so they need no build
             return self._own_side(self.source.title), self._own_side(self._head_label())
         self._check_tests_are_outside(reason)
@@ -148,8 +171,8 @@ class _Comparison:
         isolated = needs_isolation(sys.executable, [original / path for original in originals for path in below])
         labels = (self.source.title, self._head_label())
         base, head = (
-            self._built_side(source, original, below, label, isolated=isolated)
-            for source, original, label in zip(sources, originals, labels, strict=True)
+            self._built_side(source, original, below, label, packages, isolated=isolated)
+            for source, original, label, packages in zip(sources, originals, labels, (further, None), strict=True)
         )
         return base, head
 
@@ -157,17 +180,21 @@ class _Comparison:
         """Return today's tree in this process's environment."""
         return self.project.side(label, sys.executable, self.project.path, (self.today.top,))
 
-    def _mapped_side(self) -> Side:
-        """Return the source's tree in an environment like this process's, had it been started there."""
+    def _mapped_side(self, further: Path | None) -> Side:
+        """Return the source's tree in an environment like this process's, had it been started there.
+
+        ``further`` is a directory of packages beside those of this process.
+        """
 
         def build(directory: Path) -> None:
             self.on_step(f"checking out {self.source.title}")
             tree = directory / "tree"
             make_tree(self.source, self.overlay, self.today, tree, ())
             mapping = (self.today.top, tree)
-            make_environment(directory / "environment", self.packages, mapping, built=False)
+            make_environment(directory / "environment", self.packages, mapping, built=False, further=further)
 
-        key = self._key("side", self.source.key, self.overlay.key(self.today), parent_state())
+        beside = () if further is None else (further,)
+        key = self._key("side", self.source.key, self.overlay.key(self.today), parent_state(), *beside)
         entry = self.cache.entry(key, build, self.on_step)
         tree = entry / "tree"
         compile_as_today(self.today.top, self.today.files(), tree)
@@ -183,18 +210,30 @@ class _Comparison:
         return self.cache.entry(self._key("original", source.key), build, self.on_step) / "tree"
 
     def _built_side(
-        self, source: Source, original: Path, below: list[PurePosixPath], label: str, *, isolated: bool
+        self,
+        source: Source,
+        original: Path,
+        below: list[PurePosixPath],
+        label: str,
+        further: Path | None,
+        *,
+        isolated: bool,
     ) -> Side:
-        """Return a source built into an environment of its own, and a tree of its tests without the built packages."""
+        """Return a source built into an environment of its own, and a tree of its tests without the built packages.
+
+        ``further`` is a directory of packages beside those of this process.
+        """
 
         def build(directory: Path) -> None:
             copied = directory / "original"  # builds write into their source
             shutil.copytree(original, copied, symlinks=True)
             mapping = (self.today.top, copied)
-            python = make_environment(directory / "environment", self.packages, mapping, built=True)
+            environment = directory / "environment"
+            python = make_environment(environment, self.packages, mapping, built=True, further=further)
             build_into(python, [copied / path for path in below], self.on_step, isolated=isolated)
 
-        key = self._key("built", source.key, parent_state(), below, isolated)
+        beside = () if further is None else (further,)
+        key = self._key("built", source.key, parent_state(), below, isolated, *beside)
         environment = self.cache.entry(key, build, self.on_step) / "environment"
         home = site_packages(environment)
         loose = [package for package in self.packages if not _is_installed(package.name, home)]
