@@ -160,7 +160,10 @@ ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_rlperf
 """The environment of a pytest that loads this plugin alone: its processes start in half of the time."""
 
 ONE_CALL = ("--rlperf", "--rlperf-max-time=0.000001")
-"""The options of a measured run for tests of anything but figures: its only figure is the call that is checked."""
+"""The options of a measured run for tests of anything but figures: its only figure is the one worker's checked call."""
+
+FIRST_CALLS = ("--rlperf", "--rlperf-max-time=0.0001")
+"""The same for tests of several workers: all five are set up, in time for little more than a call."""
 
 
 def write(directory: Path, files: Mapping[str, str]) -> Path:

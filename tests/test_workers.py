@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from builders import ONE_CALL
+from builders import FIRST_CALLS, ONE_CALL
 
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which saves each of six processes much of its start
 
@@ -106,7 +106,7 @@ def test_every_worker_has_a_heap_of_its_own(tmp_path: Path) -> None:
                 print(*(id(each) % 16384 for each in made), file=file)
             rlperf(lambda: sum(range(1000)))
     """
-    result = run(tmp_path, *ONE_CALL, tests=tests, **ALONE)
+    result = run(tmp_path, *FIRST_CALLS, tests=tests, **ALONE)
     assert result.code == pytest.ExitCode.OK, result.text
     places = (tmp_path / "places").read_text().splitlines()
     assert len(places) == 5
@@ -194,6 +194,7 @@ DEATHS = """
         rlperf(work)
 
 
+    @pytest.mark.rlperf(max_time=0.0001)  # enough for the other workers to be set up
     def test_segfault(rlperf, worker):
         if worker == "rlperf1":
             print("last words before the fault")
@@ -309,18 +310,21 @@ HANGS = """
         rlperf(work)
 
 
+    @pytest.mark.rlperf(max_time=0.0001)  # enough for the other workers to be set up
     def test_other_raises(rlperf, worker):
         if worker == "rlperf4":
             raise ValueError("only there")
         rlperf(work)
 
 
+    @pytest.mark.rlperf(max_time=0.0001)
     def test_other_skips(rlperf, worker):
         if worker == "rlperf1":
             pytest.skip("skipped there")
         rlperf(work)
 
 
+    @pytest.mark.rlperf(max_time=0.0001)
     def test_other_calls_nothing(rlperf, worker):
         if worker != "rlperf1":
             rlperf(work)

@@ -43,6 +43,7 @@ BLOCKS_LEAST = 3
 TRACED_EVERY = 4  # blocks
 SINGLE_CALL_S = 1.0  # from here on a block has one call of the workload, not two
 _RESTLESS = 1.5  # slowest worker over fastest from which on a note is due
+_ANSWER_S = 1e-5  # no worker answers an order sooner
 _OPTIONS = "(--rlperf-max-time, --rlperf-budget)"  # which set a test's time
 
 
@@ -259,6 +260,11 @@ def _take_turns(
                 progress.show(step, expected_s(len(chosen) - index - 1) + own_s)
     records = [slices.record(idle.share(slices.worker)) for slices in taken]
     return records, [record for slices in taken for record in slices.traced]
+
+
+def workers_needed(max_time_s: float) -> int:
+    """Return how many workers a test needs: one where its checked call takes all of its time, however short it is."""
+    return WORKERS if max_time_s > _ANSWER_S else 1
 
 
 def expected_s(workers: int) -> float:

@@ -13,7 +13,7 @@ from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
-from pytest_rlperf.measure.one_side import WORKERS, expected_s, measure_one_side
+from pytest_rlperf.measure.one_side import WORKERS, expected_s, measure_one_side, workers_needed
 from pytest_rlperf.model import Live, Outcome, Progress, Result, Status, reasons
 from pytest_rlperf.model.notes import AddedPackages, GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.options import Config
@@ -192,10 +192,11 @@ class OneTest:
         # Until the test's end: then its workers are free for the next one.
         self._group.enter(self._lanes.all())
         self._progress.show("starting workers", expected_s(WORKERS))
-        (workers,) = self._group.engage((self._solo, WORKERS))
+        max_time_s = self._settings.max_time_s
+        (workers,) = self._group.engage((self._solo, workers_needed(max_time_s)))
         measured = measure_one_side(
             workers,
-            self._settings.max_time_s,
+            max_time_s,
             self._progress,
             long=self._run.baselines.uses_mean(self._group.key),
             counting=self._counting_pass(WORKERS),
