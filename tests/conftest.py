@@ -1,6 +1,5 @@
 """Settings of this repository's own test runs, and the fixtures that many tests need."""
 
-import compileall
 import os
 import sys
 from importlib import import_module
@@ -22,9 +21,9 @@ if "RLPERF_TIMERS" not in os.environ:
     import_module("pytest_rlperf.timers")
     del os.environ["RLPERF_TIMERS"]
 
-if sys.dont_write_bytecode:
-    # Each of the many processes would compile the package anew.
-    compileall.compile_dir(Path(builders.__file__).parents[1] / "pytest_rlperf", quiet=2)
+# Each of the many processes would compile the package, and pytest its asserts, anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # What a test starts is a run of its own: no part of one that pytest-xdist distributes (`pytest -n 2`), nor of a job of
 # GitHub's, whose summary it would write into.
