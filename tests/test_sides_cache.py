@@ -1,8 +1,11 @@
-"""The cache of sides: who may write to it, what a fault leaves behind, and how large it gets."""
+"""The cache of sides: where it is, who may write to it, what a fault leaves behind, and how large it gets."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -57,7 +60,50 @@ def content(place: Path) -> str:
     return (place / "package/file").read_text(encoding="utf-8")
 
 
-# --------------------------------------------------------------------------- who may write to it
+# --------------------------------------------------------------------------- where it is, and who may write to it
+
+
+@pytest.mark.parametrize("home", ["inside", "relative"])
+def test_cache_is_never_within_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    """A cache directory within the user's tree, or a relative one, gives way to another place."""
+    top = tmp_path / "tree"
+    top.mkdir()
+    monkeypatch.chdir(top)
+    monkeypatch.setenv("HOME", str(top))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(top / ".cache") if home == "inside" else "here")
+    directory = open_cache(top).directory
+    assert directory.parent == tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}"
+    assert directory.parent.stat().st_mode & 0o777 == 0o700
+    assert not list(top.iterdir())
+
+
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME", "TMPDIR"])
+def test_cache_that_no_environment_can_be_made_in_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """The separator of PATH's entries cannot be in the cache's path, wherever that comes from; nothing is made."""
+    place = tmp_path / "a:b"
+    place.mkdir()
+    (tmp_path / "tree").mkdir()
+    monkeypatch.setenv(
+        "XDG_CACHE_HOME", {"XDG_CACHE_HOME": str(place), "TMPDIR": str(tmp_path / "tree")}.get(variable, "")
+    )
+    monkeypatch.setenv("HOME", str(place))
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    with pytest.raises(SideError, match=rf"{re.escape(str(place))}.*':' in its name.*set XDG_CACHE_HOME"):
+        open_cache(tmp_path / "tree")
+    assert not list(place.iterdir())
+
+
+def test_shared_directory_that_others_can_write_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of others in the directory for temporary files are not run."""
+    shared = tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (tmp_path / "tree").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "tree"))
+    with pytest.raises(SideError, match="cannot be trusted"):
+        open_cache(tmp_path / "tree")
 
 
 @pytest.mark.parametrize("which", ["tree", "entry", "attempt"])
@@ -130,6 +176,93 @@ def test_cache_is_for_its_user_alone_whatever_the_umask(tmp_path: Path) -> None:
     opened.close()
     places = (opened.directory.parent, opened.directory, attempt.parent, attempt)
     assert [place.stat().st_mode & 0o777 for place in places] == [0o700] * 4
+
+
+# --------------------------------------------------------------------------- entries
+
+
+def test_entry_is_built_once(cache: Cache) -> None:
+    """A complete entry is used again, also by another cache of the same tree."""
+    first = cache.entry("key", filled_with("1"), never)
+    assert content(first) == "1"
+    again = Cache(cache.directory)
+    assert again.entry("key", never, never) == first
+    assert cache.entry("other", filled_with("2"), never) != first
+    again.close()
+
+
+def test_failed_build_leaves_nothing(cache: Cache) -> None:
+    """A failed build is never used, and leaves no files."""
+
+    def fail(directory: Path) -> None:
+        write(directory, {"package/file": "half"})
+        raise SideError("no luck")
+
+    with pytest.raises(SideError, match="no luck"):
+        cache.entry("key", fail, never)
+    assert not list(cache.directory.glob("*/*/package/file"))
+    assert content(cache.entry("key", filled_with("whole"), never)) == "whole"
+
+
+_BUILDER = """
+import os, signal, sys
+from pathlib import Path
+from pytest_rlperf.sides.cache import Cache
+
+def build(directory):
+    (directory / "package").mkdir()
+    (directory / "package/file").write_text("half")
+    print("building", flush=True)
+    sys.stdin.readline()
+    (directory / "package/file").write_text("whole")
+
+print(Cache(Path(sys.argv[1])).entry("key", build, lambda text: print(text, flush=True)), flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextlib.contextmanager
+def builder(cache: Cache) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that builds an entry in steps, and end it whatever happens."""
+    argv = [sys.executable, "-c", _BUILDER, str(cache.directory)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """Wait for the next line of a builder."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def proceed(process: subprocess.Popen[str]) -> None:
+    """Have a builder take its next step."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_killed_build_is_not_believed(cache: Cache) -> None:
+    """A killed process's incomplete entry is deleted and built anew."""
+    with builder(cache) as process:
+        assert line_of(process) == "building"
+        process.send_signal(signal.SIGKILL)
+    assert list(cache.directory.glob("*/*/package/file"))
+    assert content(cache.entry("key", filled_with("whole"), never)) == "whole"
+    assert len(list(cache.directory.glob("*/*/package/file"))) == 1
+
+
+def test_two_processes_make_one_entry(cache: Cache) -> None:
+    """A run waits for an entry that another run is building, and reports that; then both use it."""
+    with builder(cache) as first, builder(cache) as second:
+        outputs = sorted([(line_of(first), first), (line_of(second), second)], key=lambda pair: pair[0])
+        (built, builds), (waited, waits) = outputs
+        assert (built, waited) == ("building", "waiting for another run, which prepares the same")
+        proceed(builds)
+        assert line_of(builds) == line_of(waits)
 
 
 # --------------------------------------------------------------------------- broken entries
@@ -309,6 +442,23 @@ def test_disk_that_fills_up_while_writing_leaves_no_half_entry(cache: Cache, siz
 
 
 # --------------------------------------------------------------------------- size
+
+
+def test_old_entries_are_removed_unless_in_use(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many entries the latest are kept, and those that a run holds."""
+    monkeypatch.setattr(cache_module, "KEPT_ENTRIES", 2)
+    held = cache.entry("held", filled_with("held"), never)
+    os.utime(held.parent / "lock", (0, 0))
+    others = Cache(cache.directory)
+    places = []
+    for number in range(4):
+        places.append(others.entry(str(number), filled_with(str(number)), never))
+        others.close()
+        os.utime(places[-1].parent / "lock", (number + 1, number + 1))
+    places.append(others.entry("last", filled_with("last"), never))
+    others.close()
+    assert held.is_dir()
+    assert [place.parent.is_dir() for place in places] == [False, False, False, True, True]
 
 
 def test_whole_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,10 @@ import os
 import py_compile
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,10 +23,8 @@ from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.report.benchmark_json import commit_info
-from pytest_rlperf.sides import cache as cache_module
 from pytest_rlperf.sides import sources
 from pytest_rlperf.sides.bytecode import is_compiled
-from pytest_rlperf.sides.cache import Cache, open_cache
 from pytest_rlperf.sides.command import run
 from pytest_rlperf.sides.git import Commit, find_repository, read_allowances, untracked_files
 from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
@@ -1185,34 +1182,7 @@ def test_pipes_and_sockets_of_a_directory_are_left_out(tmp_path: Path, monkeypat
     assert sides.changed == ("mylib/__init__.py",)
 
 
-# --------------------------------------------------------------------------- the cache
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Iterator[Cache]:
-    """Open a cache of some tree's."""
-    opened = open_cache(tmp_path / "tree")
-    yield opened
-    opened.close()
-
-
-def filled_with(text: str) -> Callable[[Path], None]:
-    """Return a build that writes one file."""
-
-    def fill(directory: Path) -> None:
-        write(directory, {"file": text})
-
-    return fill
-
-
-def test_entry_is_built_once(cache: Cache) -> None:
-    """A complete entry is used again, also by another cache of the same tree."""
-    first = cache.entry("key", filled_with("1"), never)
-    assert files_of(first, "file") == {"file": "1"}
-    again = Cache(cache.directory)
-    assert again.entry("key", never, never) == first  # type: ignore[arg-type]
-    assert cache.entry("other", filled_with("2"), never) != first
-    again.close()
+# --------------------------------------------------------------------------- sides from the cache
 
 
 def test_second_preparation_builds_nothing(tmp_path: Path) -> None:
@@ -1240,79 +1210,6 @@ def test_modules_are_compiled_on_both_sides_or_on_neither(tmp_path: Path) -> Non
         shutil.rmtree(tree.top / "mylib" / "__pycache__")
 
 
-def test_failed_build_leaves_nothing(cache: Cache) -> None:
-    """A failed build is never used, and leaves no files."""
-
-    def fail(directory: Path) -> None:
-        write(directory, {"file": "half"})
-        raise SideError("no luck")
-
-    with pytest.raises(SideError, match="no luck"):
-        cache.entry("key", fail, never)
-    assert not list(cache.directory.glob("*/*/file"))
-    assert files_of(cache.entry("key", filled_with("whole"), never), "file") == {"file": "whole"}
-
-
-_BUILDER = """
-import os, signal, sys
-from pathlib import Path
-from pytest_rlperf.sides.cache import Cache
-
-def build(directory):
-    (directory / "file").write_text("half")
-    print("building", flush=True)
-    sys.stdin.readline()
-    (directory / "file").write_text("whole")
-
-print(Cache(Path(sys.argv[1])).entry("key", build, lambda text: print(text, flush=True)), flush=True)
-sys.stdin.readline()
-"""
-
-
-@contextlib.contextmanager
-def builder(cache: Cache) -> Iterator[subprocess.Popen[str]]:
-    """Start a process that builds an entry in steps, and end it whatever happens."""
-    argv = [sys.executable, "-c", _BUILDER, str(cache.directory)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def line_of(process: subprocess.Popen[str]) -> str:
-    """Wait for the next line of a builder."""
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def proceed(process: subprocess.Popen[str]) -> None:
-    """Have a builder take its next step."""
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def test_killed_build_is_not_believed(cache: Cache) -> None:
-    """A killed process's incomplete entry is deleted and built anew."""
-    with builder(cache) as process:
-        assert line_of(process) == "building"
-        process.send_signal(signal.SIGKILL)
-    assert list(cache.directory.glob("*/*/file"))
-    assert files_of(cache.entry("key", filled_with("whole"), never), "file") == {"file": "whole"}
-    assert len(list(cache.directory.glob("*/*/file"))) == 1
-
-
-def test_two_processes_make_one_entry(cache: Cache) -> None:
-    """A run waits for an entry that another run is building, and reports that; then both use it."""
-    with builder(cache) as first, builder(cache) as second:
-        outputs = sorted([(line_of(first), first), (line_of(second), second)], key=lambda pair: pair[0])
-        (built, builds), (waited, waits) = outputs
-        assert (built, waited) == ("building", "waiting for another run, which prepares the same")
-        proceed(builds)
-        assert line_of(builds) == line_of(waits)
-
-
 def test_two_runs_prepare_at_once(tmp_path: Path) -> None:
     """Two processes that prepare the same sides at the same time get the same complete tree."""
     tree = Tree(tmp_path / "tree")
@@ -1327,65 +1224,3 @@ def test_two_runs_prepare_at_once(tmp_path: Path) -> None:
     answers = [process.communicate()[0].strip() for process in runs]
     assert answers[0] == answers[1] != ""
     assert files_of(Path(answers[0]), "mylib/__init__.py") == {"mylib/__init__.py": "1"}
-
-
-def test_old_entries_are_removed_unless_in_use(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many entries the latest are kept, and those that a run holds."""
-    monkeypatch.setattr(cache_module, "KEPT_ENTRIES", 2)
-    held = cache.entry("held", filled_with("held"), never)
-    os.utime(held.parent / "lock", (0, 0))
-    others = Cache(cache.directory)
-    places = []
-    for number in range(4):
-        places.append(others.entry(str(number), filled_with(str(number)), never))
-        others.close()
-        os.utime(places[-1].parent / "lock", (number + 1, number + 1))
-    places.append(others.entry("last", filled_with("last"), never))
-    others.close()
-    assert held.is_dir()
-    assert [place.parent.is_dir() for place in places] == [False, False, False, True, True]
-
-
-@pytest.mark.parametrize("home", ["inside", "relative"])
-def test_cache_is_never_within_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
-    """A cache directory within the user's tree, or a relative one, gives way to another place."""
-    top = tmp_path / "tree"
-    (tmp_path / "temporary").mkdir()
-    top.mkdir()
-    monkeypatch.chdir(top)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setenv("HOME", str(top))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(top / ".cache") if home == "inside" else "here")
-    directory = open_cache(top).directory
-    assert directory.parent == tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}"
-    assert directory.parent.stat().st_mode & 0o777 == 0o700
-    assert not list(top.iterdir())
-
-
-@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "HOME", "TMPDIR"])
-def test_cache_that_no_environment_can_be_made_in_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
-    """The separator of PATH's entries cannot be in the cache's path, wherever that comes from; nothing is made."""
-    place = tmp_path / "a:b"
-    place.mkdir()
-    (tmp_path / "tree").mkdir()
-    monkeypatch.setenv(
-        "XDG_CACHE_HOME", {"XDG_CACHE_HOME": str(place), "TMPDIR": str(tmp_path / "tree")}.get(variable, "")
-    )
-    monkeypatch.setenv("HOME", str(place))
-    monkeypatch.setattr("tempfile.tempdir", str(place))
-    with pytest.raises(SideError, match=rf"{re.escape(str(place))}.*':' in its name.*set XDG_CACHE_HOME"):
-        open_cache(tmp_path / "tree")
-    assert not list(place.iterdir())
-
-
-def test_shared_directory_that_others_can_write_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of others in the directory for temporary files are not run."""
-    (tmp_path / f"pytest-rlperf-{os.getuid()}").mkdir()
-    (tmp_path / f"pytest-rlperf-{os.getuid()}").chmod(0o777)
-    (tmp_path / "tree").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "tree"))
-    with pytest.raises(SideError, match="cannot be trusted"):
-        open_cache(tmp_path / "tree")
