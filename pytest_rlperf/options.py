@@ -26,6 +26,7 @@ _PERCENT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
 _PAIRS = re.compile(r"\s*(\d+)\s*\.\.\s*(\d+)\s*")
 _BASELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
+ANCHOR = "anchor"  # the value of --rlperf-against for the baseline's own; git:anchor is a ref of that name
 _SIZES = "_bytes"
 
 
@@ -238,7 +239,8 @@ OPTIONS = (
     Option("baseline_dir", "--rlperf-baseline-dir", parse_path, Path("baselines"),
            "the directory of the baselines (default: baselines/ under the rootdir)", "DIR", ini=True),
     Option("against", "--rlperf-against", parse_spec, None,
-           "compare live, side by side, with a git ref, pip:REQ[,REQ...], dir:PATH or python:PATH", "SPEC"),
+           "compare live, side by side, with a git ref, the baseline's anchor, pip:REQ[,REQ...], dir:PATH or "
+           "python:PATH", "SPEC"),
     Option("confirm", "--rlperf-confirm", parse_confirm, "auto",
            "when to run live pairs against the baseline's commit: auto (wherever its code can be had; always means the "
            "same) or never (default: auto)", "WHEN", ini=True),

@@ -21,6 +21,7 @@ from pytest_rlperf.judge.verdict import allow, unmatched
 from pytest_rlperf.model import (
     Allowance,
     Counting,
+    Creep,
     Estimate,
     Outcome,
     PhaseCounts,
@@ -336,27 +337,26 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_small_steps_add_up(store: Store) -> None:
-    """Each baseline is 2 % slower than the last; the change since the first is told beside today's."""
+    """Each baseline is 2 % slower than the last; live pairs with the first commit show the sum, with their interval."""
     first = stored_in(store, "1", 10.0)
     assert first.first is None
-    assert creep(measured(10.2), first, None) is None
     stored_in(store, "2", 10.2)
     third = stored_in(store, "3", 10.4)
-    found = creep(measured(10.6), third, None)
-    assert found is not None
-    assert found.ratio == pytest.approx(1.06)
-    assert (found.created, found.commit) == ("2026-01-01", "1" * 40)
+    change = builders.estimate(1.06)
+    found = creep(change, "1" * 40, third.first)
+    assert found == Creep(change.ratio, change.low, change.high, "2026-01-01", "1" * 40)
 
 
-def test_live_pairs_tell_the_last_step(store: Store) -> None:
-    """They have no kernel: their ratio is the step from the stored figures, whose distance from the first is known."""
+def test_pairs_with_another_commit_show_nothing_since_the_first(store: Store) -> None:
+    """Neither do stored figures of several sessions, nor pairs with code outside git."""
     stored_in(store, "1", 10.0)
     second = stored_in(store, "2", 11.0)
-    live = measured(0.0)
-    found = creep(live, second, 1.1)
-    assert found is not None
-    assert found.ratio == pytest.approx(1.21)
-    assert creep(live, second, None) is None
+    change = builders.estimate(1.1)
+    assert creep(change, "2" * 40, second.first) is None
+    assert creep(None, "1" * 40, second.first) is None
+    assert creep(change, "1" * 40, None) is None
+    assert second.first is not None
+    assert creep(change, None, replace(second.first, commit=None)) is None
 
 
 def test_another_workload_begins_anew(store: Store) -> None:

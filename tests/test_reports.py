@@ -364,13 +364,15 @@ def test_small_steps_are_told_since_the_first(report: Report, tmp_path: Path) ->
     baseline = store.read()
     assert baseline is not None
     now, stored = measured(KEY, 10.6), baseline.results[KEY]
-    found = Outcome(now, stored, None, verdict(Status.SAME, 10.6 / 10.4), 3.0, creep(now, stored, None))
+    change = creep(builders.estimate(1.06), "1" * 40, stored.first)
+    found = Outcome(now, stored, None, verdict(Status.SAME, 10.6 / 10.4), 3.0, change)
     text = report([found], tmp_path)
     if report is run_json:
         told = json.loads(text)["tests"][KEY]["creep"]
         assert (round(told["ratio"], 3), told["created"][:10], told["commit"]) == (1.06, "2026-01-01", "1" * 40)
     elif report is junit:
         assert "rlperf_ratio_since_first=1.06" in text
+        assert "rlperf_ratio_since_first_low=1.0" in text
     else:
         assert "since first" in text
         assert text.count("+6.0 %") >= 1

@@ -326,6 +326,29 @@ def test_baseline_is_measured_stored_and_proposed(tmp_path: Path) -> None:
     assert (result.code, result.text.splitlines()[-1]) == (0, "the baseline is what it was")
 
 
+def test_one_issue_follows_the_slowdown_since_the_anchor(tmp_path: Path) -> None:
+    """The issue is opened by the first slow run, updated by the next, and closed by one that is not slow."""
+    (step,) = load(ROOT / ".github" / "workflows" / "anchor.yml")["jobs"]["report"]["steps"]
+    runner = Runner(tmp_path, scratch(tmp_path, {}, max_time=1))
+    told, found = tmp_path / "gh.txt", tmp_path / "issue"
+    script(
+        tmp_path / "bin" / "gh", f'echo "$*" >>"{told}"; if [ "$2" = list ]; then cat "{found}" 2>/dev/null; fi; true'
+    )
+
+    def run(slower: str, issue: str) -> list[str]:
+        told.write_text("", encoding="utf-8")
+        found.write_text(issue, encoding="utf-8")
+        context = {"github.token": "a token", "github.repository": "a/b", "needs.measure.outputs.slower": slower}
+        result = runner.run([step], context)
+        assert result.code == 0, result.text
+        return [line.split(" --")[0] for line in told.read_text(encoding="utf-8").splitlines()[1:]]
+
+    assert run("0", "") == []
+    assert run("2", "") == ["label create performance-anchor", "issue create"]
+    assert run("2", "7\n") == ["issue edit 7"]
+    assert run("0", "7\n") == ["issue close 7"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "message", "passes"),

@@ -17,7 +17,7 @@ from pytest_rlperf.report.github import step_outputs
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
 TESTS = ROOT / ".github" / "workflows" / "tests.yml"
-GATE, COMMENT, BASELINE = (TESTS.with_name(f"{name}.yml") for name in ("gate", "comment", "baseline"))
+GATE, COMMENT, BASELINE, ANCHOR = (TESTS.with_name(f"{name}.yml") for name in ("gate", "comment", "baseline", "anchor"))
 ACTION = ROOT / "action.yml"
 GUIDE = ROOT / "docs" / "github-actions.md"
 
@@ -26,6 +26,7 @@ READ = {"contents": "read"}
 PERMISSIONS = {
     ("comment.yml", "comment"): {**READ, "actions": "read", "pull-requests": "write"},
     ("baseline.yml", "propose"): {"contents": "write", "pull-requests": "write"},
+    ("anchor.yml", "report"): {"issues": "write"},
 }
 
 each_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -175,7 +176,11 @@ def test_action_is_safe(lint: Lint) -> None:
     assert lint(load(ACTION), ACTION.read_text(encoding="utf-8"), ACTION.name) == []
 
 
-@pytest.mark.parametrize(("path", "job"), [(GATE, "gate"), (BASELINE, "measure")], ids=["gate", "baseline"])
+@pytest.mark.parametrize(
+    ("path", "job"),
+    [(GATE, "gate"), (BASELINE, "measure"), (ANCHOR, "measure")],
+    ids=["gate", "baseline", "anchor"],
+)
 def test_the_history_is_there_where_it_is_measured(path: Path, job: str) -> None:
     """Without the history there is no merge base, and no commit that a baseline remembers."""
     checkout = load(path)["jobs"][job]["steps"][0]
@@ -228,6 +233,12 @@ def elsewhere(path: Path) -> str:
         """        uses: ./
         with:
           install: "false" # it is what was installed above
+          against""": """        uses: OWNER/pytest-rlperf@COMMIT # v1
+        with:
+          against""",
+        """        uses: ./
+        with:
+          install: "false" # it is what was installed above
 """: "        uses: OWNER/pytest-rlperf@COMMIT # v1\n",
         """          python -m pytest "${arguments[@]}"
 """: """          pip install 'pytest-rlperf @ git+https://github.com/OWNER/pytest-rlperf@COMMIT'
@@ -243,7 +254,7 @@ def elsewhere(path: Path) -> str:
     return text
 
 
-@pytest.mark.parametrize("path", [GATE, COMMENT, BASELINE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [GATE, COMMENT, BASELINE, ANCHOR], ids=lambda path: path.name)
 def test_guide_has_the_workflows_as_they_are(path: Path) -> None:
     """The workflow that users copy is the one that runs here, but for the origin of the package."""
     assert f"<!-- {path.name} -->\n```yaml\n{elsewhere(path)}```\n" in GUIDE.read_text(encoding="utf-8")
@@ -270,7 +281,7 @@ def test_guide_names_this_package_by_its_commit() -> None:
     """A tag can be moved to other code, which would then run in the jobs of everybody who copied the guide."""
     guide = GUIDE.read_text(encoding="utf-8")
     references = re.findall(r"OWNER/pytest-rlperf(?:@|\n\s+ref: )([^\s']+)", guide)
-    assert len(references) == 7
+    assert len(references) == 8
     assert set(references) == {"COMMIT"}
 
 

@@ -22,7 +22,6 @@ from pytest_rlperf.cli.files import parse, results_of
 from pytest_rlperf.cli.show import _rendered
 from pytest_rlperf.errors import SideError, TimerFileError
 from pytest_rlperf.judge.policy import make_policy
-from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import Evidence, judge
 from pytest_rlperf.model import Baseline, Result
 from pytest_rlperf.report.github_comment import COMMENT_BYTES, MARKER, ArtifactError, comment_of_zip
@@ -53,7 +52,6 @@ def read_baseline(data: bytes) -> None:
     assert schema.decode(schema.encode(baseline)) == replace(baseline, schema=schema.SCHEMA)
     for stored in baseline.results.values():
         judge(Evidence(_today(), stored), _POLICY)
-        creep(_today(), stored, None)
     _show(data)
 
 

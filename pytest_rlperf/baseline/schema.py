@@ -230,7 +230,7 @@ def senseless(baseline: Baseline) -> str | None:
     """Return the first thing that no run can have stored, by its place."""
     for name, session in baseline.sessions.items():
         for field, sha in (("commit", session.commit), ("tree", session.tree)):
-            if not _is_sha(sha):
+            if not is_sha(sha):
                 return f"$.sessions[{name!r}].{field} is {sha!r}, expected a full hexadecimal SHA"
     for key, stored in baseline.results.items():
         place = f"$.results[{key!r}]"
@@ -245,7 +245,7 @@ def senseless(baseline: Baseline) -> str | None:
     return None
 
 
-def _is_sha(text: str | None) -> bool:
+def is_sha(text: str | None) -> bool:
     """Whether a text is None or a full SHA; anything else could be an option to git."""
     return text is None or _FULL_SHA.fullmatch(text) is not None
 
@@ -257,7 +257,7 @@ def _impossible_past(stored: StoredResult) -> Iterator[str]:
     positive: dict[str, float] = {}
     least_zero: dict[str, float] = {}
     if first is not None:
-        if not _is_sha(first.commit):
+        if not is_sha(first.commit):
             yield f"first.commit is {first.commit!r}, expected a full hexadecimal SHA"
         if not first.relative:
             yield "first.relative is empty"

@@ -147,7 +147,7 @@ class Store:
 def _read(path: Path) -> Baseline:
     """Return the baseline in a file; BaselineError where there is none."""
     try:
-        raw = _content(path)
+        raw = content(path)
     except OSError as error:
         raise BaselineError(f"cannot read {path}: {error.strerror}; make it readable, or {_ELSEWHERE}") from None
     if not raw.strip():
@@ -170,7 +170,7 @@ def _read(path: Path) -> Baseline:
         raise BaselineError(f"{path} is not a baseline: {error}; {_WAY_OUT}") from None
 
 
-def _content(path: Path) -> bytes:
+def content(path: Path) -> bytes:
     """Return what a file holds, without waiting for anybody to write it; BaselineError where it holds no baseline."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(descriptor, "rb") as file:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from pytest_rlperf.cli.anchor import ANCHOR
 from pytest_rlperf.cli.cache import CACHE
 from pytest_rlperf.cli.command import Command, Exit, Parser, discard_output
 from pytest_rlperf.cli.show import DIFF, MACHINE, SHOW
@@ -81,4 +82,4 @@ SUITE = Command(
     passes_on=True,
 )
 
-COMMANDS = (SHOW, DIFF, TREE, SUITE, MACHINE, CACHE)
+COMMANDS = (SHOW, DIFF, TREE, SUITE, MACHINE, CACHE, ANCHOR)

@@ -1,4 +1,4 @@
-"""Verdicts by stored numbers, and how a test has changed since its first stored figures."""
+"""Verdicts by stored numbers, and how a test has changed since its first commit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.stats import Variance, squared_deviations, welch
 from pytest_rlperf.judge.validity import broken_rule, incomparable
 from pytest_rlperf.model import (
+    Anchor,
     Creep,
     Estimate,
     Figures,
+    FirstFigures,
     MachineDifference,
     Policy,
     Reason,
@@ -164,26 +166,14 @@ def _memory_pace(then: Sequence[Figures], now: Sequence[Figures]) -> float:
     return after / before
 
 
-# ----------------------------------------------------------------------- since the first figures
+# ----------------------------------------------------------------------- since the first commit
 
 
-def creep(result: Result, stored: StoredResult | None, live_ratio: float | None) -> Creep | None:
-    """Return how a test's time has changed since the oldest stored figures; None where there are none before the last.
+def creep(estimate: Estimate | None, base_commit: str | None, first: FirstFigures | Anchor | None) -> Creep | None:
+    """Return how a test has changed since the ``first`` commit, by live pairs with ``base_commit``.
 
-    Many small slowdowns add up, each of which moved the baseline along. Times are relative to the reference kernel, as
-    the machine's pace was another. Live pairs have no kernel: ``live_ratio``, head over the code of the stored figures,
-    stands for the last step.
+    None where they ran another commit. Many small slowdowns add up, each of which moved the baseline along.
     """
-    first = None if stored is None else stored.first
-    if stored is None or first is None:
+    if estimate is None or first is None or first.commit is None or first.commit != base_commit:
         return None
-    then = statistics.median(first.relative)
-    now = [getattr(worker, first.clock).relative for worker in result.workers]
-    if now and min(now) > 0:
-        ratio = statistics.median(now) / then
-    elif live_ratio is not None:
-        last = [getattr(worker, first.clock).relative for worker in stored.result.workers]
-        ratio = live_ratio * statistics.median(last) / then
-    else:
-        return None
-    return Creep(ratio, first.created, first.commit)
+    return Creep(estimate.ratio, estimate.low, estimate.high, first.created, first.commit)

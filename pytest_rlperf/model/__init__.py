@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pytest_rlperf.model.stored import (
         KERNEL_VERSION,
         Acceptance,
+        Anchor,
         Baseline,
         FirstFigures,
         Machine,
@@ -74,6 +75,7 @@ __all__ = [
     "POWER_CAP_VARIES",
     "Acceptance",
     "Allowance",
+    "Anchor",
     "Baseline",
     "Bound",
     "Code",

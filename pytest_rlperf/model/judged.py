@@ -117,12 +117,15 @@ class Policy:
 
 @dataclass(frozen=True)
 class Creep:
-    """How a test's time has changed since the oldest figures stored of it, a step at a time: a ratio, and their origin.
+    """How a test's time has changed since the first commit, by live pairs with it: a ratio with its interval.
 
-    A baseline that moves along with small slowdowns calls each of them the same.
+    A baseline that moves along with small slowdowns calls each of them the same. ``created`` is when the commit was
+    stored or became the anchor.
     """
 
     ratio: float
+    low: float
+    high: float
     created: str
     commit: str | None
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from pytest_rlperf.model.judged import Allowance
 from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.sides import Additions
+from pytest_rlperf.model.stored import Anchor
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,15 @@ class SkippedBaseline:
     """A file beside this machine's baseline cannot be read, and was left out; ``error`` names it and its fault."""
 
     error: str
+
+
+@dataclass(frozen=True)
+class ComparedWithAnchor:
+    """The run compares with the anchor of a baseline, whose latest figures are of ``last``, None outside git."""
+
+    baseline: str
+    anchor: Anchor
+    last: str | None
 
 
 @dataclass(frozen=True)
@@ -137,5 +147,12 @@ class Saved:
 
 
 Note: TypeAlias = (
-    TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline | AddedPackages | UncomparedCounts | Saved
+    TextNote
+    | FewerLanes
+    | UnmatchedAllowance
+    | SkippedBaseline
+    | ComparedWithAnchor
+    | AddedPackages
+    | UncomparedCounts
+    | Saved
 )

@@ -10,6 +10,7 @@ from pytest_rlperf.model.measured import Result
 
 # Raise it with any change to the reference kernels' work: times relative to another kernel are not comparable.
 KERNEL_VERSION = 1
+ANCHOR_FILE = "anchor"  # of a baseline, beside the files of machine classes
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,19 @@ class PairSpread:
 
     squares: float
     freedom: float
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The commit that a baseline's tests are compared with for as long as it is kept; ``commit`` is a full SHA.
+
+    ``reason`` is why it is this one; ``by`` is the user, empty where git knows none.
+    """
+
+    commit: str
+    created: str
+    reason: str
+    by: str = ""
 
 
 @dataclass(frozen=True)

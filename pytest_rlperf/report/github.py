@@ -20,7 +20,16 @@ from pytest_rlperf.report.rows import SINCE_FIRST, phase_rows
 from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS, Unmeasured
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
-from pytest_rlperf.report.wording import SAVING, blame_text, count_text, improved, message, phases_note, trailer_of
+from pytest_rlperf.report.wording import (
+    SAVING,
+    blame_text,
+    count_text,
+    improved,
+    interval_text,
+    message,
+    phases_note,
+    trailer_of,
+)
 from pytest_rlperf.writing import append_whole
 
 SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for all that one step writes; over it nothing is shown
@@ -432,7 +441,7 @@ def _verdict_row(outcome: Outcome, *, strict: bool) -> list[Cell | str]:
         Cell(outcome.result.name, "code"),
         Cell(_change_text(outcome), "" if verdict.by_counts else "strong"),
         "" if estimate is None else f"{units.change(estimate.low)} to {units.change(estimate.high)}",
-        "" if creep is None else units.change(creep.ratio),
+        "" if creep is None else f"{units.change(creep.ratio)} {interval_text(creep)}",
         Cell(_first_count(outcome), "strong" if verdict.by_counts else ""),
         "" if was is None else units.seconds(was),
         "" if now is None else units.seconds(now),

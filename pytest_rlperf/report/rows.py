@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Estimate, Outcome, Phase, Status, Verdict
+from pytest_rlperf.model import Creep, Estimate, Outcome, Phase, Status, Verdict
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
+from pytest_rlperf.report.wording import interval_text
 
-SINCE_FIRST = "since first"  # the change since the oldest figures that are stored
+SINCE_FIRST = "since first"  # the change since the first commit that was stored, or the anchor, by live pairs
 
 
 def verdict_table(outcomes: Sequence[Outcome]) -> Table:
@@ -36,16 +37,13 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
         Cell(units.quantity(result.items_per_s), order=result.items_per_s) if result.measured else Cell(""),
         Cell(units.seconds(before.call_s), order=before.call_s) if before is not None and before.measured else Cell(""),
         Cell("") if estimate is None else Cell(_change(estimate), order=estimate.ratio),
-        Cell("") if creep is None else Cell(units.change(creep.ratio), order=creep.ratio),
+        Cell("") if creep is None else Cell(_change(creep), order=creep.ratio),
         Cell(verdict_label(outcome.verdict), kind=status.value, order=GRAVEST_FIRST.index(status)),
     ]
 
 
-def _change(estimate: Estimate) -> str:
-    low, high = 100 * (estimate.low - 1), 100 * (estimate.high - 1)
-    digits = 0 if max(abs(low), abs(high)) >= 10 else 1
-    interval = f"[{low:+.{digits}f}, {high:+.{digits}f}]"
-    return f"{units.change(estimate.ratio)} {interval:>12}"
+def _change(estimate: Estimate | Creep) -> str:
+    return f"{units.change(estimate.ratio)} {interval_text(estimate):>12}"
 
 
 def verdict_label(verdict: Verdict) -> str:

@@ -10,9 +10,12 @@ from pathlib import Path
 from pytest_rlperf import units
 from pytest_rlperf.model import (
     Allowance,
+    Anchor,
     Contribution,
     CounterChange,
+    Creep,
     Disturbance,
+    Estimate,
     Fitness,
     MachineDifference,
     Outcome,
@@ -33,6 +36,7 @@ from pytest_rlperf.model import (
 from pytest_rlperf.model.judged import TRAILER
 from pytest_rlperf.model.notes import (
     AddedPackages,
+    ComparedWithAnchor,
     FewerLanes,
     KeptBack,
     Note,
@@ -536,13 +540,20 @@ def _stored_text(stored: StoredResult) -> str:
     return f"stored on {stored.session[:10]}: {units.seconds(stored.result.call_s)} a call, by another session"
 
 
+def interval_text(change: Estimate | Creep) -> str:
+    """Write the interval of a change, in percent: ``[-3.6, +4.4]``."""
+    low, high = 100 * (change.low - 1), 100 * (change.high - 1)
+    digits = 0 if max(abs(low), abs(high)) >= 10 else 1
+    return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
 def creep_text(outcome: Outcome) -> str:
-    """Write the change since the oldest figures stored of a test; empty where that is not known."""
+    """Write the change since the first commit of a test, or the anchor; empty where no live pairs ran with it."""
     creep = outcome.creep
     if creep is None:
         return ""
     commit = "" if creep.commit is None else f", commit {creep.commit[:12]}"
-    return f"{units.change(creep.ratio)} since {creep.created.partition('T')[0]}{commit}"
+    return f"{units.change(creep.ratio)} {interval_text(creep)} since {creep.created.partition('T')[0]}{commit}"
 
 
 def origin_text(name: str, provenance: Provenance | None) -> str:
@@ -591,7 +602,9 @@ def note_lines(found: Sequence[Note], *, verbose: bool) -> list[str]:
     return [*dict.fromkeys(lines), *(line for note in found if isinstance(note, Saved) for line in saved_lines(note))]
 
 
-def _note(note: TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline | AddedPackages) -> str:
+def _note(
+    note: TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline | ComparedWithAnchor | AddedPackages,
+) -> str:
     if isinstance(note, TextNote):
         return note.text
     if isinstance(note, FewerLanes):
@@ -601,11 +614,23 @@ def _note(note: TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline | A
         return f"{lanes} measured, not {note.wanted}: this process may use {units.counted(note.lanes, 'CPU')}"
     if isinstance(note, SkippedBaseline):
         return f"skipped a baseline that is not this machine's: {note.error}"
+    if isinstance(note, ComparedWithAnchor):
+        return _compared_with_anchor(note)
     if isinstance(note, AddedPackages):
         return _added_packages(note)
     allowance, close = note.allowance, f"; close to it is {note.near!r}" if note.near else ""
     pattern = f"{allowance.pattern!r} fits no measured test of this run"
     return f"{TRAILER} of {allowance.commit} accepts nothing: {pattern}{close}"
+
+
+def anchor_text(anchor: Anchor) -> str:
+    """Name an anchor: its commit, its day and the reason for it."""
+    return f"{anchor.commit[:12]} of {anchor.created.partition('T')[0]} ({anchor.reason})"
+
+
+def _compared_with_anchor(note: ComparedWithAnchor) -> str:
+    last = "has no commit" if note.last is None else f"was last stored at {note.last[:12]}"
+    return f"the anchor of baseline {note.baseline!r} is {anchor_text(note.anchor)}; the baseline {last}"
 
 
 def _added_packages(note: AddedPackages) -> str:

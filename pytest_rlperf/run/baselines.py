@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from pytest_rlperf.baseline.anchor import read_anchor
 from pytest_rlperf.baseline.machine import describe, differences, this_machine
 from pytest_rlperf.baseline.provenance import changed_versions, providing
 from pytest_rlperf.baseline.store import OtherBaselines, Store
 from pytest_rlperf.model import (
+    Anchor,
     Baseline,
     Counting,
     Machine,
@@ -66,6 +68,18 @@ class Baselines:
         self.counts = StoredCounts(self.machine, self.own, read_others, settings.packages, tree_top(root))
         if settings.save:
             self.store.check_writable()
+
+    @cached_property
+    def anchor(self) -> Anchor | None:
+        """The commit that saving does not move; BaselineError where its file cannot be read."""
+        return read_anchor(self.store.directory)
+
+    def last_commit(self) -> str | None:
+        """Return the commit of the latest session, on this machine class before others; None where none has one."""
+        baselines = [self.own] if self.own else self._others
+        sessions = [session for each in baselines for session in each.sessions.values()]
+        known = sorted((session for session in sessions if session.commit), key=lambda session: session.created)
+        return known[-1].commit if known else None
 
     def stored(self, key: str) -> StoredResult | None:
         """Return the figures of a test on this machine class."""

@@ -16,13 +16,14 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
+from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.model import Outcome, Progress, Project, Selfcheck, Sides
-from pytest_rlperf.model.notes import AddedPackages, FewerLanes, Note, TextNote
+from pytest_rlperf.model.notes import AddedPackages, ComparedWithAnchor, FewerLanes, Note, TextNote
 from pytest_rlperf.model.spans import Trace
-from pytest_rlperf.options import Config
+from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.run import diagnostics
 from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder
@@ -30,7 +31,7 @@ from pytest_rlperf.run.lanes import Lanes, LanesOfTest, count_lanes
 from pytest_rlperf.run.one_test import OneTest, failure_of, properties_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.selfcheck import SelfcheckOfTest
-from pytest_rlperf.sides.prepare import prepare_sides
+from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.channel import UnreadableError
 from pytest_rlperf.workers.pool import INTERRUPTED_LIMIT_S, BaseSide, BaseSides, WorkerGroup, WorkerPool, WorkerPools
@@ -203,8 +204,8 @@ class TestLoop:
             return None
         self._progress.begin(spec)
         try:
-            sides = prepare_sides(spec, project, self._progress.show)
-        except SideError as error:
+            sides = self._anchored(project) if spec == ANCHOR else prepare_sides(spec, project, self._progress.show)
+        except (SideError, BaselineError) as error:
             raise pytest.UsageError(f"--rlperf-against={spec}: {error}") from None
         finally:
             self._progress.clear()
@@ -212,6 +213,18 @@ class TestLoop:
         if sides.additions is not None:
             self._run.note(AddedPackages(sides.base.label, sides.additions))
         return sides
+
+    def _anchored(self, project: Project) -> Sides:
+        """Return the sides of a comparison with the baseline's anchor; SideError where it has none."""
+        baselines, name = self._run.baselines, self._run.settings.baseline
+        anchor = baselines.anchor
+        if anchor is None:
+            raise SideError(
+                f"the baseline {name!r} has no anchor: rlperf anchor REF --reason TEXT sets one, and so does the first "
+                "--rlperf-save-baseline of committed code"
+            )
+        self._run.note(ComparedWithAnchor(name, anchor, baselines.last_commit()))
+        return commit_sides(anchor.commit, project, self._progress.show, "anchor")
 
     def _base_side(self, base_sides: BaseSides, sides: Sides, session: pytest.Session) -> BaseSide:
         """Start the base side of --rlperf-against; UsageError where none of the tests can be collected there."""

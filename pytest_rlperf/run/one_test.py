@@ -16,7 +16,7 @@ from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, expected_s, measure_one_side, workers_needed
 from pytest_rlperf.model import Live, Outcome, Progress, Result, Status, reasons
 from pytest_rlperf.model.notes import AddedPackages, GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
-from pytest_rlperf.options import Config
+from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.baselines import live_counts
@@ -256,9 +256,10 @@ def conclude(run: RunState, settings: Config, measured: Measured, seconds: float
         notes += run.accepted.heed(base)
     # A side that the user named is what there is to compare with, also where nothing was measured.
     stored = evidence.stored if live is not None or run.settings.against is None else None
-    # Live pairs are the last step where they ran the code that the stored figures are of.
-    ratio = verdict.estimate.ratio if live and verdict.estimate and run.settings.against is None else None
-    outcome = Outcome(result, stored, live, verdict, seconds, creep(result, stored, ratio))
+    stored_first = None if stored is None else stored.first
+    first = run.baselines.anchor if run.settings.against == ANCHOR else stored_first
+    change = None if live is None else creep(verdict.estimate, base, first)
+    outcome = Outcome(result, stored, live, verdict, seconds, change)
     return Conclusion(outcome, tuple(notes))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from pytest_rlperf.baseline.anchor import keep_first
 from pytest_rlperf.judge.policy import LIVE_TOLERANCE
 from pytest_rlperf.judge.stats import squared_deviations
 from pytest_rlperf.judge.validity import broken_rule
@@ -38,6 +39,7 @@ def save(run: RunState, failed: Collection[str]) -> Saved:
     }
     if results:
         store.write(session, now, results)
+        keep_first(store.directory, run.baselines.own, now, run.user())
     few = {key: len(outcomes[key].result.workers) for key, why in kept_back.items() if why is KeptBack.FEW_WORKERS}
     saved = Saved(store.path, now.settleable, tuple(results), kept_back, few, WORKERS)
     run.note(saved)

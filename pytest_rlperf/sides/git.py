@@ -19,6 +19,7 @@ from pathlib import Path
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import Allowance
 from pytest_rlperf.model.judged import TRAILER
+from pytest_rlperf.model.stored import ANCHOR_FILE
 from pytest_rlperf.sides.command import Completed, run
 
 _LIMIT_S = 120.0
@@ -142,7 +143,8 @@ class Repository:
         specs = [":(top)", ":(top,exclude,glob)**/__pycache__/**"]
         top = self.top.resolve()
         if (place := baseline_dir.resolve()).is_relative_to(top):
-            specs.append(f":(top,exclude,glob){(place.relative_to(top) / '*' / '*.json').as_posix()}")
+            kept = (place.relative_to(top) / "*" / name for name in ("*.json", ANCHOR_FILE))
+            specs += [f":(top,exclude,glob){path.as_posix()}" for path in kept]
         for path in outputs:
             if (place := path.resolve()).is_relative_to(top):
                 specs.append(f":(top,exclude,literal){place.relative_to(top).as_posix()}")

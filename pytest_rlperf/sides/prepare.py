@@ -63,15 +63,18 @@ def prepare_sides(spec_text: str, project: Project, on_step: OnStep) -> Sides:
             return python_sides(python, project, _today(project).top, on_step)
 
 
-def commit_sides(sha: str, project: Project, on_step: OnStep) -> Sides:
-    """Return the comparison with a baseline's commit, which must be a full SHA of the local history."""
+def commit_sides(sha: str, project: Project, on_step: OnStep, title: str = "commit") -> Sides:
+    """Return the comparison with a baseline's commit, which must be a full SHA of the local history.
+
+    Reports call it by ``title`` and its SHA.
+    """
     repository = find_repository(project.rootdir)
     if not repository.has_commit(sha):
         raise SideError(
-            f"commit {short(sha)} is not in the local history, and a baseline's commit is never fetched: "
+            f"{title} {short(sha)} is not in the local history, and a baseline's commit is never fetched: "
             "git fetch may bring it (in CI: fetch-depth: 0)"
         )
-    return _commit_comparison(repository, Commit(sha, f"commit {short(sha)}"), project, on_step).sides()
+    return _commit_comparison(repository, Commit(sha, f"{title} {short(sha)}"), project, on_step).sides()
 
 
 def _commit_comparison(repository: Repository, commit: Commit, project: Project, on_step: OnStep) -> _Comparison:

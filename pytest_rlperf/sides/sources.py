@@ -14,6 +14,7 @@ from typing import Protocol
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project
+from pytest_rlperf.model.stored import ANCHOR_FILE
 from pytest_rlperf.sides.git import Commit, Repository, find_repository, record
 from pytest_rlperf.sides.packages import Package, is_environment
 
@@ -369,9 +370,13 @@ class Overlay:
         return self.covers(name) and (named or self._is_deep(path))
 
     def is_baseline(self, name: str) -> bool:
-        """Whether a file is a stored baseline."""
+        """Whether a file is a stored baseline, or the anchor of one."""
         path = PurePosixPath(name)
-        return path.suffix == ".json" and len(path.parents) > 1 and path.parents[1] == self.baselines
+        return (
+            (path.suffix == ".json" or path.name == ANCHOR_FILE)
+            and len(path.parents) > 1
+            and path.parents[1] == self.baselines
+        )
 
     def files(self, today: Today) -> list[str]:
         """Return today's files that are laid over each side."""

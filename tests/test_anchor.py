@@ -1,0 +1,157 @@
+"""The anchor of a baseline: kept by saving, set by a command, compared with live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import builders
+import pytest
+from builders import git
+
+from pytest_rlperf.baseline.anchor import FIRST, keep_first, read_anchor, write_anchor
+from pytest_rlperf.baseline.schema import SCHEMA
+from pytest_rlperf.baseline.store import BaselineError, Store
+from pytest_rlperf.cli import main
+from pytest_rlperf.model import Anchor, Baseline, Provenance
+from pytest_rlperf.model.notes import ComparedWithAnchor
+from pytest_rlperf.report.wording import note_lines
+from pytest_rlperf.sides.git import find_repository
+
+
+def session(number: int, **changes: object) -> Provenance:
+    """Return the provenance of the session of a day."""
+    return builders.provenance(**{"commit": f"{number}" * 40, "created": f"2026-01-0{number}T00:00:00", **changes})
+
+
+def baseline(*sessions: Provenance) -> Baseline:
+    """Return a baseline of these sessions."""
+    return Baseline(SCHEMA, builders.MACHINE, {each.created: each for each in sessions}, {})
+
+
+def test_first_stored_commit_is_the_anchor_and_stays(tmp_path: Path) -> None:
+    """Later sessions do not move it, whatever they store; a command does."""
+    keep_first(tmp_path, None, session(2), "A <a@example.org>")
+    first = Anchor("2" * 40, "2026-01-02T00:00:00", FIRST, "A <a@example.org>")
+    assert read_anchor(tmp_path) == first
+    keep_first(tmp_path, baseline(session(2)), session(3), "")
+    keep_first(tmp_path, baseline(session(1)), session(3), "")
+    assert read_anchor(tmp_path) == first
+    assert write_anchor(tmp_path, "4" * 40, "the release", "") == read_anchor(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "now", "commit"),
+    [
+        pytest.param((session(2), session(1)), session(3), "1" * 40, id="the oldest that there is"),
+        pytest.param((session(1, dirty=True),), session(3), "3" * 40, id="not of uncommitted changes"),
+        pytest.param((session(1, commit=None),), session(3, dirty=True), None, id="none without a commit"),
+    ],
+)
+def test_baseline_from_before_gets_its_oldest_commit(
+    tmp_path: Path, old: tuple[Provenance, ...], now: Provenance, commit: str | None
+) -> None:
+    """Of the sessions that it still knows, and whose code git has."""
+    keep_first(tmp_path, baseline(*old), now, "")
+    found = read_anchor(tmp_path)
+    assert (None if found is None else found.commit) == commit
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "is not an anchor"),
+        ("[]", "is not an anchor"),
+        ('{"commit": 1, "created": "", "reason": ""}', "is not an anchor"),
+        ('{"commit": "--output=x", "created": "", "reason": ""}', "expected a full hexadecimal SHA"),
+    ],
+)
+def test_unreadable_anchor_names_the_way_out(tmp_path: Path, content: str, words: str) -> None:
+    """Anything but an anchor with a full SHA, which git could read as an option, is an error in words."""
+    (tmp_path / "anchor").write_text(content, encoding="utf-8")
+    with pytest.raises(BaselineError, match=f"{words}.*rlperf anchor REF --reason TEXT"):
+        read_anchor(tmp_path)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a repository of one commit, where commands are run."""
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "-c", "user.name=A", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-m", "first")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_command_sets_and_shows_the_anchor(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its reason; the file makes the tree no dirtier, and is no baseline of a machine."""
+    head = find_repository(repository)
+    assert main(["anchor", "HEAD", "--reason", "the release"]) == 0
+    assert main(["anchor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == lines[1]
+    assert lines[0].startswith(f"the anchor of baseline 'default' is {head.head[:12]} of 20")
+    assert lines[0].endswith("(the release)")
+    assert not head.is_dirty(repository / "baselines")
+    store = Store(repository / "baselines", "default", builders.MACHINE)
+    assert (store.others().faults, store.names()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "there is no anchor in baselines/default: rlperf anchor REF --reason TEXT sets one"),
+        (["HEAD"], "a new anchor needs a reason"),
+        (["--reason", "why"], "--reason is for a new anchor"),
+        (["HEAD", "--reason", " "], "a reason must not be empty"),
+        (["nowhere", "--reason", "why"], "there is no 'nowhere' in"),
+        (["HEAD", "--reason", "why", "--baseline", "../x"], "a baseline's name holds"),
+    ],
+)
+def test_command_that_cannot_be_followed_is_one_line(
+    repository: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    """It names the cause, ends with 4 and writes nothing."""
+    assert main(["anchor", *arguments]) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert not (repository / "baselines").exists()
+
+
+def test_note_names_both_commits() -> None:
+    """The anchor's, with its day and its reason, and that of the latest figures."""
+    anchor = Anchor("1" * 40, "2026-01-02T03:04:05+00:00", "the release")
+    assert note_lines([ComparedWithAnchor("default", anchor, "2" * 40)], verbose=False) == [
+        "the anchor of baseline 'default' is 111111111111 of 2026-01-02 (the release); "
+        "the baseline was last stored at 222222222222"
+    ]
+
+
+def test_comparison_without_an_anchor_is_a_usage_error(pytester: pytest.Pytester, alone: None) -> None:
+    """One sentence names the command that sets one."""
+    git(pytester.path, "init", "--quiet")
+    pytester.makepyfile("def test_x(rlperf):\n    rlperf(lambda: None)\n")
+    done = pytester.runpytest_subprocess("--rlperf-against=anchor")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*the baseline 'default' has no anchor: rlperf anchor REF --reason TEXT sets one*"])
+
+
+@pytest.mark.slow
+def test_live_pairs_with_the_anchor(pytester: pytest.Pytester, alone: None) -> None:
+    """The verdict is of pairs with it, whatever has been committed since; the report names it and its reason."""
+    identity = ("-c", "user.name=A", "-c", "user.email=a@b")
+    git(pytester.path, "init", "--quiet")
+    pytester.makepyfile(test_x="import mylib\n\ndef test_x(rlperf):\n    rlperf(mylib.work)\n")
+    for rounds in (20_000, 25_000, 30_000):
+        pytester.makepyfile(mylib=f"def work():\n    return sum(range({rounds}))\n")
+        git(pytester.path, "add", "--all")
+        git(pytester.path, *identity, "commit", "--quiet", "-m", f"{rounds}")
+    first = git(pytester.path, "rev-parse", "HEAD~2").strip()
+    write_anchor(pytester.path / "baselines" / "default", first, "the release", "")
+    done = pytester.runpytest_subprocess("--rlperf-against=anchor", "--rlperf-json=run.json")
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    done.stdout.fnmatch_lines(
+        [
+            "since first: test_x +*",
+            f"compared *with anchor {first[:12]}, live",
+            f"note *the anchor of baseline 'default' is {first[:12]} of *",
+        ]
+    )
