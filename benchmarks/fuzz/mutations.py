@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import warnings
 import zipfile
-from itertools import islice
 from random import Random
 from typing import Any
 
 MOST_BYTES = 200_000  # of an input
-_PLACES_MOST = 5000
 
 # Values that have broken programs before.
 _VALUES: tuple[Any, ...] = (
@@ -50,11 +49,8 @@ def _changed_json(data: bytes, random: Random) -> bytes | None:
     except (ValueError, RecursionError):
         return None
     for _ in range(random.choice((1, 1, 1, 2, 3, 8))):
-        places = list(islice(_places(document), _PLACES_MOST + 1))
-        if len(places) > _PLACES_MOST:
-            return None  # copies of copies
-        holder, key = random.choice(places)
-        _change(holder, key, places, random)
+        holder, key = _place(document, random)
+        _change(holder, key, document, random)
         if not document:
             document = [None]
     try:
@@ -63,18 +59,18 @@ def _changed_json(data: bytes, random: Random) -> bytes | None:
         return None
 
 
-def _places(document: Any) -> Any:
-    """Yield every value's holder and key."""
-    waiting = [document]
-    while waiting:
-        holder = waiting.pop()
-        for key in range(len(holder)) if isinstance(holder, list) else list(holder):
-            yield holder, key
-            if isinstance(holder[key], (dict, list)):
-                waiting.append(holder[key])
+def _place(document: list[Any], random: Random) -> tuple[Any, Any]:
+    """Return a value's holder and key: those at the end of a random path that may stop early."""
+    holder: Any = document
+    while True:
+        key = random.choice(list(holder)) if isinstance(holder, dict) else random.randrange(len(holder))
+        value = holder[key]
+        if not (isinstance(value, (dict, list)) and value) or random.random() < 0.05:
+            return holder, key
+        holder = value
 
 
-def _change(holder: Any, key: Any, places: list[Any], random: Random) -> None:
+def _change(holder: Any, key: Any, document: list[Any], random: Random) -> None:
     """Replace, remove, rename or repeat one value, or put a copy of another in its place."""
     how = random.randrange(8)
     value = holder[key]
@@ -85,12 +81,12 @@ def _change(holder: Any, key: Any, places: list[Any], random: Random) -> None:
             key
         )
     elif how == 2 and isinstance(holder, list):
-        holder[key:key] = [json.loads(json.dumps(value)) for _ in range(random.choice((1, 2, 30)))]
+        text, times = json.dumps(value), random.choice((1, 2, 30))
+        holder[key:key] = [json.loads(text) for _ in range(times if times * len(text) < MOST_BYTES else 1)]
     elif how == 3:
-        other_holder, other_key = random.choice(places)
-        if isinstance(other_holder, dict) and other_key in other_holder:
-            holder[key] = json.loads(json.dumps(other_holder[other_key]))
-    elif how == 4 and isinstance(value, (int, float)) and not isinstance(value, bool):
+        other_holder, other_key = _place(document, random)
+        holder[key] = json.loads(json.dumps(other_holder[other_key]))
+    elif how == 4 and isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e200:
         holder[key] = random.choice(
             (-value, value * 10, value / 10, value + 1, value * 1e12, value * 1e-12, str(value))
         )
@@ -100,7 +96,7 @@ def _change(holder: Any, key: Any, places: list[Any], random: Random) -> None:
             value[:place] + str(random.choice([one for one in _VALUES if isinstance(one, str)])) + value[place:]
         )
     else:
-        holder[key] = random.choice(_VALUES)
+        holder[key] = copy.deepcopy(random.choice(_VALUES))
 
 
 # --------------------------------------------------------------------------- zips

@@ -4,6 +4,7 @@
 
     python benchmarks/fuzz/run.py                        # all readers, 18 s each
     python benchmarks/fuzz/run.py baseline --seconds 600
+    python benchmarks/fuzz/run.py --inputs 1000000       # of each reader, however long that takes
     python benchmarks/fuzz/run.py run --seconds 600 --guided   # by coverage: needs `pip install atheris`
 
 Without ``--guided`` inputs are files changed at random, by a seed: the same seed makes the same inputs. With it atheris
@@ -35,8 +36,11 @@ class TooSlow(BaseException):
     """An input takes longer than it may."""
 
 
-def fuzz(name: str, seconds: float, seed: int, limit: float) -> tuple[int, float, list[str]]:
-    """Return how many inputs a reader was given, the seconds of the slowest, and the finds."""
+def fuzz(name: str, seconds: float, most: int | None, seed: int, limit: float) -> tuple[int, float, list[str]]:
+    """Return how many inputs a reader was given, the seconds of the slowest, and the finds.
+
+    It ends after ``most`` inputs, or where that is None after so many seconds.
+    """
     from targets import TARGETS
 
     target, random = TARGETS[name], Random(seed)
@@ -45,7 +49,7 @@ def fuzz(name: str, seconds: float, seed: int, limit: float) -> tuple[int, float
     for found in seeds:
         target.read(found)  # and what is loaded once
     tried, slowest, end = 0, 0.0, time.perf_counter() + seconds
-    while time.perf_counter() < end and len(finds) < _FINDS_MOST:
+    while (time.perf_counter() < end if most is None else tried < most) and len(finds) < _FINDS_MOST:
         data = mutated(random.choice(seeds), random)
         if random.random() < 0.1:
             data = mutated(data, random)
@@ -95,6 +99,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("readers", nargs="*")
     parser.add_argument("--seconds", type=float, default=18.0)
+    parser.add_argument("--inputs", type=int, help="end after so many, not by time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=float, default=5.0)
     parser.add_argument("--memory", type=float, default=500.0, help="MB that a reader's process may have")
@@ -105,11 +110,15 @@ def main() -> int:
         guide(arguments.alone, arguments.seconds, arguments.seed, arguments.limit)
     if arguments.alone:
         signal.signal(signal.SIGALRM, _stop)
-        tried, slowest, finds = fuzz(arguments.alone, arguments.seconds, arguments.seed, arguments.limit)
+        began = time.perf_counter()
+        tried, slowest, finds = fuzz(
+            arguments.alone, arguments.seconds, arguments.inputs, arguments.seed, arguments.limit
+        )
+        seconds = time.perf_counter() - began
         megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         if megabytes > arguments.memory:
             finds.append(f"{megabytes:.0f} MB of memory")
-        row = f"{arguments.alone:<22}{tried:>10,}{arguments.seconds:>9.0f}{slowest * 1e3:>8.0f} ms{megabytes:>7.0f} MB"
+        row = f"{arguments.alone:<22}{tried:>10,}{seconds:>9,.0f}{slowest * 1e3:>8.0f} ms{megabytes:>7.0f} MB"
         print(f"{row}  {len(finds)}", *finds, sep="\n")
         return 1 if finds else 0
     from targets import TARGETS

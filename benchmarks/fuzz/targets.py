@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from pytest_rlperf import traces
 from pytest_rlperf.baseline import schema
@@ -49,7 +49,9 @@ def read_baseline(data: bytes) -> None:
         baseline = schema.decode(data)
     except schema.FormatError:
         return
-    assert schema.decode(schema.encode(baseline)) == replace(baseline, schema=schema.SCHEMA)
+    written = schema.decode(schema.encode(baseline))  # to five digits
+    assert written.results.keys() == baseline.results.keys()
+    assert schema.decode(schema.encode(written)) == written
     for stored in baseline.results.values():
         judge(Evidence(_today(), stored), _POLICY)
     _show(data)
@@ -93,8 +95,11 @@ def read_trailers(data: bytes) -> None:
     """Read the trailers of a commit whose message is anybody's."""
     sha, text = "a" * 40, data.decode("utf-8", "replace").replace("\0", " ")
     values = "\n".join(line.partition(":")[2] for line in text.split("\n") if line.startswith("Rlperf-Accept:"))
-    with mock.patch.object(git, "_log", return_value=f"{sha}\0{values}\0{text}\0"):
+    log, git._log = git._log, lambda root, base: f"{sha}\0{values}\0{text}\0"
+    try:
         allowances, notes = git.read_allowances(Path(), sha)
+    finally:
+        git._log = log
     assert all(allowance.most >= 0 for allowance in allowances)
     assert all(notes)
 
@@ -111,7 +116,7 @@ def read_spec(data: bytes) -> None:
 
 
 def read_trace(data: bytes) -> None:
-    """Read a file of timers, show its trees, and write them in every format."""
+    """Read a file of timers, show its trees, and write them in a format that the content chooses."""
     try:
         trees = traces.parse(data, "file")
     except TimerFileError as error:
@@ -121,11 +126,11 @@ def read_trace(data: bytes) -> None:
         text = render_tree(tree, width=80)
         assert all(line.isprintable() for line in text.split("\n")), text
     render_diff(trees[:3], trees[1:4], width=None)
-    for form in traces.FORMATS if trees else ():
-        try:
-            text = traces.write(trees[:5], form)
-        except TimerFileError:
-            continue
+    try:
+        text = traces.write(trees[:5], sorted(traces.FORMATS)[zlib.crc32(data) % len(traces.FORMATS)]) if trees else ""
+    except TimerFileError:
+        return
+    if text:
         traces.parse(text.encode("utf-8", "surrogatepass"), "written")
 
 
@@ -169,7 +174,7 @@ _SPECS = (
 
 TARGETS = {
     "baseline": Target(read_baseline, (_sample("baseline_schema_1.json"), schema.encode(_SAMPLE))),
-    "run": Target(read_run, (_shorter(_RUN), _shorter(_RUN, 1), _RUN)),
+    "run": Target(read_run, (_shorter(_RUN), _shorter(_RUN, 1))),
     "artifact": Target(read_artifact, (_zipped(_shorter(_RUN)), _zipped(_shorter(_RUN, 1)))),
     "trailers": Target(read_trailers, _TRAILERS),
     "spec": Target(read_spec, _SPECS),

@@ -52,7 +52,7 @@ def check_outputs(settings: Config, junit_xml: str | None) -> None:
     ``junit_xml`` is where pytest itself will write, which it would find out at the end.
     """
     # As pytest reads it.
-    junit = None if not junit_xml else Path(os.path.expandvars(junit_xml)).expanduser()
+    junit = Path(os.path.expanduser(os.path.expandvars(junit_xml))) if junit_xml else None  # noqa: PTH111
     files = ((_JSON, settings.json), (benchmark_json.OPTION, settings.benchmark_json), ("--junit-xml", junit))
     for option, path in files:
         if path is not None:

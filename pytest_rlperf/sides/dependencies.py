@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import platform
 import shutil
 import sys
@@ -200,7 +201,7 @@ def _homes_today(packages: Iterable[str]) -> Iterator[Path]:
 
 def _interpreter(python: str, project: Project) -> Path:
     """Return an interpreter's path, which may lie on the PATH or be relative to the directory of the run."""
-    named = Path(python).expanduser()
+    named = Path(os.path.expanduser(python))  # noqa: PTH111 - Path raises where there is no such user
     found = shutil.which(python) if len(named.parts) == 1 else None
     path = Path(found) if found else project.directory / named
     if path.is_dir():

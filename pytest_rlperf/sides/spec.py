@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,7 +54,8 @@ def parse_spec(text: str) -> Spec:
     if colon and kind == "pip":
         return PipSpec(tuple(_requirements(rest)))
     if colon and kind == "dir":
-        return DirSpec(Path(_path(text, rest)).expanduser())
+        # Path.expanduser raises where there is no such user.
+        return DirSpec(Path(os.path.expanduser(_path(text, rest))))  # noqa: PTH111
     if colon and kind == "python":
         return PythonSpec(_path(text, rest))
     return GitSpec(_ref(rest if colon and kind == "git" else text))
@@ -70,7 +72,7 @@ def _ref(text: str) -> str:
 
 def _path(text: str, rest: str) -> str:
     path = rest.strip()
-    if not path:
+    if not path or "\0" in path:
         raise SideError(f"{text!r} names no path: name {_KINDS}")
     return path
 
