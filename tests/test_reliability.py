@@ -18,6 +18,7 @@ import psutil
 import pytest
 from _pytest.capture import CaptureIO
 from _pytest.logging import LogCaptureHandler, LoggingPlugin
+from builders import ONE_CALL
 
 from pytest_rlperf.workers import session
 from pytest_rlperf.workers.guardian import Guardian
@@ -215,6 +216,83 @@ def test_scratch_of_dead_runs_is_removed(tmp_path: Path, monkeypatch: pytest.Mon
     living.close()
     next_run.close()
     assert [path.name for path in tmp_path.iterdir()] == ["rlperf-strange"]
+
+
+# --------------------------------------------------------------------------- daemons
+
+DETACH = """
+import os
+
+def detach():
+    '''Start a process as daemons start: in a session of its own, of no living parent, here without a variable too.'''
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setsid()
+        grandchild = os.fork()
+        if grandchild:
+            os.write(writing, str(grandchild).encode())
+            os._exit(0)
+        os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+        os.dup2(1, 2)
+        os.closerange(3, 64)
+        os.execve("/bin/sleep", ["sleep", "287"], {})
+    os.waitpid(child, 0)
+    return int(os.read(reading, 20))
+"""
+
+WATCH = """
+import subprocess
+from pytest_rlperf.workers.daemons import DaemonWatch
+
+watch = DaemonWatch()
+held = subprocess.Popen(["sleep", "287"], start_new_session=True)
+forgotten = subprocess.Popen(["sleep", "286"], start_new_session=True).pid
+ended = detach()
+os.kill(ended, 9)
+daemons = detach(), forgotten
+assert sorted(watch.new()) == sorted(zip(daemons, ("sleep 287", "sleep 286"))), daemons
+assert watch.new() == []
+watch.end()
+assert held.poll() is None
+held.kill()
+held.wait()
+print("ended", *daemons)
+"""
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+
+
+@on_linux
+def test_daemons_are_found_once_and_ended(tmp_path: Path) -> None:
+    """Found are a process of no living parent and one that no object stands for, not one that a program waits for."""
+    (tmp_path / "watch.py").write_text(DETACH + WATCH)
+    watch = [sys.executable, "-W", "ignore", "watch.py"]
+    done = subprocess.run(watch, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    word, *daemons = done.stdout.split()
+    assert (word, [_is_running(int(pid)) for pid in daemons]) == ("ended", [False, False])
+
+
+@on_linux
+def test_a_daemon_of_a_test_is_named_and_ended(tmp_path: Path) -> None:
+    """A note has the process, its command and the test that left it, and it ends with the run."""
+    (tmp_path / "test_it.py").write_text(
+        DETACH
+        + "def test_leaves(rlperf):\n"
+        + "    open('pids', 'a').write(f'{detach()} ')\n"
+        + "    rlperf(lambda: sum(range(100)))\n"
+        + "def test_sound(rlperf): rlperf(lambda: sum(range(100)))\n"
+    )
+    process = run(tmp_path, *ONE_CALL, "-p", "no:cacheprovider")
+    assert "2 passed" in process.stdout, process.stdout + process.stderr
+    daemons = (tmp_path / "pids").read_text().split()
+    assert daemons
+    output = " ".join(process.stdout.split())
+    named = re.findall(r"test_it.py::(\w+) left a daemon running, process (\d+) \(sleep 287\)", output)
+    assert [test for test, _ in named] == ["test_leaves"]
+    assert named[0][1] in daemons
+    assert not [pid for pid in daemons if _is_running(int(pid))]
 
 
 # --------------------------------------------------------------------------- output

@@ -61,6 +61,15 @@ class AddedPackages:
     additions: Additions
 
 
+@dataclass(frozen=True)
+class LeftDaemon:
+    """A test has left a process running that it has detached from its own; ``pid`` is its number."""
+
+    key: str
+    pid: int
+    command: str
+
+
 # ----------------------------------------------------------------------- counts that were not compared
 
 
@@ -153,6 +162,7 @@ Note: TypeAlias = (
     | SkippedBaseline
     | ComparedWithAnchor
     | AddedPackages
+    | LeftDaemon
     | UncomparedCounts
     | Saved
 )

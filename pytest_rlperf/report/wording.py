@@ -39,6 +39,7 @@ from pytest_rlperf.model.notes import (
     ComparedWithAnchor,
     FewerLanes,
     KeptBack,
+    LeftDaemon,
     Note,
     Obstacle,
     Saved,
@@ -603,7 +604,13 @@ def note_lines(found: Sequence[Note], *, verbose: bool) -> list[str]:
 
 
 def _note(
-    note: TextNote | FewerLanes | UnmatchedAllowance | SkippedBaseline | ComparedWithAnchor | AddedPackages,
+    note: TextNote
+    | FewerLanes
+    | UnmatchedAllowance
+    | SkippedBaseline
+    | ComparedWithAnchor
+    | AddedPackages
+    | LeftDaemon,
 ) -> str:
     if isinstance(note, TextNote):
         return note.text
@@ -618,6 +625,11 @@ def _note(
         return _compared_with_anchor(note)
     if isinstance(note, AddedPackages):
         return _added_packages(note)
+    if isinstance(note, LeftDaemon):
+        return (
+            f"{note.key} left a daemon running, process {note.pid} ({shown(note.command)}): later measurements may "
+            "share the CPUs with it; stop it in the test's own teardown, or the run ends it with the worker"
+        )
     allowance, close = note.allowance, f"; close to it is {note.near!r}" if note.near else ""
     pattern = f"{allowance.pattern!r} fits no measured test of this run"
     return f"{TRAILER} of {allowance.commit} accepts nothing: {pattern}{close}"

@@ -21,7 +21,7 @@ from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.model import Outcome, Progress, Project, Selfcheck, Sides
-from pytest_rlperf.model.notes import AddedPackages, ComparedWithAnchor, FewerLanes, Note, TextNote
+from pytest_rlperf.model.notes import AddedPackages, ComparedWithAnchor, FewerLanes, LeftDaemon, Note, TextNote
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.run import diagnostics
@@ -296,6 +296,7 @@ class TestLoop:
 
     def _end(self, test: TestInLane, done: m.Done) -> None:
         self._run.outcomes.modules.update(done.modules)
+        self._run.note(*(LeftDaemon(test.group.key, *daemon) for daemon in done.daemons))
         if done.dropped:
             size = f"{done.dropped / 1e6:.1f} MB"
             self._run.note(TextNote(f"{test.group.key}: its calls printed too much, and {size} of it were dropped"))

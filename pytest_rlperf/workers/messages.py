@@ -159,7 +159,8 @@ class Traced(Message, frozen=True):
 class Done(Message, frozen=True):
     """The test is over in this worker. ``modules`` are the top-level modules loaded by then.
 
-    ``dropped`` are the bytes of output that were cut off.
+    ``dropped`` are the bytes of output that were cut off. ``daemons`` are the numbers and commands of processes that
+    the test has detached from its worker, and that still run.
 
     ``name_missing``: the test ended because a name does not exist: a module, an attribute, or the test itself.
     """
@@ -169,6 +170,7 @@ class Done(Message, frozen=True):
     modules: list[str]
     name_missing: bool
     dropped: int = 0
+    daemons: tuple[tuple[int, str], ...] = ()
 
 
 # ------------------------------------------------------------------ run → worker

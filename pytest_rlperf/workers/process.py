@@ -122,6 +122,7 @@ class WorkerProcess:
         self._due_s = 0.0
         self._is_leaving = False
         self._has_ended = False
+        self._descendants: list[psutil.Process] = []
         self._quit_s: float | None = None
         self.forward: Forward | None = None
         self._is_cancelled = False
@@ -424,18 +425,29 @@ class WorkerProcess:
         """
         self.running = False
         self._wait_ended(limit_s)
+        self._find_descendants()
         # Even after a clean exit: processes that the worker started in its session and left running end with it.
         if not self._has_ended:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+            for descendant in self._descendants:
+                with contextlib.suppress(psutil.Error):
+                    descendant.kill()
             self._guardian.forget(self._process.pid)
         self._has_ended = True  # the number of its process group may be another's from now on
         self._process.wait()
         self._channel.close()
 
+    def _find_descendants(self) -> None:
+        """Find what a worker that has to be ended by force has started, in sessions of their own too."""
+        with contextlib.suppress(psutil.Error):
+            if self._process.poll() is None:
+                self._descendants = psutil.Process(self._process.pid).children(recursive=True)
+
     def _abort(self, failing: str, limit_s: float) -> str:
         """End a worker that does not answer; SIGABRT has faulthandler write where it hangs."""
         captured = self._last_output()
+        self._find_descendants()
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGABRT)
         with contextlib.suppress(subprocess.TimeoutExpired):

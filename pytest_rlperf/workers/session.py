@@ -43,6 +43,7 @@ from pytest_rlperf.pytest_benchmark import TakenOver
 from pytest_rlperf.sides.loaded import executed_files, importers_of, loaded_files
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.channel import Channel
+from pytest_rlperf.workers.daemons import DaemonWatch
 
 # Plugins that would run a test again or in another process, reseed it, or talk to a controller that is not there. They
 # are dropped before they configure themselves; a marker that they would declare is declared here, for --strict-markers.
@@ -233,8 +234,11 @@ def _conclude(order: m.Conclude) -> Result:
 class Session:
     """The hooks of a worker: it collects, then runs the tests of its orders and sends back their reports."""
 
-    def __init__(self, start: m.Start, channel: Channel, engine: RemoteEngine, terminal: int) -> None:
+    def __init__(
+        self, start: m.Start, channel: Channel, engine: RemoteEngine, daemons: DaemonWatch, terminal: int
+    ) -> None:
         self._start = start
+        self._daemons = daemons
         self._terminal = terminal
         self._channel = channel
         self._engine = engine
@@ -320,7 +324,8 @@ class Session:
 
     def _done(self, outcome: str, text: str, *, name_missing: bool) -> None:
         modules = sorted({name.partition(".")[0] for name in list(sys.modules)})
-        m.send(self._channel, m.Done(outcome, _encodable(text), modules, name_missing, self._engine.dropped))
+        daemons = tuple((daemon.pid, _encodable(daemon.command)) for daemon in self._daemons.new())
+        m.send(self._channel, m.Done(outcome, _encodable(text), modules, name_missing, self._engine.dropped, daemons))
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
         """Remember tests that failed because a name is missing: on a side with older code the test is not to blame."""
@@ -479,5 +484,9 @@ def main() -> None:
     engine = RemoteEngine(start, channel, sync_edges=read_option(config, "device_edges") == "sync")
     config.stash[ENGINE] = engine
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
-    config.pluginmanager.register(Session(start, channel, engine, terminal), "rlperf-worker")
-    sys.exit(int(config.hook.pytest_cmdline_main(config=config)))
+    daemons = DaemonWatch()
+    config.pluginmanager.register(Session(start, channel, engine, daemons, terminal), "rlperf-worker")
+    try:
+        sys.exit(int(config.hook.pytest_cmdline_main(config=config)))
+    finally:
+        daemons.end()
