@@ -783,6 +783,7 @@ SESSION = asdict(SessionFigures("r", False, "wall", 5, 20.5, 0.25, 1e-4, 1e-4))
         ([*RESULT, "traced_call_s"], -1.0, ".traced_call_s"),
         ([*RESULT, "phases", 0, "total_s"], -1.0, ".phases"),
         ([*RESULT, "phases", 0, "total_s"], None, ".phases"),
+        ([*RESULT, "phases", 0, "path"], "", "$.results['a'].result.phases[0].path is empty"),
     ],
 )
 def test_what_no_measurement_wrote(store: Store, path: list[Any], value: Any, place: str) -> None:

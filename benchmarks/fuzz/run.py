@@ -59,7 +59,7 @@ def fuzz(name: str, seconds: float, most: int | None, seed: int, limit: float) -
             target.read(data)
         except (Exception, TooSlow):
             signal.setitimer(signal.ITIMER_REAL, 0)
-            finds.append(f"{data[:2000]!r}\n{traceback.format_exc()}")
+            finds.append(f"{data[:2000]!r}\n{traceback.format_exc(limit=-10)}")
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         tried, slowest = tried + 1, max(slowest, time.perf_counter() - began)

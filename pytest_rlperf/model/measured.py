@@ -297,6 +297,9 @@ def impossible_figures(result: Result, *, stored: bool) -> Iterator[str]:
         times["traced_call_s"] = result.traced_call_s
         times |= {f"phases[{index}].total_s": phase.total_s for index, phase in enumerate(result.phases)}
     yield from out_of_range(positive, times)
+    for index, phase in enumerate(result.phases):
+        if not phase.path:  # it would be a part of itself
+            yield f"phases[{index}].path is empty"
     for index, counts in enumerate(result.counting.phases if stored and result.counting is not None else ()):
         for name, (least, most) in counts.inexact.items():
             if least > most:
