@@ -145,6 +145,35 @@ def test_the_whole_machine_waits_for_all_and_lets_no_later_one_in(hold: Callable
     later.leave()
 
 
+@pytest.mark.parametrize(
+    ("alone", "beside", "expected"),
+    [
+        ([], [0.03, -0.03, 0.0], True),  # nothing is known yet
+        ([0.03, -0.03], [0.03, -0.03, 0.0], True),
+        ([0.005, -0.005] * 4, [0.03, -0.03, 0.0], True),
+        ([0.03, -0.03] * 4, [0.03, -0.03, 0.0], False),  # the machine itself is restless
+        ([0.02, -0.02] * 4, [0.02, -0.02, 0.0], False),
+    ],
+)
+def test_measuring_alone_goes_on_where_it_halves_the_variance(
+    alone: list[float], beside: list[float], expected: bool
+) -> None:
+    """It is tried with the first tests whose pairs differ by much; what they find holds for the run."""
+    first, second = (LanesOfTest(lanes, order) for lanes in [Lanes(2, (0, 1))] for order in (0, 1))
+    first.note_pairs(alone, beside)
+    assert second.neighbours_disturb is expected
+
+
+def test_calm_tests_say_nothing_of_neighbours() -> None:
+    """A test that never measured alone is no part of the comparison, whatever its spread."""
+    lanes = Lanes(2, (0, 1))
+    for order in range(9):
+        LanesOfTest(lanes, order).note_pairs([], [0.001, -0.001, 0.0])
+    restless = LanesOfTest(lanes, 9)
+    restless.note_pairs([0.01, -0.01] * 4, [0.04, -0.04, 0.0])
+    assert restless.neighbours_disturb
+
+
 def test_a_single_lane_goes_round_the_cpus() -> None:
     """One CPU may be slower than another for a while, so that pairs take them in turn; none where none are known."""
     lanes = Lanes(1, (2, 3, 8))

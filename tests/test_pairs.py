@@ -16,7 +16,7 @@ from pytest_rlperf.measure.figures import by_cpu, by_wall, trimmed_mean
 from pytest_rlperf.measure.pairs import Block, Pair, PairedMeasurement, PairsMeasured, typical_shares
 from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.rounds import slice_shape
-from pytest_rlperf.measure.slices import WARM_UP_MOST_S
+from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S
 from pytest_rlperf.model import DeviceSlice, Pace, Phase, Shape, SliceKind, SliceRecord, Warm, log_ratios
 from pytest_rlperf.testing import FakeClock
 
@@ -251,12 +251,20 @@ def test_sides_warm_up_one_after_the_other_before_any_slice() -> None:
 
 def test_warming_up_takes_a_sixth_of_a_share_or_two_seconds() -> None:
     """A side may warm up for two seconds, and for less where the time is short."""
-    world = World()
+    world = World(base_s=0.6, head_s=0.6)
     world.measure(max_time_s=60)
-    assert [worker.limits_s for worker in world.heads[:3]] == [[WARM_UP_MOST_S]] * 3
+    assert [worker.limits_s for worker in (*world.heads[:3], *world.bases[:3])] == [[WARM_UP_MOST_S]] * 6
     world = World()
     world.measure(max_time_s=9)
     assert world.heads[0].limits_s == world.bases[0].limits_s == [0.5]
+
+
+def test_later_pairs_warm_up_for_less_where_the_first_one_settled_soon() -> None:
+    """Both sides of the first pair may take as long as they need; what that finds out serves the others."""
+    world = World()
+    world.measure(max_time_s=60)
+    for workers in (world.heads, world.bases):
+        assert [worker.limits_s for worker in workers[:3]] == [[WARM_UP_MOST_S], [WARM_UP_AGAIN_S], [WARM_UP_AGAIN_S]]
 
 
 def test_calls_too_long_to_warm_up_are_measured_at_once() -> None:
@@ -667,10 +675,12 @@ def test_a_pair_ends_when_its_own_error_is_small() -> None:
     for number, worker in enumerate((*noisy.bases, *noisy.heads)):
         noise = random.Random(number)
         worker.pace = lambda _, noise=noise: math.exp(noise.gauss(0, 0.1))  # type: ignore[misc]
-    for record in steady.measure().pairs:
-        assert 0.9 <= record.seconds < 1.2  # half a second of which is warming up
+    warm_up_s = [0.5, 0.2, 0.2]
+    for record, warm_s in zip(steady.measure().pairs, warm_up_s, strict=True):
+        assert 0.4 <= record.seconds - warm_s < 0.7
         assert record.blocks >= 5
-    assert all(record.seconds > 1.6 for record in noisy.measure().pairs)
+    for record, warm_s in zip(noisy.measure().pairs, warm_up_s, strict=True):
+        assert record.seconds - warm_s > 1.1
 
 
 def test_what_comes_before_turns_comes_once_a_pair() -> None:

@@ -30,7 +30,7 @@ from pytest_rlperf.measure.figures import (
 )
 from pytest_rlperf.measure.one_side import SINGLE_CALL_S, BlockPace, SideMeasurement
 from pytest_rlperf.measure.placement import IdleWatch
-from pytest_rlperf.measure.slices import WARM_UP_MOST_S
+from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.measure.worker import Worker
 from pytest_rlperf.model import Figures, PairRecord, Phase, Progress, Shape, SliceKind, SliceRecord, Warm, WorkerRecord
 
@@ -241,6 +241,7 @@ class PairedMeasurement:
         self._sizing = threading.Lock()
         self._shape: Shape | None = None
         self._call_s = 0.0
+        self._settles_soon = False  # calls had stopped getting faster by the end of the first worker's warm-up
 
     @property
     def count(self) -> int:
@@ -280,7 +281,8 @@ class PairedMeasurement:
     def _warm_up(self, pair: Pair, share_s: float) -> tuple[Warm, Warm]:
         """Warm up both sides, one after the other; the first head worker sizes the slices of all.
 
-        The pace is that of a second call: the first may have compiled, imported or allocated.
+        The pace is that of a second call: the first may have compiled, imported or allocated. Where the first pair
+        needed no longer than the least, the others warm up for less.
         """
         __tracebackhide__ = True
         part_s = share_s / _WARM_UP_SHARE
@@ -289,9 +291,12 @@ class PairedMeasurement:
             if self._shape is None:
                 head = pair.head.warm_up(None, most_s if pair.check_s < share_s / 2 else 0.0, kernels=False)
                 self._shape, self._call_s = head.shape, head.call_s
+                self._settles_soon = head.warm_up_s < 2 * WARM_UP_S <= most_s
                 return pair.base.warm_up(head.shape, most_s if head.call_s < part_s else 0.0, kernels=False), head
         most_s = most_s if self._call_s < part_s else 0.0
         sides = [pair.head, pair.base] if pair.number % 2 == 0 else [pair.base, pair.head]
+        if self._settles_soon:
+            most_s = min(WARM_UP_AGAIN_S, most_s)
         first, second = (worker.warm_up(self._shape, most_s, kernels=False) for worker in sides)
         return (second, first) if pair.number % 2 == 0 else (first, second)
 

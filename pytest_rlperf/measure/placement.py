@@ -1,4 +1,4 @@
-"""The CPUs that a process may run on, the one it is on, and whether a single thread of it works.
+"""The CPUs and the memory that a process may use, the CPU it is on, and whether a single thread of it works.
 
 Linux offers all of it; elsewhere the kernel places processes as it likes, and records show that.
 """
@@ -19,8 +19,32 @@ import psutil
 
 from pytest_rlperf.measure.worker import Worker
 
+CGROUP = Path("/sys/fs/cgroup")  # of version 2, which has one tree
 _BUSY_SHARE = 0.05  # of the time watched, from which on a thread counts as working
 _BUSY_LEAST_S = 0.02  # two ticks of the clock of threads' times
+
+
+def read_system_file(path: Path) -> str:
+    """Return the text of one of the system's files; none where it cannot be read."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def cgroup_limits(name: str, cgroup: Path = CGROUP) -> list[str]:
+    """Return what a file such as ``cpu.max`` has for this process's cgroup and for those that it is in."""
+    lines = read_system_file(Path("/proc/self/cgroup")).splitlines()
+    own = next((line for line in lines if line.startswith("0::")), "0::/")
+    place = cgroup / own[len("0::") :].strip().lstrip("/")
+    directories = [place, *(parent for parent in place.parents if parent.is_relative_to(cgroup))]
+    return [read_system_file(directory / name) for directory in directories]
+
+
+def usable_memory() -> int:
+    """Return the bytes of memory that this process may use with all others of its cgroup, or of the machine."""
+    limits = [int(text) for text in cgroup_limits("memory.max") if text.isdigit()]
+    return min([psutil.virtual_memory().total, *limits])
 
 
 def usable_cpus() -> tuple[int, ...]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pytest_rlperf.errors import MeasurementError
-from pytest_rlperf.measure.placement import usable_cpus
+from pytest_rlperf.measure.placement import CGROUP, cgroup_limits, read_system_file, usable_cpus
 
 _CORES = Path("/sys/devices/system/cpu")
-_CGROUP = Path("/sys/fs/cgroup")
+_KNOWN = 6  # degrees of freedom from which on the spread of pairs that measured alone is known
+_LESS_VARIANCE = 0.5  # of that beside others: half the pairs are taken in a time where another lane stays empty
 
 
 class LaneCount(NamedTuple):
@@ -27,7 +29,7 @@ class LaneCount(NamedTuple):
         return cpus if self.quota is None else max(1, min(cpus, int(self.quota)))
 
 
-def count_lanes(cpus: Collection[int] | None = None, cores: Path = _CORES, cgroup: Path = _CGROUP) -> LaneCount:
+def count_lanes(cpus: Collection[int] | None = None, cores: Path = _CORES, cgroup: Path = CGROUP) -> LaneCount:
     """Return the lanes of the CPUs that this process may use.
 
     Hyper-threads of one core share its arithmetic units, so they are one lane.
@@ -35,30 +37,15 @@ def count_lanes(cpus: Collection[int] | None = None, cores: Path = _CORES, cgrou
     usable = sorted(usable_cpus() if cpus is None else cpus)
     by_core: dict[str, int] = {}
     for cpu in usable:
-        siblings = _read(cores / f"cpu{cpu}" / "topology" / "thread_siblings_list") or str(cpu)
+        siblings = read_system_file(cores / f"cpu{cpu}" / "topology" / "thread_siblings_list") or str(cpu)
         by_core.setdefault(siblings, cpu)
     return LaneCount(tuple(by_core.values()), _quota(cgroup))
 
 
 def _quota(cgroup: Path) -> float | None:
     """Return the CPUs that the process's cgroup may use at once, by its tightest limit; None without a limit."""
-    own = next((line for line in _read(Path("/proc/self/cgroup")).splitlines() if line.startswith("0::")), "0::/")
-    place = cgroup / own[len("0::") :].strip().lstrip("/")
-    quotas = []
-    for directory in (place, *place.parents):
-        limit, _, period = _read(directory / "cpu.max").partition(" ")
-        if limit.isdigit() and period.isdigit():
-            quotas.append(int(limit) / int(period))
-        if directory == cgroup:
-            break
-    return min(quotas, default=None)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
+    limits = (text.partition(" ")[::2] for text in cgroup_limits("cpu.max", cgroup))
+    return min((int(limit) / int(period) for limit, period in limits if (limit + period).isdigit()), default=None)
 
 
 class Place:
@@ -96,6 +83,7 @@ class Lanes:
         self._queue: list[Place] = []
         self._changed = threading.Condition()
         self._is_closed = False
+        self.neighbours = Neighbours()
 
     @property
     def free(self) -> int:
@@ -139,14 +127,62 @@ class Lanes:
             self._changed.notify_all()
 
 
+class Neighbours:
+    """Whether pairs differ less with the machine to themselves than beside others, by the tests that had both."""
+
+    def __init__(self) -> None:
+        self._log_ratios: dict[int, tuple[Sequence[float], Sequence[float]]] = {}
+        self._lock = threading.Lock()
+
+    def note(self, test: int, alone: Sequence[float], beside: Sequence[float]) -> None:
+        """Keep the logarithms of the pairs' figures that a test has so far."""
+        with self._lock:
+            self._log_ratios[test] = alone, beside
+
+    @property
+    def disturb(self) -> bool:
+        """Whether it may be worth the time to measure alone: pairs differ less then, or too few are known.
+
+        On a machine that others use their noise is most of the spread, and lanes that stay empty do not lessen it.
+        """
+        with self._lock:
+            both = [known for known in self._log_ratios.values() if len(known[0]) > 1 and len(known[1]) > 1]
+        if sum(len(alone) - 1 for alone, _ in both) < _KNOWN:
+            return True
+        alone, beside = (_variance([known[kind] for known in both]) for kind in (0, 1))
+        return alone < _LESS_VARIANCE * beside
+
+
+def _variance(samples: Sequence[Sequence[float]]) -> float:
+    """Return the variance within samples, of two values or more each."""
+    freedom = sum(len(sample) - 1 for sample in samples)
+    return sum((len(sample) - 1) * statistics.variance(sample) for sample in samples) / freedom
+
+
 class LanesOfTest:
     """The lanes as one test uses them, which queues for none before the ``previous`` test has queued or is over."""
 
     def __init__(self, lanes: Lanes, order: int = 0, previous: LanesOfTest | None = None) -> None:
-        self.lanes = lanes
+        self.count = lanes.count
+        self.has_cpus = lanes.has_cpus
+        self._lanes = lanes
         self._order = order
         self._previous = previous
         self._has_begun = threading.Event()
+
+    @property
+    def free(self) -> int:
+        """How many lanes nobody has or waits for."""
+        return self._lanes.free
+
+    @property
+    def neighbours_disturb(self) -> bool:
+        """Whether it may be worth the time to measure alone."""
+        return self._lanes.neighbours.disturb
+
+    def note_pairs(self, alone: Sequence[float], beside: Sequence[float]) -> None:
+        """Keep the logarithms of the figures of the test's pairs, with the machine to themselves and beside others."""
+        self._lanes.neighbours.note(self._order, alone, beside)
 
     def one(self, pair: int = 0) -> Place:
         """Queue for a lane, for the test's pair."""
@@ -154,18 +190,18 @@ class LanesOfTest:
 
     def all(self, pair: int = 0) -> Place:
         """Queue for the whole machine, which is to be had once every lane is free."""
-        return self._queue_up(pair, self.lanes.count)
+        return self._queue_up(pair, self.count)
 
     def first(self, pairs: int) -> list[Place]:
         """Queue for a lane for each of the first pairs."""
         self._wait()
-        places = [self.lanes.queue_up((self._order, pair), 1) for pair in range(pairs)]
+        places = [self._lanes.queue_up((self._order, pair), 1) for pair in range(pairs)]
         self.pass_on()
         return places
 
     def _queue_up(self, pair: int, wanted: int) -> Place:
         self._wait()
-        place = self.lanes.queue_up((self._order, pair), wanted)
+        place = self._lanes.queue_up((self._order, pair), wanted)
         self.pass_on()
         return place
 

@@ -39,7 +39,7 @@ from pytest_rlperf.workers.process import WorkerProcess
 COUNTED_PAIRS = 3
 _MANY_CALLS_S = 1.0
 _ERROR_SHARE = 0.1  # of the tolerance: a pair whose own error is that small adds hardly any to the spread of pairs
-_RESTLESS = 0.015  # spread of pairs, in logarithms, from which on a test has the machine to itself
+_RESTLESS = 0.015  # spread of pairs, in logarithms, from which on it is tried whether they differ less alone
 
 WorkerPair: TypeAlias = tuple[WorkerProcess, WorkerProcess]
 """Base's worker and head's."""
@@ -88,14 +88,16 @@ class LivePairs:
         # The time is shared out so that a pair that confirms has its part.
         self._measurement = PairedMeasurement(
             progress,
-            least=max((limits.least if lanes.lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
+            least=max((limits.least if lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=max_time_s,
             enough_error=_ERROR_SHARE * policy.tolerance,
         )
         self._begun = 0
         self._is_over = False
-        self._needs_machine = False
+        self._alone: set[int] = set()  # the pairs that have had the machine to themselves
+        self._needs_machine = False  # for the work of a call; a spread of pairs is another reason
+        self._is_restless = False
 
     def open(self, indices: Sequence[int]) -> list[WorkerPair]:
         """Return base's and head's worker of pairs, with the test at its call; all of them set up at the same time."""
@@ -116,18 +118,18 @@ class LivePairs:
     def run(self) -> tuple[Verdict, PairsMeasured]:
         """Take pairs until there is a verdict; return it with the figures of all of them."""
         opened: dict[int, WorkerPair] = {}
-        if self.lanes.lanes.count == 1:  # nothing is measured meanwhile, so that all may set up at once
+        if self.lanes.count == 1:  # nothing is measured meanwhile, so that all may set up at once
             opened = dict(enumerate(self.open(range(self._limits.least))))
         places = self.lanes.first(self._limits.least)
         running: dict[Future[None], int] = {}
         verdict: Verdict | None = None
-        with ThreadPoolExecutor(max(self._limits.least, self.lanes.lanes.count)) as threads:
+        with ThreadPoolExecutor(max(self._limits.least, self.lanes.count)) as threads:
             try:
                 while verdict is None:
                     for _ in range(self._missing(len(running))):
                         index, self._begun = self._begun, self._begun + 1
                         # Queued here: a later pair waits for what the first one finds out, and must not come first.
-                        place = places.pop(0) if places else self._queue_up(index)
+                        place = places.pop(0) if places else self.lanes.one(index)
                         running[threads.submit(self._take, index, opened.pop(index, None), place)] = index
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     if any(future.exception() is not None for future in done):
@@ -143,29 +145,30 @@ class LivePairs:
         assert verdict is not None
         return verdict, self._measurement.measured()
 
-    def _queue_up(self, index: int) -> Place:
-        return self.lanes.all(index) if self._needs_machine else self.lanes.one(index)
-
     def _missing(self, running: int) -> int:
         """Return how many pairs to begin: the least number at once, then one, or as many as lanes are idle."""
         least = self._limits.least - self._begun
         if least > 0 or running:
             return max(0, least)
-        return 1 if self._needs_machine else max(1, self.lanes.lanes.free)
+        return max(1, self.lanes.free)
 
     def _judge(self, *, is_last: bool) -> Verdict | None:
         """Return the verdict by the pairs so far, of which ``is_last`` says that no other is under way."""
         records = self._measurement.records()
         if not records:
             return None
-        self._needs_machine |= len(records) > 1 and statistics.stdev(log_ratios(records)) > _RESTLESS
+        ratios = log_ratios(records)
+        self._is_restless |= len(ratios) > 1 and statistics.stdev(ratios) > _RESTLESS
+        if self._is_restless and not self._needs_machine:
+            alone = [ratio for index, ratio in enumerate(ratios) if index in self._alone]
+            self.lanes.note_pairs(alone, [ratio for index, ratio in enumerate(ratios) if index not in self._alone])
         verdict = judge_records(records, self._policy, self._limits, final=False, history=self._history)
         if verdict is None and is_last and self._measurement.is_time_up:
             verdict = judge_records(records, self._policy, self._limits, final=True, history=self._history)
         return verdict
 
     def _take(self, index: int, opened: WorkerPair | None, place: Place) -> None:
-        """Take one pair at its place, or with the machine to itself where it needs that."""
+        """Set up one pair at its place and measure it there, or with the machine to itself where it needs that."""
         try:
             with place as cpu:
                 if self._is_over and opened is None:
@@ -173,15 +176,16 @@ class LivePairs:
                 started_s = time.monotonic()
                 pair = opened or self.open([index])[0]
                 warm = self._warm_up(index, pair, started_s)
-                is_served = warm is None or place.wanted == self.lanes.lanes.count or not warm.needs_machine
-                if warm is not None and is_served:
+                waits = warm is not None and self._wants_machine(warm)
+                if warm is not None and not waits:
                     self._measure(warm, cpu)
-            if warm is not None and not is_served:
-                self._needs_machine = True
+            if warm is not None and waits:
                 waiting_s = time.monotonic()
                 with self.lanes.all(index) as cpu:
                     warm.waited_s = time.monotonic() - waiting_s
-                    self._measure(warm, cpu)
+                    if not self._is_over:
+                        self._alone.add(index)
+                        self._measure(warm, cpu)
             self.close(index, pair)
         except BaseException:
             self.fail()
@@ -196,6 +200,12 @@ class LivePairs:
         warm = self._measurement.warm_up(Pair(index, *pair, check_s, time.monotonic() - started_s))
         self.adjust(pair)
         return warm
+
+    def _wants_machine(self, warm: WarmPair) -> bool:
+        """Whether a pair has to measure alone, which it does anyway where there is one lane."""
+        self._needs_machine |= warm.needs_machine
+        restless = self._is_restless and self.lanes.neighbours_disturb
+        return self.lanes.count > 1 and (self._needs_machine or restless)
 
     def _measure(self, warm: WarmPair, cpu: int | None) -> None:
         if warm.is_single and cpu is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from pytest_rlperf.errors import MeasurementError, SideError
+from pytest_rlperf.measure.placement import usable_memory
 from pytest_rlperf.model import Project, Side, Sides
 from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.sides.prepare import commit_sides
@@ -20,7 +21,8 @@ from pytest_rlperf.workers.process import Forward, StartSettings, WorkerLostErro
 QUIT_LIMIT_S = 10.0
 TERMINATING_LIMIT_S = 2.0
 INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later, and the files are yet to be written
-WAITING_MOST = 5  # kept from test to test; more are ended with the test that needed them, as each takes its memory
+WAITING_LEAST = 5  # kept from test to test; more of them, with those of the other side, while memory allows
+WAITING_SHARE = 0.5  # of the memory that this process may use, for all the workers that wait
 
 
 class WorkerPool:
@@ -90,17 +92,22 @@ class WorkerPool:
         return False
 
     def trim(self, partner: WorkerPool | None = None) -> None:
-        """End the workers that only one test needed and none has claimed, with those of ``partner`` of equal number."""
-        with self._lock:  # until the last of them is out of its pool: none can be claimed meanwhile
-            ended = self._pop_spare(self._claimed)
-            if partner is not None:
-                with partner._lock:
-                    ended += partner._pop_spare(self._claimed)
+        """End workers that no test has claimed, with those of ``partner`` of equal number, where memory gets scarce."""
+        pools = [self] if partner is None else [self, partner]
+        ended: list[WorkerProcess] = []
+        with contextlib.ExitStack() as locks:  # until the last is out of its pool: none can be claimed meanwhile
+            for pool in pools:
+                locks.enter_context(pool._lock)
+            excess = sum(worker.memory() for pool in pools for worker in pool._workers.values())
+            excess -= int(WAITING_SHARE * usable_memory())
+            spare = {number for pool in pools for number in pool._workers if number >= WAITING_LEAST} - self._claimed
+            for number in sorted(spare, reverse=True):
+                if excess <= 0:
+                    break
+                found = [pool._workers.pop(number) for pool in pools if number in pool._workers]
+                excess -= sum(worker.memory() for worker in found)
+                ended += found
         self._end(ended, QUIT_LIMIT_S)
-
-    def _pop_spare(self, claimed: Collection[int]) -> list[WorkerProcess]:
-        spare = [number for number in self._workers if number >= WAITING_MOST and number not in claimed]
-        return [self._workers.pop(number) for number in spare]
 
     def cancel(self) -> None:
         """Have whoever waits for a worker raise WorkerLostError at once, and start no other."""

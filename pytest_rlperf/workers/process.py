@@ -392,6 +392,13 @@ class WorkerProcess:
                     total_s += times.user + times.system
         return total_s
 
+    def memory(self) -> int:
+        """Return the bytes of memory that the process has, what it shares with others too."""
+        try:
+            return int(psutil.Process(self._process.pid).memory_info().rss)
+        except psutil.Error:
+            return 0
+
     def cancel(self) -> None:
         """Have the thread that waits for an answer raise WorkerLostError."""
         self._is_cancelled = True
