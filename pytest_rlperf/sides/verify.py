@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
@@ -130,16 +131,25 @@ def _homes(side: Side) -> frozenset[Path]:
 
 def _owned(loaded: Loaded, homes: Iterable[Path]) -> dict[str, tuple[Path, Path | None]]:
     """Return the resolved file of every module, and the innermost home around it, None where it is in none."""
-    homes = tuple(homes)
-    owners: dict[Path, Path | None] = {home: home for home in homes}  # which may be files
+    known = frozenset(homes)
     owned = {}
     for name, file in loaded.items():
-        path = Path(file).resolve()
-        if path.parent not in owners:
-            within = [home for home in homes if path.is_relative_to(home) and in_tree(path.parent, home)]
-            owners[path.parent] = max(within, key=lambda home: len(home.parts), default=None)
-        owned[name] = path, owners.get(path, owners[path.parent])
+        path = _resolved(file)
+        owned[name] = path, path if path in known else _owner(path.parent, known)  # a home may be a file
     return owned
+
+
+# Every pair of a run has loaded much the same files.
+@functools.cache
+def _resolved(file: str) -> Path:
+    return Path(file).resolve()
+
+
+@functools.cache
+def _owner(directory: Path, homes: frozenset[Path]) -> Path | None:
+    """Return the innermost home around a directory."""
+    within = [home for home in homes if directory.is_relative_to(home) and in_tree(directory, home)]
+    return max(within, key=lambda home: len(home.parts), default=None)
 
 
 def _under_test(side: Side, loaded: Loaded, packages: Iterable[str]) -> list[Path]:
