@@ -134,7 +134,7 @@ class World:
         self.wanted = wanted
         self.check_s = min(base_s, head_s)
         self.setup_s = 0.0
-        self.enough_error = 0.0
+        self.tolerance = 0.0
         self.asked: list[tuple[int, bool]] = []
         self.progress = ShownSteps()
         self.before_turns: Callable[[Pair], None] = lambda pair: self.steps.append(("", "before turns"))
@@ -149,7 +149,7 @@ class World:
             least=least,
             least_unplaced=least_unplaced,
             max_time_s=max_time_s,
-            enough_error=self.enough_error,
+            tolerance=self.tolerance,
             clock=lambda: self.clock.now_ns / 1e9,
             wait=self.clock.advance,
         )
@@ -671,16 +671,29 @@ def test_a_pair_ends_when_its_own_error_is_small() -> None:
     """Slices that agree end a pair after 0.4 s, from the fifth block on; slices that differ take the planned 1.2 s."""
     steady, noisy = World(), World()
     for world in (steady, noisy):
-        world.enough_error = 0.003
+        world.tolerance = 0.03
     for number, worker in enumerate((*noisy.bases, *noisy.heads)):
         noise = random.Random(number)
-        worker.pace = lambda _, noise=noise: math.exp(noise.gauss(0, 0.1))  # type: ignore[misc]
+        worker.pace = lambda _, noise=noise: math.exp(noise.gauss(0, 0.3))  # type: ignore[misc]
     warm_up_s = [0.5, 0.2, 0.2]
     for record, warm_s in zip(steady.measure().pairs, warm_up_s, strict=True):
         assert 0.4 <= record.seconds - warm_s < 0.7
         assert record.blocks >= 5
     for record, warm_s in zip(noisy.measure().pairs, warm_up_s, strict=True):
         assert record.seconds - warm_s > 1.1
+
+
+def test_a_pair_ends_when_its_own_error_is_small_beside_the_spread_between_pairs() -> None:
+    """From the third pair on: where pairs differ by 10 %, longer ones tell nothing more."""
+    world = World(wanted=6)
+    world.tolerance = 0.03
+    for number, (base, head) in enumerate(zip(world.bases, world.heads, strict=True)):
+        noise = random.Random(number)
+        base.pace = lambda _, noise=noise: math.exp(noise.gauss(0, 0.05))  # type: ignore[misc]
+        head.call_s *= math.exp(0.1 * (-1) ** number)
+    seconds = [record.seconds for record in world.measure(least=6).pairs]
+    assert min(seconds[:3]) > 1.1
+    assert max(seconds[3:]) < 1.0
 
 
 def test_what_comes_before_turns_comes_once_a_pair() -> None:

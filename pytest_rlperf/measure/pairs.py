@@ -37,6 +37,11 @@ from pytest_rlperf.model import Figures, PairRecord, Phase, Progress, Shape, Sli
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
 PAIR_LEAST_S = 0.4  # likewise, where its own error is small already: what disturbs a machine lasts for longer
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
+# n pairs of t seconds, each set up in u seconds, take n(t + u) for a variance of (s² + e²)/n, where s is the spread
+# between pairs and e a pair's own error, e² ~ 1/t. The time to a given variance is least where e/s = √(t/u).
+_ERROR_OF_SPREAD = 0.5
+_ERROR_OF_TOLERANCE = 1 / 6  # until a spread is known: that of pairs on a quiet machine is a third of the tolerance
+_SPREAD_LEAST = 3  # pairs
 
 
 class Pair(NamedTuple):
@@ -176,8 +181,8 @@ class WarmPair:
         base, head = (self._worker(side, warm, idle) for side, warm in zip(("base", "head"), self.warm, strict=True))
         slices = (record for block in self.blocks for record in (*block.base, *block.head))
         return PairRecord(
-            wall_log_ratio=self._log_ratio(by_wall),
-            cpu_log_ratio=self._log_ratio(by_cpu),
+            wall_log_ratio=self.log_ratio(by_wall),
+            cpu_log_ratio=self.log_ratio(by_cpu),
             alone=base.alone and head.alone,
             blocks=len(self.blocks),
             base=base,
@@ -188,7 +193,7 @@ class WarmPair:
             seconds=self.seconds,
         )
 
-    def _log_ratio(self, clock: Clock) -> float:
+    def log_ratio(self, clock: Clock) -> float:
         """Return the pair's one figure."""
         return trimmed_mean([block.log_ratio(clock) for block in self.blocks])
 
@@ -214,7 +219,8 @@ class PairedMeasurement:
 
     Several pairs may be under way at once, each in a thread of its own. All pairs together take about ``max_time_s``,
     beside the time to start workers and set up. It is shared out among ``least`` pairs, or ``least_unplaced`` where the
-    kernel places workers. A pair ends once its own error is under ``enough_error``, in logarithms.
+    kernel places workers. A pair ends once its own error is small beside ``tolerance``, in logarithms, or beside the
+    spread of the pairs before.
     """
 
     def __init__(
@@ -224,7 +230,7 @@ class PairedMeasurement:
         least: int,
         least_unplaced: int = 0,
         max_time_s: float,
-        enough_error: float = 0.0,
+        tolerance: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -232,7 +238,8 @@ class PairedMeasurement:
         self._least = least
         self._least_unplaced = least_unplaced
         self._left_s = max_time_s
-        self._enough_error = enough_error
+        self._tolerance = tolerance
+        self._enough_error = _ERROR_OF_TOLERANCE * tolerance
         self._clock = clock
         self._idle = IdleWatch(clock, wait)
         self._begun = 0
@@ -307,6 +314,10 @@ class PairedMeasurement:
         with self._lock:
             self._left_s += pair.share_s - pair.seconds
             self._taken[pair.pair.number] = pair
+            ratios = [taken.log_ratio(by_wall) for taken in self._taken.values()]
+            if self._tolerance and len(ratios) >= _SPREAD_LEAST:
+                of_spread = _ERROR_OF_SPREAD * statistics.stdev(ratios)
+                self._enough_error = max(_ERROR_OF_TOLERANCE * self._tolerance, of_spread)
         if pair.pair.number == 0:
             self._idle.begin([pair.pair.base, pair.pair.head])
 

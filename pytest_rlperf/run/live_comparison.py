@@ -38,7 +38,6 @@ from pytest_rlperf.workers.process import WorkerProcess
 
 COUNTED_PAIRS = 3
 _MANY_CALLS_S = 1.0
-_ERROR_SHARE = 0.1  # of the tolerance: a pair whose own error is that small adds hardly any to the spread of pairs
 _RESTLESS = 0.015  # spread of pairs, in logarithms, from which on it is tried whether they differ less alone
 
 WorkerPair: TypeAlias = tuple[WorkerProcess, WorkerProcess]
@@ -91,7 +90,7 @@ class LivePairs:
             least=max((limits.least if lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
             least_unplaced=UNPLACED_LEAST + 1,
             max_time_s=max_time_s,
-            enough_error=_ERROR_SHARE * policy.tolerance,
+            tolerance=policy.tolerance,
         )
         self._begun = 0
         self._is_over = False
