@@ -288,6 +288,18 @@ def test_nvml_that_fails_leaves_it_to_the_files(driver_files: Path) -> None:
     assert accelerators(Nvml(nvmlInit=NVMLError("no")), driver_files)[0].startswith("NVIDIA H100 PCIe")
 
 
+def test_files_of_a_driver_that_show_little(driver_files: Path) -> None:
+    """A model or a version that is not there is unknown; files that cannot be read show no GPU."""
+    nvml = Nvml(nvmlInit=NVMLError("no"))
+    (driver_files / "version").write_text("", encoding="utf-8")
+    information = driver_files / "gpus" / "0000:01:00.0" / "information"
+    information.write_text("", encoding="utf-8")
+    assert accelerators(nvml, driver_files) == ("NVIDIA H100 PCIe, driver unknown", "unknown GPU, driver unknown")
+    information.unlink()
+    information.mkdir()
+    assert accelerators(nvml, driver_files) == ()
+
+
 def test_without_gpus_a_machine_class_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No line, and the file's name of a machine that nobody looked for GPUs on."""
     monkeypatch.setitem(sys.modules, "pynvml", None)

@@ -99,6 +99,14 @@ def test_with_a_known_spread_it_is_the_normal_interval() -> None:
     assert math.log(estimate.floor) == pytest.approx(0.04 - stats.norm.ppf(0.998) * 0.005)
 
 
+@pytest.mark.parametrize("tail", [0.4, 0.005, 1e-9, 1e-100, 1e-310])
+def test_a_bound_at_any_error_rate_is_the_normal_one(tail: float) -> None:
+    """However small the error rate, the bound lies where scipy has it; at the smallest float it is still a number."""
+    known = Spread((0.01,), (1.0,))
+    assert known.half_width(4, tail) == pytest.approx(stats.norm.isf(tail) * 0.005, rel=1e-9)
+    assert known.half_width(4, 5e-324) == pytest.approx(stats.norm.isf(5e-324) * 0.005, rel=0.01)
+
+
 @pytest.mark.parametrize("values", [[0.05], [0.0, 0.03, 0.06], [0.01, 0.012, 0.01, 0.009], [0.2, -0.1, 0.1, 0.4, 0.0]])
 def test_the_bounds_are_quantiles_of_the_posterior(values: list[float]) -> None:
     """The posterior integrated over the mean and a continuous spread has a hundredth of its mass beyond the bounds."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass, replace
+from importlib.metadata import distribution, version
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,10 @@ from hypothesis import strategies as st
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
-from pytest_rlperf.baseline.provenance import make_provenance, read_tree
+from pytest_rlperf.baseline.provenance import changed_versions, make_provenance, providing, read_tree
 from pytest_rlperf.baseline.schema import SCHEMA
 from pytest_rlperf.baseline.store import BaselineError, Store
+from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import (
     Acceptance,
     Bound,
@@ -603,6 +606,32 @@ def test_a_lock_that_another_process_keeps_is_an_error(store: Store, monkeypatch
     store.write("t", ORIGIN, {"b": stored("b", "t")})
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs locks on directories")
+@pytest.mark.parametrize("platform", ["linux", "win32"])
+def test_a_lock_that_is_given_back_is_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
+    """Who finds the lock taken writes as soon as it is free; Windows, which has none on directories, writes at once."""
+    import fcntl
+
+    store.directory.mkdir(parents=True)
+    other = os.open(store.directory, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    waits: list[float] = []
+
+    def give_back(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            fcntl.flock(other, fcntl.LOCK_UN)
+
+    monkeypatch.setattr("pytest_rlperf.baseline.store.time.sleep", give_back)
+    monkeypatch.setattr("sys.platform", platform)
+    try:
+        store.write("t", ORIGIN, {"b": stored("b", "t")})
+    finally:
+        os.close(other)
+    assert len(waits) == (0 if platform == "win32" else 3)
+    assert store.read() is not None
+
+
 def test_saving_through_a_link_keeps_the_link(store: Store, tmp_path: Path) -> None:
     """The file that it leads to is replaced, wherever that lies."""
     shared = tmp_path / "shared" / "figures.json"
@@ -793,7 +822,7 @@ def test_what_no_measurement_wrote(store: Store, path: list[Any], value: Any, pl
     assert place in refusal(store)
 
 
-@pytest.mark.parametrize("name", ["call_s", "relative", "session"])
+@pytest.mark.parametrize("name", ["call_s", "relative", "session", "wall"])
 def test_a_missing_field(store: Store, name: str) -> None:
     """A field that is not there is named."""
     store.write("s", ORIGIN, {"a": stored("a")})
@@ -846,6 +875,30 @@ def test_a_read_only_directory(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
 
 
+def test_a_link_that_leads_below_a_file(store: Store, tmp_path: Path) -> None:
+    """Storing through a link to a place that cannot be made is an error with the link's name, and the link stays."""
+    (tmp_path / "file").write_text("precious", encoding="utf-8")
+    store.directory.mkdir(parents=True)
+    store.path.symlink_to(tmp_path / "file" / "x.json")
+    with pytest.raises(BaselineError, match=f"cannot write {re.escape(str(store.path))}: .*nothing was replaced"):
+        store.write("s", ORIGIN, {"a": stored("a")})
+    assert store.path.is_symlink()
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "precious"
+
+
+def test_reading_leaves_the_search_for_cycles_as_it_was(store: Store) -> None:
+    """A program that has switched the collector off finds it off after reading, and one that has not finds it on."""
+    store.write("s", ORIGIN, {"a": stored("a")})
+    was_on = gc.isenabled()
+    try:
+        for switch, is_on in ((gc.enable, True), (gc.disable, False)):
+            switch()
+            assert store.read() is not None
+            assert gc.isenabled() == is_on
+    finally:
+        (gc.enable if was_on else gc.disable)()
+
+
 # --------------------------------------------------------------------------- machine classes
 
 
@@ -873,6 +926,65 @@ def test_machines_in_words() -> None:
     assert differences(HERE, HERE) == []
     assert differences(HERE, ELSEWHERE) == [("cpu", "Made Up 9000", "Made Up 8000"), ("cores", 4, 2)]
     assert this_machine() == this_machine()
+
+
+def test_a_machine_that_shows_little_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without /proc the processor's name is Python's, if it has one; without affinities all cores count."""
+    monkeypatch.setattr(Path, "read_text", unreadable)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    for processor, cores, found in (("arm", 8, ("arm", 8)), ("", None, ("unknown processor", 1))):
+        monkeypatch.setattr("platform.processor", lambda processor=processor: processor)
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        machine = this_machine(lambda: ())
+        assert (machine.cpu, machine.cores) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "cpu"),
+    [
+        ("processor\t: 0\nmodel name\t: Made Up 9000\n", "Made Up 9000"),
+        ("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n", "0x41 0xd0c"),
+        ("processor\t: 0\n", "unknown processor"),
+    ],
+)
+def test_the_processors_name_is_the_systems(text: str, cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model's name, or on ARM the numbers of its maker and its design."""
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: text)
+    monkeypatch.setattr("platform.processor", lambda: "")
+    assert this_machine(lambda: ()).cpu == cpu
+
+
+def unreadable(*_: object, **__: object) -> str:
+    """Fail as a file does that is not there."""
+    raise FileNotFoundError
+
+
+def test_distributions_are_found_on_python_3_10_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules lead to the same distributions as by the standard library, which knows fewer of them before 3.11."""
+    installed = [distribution(name) for name in ("msgspec", "numpy", "psutil", "pytest")]
+    monkeypatch.setattr("pytest_rlperf.baseline.provenance.distributions", lambda: installed)
+    monkeypatch.setattr("sys.version_info", (3, 10))
+    assert providing(["msgspec", "numpy", "_pytest", "a_module_of_nobody"]) == {"msgspec", "numpy", "pytest"}
+
+
+def test_versions_that_changed_are_named() -> None:
+    """A distribution that is gone has no version now; one that is as it was is not listed."""
+    now = version("pytest")
+    then = {"pytest": now, "msgspec": "0.0.1", "rlperf-was-here": "1"}
+    assert changed_versions(then) == [
+        ("msgspec", "0.0.1", version("msgspec")),
+        ("rlperf-was-here", "1", None),
+    ]
+
+
+def test_a_repository_that_git_does_not_answer_for_is_dirty(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where git fails, any file may have changed."""
+
+    def fail(*_: object) -> bool:
+        raise SideError("git failed")
+
+    monkeypatch.setattr("pytest_rlperf.sides.git.Repository.is_dirty", fail)
+    assert read_tree(repository, repository / "baselines").dirty
 
 
 # --------------------------------------------------------------------------- provenance

@@ -28,7 +28,7 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.writing import check_directory, write_whole
 
-if sys.platform != "win32":
+if sys.platform != "win32":  # pragma: no branch - tests run on systems with locks
     import fcntl
 
 LARGEST_BYTES = 64 * 1024 * 1024  # 5,000 tests of ten sessions have 24 MB

@@ -114,7 +114,7 @@ class Spread:
         parts = [(math.sqrt(count / 2) / sd, chance / 2) for sd, chance in zip(self.sds, self.chances, strict=True)]
         low, high = 0.0, 40 / min(factor for factor, _ in parts)
         found = 2.5 / math.exp(sum(2 * chance * math.log(factor) for factor, chance in parts))
-        for _ in range(_STEPS_MOST):
+        for _ in range(_STEPS_MOST):  # pragma: no branch - the widest takes 37
             beyond = slope = 0.0
             for factor, chance in parts:
                 normal = factor * found
