@@ -33,7 +33,17 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TESTS = ("judge", "live_judge", "verdict", "acceptance", "selfcheck_parts", "counters", "store", "conditions")
+TESTS = (
+    "judge",
+    "live_judge",
+    "verdict",
+    "acceptance",
+    "selfcheck_parts",
+    "counters",
+    "store",
+    "conditions",
+    "device_judged",
+)
 SLOWEST_S = 0.3  # of CPU time; a test that takes more is left out: it samples a rule that quicker tests check
 LIMIT_S = 30.0  # of all tests of a mutant
 
@@ -107,6 +117,10 @@ def _code(source: str) -> str:
             node.annotation = None
         elif isinstance(node, ast.FunctionDef):
             node.returns = None
+            every = node.args  # whether arguments go by place or by name is a declaration, too
+            every.args = [*every.posonlyargs, *every.args, *every.kwonlyargs]
+            every.defaults += filter(None, every.kw_defaults)
+            every.posonlyargs, every.kwonlyargs, every.kw_defaults = [], [], []
         elif isinstance(node, ast.AnnAssign):
             node.annotation = ast.Constant(None)
     return ast.dump(tree)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import builders
 import numpy as np
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_rlperf.judge.policy import make_policy
+from pytest_rlperf.judge.policy import verdict as policy_verdict
 from pytest_rlperf.judge.stats import welch
 from pytest_rlperf.judge.stored import judge_stored, session_variance
 from pytest_rlperf.model import (
@@ -25,6 +26,7 @@ from pytest_rlperf.model import (
     Status,
     StoredResult,
     Verdict,
+    reasons,
     session_figures,
 )
 from pytest_rlperf.report.wording import verdict_message
@@ -67,6 +69,15 @@ def judge(base: Result, head: Result, rules: Policy | None = None) -> Verdict:
 
 
 BASE = result(1.00, 1.01, 0.99, 1.02, 0.98)
+
+
+def test_rules_that_nobody_sets() -> None:
+    """A run stores nothing, gates no counts and takes three to ten pairs; 3 % matter, 20 % by stored numbers."""
+    rules = policy()
+    assert (rules.stores, rules.gates, rules.named, rules.pairs) == (False, (), (), (3, 10))
+    assert (rules.confidence, rules.tolerance, rules.stored_failing) == (0.99, 0.03, 0.2)
+    wide = policy(tolerance=0.5)
+    assert (wide.tolerance, wide.stored_failing) == (0.5, 0.5)
 
 
 # ----------------------------------------------------------------------- the estimate
@@ -261,6 +272,24 @@ def test_sessions_that_differ_acquit_no_slowdown_and_convict_nobody(sessions: in
     assert slower <= 3  # .2 % of tests are 1 % of runs
 
 
+def test_each_pace_has_the_spread_of_its_own_figures() -> None:
+    """The workers' spread at the memory's pace is not taken for that at the interpreter's; one worker has none."""
+    step = math.exp(0.1)
+
+    def learned(workers: int, squares: float, squares_memory: float) -> tuple[float, float]:
+        history = [
+            SessionFigures("s", True, "wall", workers, relative, relative, squares, squares_memory)
+            for relative in (1.0, step)
+        ]
+        found = [session_variance(history, "wall", pace).value for pace in ("relative", "relative_memory")]
+        return found[0], found[1]
+
+    prior = 4 * 0.03**2
+    assert learned(5, 20 * 0.001, 20 * 0.002) == pytest.approx(((prior + 0.004) / 5, (prior + 0.003) / 5))
+    assert learned(2, 2 * 0.001, 0.0) == pytest.approx(((prior + 0.004) / 5, (prior + 0.005) / 5))
+    assert learned(1, 9.0, 9.0) == pytest.approx(((prior + 0.005) / 5, (prior + 0.005) / 5))
+
+
 # ----------------------------------------------------------------------- the verdict
 
 
@@ -298,6 +327,13 @@ def test_what_may_be_slower_is_suspect() -> None:
     assert judge(BASE, result(0.9, 1.1, 1.3, 1.6, 1.9)).suspect
     assert judge(BASE, result(*(1.30 * w.wall.relative for w in BASE.workers))).suspect
     assert not judge(BASE, BASE).suspect
+    rules = policy()
+    at_most, over = builders.estimate(1 + rules.tolerance), builders.estimate(1.001 + rules.tolerance)
+    found = [
+        policy_verdict(rules, Status.UNDECIDED, reasons.NoBaseline(stores=False), each).suspect
+        for each in (at_most, over)
+    ]
+    assert found == [False, True]
 
 
 def test_faster_is_the_mirror_of_slower() -> None:
@@ -377,6 +413,52 @@ def test_more_tests_in_a_run_ask_more_of_each() -> None:
     assert judge(BASE, head, policy(tests=1000)).status is Status.UNDECIDED
 
 
+def test_each_test_of_a_run_has_its_share_of_the_error_rate() -> None:
+    """One of twenty at 1 % has the bounds of a single one at a twentieth of that."""
+    head = result(1.20, 1.25, 1.30, 1.35, 1.40)
+    of_twenty, single = judge(BASE, head, policy(tests=20)), judge(BASE, head, policy(alpha=0.01 / 20))
+    assert of_twenty.estimate == single.estimate
+    assert of_twenty.estimate != judge(BASE, head).estimate
+
+
+@pytest.mark.parametrize("factor", [1.15, 1.25, 1.4])
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.05, 0.08, 0.12, 0.3])
+def test_a_change_is_one_by_its_estimate_and_its_bound(factor: float, spread: float) -> None:
+    """SLOWER takes an estimate over 20 % and a bound over 10 %; FASTER is its mirror image."""
+    head = result(*(factor * math.exp(spread * part) for part in (-1.0, -0.5, 0.0, 0.5, 1.0)))
+    slower, faster = judge(BASE, head), judge(head, BASE)
+    assert slower.estimate is not None
+    assert faster.estimate is not None
+    is_sure = slower.estimate.ratio > 1.2 and slower.estimate.floor > 1.1
+    assert slower.status is (Status.SLOWER if is_sure else Status.UNDECIDED)
+    assert faster.status is (Status.FASTER if is_sure else Status.UNDECIDED)
+    assert is_sure == (faster.estimate.ratio < 1 / 1.2 and faster.estimate.ceiling < 1 / 1.1)
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_the_smallest_slowdown_is_that_of_the_spread(factor: float) -> None:
+    """A small change today does not alter how large a slowdown figures that differ so much would show."""
+    spread = (0.80, 0.90, 1.0, 1.11, 1.25)
+    equal = judge(result(*spread), result(*spread))
+    moved = judge(result(*spread), result(*(factor * value for value in spread)))
+    assert moved.status is Status.UNDECIDED
+    assert moved.smallest_seen == pytest.approx(equal.smallest_seen)
+
+
+def test_paces_that_differ_are_named_with_the_memorys_own() -> None:
+    """What is the same by one pace and slower by the other is UNDECIDED, with how much faster the memory is now."""
+    rules = policy(tolerance=0.25)
+    steady = [worker.wall.relative for worker in BASE.workers]
+    slower_by_memory = judge(BASE, result(*steady, memory=1 / 1.4), rules)
+    assert slower_by_memory.status is Status.UNDECIDED
+    assert isinstance(slower_by_memory.reason, reasons.PacesDiffer)
+    assert astuple(slower_by_memory.reason) == pytest.approx((1.0, 1.4, 1 / 1.4))
+    opposite = judge(BASE, result(*(value / 1.3 for value in steady), memory=1 / 1.69), rules)
+    assert opposite.reason.code == "machine"
+    alike = judge(BASE, result(*(value * 1.15 for value in steady)))
+    assert alike.reason.code == "spread"
+
+
 def test_a_tolerance_that_was_asked_for_binds_and_never_convicts_under_20_percent() -> None:
     """A tolerance of 1 % makes SAME harder to say and SLOWER no easier; one of 60 % lets 30 % pass."""
     nearly = result(*(1.05 * w.wall.relative for w in BASE.workers))
@@ -391,6 +473,10 @@ def test_a_change_under_the_minimum_does_not_fail() -> None:
     assert judge(BASE, head, policy(min_change_s=0.4e-3)).status is Status.SLOWER
     verdict = judge(BASE, head, policy(min_change_s=0.6e-3))
     assert (verdict.status, verdict.reason.code) == (Status.SAME, "min_change")
+    assert isinstance(verdict.reason, reasons.UnderMinimum)
+    assert astuple(verdict.reason) == (pytest.approx(0.5e-3), 0.6e-3, False)
+    exactly = policy(min_change_s=verdict.reason.change_s)
+    assert judge(BASE, head, exactly).status is Status.SLOWER
 
 
 def test_what_is_not_gated_or_was_accepted_does_not_fail() -> None:

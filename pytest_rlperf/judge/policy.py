@@ -23,9 +23,10 @@ def make_policy(
     pairs: tuple[int, int] = (3, 10),
 ) -> Policy:
     """Return the rules of a test; ``tolerance`` is the user's, None for 3 %."""
+    tolerance = LIVE_TOLERANCE if tolerance is None else tolerance
     return Policy(
-        tolerance=LIVE_TOLERANCE if tolerance is None else tolerance,
-        stored_failing=max(STORED_FAILING, tolerance or 0.0),
+        tolerance=tolerance,
+        stored_failing=max(STORED_FAILING, tolerance),
         confidence=CONFIDENCE,
         alpha=alpha,
         tests=tests,
