@@ -43,6 +43,40 @@ def _timers_as_at_the_start() -> None:
         os.environ["RLPERF_TIMERS"] = _TIMERS
 
 
+# The files that take longest, by their processor time: `pytest -n 2 --dist loadfile` begins with them, so that both
+# processes end at the same time.
+LONGEST = (
+    "test_live.py",
+    "test_main_job.py",
+    "test_lifecycle.py",
+    "test_workers.py",
+    "test_sides_git.py",
+    "test_sides_environment.py",
+    "test_live_judge.py",
+    "test_sides_layouts.py",
+    "test_counters_run.py",
+    "test_timers_processes.py",
+    "test_counting_torch.py",
+    "test_benchmark_suites.py",
+    "test_reliability.py",
+    "test_options.py",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have pytest-xdist hand out files in the order in which they are collected."""
+    if config.pluginmanager.has_plugin("xdist"):
+        config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest files first where pytest-xdist distributes tests."""
+    if hasattr(config, "workerinput"):
+        order = {name: number for number, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave the tests of the plugin out of a measured run: none of them is measured, and they need the extra `test`."""
     measures = ("active", "save", "against", "selfcheck", "inline")
