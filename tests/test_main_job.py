@@ -46,7 +46,7 @@ TEST_GAE = """
     from learner import gae
 
     def test_gae(rlperf_gae):
-        rlperf_gae(gae, n_steps=64, n_envs=8)
+        rlperf_gae(gae, n_steps=16, n_envs=8)
 """
 
 # A few microseconds of work that no library's version changes.
@@ -184,7 +184,7 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
     slower.assert_outcomes(failed=1)
     slower.stdout.fnmatch_lines(
         [
-            ">       rlperf_gae(gae, n_steps=64, n_envs=8)",
+            ">       rlperf_gae(gae, n_steps=16, n_envs=8)",
             "E       pytest_rlperf.PerformanceRegression: SLOWER *: gae takes * a call, * in the baseline",
             "E       99 % interval *",
             "E       compared with baseline 'default' of 20*",
@@ -531,10 +531,10 @@ def assert_each_broken_alone(
 ) -> None:
     """Run a test of each broken component between good ones: each fails at its line with its reason, nothing else."""
     source = "import pytest\n\n" + parts
-    source += "\n\n@pytest.mark.rlperf(max_time=0.3)\ndef test_good_first(rlperf):\n    rlperf(int)\n"
+    source += "\n\ndef test_good_first(rlperf):\n    rlperf(int)\n"
     for name, (fixture, call, _) in broken.items():
         source += f"\n\ndef test_{name}({fixture}):\n    {call}\n"
-    source += "\n\n@pytest.mark.rlperf(max_time=0.3)\ndef test_good_last(rlperf):\n    rlperf(int)\n"
+    source += "\n\ndef test_good_last(rlperf):\n    rlperf(int)\n"
     pytester.makepyfile(test_it=source)
     result = pytester.runpytest_subprocess(*args)
     result.assert_outcomes(passed=2, failed=len(broken))
@@ -550,7 +550,7 @@ def assert_each_broken_alone(
         assert re.search(pattern, text, re.DOTALL), (name, text)
 
 
-@pytest.mark.parametrize("args", [[], ["--rlperf", "--rlperf-max-time=1"], ["--rlperf-inline", "--rlperf-max-time=1"]])
+@pytest.mark.parametrize("args", [[], ONE_CALL, ["--rlperf-inline", "--rlperf-max-time=0.3"]])
 def test_broken_components(pytester: pytest.Pytester, args: list[str]) -> None:
     """Measured or not, a component that does not work fails its own test at the user's line, and only that."""
     assert_each_broken_alone(pytester, BROKEN_PARTS, BROKEN, *args)
@@ -581,6 +581,7 @@ TORCH_BROKEN = {
 
 
 @pytest.mark.torch
+@pytest.mark.slow  # test_components: test_a_sac_update_that_does_nothing, _that_diverges
 def test_broken_agents(pytester: pytest.Pytester) -> None:
     """Likewise for an agent that learns nothing, or diverges."""
     pytest.importorskip("torch")

@@ -75,11 +75,13 @@ TESTS = """
         rlperf(work)
 
 
+    @pytest.mark.rlperf(max_time=0.05)  # slices, which read clocks
     def test_patched_clock(rlperf, monkeypatch):
         monkeypatch.setattr("time.perf_counter_ns", iter(range(10**9, 0, -1)).__next__)
         rlperf(work)
 
 
+    @pytest.mark.rlperf(max_time=0.05)
     def test_clock_back(rlperf, monkeypatch):
         from pytest_rlperf.measure.rounds import Clocks
 
@@ -126,7 +128,7 @@ def run(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     (directory / "pytest.ini").write_text("[pytest]\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "rlperf", "--rlperf", "--rlperf-max-time=0.05", "-v", *args],
+        [sys.executable, "-m", "pytest", "-p", "rlperf", *ONE_CALL, "-v", *args],
         cwd=directory,
         env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "120"},
         capture_output=True,
@@ -311,7 +313,7 @@ def test_output_of_calls_is_cut(tmp_path: Path) -> None:
         "    rlperf(work)\n"
         "    print('the end')\n"
     )
-    process = run(tmp_path, "-rP", "--rlperf-counters=off")
+    process = run(tmp_path, "-rP", "--rlperf-counters=off", "--rlperf-max-time=0.05")
     assert "1 passed" in process.stdout, process.stdout[:2000] + process.stderr
     assert 1_000_000 < len(process.stdout) < 1_200_000
     assert "the beginning" in process.stdout
