@@ -37,6 +37,7 @@ LOOK_S = 0.2  # how long the CPUs are watched before the idlest is chosen; their
 RESAMPLES = 5000
 PAIRS_LEAST = 5
 ALONE_SHARE = 0.9
+SINGLE_SHARE = 0.9  # of a workload's pairs: two threads on a busy machine look like one now and then
 NEIGHBOUR = """
 import os, random, time
 parent = os.getppid()
@@ -239,7 +240,9 @@ def show_spreads(results: Results) -> None:
 def show_ratios(results: Results) -> None:
     """Print the modes' spreads as multiples of those on one CPU."""
     single = [
-        name for name, found in results.items() if sum(pair.single for pair in found["one"]) > len(found["one"]) / 2
+        name
+        for name, found in results.items()
+        if statistics.fmean(pair.single for pair in found["one"]) >= SINGLE_SHARE
     ]
     groups = {WORKLOADS[name][0]: [name] for name in results} | {"geometric mean of the single-threaded": single}
     others = [mode for mode in MODES if mode != "one"]

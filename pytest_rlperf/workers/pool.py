@@ -320,6 +320,8 @@ class BaseSide:
     def check_collected(self, keys: Collection[str]) -> None:
         """Raise SideError, with base's own message, where base's first worker has collected none of ``keys``."""
         if self._collected is None:
+            self.base.start([0])
+            self.head.start([0])  # the first pair needs both
             self._collected = self.base.ready(0)
         first = self._collected
         if first.keys.isdisjoint(keys):

@@ -21,6 +21,7 @@ import signal
 import socket
 import stat
 import sys
+import threading
 from pathlib import Path
 from typing import IO, Any
 
@@ -367,7 +368,19 @@ def _collect_before_the_end() -> None:
     """Collect garbage once, so that the ten collections of pytest's end have only new objects to look at."""
     gc.collect()
     gc.freeze()
-    atexit.register(gc.unfreeze)  # finalizers of what modules hold run when the interpreter ends
+
+
+def _end_process(code: int) -> None:
+    """End this process with all that has been registered for its end, as multiprocessing ends its children.
+
+    The interpreter would also take every module apart, which takes most of a second with PyTorch.
+    """
+    threading._shutdown()  # waits for threads that are no daemons
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _encodable(text: str) -> str:
@@ -487,6 +500,6 @@ def main() -> None:
     daemons = DaemonWatch()
     config.pluginmanager.register(Session(start, channel, engine, daemons, terminal), "rlperf-worker")
     try:
-        sys.exit(int(config.hook.pytest_cmdline_main(config=config)))
+        _end_process(int(config.hook.pytest_cmdline_main(config=config)))
     finally:
         daemons.end()
