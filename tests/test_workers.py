@@ -718,3 +718,37 @@ def test_without_a_terminal_reporter(tmp_path: Path) -> None:
     assert result.code == 0, result.text
     assert 'name="rlperf_verdict" value="NEW"' in (tmp_path / "out.xml").read_text()
     assert left_over(tmp_path) == []
+
+
+def test_workers_end_with_what_was_registered_for_their_end(tmp_path: Path) -> None:
+    """Exit functions run once in every worker, and a thread that is no daemon comes to its own end first."""
+    tests = """
+        import atexit
+        import os
+        import threading
+        from pathlib import Path
+
+
+        def note(text):
+            with Path("events").open("a") as file:
+                file.write(f"{text} {os.getpid()}\\n")
+
+
+        def wait_for_main():
+            threading.main_thread().join()
+            note("thread")
+
+
+        def test_ends(rlperf):
+            note("test")
+            atexit.register(note, "exit")
+            threading.Thread(target=wait_for_main).start()
+            rlperf(int)
+    """
+    result = run(tmp_path, *ONE_CALL, tests=tests)
+    assert result.code == 0, result.text
+    events = [line.split() for line in (tmp_path / "events").read_text().splitlines()]
+    workers = {process for text, process in events if text == "test"}
+    assert workers
+    for process in workers:
+        assert [text for text, other in events if other == process] == ["test", "thread", "exit"]

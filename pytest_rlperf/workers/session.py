@@ -375,7 +375,7 @@ def _end_process(code: int) -> None:
 
     The interpreter would also take every module apart, which takes most of a second with PyTorch.
     """
-    threading._shutdown()  # waits for threads that are no daemons
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
