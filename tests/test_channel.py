@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import msgspec
 import pytest
@@ -112,6 +113,47 @@ def test_half_a_frame_has_a_deadline() -> None:
     clock.advance(int((channel.FRAME_LIMIT_S + 1) * 1e9))
     with pytest.raises(UnreadableError, match="the rest of a message did not come"):
         here.receive(1e6)
+    here.close()
+    there.close()
+
+
+def test_a_frame_that_nobody_reads_has_a_deadline() -> None:
+    """A frame that is larger than what the other side takes up is given up after its limit."""
+    here, there = Channel.pair()
+    with there, pytest.raises(TimeoutError, match="was not read in time"):
+        here.send(bytes(10_000_000), 0.01)
+    here.close()
+    with pytest.raises(EOFError):
+        here.send(b"x", 0.01)
+
+
+class Wavering(socket.socket):
+    """A socket that was ready, and is not any more at the first try."""
+
+    tries = 0
+
+    def send(self, *arguments: Any) -> int:
+        """Send at the second try."""
+        self._fail_once()
+        return super().send(*arguments)
+
+    def recv(self, *arguments: Any) -> bytes:
+        """Receive at the second try."""
+        self._fail_once()
+        return super().recv(*arguments)
+
+    def _fail_once(self) -> None:
+        self.tries += 1
+        if self.tries == 1:
+            raise BlockingIOError
+
+
+def test_a_socket_that_is_not_ready_after_all_is_waited_for() -> None:
+    """Another thread may have taken the bytes, or the room for them."""
+    one, other = socket.socketpair()
+    here, there = Channel(Wavering(fileno=one.detach())), Channel(Wavering(fileno=other.detach()))
+    here.send(b"payload", 10)
+    assert there.receive(10) == b"payload"
     here.close()
     there.close()
 

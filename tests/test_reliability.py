@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -21,7 +22,7 @@ from _pytest.logging import LogCaptureHandler, LoggingPlugin
 from builders import ONE_CALL
 
 from pytest_rlperf.workers import session
-from pytest_rlperf.workers.guardian import Guardian
+from pytest_rlperf.workers.guardian import VARIABLE, Guardian
 
 CONFTEST = """
     import pytest
@@ -295,6 +296,76 @@ def test_a_daemon_of_a_test_is_named_and_ended(tmp_path: Path) -> None:
     assert [test for test, _ in named] == ["test_leaves"]
     assert named[0][1] in daemons
     assert not [pid for pid in daemons if _is_running(int(pid))]
+
+
+GUARD = """
+import sys
+from pathlib import Path
+from pytest_rlperf.workers import guardian
+
+guardian.GRACE_S = 0.3
+if sys.argv[3] == "no /proc":
+    guardian.Path = lambda *parts: Path("/nowhere")
+guardian._guard(sys.argv[1], int(sys.argv[2]))
+"""
+# A run that ends while another process holds its pipe: once the guardian has looked for it, by a descriptor.
+GONE = """
+import os, subprocess, sys
+
+guard = subprocess.Popen([sys.executable, "-c", *sys.argv[1:3], str(os.getpid()), "gone"])
+links = f"/proc/{guard.pid}/fd"
+while "pidfd" not in "".join(os.readlink(f"{links}/{number}") for number in os.listdir(links)):
+    pass
+"""
+
+
+@pytest.mark.parametrize("end", ["finished", "closed", "gone", "no /proc"])
+def test_the_guardians_program(tmp_path: Path, end: str) -> None:
+    """It ends the workers that it was to watch, and what has the run's mark; it leaves the others alone."""
+    (tmp_path / "scratch").mkdir()
+    arguments = [str(tmp_path / "scratch"), str(os.getpid())]
+    marked = {} if end in ("closed", "no /proc") else {VARIABLE: arguments[0]}
+    worker, daemon, forgotten = (
+        subprocess.Popen(["sleep", "300"], start_new_session=True, env=os.environ | variables)
+        for variables in ({}, marked, {})
+    )
+    command = ["-c", GONE, GUARD, arguments[0]] if end == "gone" else ["-c", GUARD, *arguments, end]
+    lines = f"+{forgotten.pid}\n+{worker.pid}\n-{forgotten.pid}\n" + ("finished\n" if end == "finished" else "")
+    with subprocess.Popen([sys.executable, *command], stdin=subprocess.PIPE) as program:
+        assert program.stdin is not None
+        if end == "gone":
+            program.wait(60)  # the pipe stays open, and has no line
+        else:
+            program.stdin.write(lines.encode())
+            program.stdin.close()
+            program.wait(60)
+        if marked:
+            assert daemon.wait(60) == -signal.SIGKILL
+        if end != "gone":
+            assert worker.wait(60) == (-signal.SIGKILL if end == "finished" else -signal.SIGTERM)
+        assert forgotten.poll() is None
+        deadline_s = time.monotonic() + 60
+        while (tmp_path / "scratch").exists():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+    for process in (worker, daemon, forgotten):
+        process.kill()
+        process.wait()
+
+
+def test_a_guardian_that_was_killed_leaves_its_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose guardian is gone goes on, and removes its files itself."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    guardian = Guardian()
+    guardian.close()  # without files there is nothing to guard
+    guardian.new_directory()
+    assert guardian._process is not None
+    guardian._process.kill()
+    guardian._process.wait()
+    guardian.watch(os.getpid())
+    guardian.close()
+    guardian.forget(os.getpid())
+    assert list(tmp_path.iterdir()) == []
 
 
 # --------------------------------------------------------------------------- output

@@ -18,6 +18,8 @@ import psutil
 import pytest
 from builders import FIRST_CALLS, ONE_CALL
 
+from pytest_rlperf.workers import no_coverage
+
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which saves each of six processes much of its start
 
 CONFTEST = """
@@ -697,6 +699,17 @@ def test_options_of_pytest_cov_are_taken_with_and_without_it(tmp_path: Path) -> 
     result = run(tmp_path, *plugin, *flags, tests=SIMPLE)
     assert result.code == 0, result.text
     assert "TOTAL" not in result.out
+
+
+def test_options_of_a_missing_pytest_cov_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter without pytest-cov takes the options of the run's command line, and does nothing with them."""
+    monkeypatch.setattr(no_coverage, "find_spec", lambda name: None)
+    parser = pytest.Parser(_ispytest=True)
+    no_coverage.pytest_addoption(parser)
+    flags = ["--cov=one", "--cov", "--cov-append", "--cov-report=term", "--cov-fail-under=90", "--no-cov"]
+    found = vars(parser.parse_known_args([*flags, "test_it.py"]))
+    assert (found["cov"], found["cov_branch"], found["cov_report"]) == (["one", None], False, ["term"])
+    assert found["cov_append"]
 
 
 def test_without_other_plugins(tmp_path: Path) -> None:
