@@ -5,9 +5,12 @@ The readers and the changes are those of ``benchmarks/fuzz``, which tries more i
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "fuzz"))
 from mutations import MOST_BYTES, mutated
 from targets import TARGETS
 
+from pytest_rlperf.cli.command import UsageError
+from pytest_rlperf.cli.files import parse
 from pytest_rlperf.sides.git import parse_allowance
 
 each_target = pytest.mark.parametrize("name", TARGETS)
@@ -62,3 +67,24 @@ def test_the_same_seed_makes_the_same_change(name: str) -> None:
 def test_a_trailer_as_long_as_a_book_accepts_nothing(value: str) -> None:
     """Anybody may write a commit's message; the work on one line of it does not grow with its square."""
     assert parse_allowance(value, "a" * 12) is None
+
+
+def _run_with(change: Callable[[Any], None]) -> bytes:
+    document = json.loads(TARGETS["run"].seeds[0])
+    (test,) = document["tests"].values()
+    change(test)
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize("share", [None, 1e15, -3.0])
+def test_no_share_of_time_makes_a_bar_of_a_terabyte(share: float | None) -> None:
+    """A bar in a run that is shown is as long as a whole call's at the most."""
+    data = _run_with(lambda test: test["result"]["shares"][0].update(share=share))
+    TARGETS["run"].read(data)
+
+
+def test_a_log_ratio_without_a_ratio_is_refused() -> None:
+    """Its exponential is no number."""
+    data = _run_with(lambda test: test["live"]["pairs"][0].update(wall_log_ratio=1e4))
+    with pytest.raises(UsageError, match=r"live\.pairs\[0\]\.wall_log_ratio is 10000\.0"):
+        parse(data, "file")

@@ -183,7 +183,7 @@ def shares_lines(shares: Sequence[Share]) -> list[str]:
         (
             owner_label(share.name)[:_NAME_COLUMNS],
             units.percent(share.share, signed=False),
-            "#" * round(_BAR_COLUMNS * share.share),
+            "#" * round(_BAR_COLUMNS * min(1.0, max(0.0, share.share))),
         )
         for share in shares
     ]

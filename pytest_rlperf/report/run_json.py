@@ -154,6 +154,7 @@ class SelfcheckFile:
 
 _KINDS: dict[object, type[RunFile | SelfcheckFile]] = {"run": RunFile, "selfcheck": SelfcheckFile}
 _WITH_LINES = (".message", ".notes")  # places of texts that may have several lines; names have one
+_LARGEST_LOG = 100.0  # of a ratio, whose exponential must be a number
 _LARGEST = 1e18  # of a count or a figure; a later sum or conversion cannot fail
 _EXPECTED: dict[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
 
@@ -188,6 +189,9 @@ def read_document(document: object, *, tests_most: int | None = None) -> RunFile
     for place, result in _results(recorded):
         for fault in impossible_figures(result, stored=False):
             raise ReadingError(f"{place}.{fault}")
+    for place, ratio in _log_ratios(recorded):
+        if not abs(ratio) <= _LARGEST_LOG:
+            raise ReadingError(f"{place} is {ratio}, expected the logarithm of a ratio")
     return recorded
 
 
@@ -294,6 +298,16 @@ def _results(recorded: RunFile | SelfcheckFile) -> Iterator[tuple[str, Result]]:
             yield f"{place}.baseline.result", test.baseline.result
         if isinstance(test, Outcome) and test.live is not None:
             yield f"{place}.live.base", test.live.base
+
+
+def _log_ratios(recorded: RunFile | SelfcheckFile) -> Iterator[tuple[str, float]]:
+    """Yield the log-ratios of every pair, with their places in the file."""
+    for key, test in recorded.tests.items():
+        if isinstance(test, Outcome) and test.live is not None:
+            for index, pair in enumerate(test.live.pairs):
+                place = f"$.tests[{_shown(key)}].live.pairs[{index}]"
+                yield f"{place}.wall_log_ratio", pair.wall_log_ratio
+                yield f"{place}.cpu_log_ratio", pair.cpu_log_ratio
 
 
 def _shown(value: object) -> str:
