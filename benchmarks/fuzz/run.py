@@ -4,7 +4,7 @@
 
     python benchmarks/fuzz/run.py                        # all readers, 18 s each
     python benchmarks/fuzz/run.py baseline --seconds 600
-    python benchmarks/fuzz/run.py --inputs 1000000       # of each reader, however long that takes
+    python benchmarks/fuzz/run.py --inputs 1000000 --seconds 7200   # of each reader, in two hours at the most
     python benchmarks/fuzz/run.py run --seconds 600 --guided   # by coverage: needs `pip install atheris`
 
 Without ``--guided`` inputs are files changed at random, by a seed: the same seed makes the same inputs. With it atheris
@@ -39,7 +39,7 @@ class TooSlow(BaseException):
 def fuzz(name: str, seconds: float, most: int | None, seed: int, limit: float) -> tuple[int, float, list[str]]:
     """Return how many inputs a reader was given, the seconds of the slowest, and the finds.
 
-    It ends after ``most`` inputs, or where that is None after so many seconds.
+    It ends after ``most`` inputs, where that is not None, and after so many seconds at the latest.
     """
     from targets import TARGETS
 
@@ -49,7 +49,7 @@ def fuzz(name: str, seconds: float, most: int | None, seed: int, limit: float) -
     for found in seeds:
         target.read(found)  # and what is loaded once
     tried, slowest, end = 0, 0.0, time.perf_counter() + seconds
-    while (time.perf_counter() < end if most is None else tried < most) and len(finds) < _FINDS_MOST:
+    while tried != most and time.perf_counter() < end and len(finds) < _FINDS_MOST:
         data = mutated(random.choice(seeds), random)
         if random.random() < 0.1:
             data = mutated(data, random)
@@ -99,7 +99,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("readers", nargs="*")
     parser.add_argument("--seconds", type=float, default=18.0)
-    parser.add_argument("--inputs", type=int, help="end after so many, not by time")
+    parser.add_argument("--inputs", type=int, help="end after so many, if the time lasts")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=float, default=5.0)
     parser.add_argument("--memory", type=float, default=500.0, help="MB that a reader's process may have")
