@@ -365,7 +365,9 @@ workers = st.builds(
     seed=counts,
 )
 seconds = st.just(0.0) | figures
-phases = st.builds(Phase, path=words, count=seconds, total_s=seconds, self_s=seconds, device=words)
+phases = st.builds(
+    Phase, path=st.text(min_size=1, max_size=20), count=seconds, total_s=seconds, self_s=seconds, device=words
+)
 counters = st.dictionaries(words, counts, max_size=4)
 ranges = st.dictionaries(words, counts.flatmap(lambda least: st.tuples(st.just(least), st.integers(least))), max_size=2)
 countings = st.builds(
@@ -719,7 +721,7 @@ def refusal(store: Store) -> str:
             "has merge-conflict markers from line 32 on: keep one side of each conflict",
             id="merge conflict",
         ),
-        pytest.param(lambda raw: b"[" * 100_000, "nested too deep", id="nested too deep"),
+        pytest.param(lambda raw: b'{"results": ' + b"[" * 100_000, "nested too deep", id="nested too deep"),
         pytest.param(
             lambda raw: raw.replace(b'"unit"', b'"other": ' + b"[" * 100_000 + b"]" * 100_000 + b', "unit"'),
             "nested too deep",

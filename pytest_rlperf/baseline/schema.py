@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar
 
 import msgspec
 
-from pytest_rlperf.model import Baseline, StoredResult, impossible_figures, out_of_range
+from pytest_rlperf.model import (
+    Baseline,
+    Machine,
+    Provenance,
+    SessionFigures,
+    StoredResult,
+    impossible_figures,
+    out_of_range,
+)
 from pytest_rlperf.units import round_significant
 
 # 1: the first. 2: one line a worker and a phase, defaults left out; earlier sessions' figures and pairs' spread kept.
@@ -37,8 +47,10 @@ _COUNTS: dict[str, Any] = {"exact": {}, "inexact": {}}
 _SESSION: dict[str, Any] = {"clock": "wall", "same_code": True, "workers": 5}
 _MACHINE: dict[str, Any] = {"accelerators": []}
 
+_EXACT = {str, int, bool, NoneType}  # values that are stored as they are
 _OPEN_DEPTH = 2  # objects down to here have a line a member, and below it those of these names
 _OPEN_NAMES = {"counting", "packages", "result"}
+_T = TypeVar("_T")
 _FULL_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -55,28 +67,47 @@ class NewerFormatError(FormatError):
 
 def encode(baseline: Baseline) -> bytes:
     """Return a baseline as a file holds it, figures to five digits. UnicodeEncodeError where a text is no UTF-8."""
-    document = {
-        "schema": SCHEMA,
-        "machine": _without(_rounded(msgspec.to_builtins(baseline.machine)), _MACHINE),
-        "sessions": _rounded(msgspec.to_builtins(baseline.sessions)),
-        "results": baseline.results,
+    parts = {
+        "machine": _lines(_without(_rounded(msgspec.to_builtins(baseline.machine)), _MACHINE), "machine", 1).encode(),
+        "results": _results(baseline.results),
+        "schema": _line(SCHEMA).encode(),
+        "sessions": _lines(_rounded(msgspec.to_builtins(baseline.sessions)), "sessions", 1).encode(),
     }
-    return f"{_lines(document)}\n".encode()
+    return b"{\n" + b",\n".join(b' "%s": %s' % (name.encode(), part) for name, part in parts.items()) + b"\n}\n"
+
+
+def _results(results: Mapping[str, StoredResult]) -> bytes:
+    """Return the JSON of all entries, made one at a time: as plain data all of them take ten times their text."""
+    if not results:
+        return b"{}"
+    lines = []
+    with uncollected():
+        for number, key in enumerate(sorted(results)):
+            lines.append(b"{\n" if not number else b",\n")
+            lines.append(f"  {_line(key)}: {_lines(_lean_entry(key, results[key]), key, 2)}".encode())
+    return b"".join([*lines, b"\n }"])
 
 
 def _rounded(value: Any) -> Any:
     """Return plain data with every figure in it at the precision that is stored."""
-    if isinstance(value, float):
+    kind = type(value)
+    if kind is float:
         return round_significant(value)
-    if isinstance(value, dict):
-        return {name: _rounded(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_rounded(part) for part in value]
+    if kind is dict:
+        return {name: part if type(part) in _EXACT else _rounded(part) for name, part in value.items()}
+    if kind is list or kind is tuple:
+        return [part if type(part) in _EXACT else _rounded(part) for part in value]
     return value
 
 
 def _lean_entry(key: str, stored: StoredResult) -> dict[str, Any]:
-    entry = _rounded(msgspec.to_builtins(stored))
+    plain = msgspec.to_builtins(stored)
+    past = plain["history"]
+    for worker in plain["result"]["workers"]:
+        if worker["cpu"] == worker["wall"]:
+            del worker["cpu"]
+    entry = _rounded(plain | {"history": past[-2:]})
+    entry["history"] = [*past[:-2], *entry["history"]]  # all but the last two come from a file, which has them rounded
     result = entry["result"]
     lean = _without(result, _RESULT)
     if result["nodeid"] == key:
@@ -93,7 +124,7 @@ def _lean_entry(key: str, stored: StoredResult) -> dict[str, Any]:
 
 def _lean_worker(worker: dict[str, Any], items: float) -> dict[str, Any]:
     lean = _without(worker, _WORKER)
-    if worker["cpu"] == worker["wall"]:
+    if lean.get("cpu") == lean["wall"]:
         del lean["cpu"]
     if worker["items_per_call"] == items:
         del lean["items_per_call"]
@@ -114,17 +145,23 @@ def _without(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
 def _lines(value: Any, name: str = "", depth: int = 0) -> str:
     """Return JSON with sorted keys: a line a member of the outer objects, a line an object in a list."""
     indent = " " * (depth + 1)
-    if isinstance(value, StoredResult):  # one at a time: all of them as plain data take ten times their text
-        value = _lean_entry(name, value)
     if isinstance(value, dict) and value and (depth <= _OPEN_DEPTH or name in _OPEN_NAMES):
         parts = [f"{indent}{_line(key)}: {_lines(value[key], key, depth + 1)}" for key in sorted(value)]
         opening, closing = "{}"
     elif isinstance(value, list) and value and isinstance(value[0], dict):
-        parts = [f"{indent}{_line(part)}" for part in value]
+        parts = [f"{indent}{part}" for part in _objects(value)]
         opening, closing = "[]"
     else:
         return _line(value)
     return "\n".join([opening, ",\n".join(parts), f"{' ' * depth}{closing}"])
+
+
+def _objects(values: list[dict[str, Any]]) -> list[str]:
+    """Return the JSON of each of a list of objects."""
+    parts = _line(values)[2:-2].split("}, {")
+    if len(parts) == len(values):  # no text or inner list has these characters
+        return [f"{{{part}}}" for part in parts]
+    return [_line(value) for value in values]
 
 
 def _line(value: Any) -> str:
@@ -138,12 +175,16 @@ def _line(value: Any) -> str:
 def decode(raw: bytes) -> Baseline:
     """Return the baseline that a file holds, of any version; FormatError where it holds none."""
     try:
-        with _uncollected():
-            document = msgspec.json.decode(raw)
-            check_version(document)
-            baseline = msgspec.convert(expanded(document), Baseline)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise FormatError(str(error)) from None
+        with uncollected():
+            _check_version(_part(raw, _Versioned, "$").schema)
+            file = _part(raw, _File, "$")
+            baseline = Baseline(
+                schema=file.schema,
+                machine=_part(file.machine, Machine, "$.machine"),
+                sessions=_part(file.sessions, dict[str, Provenance], "$.sessions"),
+                # One at a time: all of them as plain data take ten times their text.
+                results={key: _entry(key, entry) for key, entry in file.results.items()},
+            )
     except RecursionError:
         raise FormatError("it is nested too deep") from None
     fault = senseless(baseline)
@@ -152,8 +193,24 @@ def decode(raw: bytes) -> Baseline:
     return baseline
 
 
+def _entry(key: str, raw: msgspec.Raw) -> StoredResult:
+    place = f"$.results[{key!r}]"
+    return _part(_full_entry(key, _part(raw, Any, place)), StoredResult, place)
+
+
+def _part(data: Any, type_: type[_T], place: str) -> _T:
+    """Return a part of a file, from its JSON or as plain data, as ``type_``; FormatError where it is none."""
+    try:
+        if isinstance(data, (bytes, msgspec.Raw)):
+            return msgspec.json.decode(data, type=type_)
+        return msgspec.convert(data, type_)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        text, at, path = str(error).rpartition(" - at `$")
+        raise FormatError(f"{text} - at `{place}{path}" if at else f"{error} - at `{place}`") from None
+
+
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Put off the search for cycles: JSON has none, and it takes more than half of the time of a large file."""
     is_enabled = gc.isenabled()
     gc.disable()
@@ -164,9 +221,8 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def check_version(document: Any) -> None:
-    """Raise NewerFormatError or FormatError for a document whose version is not known here."""
-    version = msgspec.convert(document, _Versioned).schema
+def _check_version(version: int) -> None:
+    """Raise NewerFormatError or FormatError for a version that is not known here."""
     if version < 1:
         raise FormatError(f"$.schema is {version}, the first was 1")
     if version > SCHEMA:
@@ -177,6 +233,15 @@ class _Versioned(msgspec.Struct):
     """Reads the version alone, whatever the rest looks like."""
 
     schema: int
+
+
+class _File(msgspec.Struct):
+    """Reads the parts of a file, each of which is read by itself."""
+
+    schema: int
+    machine: msgspec.Raw
+    sessions: msgspec.Raw
+    results: dict[str, msgspec.Raw]
 
 
 def expanded(document: Any) -> Any:
@@ -253,7 +318,7 @@ def is_sha(text: str | None) -> bool:
 def _impossible_past(stored: StoredResult) -> Iterator[str]:
     """Yield what no run can have stored of earlier sessions and of pairs, by its place below the entry."""
     first, pairs = stored.first, stored.pairs
-    clocks = {f"history[{index}].clock": session.clock for index, session in enumerate(stored.history)}
+    clocks: dict[str, str] = {}
     positive: dict[str, float] = {}
     least_zero: dict[str, float] = {}
     if first is not None:
@@ -264,7 +329,10 @@ def _impossible_past(stored: StoredResult) -> Iterator[str]:
         clocks["first.clock"] = first.clock
         positive |= {f"first.relative[{index}]": value for index, value in enumerate(first.relative)}
     for index, session in enumerate(stored.history):
+        if _is_possible(session):
+            continue
         place = f"history[{index}]"
+        clocks[f"{place}.clock"] = session.clock
         positive |= {
             f"{place}.workers": session.workers,
             f"{place}.relative": session.relative,
@@ -278,3 +346,15 @@ def _impossible_past(stored: StoredResult) -> Iterator[str]:
         if clock not in ("cpu", "wall"):
             yield f"{place} is {clock!r}, expected cpu or wall"
     yield from out_of_range(positive, least_zero)
+
+
+def _is_possible(session: SessionFigures) -> bool:
+    """Whether a session's figures can have been stored; those of thousands are read at once."""
+    return (
+        session.clock in ("cpu", "wall")
+        and session.workers > 0
+        and 0 < session.relative < math.inf
+        and 0 < session.relative_memory < math.inf
+        and 0 <= session.squares < math.inf
+        and 0 <= session.squares_memory < math.inf
+    )

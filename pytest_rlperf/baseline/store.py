@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_rlperf.baseline.machine import slug
-from pytest_rlperf.baseline.schema import SCHEMA, FormatError, NewerFormatError, decode, encode, senseless
+from pytest_rlperf.baseline.schema import (
+    SCHEMA,
+    FormatError,
+    NewerFormatError,
+    decode,
+    encode,
+    senseless,
+    uncollected,
+)
 from pytest_rlperf.model import (
     Baseline,
     FirstFigures,
@@ -104,7 +112,7 @@ class Store:
         """
         self._check_directories()
         try:
-            with _locked(Path(os.path.realpath(self.path)).parent):
+            with _locked(Path(os.path.realpath(self.path)).parent), uncollected():
                 write_whole(self.path, self._merged(session, provenance, results))
         except UnicodeEncodeError as error:
             raise BaselineError(
@@ -116,9 +124,9 @@ class Store:
     def _merged(self, session: str, provenance: Provenance, results: dict[str, StoredResult]) -> bytes:
         """Return the file's new content, read from the old one."""
         old = self.read()
-        merged = ({} if old is None else dict(old.results)) | {
-            key: _after(old, key, stored) for key, stored in results.items()
-        }
+        merged = {} if old is None else old.results
+        for key, stored in results.items():
+            merged[key] = _after(old, key, stored)  # in the place of the old entry, whose memory is free from then on
         sessions = ({} if old is None else dict(old.sessions)) | {session: provenance}
         used = {stored.session for stored in merged.values()}
         baseline = Baseline(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 DIRECTORY = "a directory that holds one of them"
 LARGEST_BYTES = 64 * 1024 * 1024  # a run of 300 tests with 180 counts each has 3.4 MB
 _WRITERS = "--rlperf-json writes runs, --rlperf-save-baseline writes baselines; `rlperf tree` shows files of timers"
+_BEGINNING = b'{\n "machine": {'  # of a baseline as it is written today
 _TITLES = {"run": "a run", "selfcheck": "a self-check"}
 
 
@@ -57,6 +58,9 @@ def parse(data: bytes, source: str) -> Recorded:
 
     if not data.strip():
         raise UsageError(f"{source} is empty; {_WRITERS}")
+    baseline = _plain_baseline(data)
+    if baseline is not None:
+        return baseline
     try:
         document = decoded(data)
     except ReadingError as error:
@@ -72,6 +76,19 @@ def parse(data: bytes, source: str) -> Recorded:
         raise UsageError(f"{source} {error}") from None
     except ReadingError as error:
         raise UsageError(f"{source} is not {title}: {error}; write it anew") from None
+
+
+def _plain_baseline(data: bytes) -> Baseline | None:
+    """Return a baseline whose texts can all be shown as they are, which takes a tenth of the time of any other.
+
+    None where ``data`` is another file, or has faults.
+    """
+    from pytest_rlperf.baseline.schema import FormatError, decode
+
+    with suppress(FormatError, UnicodeDecodeError):
+        if data.startswith(_BEGINNING) and b"\\" not in data and data.decode().replace("\n", "").isprintable():
+            return decode(data)
+    return None
 
 
 def _baseline(document: dict[str, Any]) -> Baseline:

@@ -285,18 +285,20 @@ def impossible_figures(result: Result, *, stored: bool) -> Iterator[str]:
     Later arithmetic divides by them and takes logarithms. ``stored`` figures are relative to kernels, which live pairs
     do not run, and process something.
     """
-    positive = {} if not stored else {"items": result.items}
+    yield from out_of_range({"items": result.items} if stored else {}, {"items": result.items})
     for index, worker in enumerate(result.workers):
         for clock, figures in (("wall", worker.wall), ("cpu", worker.cpu)):
-            known = vars(figures) if stored else {"call_s": figures.call_s}
-            positive |= {f"workers[{index}].{clock}.{name}": value for name, value in known.items()}
-        if stored:
-            positive[f"workers[{index}].items_per_call"] = worker.items_per_call
-    times = {"items": result.items}
+            known = (figures.call_s, figures.relative, figures.relative_memory) if stored else (figures.call_s,)
+            if not all(0 < value < math.inf for value in known):  # named only then: thousands are read
+                names = ("call_s", "relative", "relative_memory")
+                yield from out_of_range(
+                    {f"workers[{index}].{clock}.{name}": value for name, value in zip(names, known, strict=False)}, {}
+                )
+        if stored and not 0 < worker.items_per_call < math.inf:
+            yield from out_of_range({f"workers[{index}].items_per_call": worker.items_per_call}, {})
     if stored:
-        times["traced_call_s"] = result.traced_call_s
-        times |= {f"phases[{index}].total_s": phase.total_s for index, phase in enumerate(result.phases)}
-    yield from out_of_range(positive, times)
+        times = {f"phases[{index}].total_s": phase.total_s for index, phase in enumerate(result.phases)}
+        yield from out_of_range({}, {"traced_call_s": result.traced_call_s, **times})
     for index, phase in enumerate(result.phases):
         if not phase.path:  # it would be a part of itself
             yield f"phases[{index}].path is empty"
