@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import textwrap
 from collections.abc import Mapping
@@ -175,6 +176,19 @@ def write(directory: Path, files: Mapping[str, str]) -> Path:
     return directory
 
 
+def environment(**changes: str) -> dict[str, str]:
+    """Return the environment of a user's run: without the settings of this one, of git's or of coverage's."""
+    removed = ("PYTEST_", "GIT_", "COV_CORE_", "COVERAGE_PROCESS_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
+    return {
+        **kept,
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        **changes,
+    }
+
+
 def git(directory: Path, *arguments: str, env: Mapping[str, str] | None = None) -> str:
     """Run git in a directory as a made-up author, and return its output."""
     settings = ("user.name=A", "user.email=a@example.org", "commit.gpgsign=false", "init.defaultBranch=main")
@@ -183,3 +197,21 @@ def git(directory: Path, *arguments: str, env: Mapping[str, str] | None = None) 
         ["git", *options, *arguments], cwd=directory, env=env, capture_output=True, text=True, timeout=60, check=True
     )
     return done.stdout.strip()
+
+
+# --------------------------------------------------------------------------- clocks
+
+
+class Seconds:
+    """A clock of float seconds that only the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Read the clock."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, or set the clock back."""
+        self.now += seconds

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import Seconds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,21 +25,6 @@ from pytest_rlperf.model import Mode
 
 SAMPLES = Path(__file__).parent / "samples"
 METHODS = {Mode.SUM: "add_time", Mode.LAST: "timeit", Mode.MEAN: "time_avg"}
-
-
-class Seconds:
-    """A clock of float seconds that only the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        """Read the clock."""
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass, or set the clock back."""
-        self.now += seconds
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
+from builders import Seconds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,21 +28,6 @@ from pytest_rlperf.compat.torchrl import timeit
 
 T = TypeVar("T")
 SAMPLE = Path(__file__).parent / "samples" / "torchrl_timeit.txt"
-
-
-class Seconds:
-    """A clock of float seconds that only the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        """Read the clock."""
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass, or set the clock back."""
-        self.now += seconds
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import git, write
+from builders import environment, git, write
 
 OK, FAILED = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
 # Hardly any time, which tells nothing: what is said comes from counting.
@@ -77,17 +76,7 @@ class Project:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PYTEST_", "GIT_", "COV_CORE_", "COVERAGE_PROCESS_"))
-        } | {
-            "COLUMNS": "150",
-            "GIT_CONFIG_GLOBAL": os.devnull,
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "XDG_CACHE_HOME": str(root.parent / "cache"),
-        }
+        self._environment = environment(COLUMNS="150", XDG_CACHE_HOME=str(root.parent / "cache"))
         root.mkdir(exist_ok=True)
         self.write("pytest.ini", "[pytest]\n")
         self.write("mylib.py", LIBRARY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -17,7 +16,7 @@ from xml.etree import ElementTree
 
 import psutil
 import pytest
-from builders import git, write
+from builders import environment, git, write
 
 OK, FAILED, USAGE = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.USAGE_ERROR
 QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=8")  # time for six pairs, which unplaced workers take to confirm
@@ -59,18 +58,7 @@ class Repository:
         self.root = root
         self.tmp = scratch / "tmp"
         self.tmp.mkdir()
-        self._environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PYTEST_", "GIT_", "COV_CORE_", "COVERAGE_PROCESS_"))
-        } | {
-            "COLUMNS": "100",
-            "GIT_CONFIG_GLOBAL": os.devnull,
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "TMPDIR": str(self.tmp),
-            "XDG_CACHE_HOME": str(scratch / "cache"),
-        }
+        self._environment = environment(COLUMNS="100", TMPDIR=str(self.tmp), XDG_CACHE_HOME=str(scratch / "cache"))
         root.mkdir()
         self.git("init", "--quiet", "--initial-branch=main")
         self.write("pytest.ini", "[pytest]\n")

@@ -11,7 +11,17 @@ import pytest
 
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.judge.verdict import judge
-from pytest_rlperf.model import Allowance, Live, Outcome, PairSpread, Status, Verdict, WrittenReason, reasons
+from pytest_rlperf.model import (
+    Acceptance,
+    Allowance,
+    Live,
+    Outcome,
+    PairSpread,
+    Status,
+    Verdict,
+    WrittenReason,
+    reasons,
+)
 from pytest_rlperf.model.notes import KeptBack
 from pytest_rlperf.options import read_config
 from pytest_rlperf.report.wording import message, note_lines, saved_lines, verdict_message
@@ -206,18 +216,24 @@ def test_figures_say_which_session_they_are_of(new_run: NewRun) -> None:
     assert created.pop("test_it.py::test_b") != "2030"
 
 
-def test_what_is_accepted_is_stored_with_its_reason(new_run: NewRun) -> None:
-    """With --rlperf-accept slower figures take the place of faster ones, which are remembered."""
+def store_accepted(new_run: NewRun, reason: str) -> Acceptance:
+    """Store slower figures with a reason in the place of faster ones; return their acceptance as it is stored."""
     first = new_run()
     enter(first, "test_a", NEW)
     save(first, failed=())
-    second = new_run("--rlperf-accept=bigger net")
+    second = new_run(f"--rlperf-accept={reason}")
     enter(second, "test_a", replace(SLOWER, accepted=True), 2e-3)
     save(second, failed=())
     baseline = second.baselines.store.read()
     assert baseline is not None
     accepted = baseline.results["test_it.py::test_a"].accepted
     assert accepted is not None
+    return accepted
+
+
+def test_what_is_accepted_is_stored_with_its_reason(new_run: NewRun) -> None:
+    """With --rlperf-accept slower figures take the place of faster ones, which are remembered."""
+    accepted = store_accepted(new_run, "bigger net")
     assert (accepted.reason, accepted.previous_call_s) == ("bigger net", 1e-3)
 
 
@@ -272,16 +288,7 @@ def test_who_accepts_is_kept(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", name)
         monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
     monkeypatch.setenv("GIT_CONFIG_COUNT", "2")
-    first = new_run()
-    enter(first, "test_a", NEW)
-    save(first, failed=())
-    second = new_run("--rlperf-accept=why")
-    enter(second, "test_a", replace(SLOWER, accepted=True), 2e-3)
-    save(second, failed=())
-    baseline = second.baselines.store.read()
-    assert baseline is not None
-    accepted = baseline.results["test_it.py::test_a"].accepted
-    assert accepted is not None
+    accepted = store_accepted(new_run, "why")
     assert accepted.by == "Bo <bo@example.org>"
 
 
