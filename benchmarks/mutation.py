@@ -63,7 +63,7 @@ class Mutant(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The tests that execute each line, "" for what is executed at import, and each test's CPU seconds."""
+    """The tests that execute each line, but for those at import, and each test's CPU seconds."""
 
     tests: dict[tuple[str, int], set[str]]
     seconds: dict[str, float]
@@ -164,19 +164,12 @@ def _replace(old: Any, new: Any) -> None:
 # ----------------------------------------------------------------------- running tests
 
 
-class _TooSlow(BaseException):
-    """A test is none of the quick ones."""
-
-
 class Session:
     """A pytest session that runs chosen tests in forks of itself."""
 
     def __init__(self, work: Callable[[Session], None]) -> None:
         self.items: dict[str, Any] = {}
         self._work = work
-        self._coverage: Any = None
-        self._seconds: dict[str, float] = {}
-        self._began_s = 0.0
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Do the work instead of running every test."""
@@ -185,59 +178,42 @@ class Session:
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep how long a test takes; end a fork whose test has failed."""
-        if report.failed and self._coverage is None:
+        """End a fork whose test has failed."""
+        if report.failed:
             os._exit(1)
-        if report.when == "call" and report.passed:
-            self._seconds[report.nodeid] = time.process_time() - self._began_s
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """Give a test its limit, where tests are tried out."""
-        if self._coverage is not None:
-            self._coverage.switch_context(item.nodeid)
-            signal.signal(signal.SIGPROF, _stop)
-            signal.setitimer(signal.ITIMER_PROF, SLOWEST_S)
-        self._began_s = time.process_time()
-        try:
-            yield
-        except _TooSlow:
-            pytest.skip("too slow")
-        finally:
-            if self._coverage is not None:
-                signal.setitimer(signal.ITIMER_PROF, 0)
 
     def reached(self, rooms: Sequence[str]) -> Reached:
-        """Run every test once, to find those that pass in time and the lines that each of them executes."""
+        """Run every test in a fork of its own, to find those that pass in time and the lines that each executes."""
+        tests: dict[tuple[str, int], set[str]] = defaultdict(set)
+        seconds: dict[str, float] = {}
+        with tempfile.TemporaryDirectory() as directory:
+            store = Path(directory, "lines")
+            for test in self.items:
+                if _in_fork(lambda test=test: self._try_out(test, rooms, store), LIMIT_S) == 0:
+                    lines, seconds[test] = pickle.loads(store.read_bytes())  # noqa: S301 - written by this process
+                    for line in lines:
+                        tests[line].add(test)
+        return Reached(dict(tests), seconds)
+
+    def _try_out(self, test: str, rooms: Sequence[str], store: Path) -> None:
+        """Write down the lines that a test executes, and its seconds; its process ends where it takes too many."""
         import coverage
 
-        with tempfile.TemporaryDirectory() as directory:
-            store = Path(directory, "reached")
-
-            def work() -> None:
-                self._coverage = measured = coverage.Coverage(
-                    data_file=None, include=[f"*/{room}/*.py" for room in rooms]
-                )
-                measured.start()
-                self._run(list(self.items))
-                measured.stop()
-                tests: dict[tuple[str, int], set[str]] = defaultdict(set)
-                data = measured.get_data()
-                for name in data.measured_files():
-                    for line, contexts in data.contexts_by_lineno(name).items():
-                        tests[name, line] |= set(contexts)
-                store.write_bytes(pickle.dumps(Reached(dict(tests), self._seconds)))
-
-            if _in_fork(work, 3600):
-                raise SystemExit("the tests do not end")
-            found: Reached = pickle.loads(store.read_bytes())  # noqa: S301 - written by this process
-        return found
+        signal.setitimer(signal.ITIMER_PROF, SLOWEST_S)
+        measured = coverage.Coverage(data_file=None, include=[f"*/{room}/*.py" for room in rooms])
+        began_s = time.process_time()
+        measured.start()
+        self._run([test])
+        measured.stop()
+        data, seconds = measured.get_data(), time.process_time() - began_s
+        lines = [(name, line) for name in data.measured_files() for line in data.lines(name) or ()]
+        store.write_bytes(pickle.dumps((lines, seconds)))
 
     def is_killed(self, mutant: Mutant, reach: Reached) -> bool:
         """Whether a test of a mutant's line fails."""
         name = str(mutant.path)
-        tests = reach.tests.get((name, mutant.line), {""})
-        if "" in tests or not tests:  # the line is executed at import
+        tests = reach.tests.get((name, mutant.line), set())
+        if not tests:  # the line is executed at import
             tests = {test for (file, _), found in reach.tests.items() if file == name for test in found}
         chosen = sorted(tests & reach.seconds.keys(), key=lambda test: reach.seconds[test])
 
@@ -252,10 +228,6 @@ class Session:
         items = [self.items[test] for test in chosen]
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-
-
-def _stop(*_: object) -> None:
-    raise _TooSlow
 
 
 def _in_fork(work: Callable[[], None], limit_s: float) -> int:

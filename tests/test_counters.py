@@ -366,6 +366,8 @@ def test_the_sum_is_told_where_no_member_is() -> None:
     [
         ((2, 4), 9, None),  # it was not exact
         (3, (2, 4), None),  # it may be what it was
+        (3, (3, 4), None),
+        (3, (2, 3), None),
         (3, (4, 6), 4),
         (9, (4, 6), 6),
         (3, 3, None),
@@ -381,6 +383,41 @@ def test_exact_counts_are_compared_by_equality(
     after: dict[str, int | tuple[int, int]] = {"syncs": now}
     found = changes({WHOLE: before}, {WHOLE: after})
     assert found == ([] if expected is None else [(WHOLE, "syncs", then, expected)])
+
+
+def test_a_sum_is_left_out_for_members_in_its_phase_or_below_it() -> None:
+    """Members elsewhere, or of another phase whose name begins alike, leave the sum in its phase."""
+    then: Counts = {WHOLE: {"syncs": 2, "syncs:item": 0}, "a": {"syncs": 1}, "ab": {"syncs": 1, "syncs:item": 0}}
+    now: Counts = {WHOLE: {"syncs": 3, "syncs:item": 1}, "a": {"syncs": 2}, "ab": {"syncs": 1, "syncs:item": 1}}
+    assert changes(then, now) == [("a", "syncs", 1, 2), ("ab", "syncs:item", 0, 1)]
+    whole_then: Counts = {WHOLE: {"syncs": 1, "syncs:item": 1}, "a": {"syncs:item": 1}}
+    whole_now: Counts = {WHOLE: {"syncs": 2, "syncs:item": 2}, "a": {"syncs:item": 2}}
+    assert changes(whole_then, whole_now) == [("a", "syncs:item", 1, 2)]
+
+
+def test_members_that_one_side_alone_has_are_told() -> None:
+    """The other side counted none of them, as it counted their family."""
+    then: Counts = {WHOLE: {"syncs": 2, "syncs:item": 2}}
+    now: Counts = {WHOLE: {"syncs": 2, "syncs:cpu": 2}}
+    assert changes(then, now) == [(WHOLE, "syncs:cpu", 0, 2), (WHOLE, "syncs:item", 2, 0)]
+
+
+def test_a_phase_that_wavered_explains_no_exact_change() -> None:
+    """Where a child's count was not exact, the phase around it has the change; a large count explains no more of it."""
+    assert changes({WHOLE: {"ops": 5}, "a": {"ops": (1, 3)}}, {WHOLE: {"ops": 8}, "a": {"ops": 4}}) == [
+        (WHOLE, "ops", 5, 8)
+    ]
+    then: Counts = {WHOLE: {"ops": 110}, "a": {"ops": 100}}
+    now: Counts = {WHOLE: {"ops": 120}, "a": {"ops": 102}}
+    assert changes(then, now) == [(WHOLE, "ops", 110, 120), ("a", "ops", 100, 102)]
+
+
+def test_one_more_is_a_change_where_the_whole_wavers() -> None:
+    """A single call more in an exact phase is told, and so is one less."""
+    then: Counts = {WHOLE: {"python_calls": (90, 95)}, "critic": {"python_calls": 40}}
+    now: Counts = {WHOLE: {"python_calls": (90, 95)}, "critic": {"python_calls": 41}}
+    assert changes(then, now) == [("critic", "python_calls", 40, 41)]
+    assert changes(now, then) == [("critic", "python_calls", 41, 40)]
 
 
 def test_what_one_side_did_not_count_is_not_compared() -> None:

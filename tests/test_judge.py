@@ -14,7 +14,7 @@ from scipy import stats
 
 from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.policy import verdict as policy_verdict
-from pytest_rlperf.judge.stats import welch
+from pytest_rlperf.judge.stats import Variance, welch
 from pytest_rlperf.judge.stored import judge_stored, session_variance
 from pytest_rlperf.model import (
     Figures,
@@ -128,6 +128,18 @@ def test_figures_without_spread_have_an_interval_of_no_width() -> None:
     """Equal figures on each side are no error."""
     estimate = welch([1.0] * 5, [1.5] * 5, confidence=0.99, alpha=0.01)
     assert (estimate.low, estimate.ratio, estimate.high) == pytest.approx((1.5, 1.5, 1.5))
+
+
+def test_sessions_that_differ_widen_the_interval_of_two_figures_a_side() -> None:
+    """The squared error has the sessions' variance twice, once a side, with its own degrees of freedom."""
+    base, head = [1.0, math.exp(0.2)], [math.exp(0.3), math.exp(0.5)]
+    parts = [(0.01, 1.0), (0.01, 1.0), (2 * 0.04, 4.0)]
+    squared = sum(value for value, _ in parts)
+    freedom = squared**2 / sum(value**2 / each for value, each in parts)
+    estimate = welch(base, head, confidence=0.99, alpha=0.002, between=Variance(0.04, 4.0))
+    assert math.log(estimate.ratio) == pytest.approx(0.3)
+    assert math.log(estimate.high) == pytest.approx(0.3 + stats.t.ppf(0.995, freedom) * math.sqrt(squared))
+    assert math.log(estimate.floor) == pytest.approx(0.3 - stats.t.ppf(0.998, freedom) * math.sqrt(squared))
 
 
 def test_one_figure_is_no_sample() -> None:
@@ -435,6 +447,16 @@ def test_a_change_is_one_by_its_estimate_and_its_bound(factor: float, spread: fl
     assert is_sure == (faster.estimate.ratio < 1 / 1.2 and faster.estimate.ceiling < 1 / 1.1)
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.1, 1 / 1.1, 1.2, 1 / 1.2])
+def test_same_takes_both_bounds(factor: float) -> None:
+    """An interval that reaches over the tolerance on one side alone is not SAME."""
+    verdict = judge(BASE, result(*(factor * worker.wall.relative for worker in BASE.workers)), policy(tolerance=0.25))
+    assert verdict.estimate is not None
+    is_within = verdict.estimate.low > 1 / 1.25 and verdict.estimate.high < 1.25
+    assert verdict.status is (Status.SAME if is_within else Status.UNDECIDED)
+    assert is_within == (factor == 1.0)
+
+
 @pytest.mark.parametrize("factor", [0.9, 1.1])
 def test_the_smallest_slowdown_is_that_of_the_spread(factor: float) -> None:
     """A small change today does not alter how large a slowdown figures that differ so much would show."""
@@ -539,3 +561,5 @@ def test_one_worker_is_too_few() -> None:
     """A run cut short says so instead of guessing."""
     verdict = judge(BASE, result(3.0))
     assert (verdict.status, verdict.reason.code) == (Status.UNDECIDED, "workers")
+    two = judge(result(1.0, 1.001), result(1.0, 1.001), policy(tolerance=0.5))
+    assert two.status is Status.SAME

@@ -89,6 +89,15 @@ def test_live_pairs_decide_whatever_is_stored() -> None:
     assert (slower.status, slower.reason.code) == (Status.SLOWER, Code.LIVE)
 
 
+def test_pairs_that_were_cut_short_are_undecided() -> None:
+    """A comparison that ended before its least number of pairs has a verdict, with how many there were."""
+    for pairs in ((1.0,), (1.0, -1.0)):
+        found = judge(Evidence(HEAD, live=live(*pairs)), POLICY)
+        assert found.status is Status.UNDECIDED
+        assert isinstance(found.reason, reasons.TooFewPairs)
+        assert found.reason.pairs == len(pairs)
+
+
 def test_a_side_that_broke_the_rules_is_no_side() -> None:
     """Either side's background work makes pairs INVALID, however clear they are."""
     busy = builders.result(workers=(builders.worker(idle_cpu_share=0.2),) * 5)
