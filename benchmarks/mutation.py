@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -189,7 +190,7 @@ class Session:
         with tempfile.TemporaryDirectory() as directory:
             store = Path(directory, "lines")
             for test in self.items:
-                if _in_fork(lambda test=test: self._try_out(test, rooms, store), LIMIT_S) == 0:
+                if _in_fork(partial(self._try_out, test, rooms, store), LIMIT_S) == 0:
                     lines, seconds[test] = pickle.loads(store.read_bytes())  # noqa: S301 - written by this process
                     for line in lines:
                         tests[line].add(test)

@@ -17,8 +17,13 @@ from pytest_rlperf.judge.policy import verdict as policy_verdict
 from pytest_rlperf.judge.stats import Variance, welch
 from pytest_rlperf.judge.stored import judge_stored, session_variance
 from pytest_rlperf.model import (
+    POWER_CAP,
+    Conditions,
+    DeviceFigures,
+    Disturbance,
     Figures,
     MachineDifference,
+    Pace,
     Phase,
     Policy,
     Result,
@@ -555,6 +560,91 @@ def test_phases_over_the_whole_are_invalid() -> None:
     head = replace(BASE, phases=(Phase("a", 1, 0.8e-3, 0.8e-3, "host"), Phase("b", 1, 0.4e-3, 0.4e-3, "host")))
     verdict = judge(BASE, head)
     assert (verdict.status, verdict.reason.code) == (Status.INVALID, "phases")
+
+
+def test_background_work_and_phases_have_a_limit_that_is_allowed() -> None:
+    """Two hundredths of a CPU, and phases two hundredths over the call, are still valid."""
+    assert judge(BASE, result(1.0, 1.0, idle=0.02)).status is not Status.INVALID
+    phases = (Phase("a", 1, 1.02 * 1e-3, 1.02 * 1e-3, "host"), Phase("a/b", 1, 1e-3, 1e-3, "host"))
+    assert judge(BASE, replace(BASE, phases=phases)).status is not Status.INVALID
+    untimed = replace(BASE, phases=(Phase("a", 1, 1.0, 1.0, "host"),), traced_call_s=0.0)
+    assert judge(BASE, untimed).status is not Status.INVALID
+
+
+# ----------------------------------------------------------------------- figures on a device
+
+DEVICE = DeviceFigures("cuda:0 Made Up", Pace.LATENCY, 1e-3, 1e-3, None, 0, 0.0, {"tf32": "on"}, None, 0, ())
+
+
+def on_device(*figures: DeviceFigures | None) -> Result:
+    """Return a result whose workers have these figures on their devices."""
+    pairs = zip(BASE.workers, figures, strict=False)
+    return replace(BASE, workers=tuple(replace(worker, device=each) for worker, each in pairs))
+
+
+def throttled(*reasons: str) -> DeviceFigures:
+    """Return figures of a device that was held back for these reasons."""
+    return replace(DEVICE, conditions=Conditions(None, None, None, reasons, None))
+
+
+def test_one_disturbed_worker_makes_a_result_invalid() -> None:
+    """The figures on its device are worthless, with what disturbed them."""
+    recompiled = Disturbance(recompiled=True)
+    verdict = judge(on_device(DEVICE, DEVICE), on_device(DEVICE, replace(DEVICE, disturbances=(recompiled,))))
+    assert (verdict.status, verdict.reason) == (
+        Status.INVALID,
+        reasons.DeviceDisturbed("cuda:0 Made Up", (recompiled,)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("workers", "reason"),
+    [
+        ((throttled(POWER_CAP), throttled(), DEVICE), reasons.CapInSomeWorkers("cuda:0 Made Up", 1, 2)),
+        ((throttled(POWER_CAP), throttled(POWER_CAP), DEVICE), None),
+        ((throttled(), throttled("other"), DEVICE), None),
+        ((DEVICE, DEVICE, DEVICE), None),
+        ((None, throttled(POWER_CAP), throttled()), reasons.CapInSomeWorkers("cuda:0 Made Up", 1, 2)),
+    ],
+)
+def test_a_power_cap_disturbs_where_it_comes_and_goes(
+    workers: tuple[DeviceFigures | None, ...], reason: reasons.CapInSomeWorkers | None
+) -> None:
+    """Some workers under their cap and some not is no measurement; all or none is one; unknown counts as neither."""
+    verdict = judge(on_device(*workers), on_device(*workers))
+    assert (verdict.status is Status.INVALID) == (reason is not None)
+    assert reason is None or verdict.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "difference"),
+    [
+        (None, None, None),
+        (DEVICE, DEVICE, None),
+        (DEVICE, None, reasons.OtherPlace("cuda:0 Made Up", None)),
+        (None, DEVICE, reasons.OtherPlace(None, "cuda:0 Made Up")),
+        (DEVICE, replace(DEVICE, device="cuda:1 Made Up"), None),
+        (DEVICE, replace(DEVICE, device="mps:0 Other"), reasons.OtherPlace("cuda:0 Made Up", "mps:0 Other")),
+        (DEVICE, replace(DEVICE, gated=Pace.STEADY), reasons.OtherPace(Pace.LATENCY, Pace.STEADY)),
+        (throttled(POWER_CAP), throttled(), reasons.OtherCap(now=False)),
+        (throttled(), throttled(POWER_CAP), reasons.OtherCap(now=True)),
+        (throttled(POWER_CAP), DEVICE, None),
+        (
+            DEVICE,
+            replace(DEVICE, flags={"tf32": "off", "more": "on"}),
+            reasons.OtherSettings(
+                (reasons.SettingChange("tf32", "on", "off"), reasons.SettingChange("more", None, "on"))
+            ),
+        ),
+    ],
+)
+def test_figures_of_another_device_are_incomparable(
+    was: DeviceFigures | None, now: DeviceFigures | None, difference: reasons.DeviceDifference | None
+) -> None:
+    """Another kind of device, pace, cap or setting is named; which of several equal devices it was does not matter."""
+    verdict = judge(on_device(was, was), on_device(now, now))
+    assert (verdict.status is Status.INCOMPARABLE) == (difference is not None)
+    assert difference is None or verdict.reason == reasons.OtherDevice(difference, None, stores=False)
 
 
 def test_one_worker_is_too_few() -> None:
