@@ -1,4 +1,7 @@
-"""End a run by each signal, at each stage, while a worker does something that is hard to end; count what is left.
+"""End a run by each signal, at each stage, while it does something that is hard to end; count what is left.
+
+INT2 and INT3 are two and three Ctrl-C, half a second apart. At the stages clone and pip a program that git or pip has
+started is stuck, at the stage save the run's own process, and what the next run finds is tried too.
 
 `python benchmarks/faults/processes.py [--jobs N] [WORD ...]` prints a table of the cases whose names hold every word.
 """
@@ -19,36 +22,102 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-SIGNALS = ("KILL", "TERM", "HUP", "INT")
-STAGES = ("collect", "setup", "check", "slice", "teardown")
-KINDS = ("python", "native", "child", "daemon")
+SIGNALS = ("KILL", "TERM", "HUP", "INT", "INT2", "INT3")
+STAGES = ("collect", "setup", "check", "slice", "teardown", "clone", "pip", "save")
+KINDS = ("python", "native", "child", "daemon", "detached")
+OPTIONS = {
+    "clone": ["--rlperf-against=HEAD~1"],
+    "pip": ["--rlperf-against=pip:stuck-package @ file://{directory}/package"],
+    "save": ["--rlperf-save-baseline", "--rlperf-max-time=20"],
+}
+AGAIN_S = 0.5
 REACH_LIMIT_S = 120.0
 END_LIMIT_S = 60.0
 LEFT_LIMIT_S = 15.0  # a guardian's grace is five seconds
 
-CONFTEST = """
+STUCK = """
     import itertools
     import os
     import subprocess
+    import sys
     import time
 
-    import pytest
-
-    STAGE, KIND = os.environ["STAGE"], os.environ["KIND"]
+    STAGE, KIND, PLACE = os.environ["STAGE"], os.environ["KIND"], os.environ["PLACE"]
 
 
     def stuck(worker, stage):
-        if worker != "rlperf0" or stage != STAGE:
+        if worker != "rlperf0" or stage != STAGE or os.environ.get("FREE"):
             return
         if KIND == "child":
             subprocess.Popen(["sleep", "300"])
         elif KIND == "daemon":
             subprocess.Popen(["sh", "-c", "sleep 300 & exec sleep 300"], start_new_session=True)
-        open("reached", "w").close()
+        elif KIND == "detached" and not os.fork():
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+            for descriptor in range(3):
+                os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+            os.closerange(3, 256)
+            # Its argument alone leads back to this case.
+            os.execve("/bin/sh", ["sh", "-c", "while :; do sleep 1; done", PLACE], {})
+        with open(f"{PLACE}/reached", "w"):
+            pass
         if KIND == "native":
             all(itertools.repeat(True))  # never returns to the interpreter, so no handler of a signal runs
         while True:
             time.sleep(0.01)
+
+
+    if __name__ == "__main__":  # a filter of git
+        stuck("rlperf0", "clone")
+        sys.stdout.write(sys.stdin.read())
+"""
+BACKEND = """
+    import sys
+    import zipfile
+
+    sys.path.insert(0, {directory!r})
+    from stuck import stuck
+
+
+    def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+        stuck("rlperf0", "pip")
+        name = "stuck_package-1.0-py3-none-any.whl"
+        about = "stuck_package-1.0.dist-info"
+        with zipfile.ZipFile(f"{{wheel_directory}}/{{name}}", "w") as wheel:
+            wheel.writestr("stuck_package.py", "")
+            wheel.writestr(f"{{about}}/METADATA", "Metadata-Version: 2.1\\nName: stuck-package\\nVersion: 1.0\\n")
+            wheel.writestr(f"{{about}}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+            wheel.writestr(f"{{about}}/RECORD", "")
+        return name
+"""
+PACKAGE = """
+    [build-system]
+    requires = []
+    build-backend = "backend"
+    backend-path = ["."]
+
+    [project]
+    name = "stuck-package"
+    version = "1.0"
+"""
+CONFTEST = """
+    import os
+
+    import pytest
+
+    from stuck import stuck
+
+    if os.environ["STAGE"] == "save" and "PYTEST_RLPERF_RUN" not in os.environ:
+        synchronize = os.fsync
+
+        def fsync(descriptor):
+            if "baselines" in os.readlink(f"/proc/self/fd/{descriptor}"):
+                stuck("rlperf0", "save")
+            synchronize(descriptor)
+
+        os.fsync = fsync
 
 
     def worker_of(config):
@@ -71,7 +140,12 @@ CONFTEST = """
 """
 
 TESTS = """
-    from conftest import stuck
+    from contextlib import suppress
+
+    from stuck import stuck
+
+    with suppress(ImportError):
+        import stuck_package
 
 
     def test_first(rlperf, worker):
@@ -105,42 +179,85 @@ class Outcome:
 
 
 def try_case(name: str, stage: str, kind: str) -> Outcome:
-    """Start a run, send it a signal when a worker is stuck, and wait until nothing of it is left."""
-    directory = Path(tempfile.mkdtemp(prefix="faults-"))
-    (directory / "tmp").mkdir()
-    (directory / "pytest.ini").write_text("[pytest]\n")
-    (directory / "conftest.py").write_text(textwrap.dedent(CONFTEST))
-    (directory / "test_it.py").write_text(textwrap.dedent(TESTS))
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    environment |= {"STAGE": stage, "KIND": kind, "TMPDIR": str(directory / "tmp")}
+    """Start a run, send it a signal when it is stuck, and wait until nothing of it is left; perhaps run again."""
+    place = Path(tempfile.mkdtemp(prefix="faults-"))
+    directory = make_project(place / "project")
+    variables = {
+        "STAGE": stage, "KIND": kind, "PLACE": str(directory), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "TMPDIR": str(place / "tmp"), "XDG_CACHE_HOME": str(place / "cache"), "PYTHONPATH": str(directory),
+    }  # fmt: skip
+    options = [option.format(directory=directory) for option in OPTIONS.get(stage, [])]
+    run = start(directory, variables, options)
+    try:
+        wait_for(directory / "reached", run)
+        sent_s = time.monotonic()
+        run.send_signal(signal.Signals[f"SIG{name.rstrip('23')}"])
+        for _ in range(int(name[-1]) - 1 if name[-1].isdigit() else 0):
+            time.sleep(AGAIN_S)
+            if run.poll() is None:
+                run.send_signal(signal.SIGINT)
+        status = run.wait(END_LIMIT_S)
+        deadline_s = time.monotonic() + LEFT_LIMIT_S
+        while (left := left_of(directory)) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        seconds = time.monotonic() - sent_s
+        text = (directory / "output").read_text(errors="replace")
+        parts = ["table"] * ("== rlperf ==" in text) + ["JSON"] * (directory / "run.json").exists()
+        parts += ["INTERNALERROR"] * ("INTERNALERROR" in text) + ["traceback"] * ("Traceback" in text)
+        if options:
+            quick = [*options, "--rlperf-max-time=0.000001"]
+            again = start(directory, variables | {"FREE": "1"}, quick).wait(REACH_LIMIT_S)
+            left += () if again == 0 else (f"the next run ends with {again}",)
+            left += tuple(path.name for path in directory.glob("baselines/*/.rlperf-*") if name != "KILL")
+        return Outcome(status, " and ".join(parts) or "–", seconds, left)
+    finally:
+        for pid in processes_of(directory):
+            os.kill(pid, signal.SIGKILL)
+        run.wait()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def make_project(directory: Path) -> Path:
+    """Write a project of two commits, with a filter of git and a package to install, and return its directory."""
+    (directory / "package").mkdir(parents=True)
+    for name in ("tmp", "cache"):
+        (directory.parent / name).mkdir(mode=0o700)
+    files = {
+        "pytest.ini": "[pytest]\n", "conftest.py": CONFTEST, "stuck.py": STUCK, "test_it.py": TESTS,
+        "package/backend.py": BACKEND.format(directory=str(directory)), "package/pyproject.toml": PACKAGE,
+        ".gitattributes": "*.txt filter=stuck\n", "filtered.txt": "text\n",
+        ".gitignore": "output\nreached\n__pycache__\n*.json\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        (directory / name).write_text(textwrap.dedent(text))
+    git = ["git", "-C", str(directory), "-c", "user.name=faults", "-c", "user.email=faults@example.org"]
+    for words in (
+        ["init", "-q"],
+        ["config", "filter.stuck.smudge", f"{sys.executable} {directory}/stuck.py"],
+        ["add", "."],
+        ["commit", "-qm", "one"],
+        ["commit", "-qm", "two", "--allow-empty"],
+    ):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    with (directory / "test_it.py").open("a") as file:
+        file.write("\n")
+    return directory
+
+
+def start(directory: Path, variables: dict[str, str], options: list[str]) -> subprocess.Popen[bytes]:
+    """Start a run of pytest, whose output is added to a file."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")} | variables
     args = ["-p", "rlperf", "-p", "no:cacheprovider", "--rlperf", "--rlperf-max-time=3", "--rlperf-json=run.json"]
-    with (directory / "output").open("w") as output:
-        run = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *args],
+    with (directory / "output").open("a") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest", *args, *options],
             cwd=directory,
-            env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
-    try:
-        wait_for(directory / "reached", run)
-        sent_s = time.monotonic()
-        run.send_signal(signal.Signals[f"SIG{name}"])
-        status = run.wait(END_LIMIT_S)
-        deadline_s = time.monotonic() + LEFT_LIMIT_S
-        while (left := left_of(directory)) and time.monotonic() < deadline_s:
-            time.sleep(0.05)
-        text = (directory / "output").read_text(errors="replace")
-        parts = ["table"] * ("== rlperf ==" in text) + ["JSON"] * (directory / "run.json").exists()
-        parts += ["INTERNALERROR"] * ("INTERNALERROR" in text) + ["traceback"] * ("Traceback" in text)
-        return Outcome(status, " and ".join(parts) or "–", time.monotonic() - sent_s, left)
-    finally:
-        for pid in processes_of(directory):
-            os.kill(pid, signal.SIGKILL)
-        run.wait()
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def wait_for(path: Path, run: subprocess.Popen[bytes]) -> None:
@@ -160,20 +277,29 @@ def left_of(directory: Path) -> tuple[str, ...]:
             processes.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:40])
         except OSError:
             continue
-    return *processes, *(path.name for path in (directory / "tmp").glob("rlperf-*"))
+    return *processes, *(path.name for path in (directory.parent / "tmp").glob("rlperf-*"))
 
 
 def processes_of(directory: Path) -> list[int]:
-    """Return the processes that have the run's own temporary directory in their environment."""
-    marker, found = f"TMPDIR={directory / 'tmp'}".encode(), []
+    """Return the processes that have the run's own temporary directory in their environment, or its place as a word."""
+    marker, word, found = f"TMPDIR={directory.parent / 'tmp'}".encode(), os.fsencode(directory), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if marker in (entry / "environ").read_bytes().split(b"\0"):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if word in words or marker in (entry / "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
             except OSError:
                 continue
     return found
+
+
+def is_case(case: tuple[str, str, str]) -> bool:
+    """Whether something can be so: a program of git's or pip's has no worker above it, and saving starts nothing."""
+    name, stage, kind = case
+    if stage == "save":
+        return kind == "python" or (kind, name) == ("native", "KILL")
+    return stage not in ("clone", "pip") or kind != "detached"
 
 
 def main() -> int:
@@ -182,8 +308,9 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="a signal, a stage, a kind: others are left out")
     parser.add_argument("--jobs", type=int, default=1, help="cases at once")
     given = parser.parse_args()
-    cases = [case for case in itertools.product(SIGNALS, STAGES, KINDS) if set(given.words) <= set(case)]
-    print("| signal | stage | worker is in | exit status | report | nothing left after | left |")
+    every = filter(is_case, itertools.product(SIGNALS, STAGES, KINDS))
+    cases = [case for case in every if all(word in case for word in given.words)]
+    print("| signal | stage | stuck in | exit status | report | nothing left after | left |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     is_clean = True
     with ThreadPoolExecutor(given.jobs) as pool:

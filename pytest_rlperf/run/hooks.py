@@ -221,6 +221,9 @@ class MeasuredRun:
         except BaselineError as error:
             self._run.note(TextNote(str(error)))
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        except KeyboardInterrupt:
+            self._run.note(TextNote("interrupted while storing: the baseline has all new figures, or none"))
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
 
     def _refuse_empty_comparison(self, session: pytest.Session) -> None:
         """Make it a usage error, never a pass, where no gated test could run on the base side."""

@@ -177,12 +177,13 @@ class TestLoop:
         """Run the session's tests, all of which are measured."""
         project = make_project(session, self._path, self._run.settings)
         today = project.side("working tree", sys.executable, project.path, ())
-        sides = self._prepare_sides(project)
-        head = today if sides is None else sides.head
         lanes = self._lanes
         pools = self._worker_pools(project)
-        solo, heads = (pools.add("worker", head, sides, reports=True) for _ in range(2))
         try:
+            with pools.guarding_commands():
+                sides = self._prepare_sides(project)
+            head = today if sides is None else sides.head
+            solo, heads = (pools.add("worker", head, sides, reports=True) for _ in range(2))
             if self._run.settings.selfcheck:
                 others = pools.add("other worker", today)
                 self._run_tests(session, partial(self._check_self, heads, others), lanes, pools)

@@ -53,6 +53,18 @@ class Guardian:
         """Return the environment by which the guardian recognises a process of this run."""
         return {} if self.scratch is None else {VARIABLE: str(self.scratch)}
 
+    @contextlib.contextmanager
+    def guarding_commands(self) -> Iterator[None]:
+        """Have the guardian recognise the processes that the body starts: programs such as git, and their children."""
+        with self._beginning:
+            if self.scratch is None:
+                self.scratch = self._begin()
+        os.environ.update(self.variables())
+        try:
+            yield
+        finally:
+            os.environ.pop(VARIABLE, None)
+
     def watch(self, pid: int) -> None:
         """Guard a worker, the leader of its session."""
         self._tell(f"+{pid}")

@@ -279,6 +279,10 @@ class WorkerPools:
         self._pools.append(pool)
         return pool
 
+    def guarding_commands(self) -> contextlib.AbstractContextManager[None]:
+        """Have programs that the body starts end with the run, however it ends."""
+        return self._guardian.guarding_commands()
+
     def cancel(self) -> None:
         """Have whoever waits for a worker of any pool stop waiting."""
         for pool in self._pools:
@@ -366,7 +370,9 @@ class BaseSides:
         """Return the base side with the code of ``sha``; SideError, every time, where it cannot be had."""
         if sha not in self._known:
             try:
-                self._known[sha] = self.add(commit_sides(sha, self._project, show))
+                with self._pools.guarding_commands():
+                    sides = commit_sides(sha, self._project, show)
+                self._known[sha] = self.add(sides)
             except SideError as error:
                 self._known[sha] = error
         found = self._known[sha]

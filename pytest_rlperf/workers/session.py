@@ -500,6 +500,7 @@ def main() -> None:
     daemons = DaemonWatch()
     config.pluginmanager.register(Session(start, channel, engine, daemons, terminal), "rlperf-worker")
     try:
-        _end_process(int(config.hook.pytest_cmdline_main(config=config)))
+        code = int(config.hook.pytest_cmdline_main(config=config))
     finally:
         daemons.end()
+    _end_process(code)
