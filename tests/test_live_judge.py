@@ -682,3 +682,8 @@ def test_blame_is_told_in_few_words(parts_ms: list[float], rest_ms: float, text:
     named = [Contribution(f"p{number}", part_ms * 1e-3) for number, part_ms in enumerate(parts_ms)]
     parts = [*named, Contribution("", rest_ms * 1e-3)]
     assert carriers_text(parts, carriers(parts)) == f"{text}{' a call' if parts_ms and 'no phase' not in text else ''}"
+
+
+def test_a_change_without_parts_is_carried_by_no_phase() -> None:
+    """Where too few calls were traced there is nothing to name."""
+    assert carriers(contributions([], 1e-3, 1e-4)) == ()

@@ -15,6 +15,7 @@ from pytest_rlperf.model import (
     Code,
     CounterChange,
     Counting,
+    DeviceFigures,
     Disturbance,
     Live,
     MachineDifference,
@@ -87,6 +88,15 @@ def test_live_pairs_decide_whatever_is_stored() -> None:
     assert judge(replace(evidence, by_itself=HEAD), POLICY).reason == reasons.PairsSame(3, 0.03)
     slower = judge(replace(evidence, live=live(5, 6, 5, 4)), POLICY)
     assert (slower.status, slower.reason.code) == (Status.SLOWER, Code.LIVE)
+
+
+def test_pairs_on_different_devices_are_incomparable() -> None:
+    """However clear the pairs are, times of a device and of none are not compared; the base is named."""
+    figures = DeviceFigures("cuda:0 Made Up", Pace.LATENCY, 1e-3, 1e-3, None, 0, 0.0, {}, None, 0, ())
+    head = builders.result(workers=(builders.worker(device=figures),) * 5)
+    found = judge(Evidence(head, live=live(5, 6, 5, 4)), POLICY)
+    place = reasons.OtherPlace(None, "cuda:0 Made Up")
+    assert (found.status, found.reason) == (Status.INCOMPARABLE, reasons.OtherDevice(place, "main", stores=False))
 
 
 def test_pairs_that_were_cut_short_are_undecided() -> None:

@@ -83,7 +83,7 @@ def _by_times(evidence: Evidence, policy: Policy) -> Verdict:
             return verdict(policy, Status.INCOMPARABLE, other)
         case reasons.NotOnBase(is_new=is_new) as missing:
             return verdict(policy, Status.NEW if is_new else Status.INCOMPARABLE, missing)
-        case None:
+        case None:  # pragma: no branch - the last of all cases
             return _by_stored(evidence, policy)
 
 
