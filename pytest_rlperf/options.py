@@ -241,6 +241,9 @@ OPTIONS = (
     Option("against", "--rlperf-against", parse_spec, None,
            "compare live, side by side, with a git ref, the baseline's anchor, pip:REQ[,REQ...], dir:PATH or "
            "python:PATH", "SPEC"),
+    Option("bisect", "--rlperf-bisect", parse_spec, None,
+           "find the first slower commit by live pairs with GOOD: GOOD[..BAD], pip:NAME==GOOD[..BAD] for releases of a "
+           "dependency, or continue", "RANGE"),
     Option("confirm", "--rlperf-confirm", parse_confirm, "auto",
            "when to run live pairs against the baseline's commit: auto (wherever its code can be had; always means the "
            "same) or never (default: auto)", "WHEN", ini=True),
@@ -306,6 +309,7 @@ class Config:
     accept: str | None
     baseline_dir: Path
     against: str | None
+    bisect: str | None
     confirm: str
     pairs: tuple[int, int]
     lanes: int | None
@@ -376,7 +380,7 @@ def read_config(config: pytest.Config) -> Config:
     """Return the run's settings; a value that cannot be read, or a combination without sense, is a UsageError."""
     values = {option.name: _read(option, config) for option in OPTIONS}
     settings = Config(**values)
-    if settings.save or settings.inline or settings.selfcheck or settings.against is not None:
+    if settings.save or settings.inline or settings.selfcheck or settings.against or settings.bisect is not None:
         settings = replace(settings, active=True)
     _refuse_nonsense(settings, config)
     directory = settings.baseline_dir
@@ -413,12 +417,26 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
             "--rlperf measures in processes of their own, where a debugger has no terminal: add --rlperf-inline to "
             "use --pdb or --trace"
         )
+    if settings.bisect is not None:
+        _refuse_beside_bisect(settings)
     live = "--rlperf-selfcheck" if settings.selfcheck else "--rlperf-against" if settings.against is not None else None
     if live is not None and settings.inline:
         raise pytest.UsageError(f"{live} compares processes of its own: leave out --rlperf-inline")
     if settings.selfcheck and (settings.save or settings.against is not None):
         other = "--rlperf-save-baseline" if settings.save else "--rlperf-against"
         raise pytest.UsageError(f"--rlperf-selfcheck compares your code with itself: leave out {other}")
+
+
+def _refuse_beside_bisect(settings: Config) -> None:
+    """Raise UsageError for an option that a search for the first slower commit has no use for."""
+    given = {
+        **{"save-baseline": settings.save, "selfcheck": settings.selfcheck, "inline": settings.inline},
+        **{"against": settings.against, "json": settings.json, "html": settings.html},
+        **{"benchmark-json": settings.benchmark_json, "trace": settings.trace},
+    }
+    for name, value in given.items():
+        if value:
+            raise pytest.UsageError(f"--rlperf-bisect compares commits and writes no files: leave out --rlperf-{name}")
 
 
 def _refuse_idle(config: pytest.Config) -> None:

@@ -101,7 +101,7 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
         if outcomes:
             _print_verdicts(console, outcomes, verbose=verbose)
             for outcome in outcomes:
-                _print_details(console, outcome, verbose=verbose)
+                print_details(console, outcome, verbose=verbose)
         print_facts(console, _facts(summary))
         for step in summary.steps:
             for title, line in zip_longest(("next",), (f"{step.effect}:", *(f"  {line}" for line in step.lines))):
@@ -151,7 +151,7 @@ def _line(text: str) -> Text:
     return Text(shown(text) if text else "")
 
 
-def _print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
+def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
     """Print a test's reason and its phase tree, where it is not simply the same."""
     verdict = outcome.verdict
     same = verdict.status is Status.SAME and not verbose

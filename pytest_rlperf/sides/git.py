@@ -126,6 +126,36 @@ class Repository:
             return Commit(base, f"{name} (merge base {short(base)})")
         raise SideError(self._missing(ref))
 
+    def exactly(self, ref: str) -> Commit:
+        """Return the commit that a ref names, for a branch its last one; SideError where there is none."""
+        sha = self._commit(ref)
+        if sha is None:
+            raise SideError(self._missing(ref))
+        return Commit(sha, ref)
+
+    def first_parents(self, good: str, bad: str) -> list[list[str]]:
+        """Return the commits after one and up to another, oldest first, each with its SHA, author, day and subject.
+
+        Of a merge only its first parent is followed. SideError where the first is no ancestor of the second.
+        """
+        if self._git("merge-base", "--is-ancestor", _END, good, bad).code:
+            if self._is_shallow():
+                raise SideError(f"{short(good)} is no ancestor of {short(bad)} in this shallow clone: {_DEEPEN}")
+            raise SideError(f"{short(good)} is no ancestor of {short(bad)}: name an earlier commit of the same history")
+        form = "--format=%H%x00%an <%ae>%x00%cs%x00%s"
+        text = _checked(self.top, "log", "--first-parent", "--reverse", form, f"{good}..{bad}", "--", settings=_LOG)
+        return [line.split("\0") for line in text.splitlines() if line]
+
+    def touching(self, good: str, bad: str, patterns: Iterable[str]) -> list[tuple[str, list[str]]]:
+        """Return the first-parent commits after one and up to another that change files, and these files' names."""
+        specs = [f":(top){pattern}" for pattern in patterns]
+        listing = ("log", "--first-parent", "-m", "--reverse", "--name-only", "--format=%x00%H", f"{good}..{bad}", "--")
+        found = []
+        for entry in _names(_checked(self.top, *listing, *specs, settings=_LOG)):
+            sha, *files = filter(None, entry.splitlines())
+            found.append((sha, files))
+        return found
+
     def has_commit(self, sha: str) -> bool:
         """Whether a full SHA names a commit of the local history: one that HEAD or a ref leads to."""
         if not _FULL_SHA.fullmatch(sha) or self._git("cat-file", "-e", _END, f"{sha}^{{commit}}").code:

@@ -77,6 +77,12 @@ def commit_sides(sha: str, project: Project, on_step: OnStep, title: str = "comm
     return _commit_comparison(repository, Commit(sha, f"{title} {short(sha)}"), project, on_step).sides()
 
 
+def uncommitted(project: Project, on_step: OnStep) -> list[str]:
+    """Return the files of the working tree that differ from HEAD, less tests and others that are today's everywhere."""
+    repository = find_repository(project.rootdir)
+    return list(_commit_comparison(repository, Commit(repository.head, "HEAD"), project, on_step)._changed(built=False))
+
+
 def _commit_comparison(repository: Repository, commit: Commit, project: Project, on_step: OnStep) -> _Comparison:
     today = Today(repository.top.resolve(), repository)
     return _Comparison.of(CommitSource(repository, commit), today, project, on_step)

@@ -1,0 +1,227 @@
+"""The commits and releases that a search is among, and what is refused before anything is measured."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+from builders import git, write
+
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.model import Project
+from pytest_rlperf.sides.history import History, find_history
+from pytest_rlperf.sides.prepare import uncommitted
+
+needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
+IDENTITY = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgSign=false")
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a repository of five commits, the third of which is a merge of a branch with two."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    top = tmp_path / "tree"
+    top.mkdir()
+    git(top, "init", "--quiet", "--initial-branch=main")
+    write(top, {"tests/test_x.py": "import mylib\n", "mylib.py": "A = 0\n"})
+    commit(top, "first")
+    write(top, {"mylib.py": "A = 1\n", "requirements.txt": "numpy\n"})
+    commit(top, "second")
+    git(top, "checkout", "--quiet", "-b", "side")
+    for number in (1, 2):
+        write(top, {f"other{number}.py": ""})
+        commit(top, f"side {number}")
+    git(top, "checkout", "--quiet", "main")
+    git(top, *IDENTITY, "merge", "--quiet", "--no-ff", "-m", "merge", "side")
+    write(top, {"mylib.py": "A = 2\n"})
+    commit(top, "last, with 'quotes' and a\\0")
+    return top
+
+
+def commit(top: Path, subject: str) -> None:
+    """Commit all files."""
+    git(top, "add", "--all")
+    git(top, *IDENTITY, "commit", "--quiet", "-m", subject)
+
+
+def project(top: Path) -> Project:
+    """Return the project in a tree."""
+    return Project(
+        rootdir=top,
+        directory=top,
+        inipath=None,
+        args=(),
+        path=(str(top),),
+        files=(top / "tests/test_x.py",),
+        conftests=(),
+        test_patterns=("test_*.py",),
+        packages=(),
+        baseline_dir=top / "baselines",
+    )
+
+
+def find(top: Path, spec: str) -> History:
+    """Return the candidates of a range."""
+    return find_history(spec, project(top), lambda step: None)
+
+
+def test_first_parents_are_the_candidates(tree: Path) -> None:
+    """Oldest first, a merge as one; commits that change files of dependencies are suspects."""
+    found = find(tree, "HEAD~3")
+    assert [each.subject for each in found.candidates] == ["second", "merge", "last, with 'quotes' and a\\0"]
+    assert found.candidates[0].author == "A <a@example.org>"
+    assert found[0].key == git(tree, "rev-parse", "HEAD~3").strip()
+    assert found[1] == found.candidates[0]
+    assert [(each.candidate.subject, each.files) for each in found.suspects] == [("second", ("requirements.txt",))]
+    assert [each.subject for each in find(tree, "HEAD~3..HEAD~1").candidates] == ["second", "merge"]
+
+
+def test_sides_are_two_commits_with_todays_tests(tree: Path) -> None:
+    """Neither is the working tree; both have today's tests, and equal files of them."""
+    before = git(tree, "status", "--porcelain", "--ignored")
+    sides = find(tree, "HEAD~3").sides(0, 1)
+    texts = [
+        (home / "mylib.py").read_text(encoding="utf-8") for side in (sides.base, sides.head) for home in side.homes
+    ]
+    assert texts == ["A = 0\n", "A = 1\n"]
+    assert sides.base.label != sides.head.label
+    assert sides.packages == ("mylib", "other1", "other2")
+    assert git(tree, "status", "--porcelain", "--ignored") == before
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("nowhere", "there is no 'nowhere' in "),
+        ("HEAD~3..nowhere", "there is no 'nowhere' in "),
+        ("HEAD", "there is no commit after HEAD "),
+        ("HEAD..HEAD~1", "is no ancestor of .*: name an earlier commit of the same history"),
+        ("..HEAD", "'..HEAD' names no commits: give GOOD"),
+        ("--output=x", "names no commits: give GOOD"),
+        ("HEAD~1..--output=x", "names no commits: give GOOD"),
+        ("pip:gymnasium", "names no releases: give pip:NAME==GOOD or pip:NAME==GOOD..BAD"),
+        ("pip:no-such==1", "no-such is not installed, so name the last release too"),
+        ("pip:no-such==2..1", "no-such 2 is no earlier release than 1"),
+        ("pip:no-such==x..1", "Invalid version: 'x'"),
+    ],
+)
+def test_range_that_cannot_be_searched_is_an_error(tree: Path, spec: str, words: str) -> None:
+    """One sentence names the cause, and the tree is as it was."""
+    before = git(tree, "status", "--porcelain", "--ignored")
+    with pytest.raises(SideError, match=words) as caught:
+        find(tree, spec)
+    assert len(str(caught.value).splitlines()) == 1
+    assert git(tree, "status", "--porcelain", "--ignored") == before
+
+
+def test_uncommitted_code_is_an_error_and_tests_are_none(tree: Path) -> None:
+    """Tests are today's on every commit, so only other files must be committed."""
+    write(tree, {"tests/test_x.py": "import mylib, sys\n", "tests/helper.py": ""})
+    assert uncommitted(project(tree), lambda step: None) == []
+    assert find(tree, "HEAD~3").candidates
+    write(tree, {"mylib.py": "A = 3\n"})
+    with pytest.raises(SideError, match=r"uncommitted changes \(mylib.py\).*: commit them, or git stash"):
+        find(tree, "HEAD~3")
+
+
+def test_shallow_clone_says_how_to_deepen_it(tree: Path, tmp_path: Path) -> None:
+    """The good commit is not there, or leads to nothing; git can bring it."""
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", "--depth=1", tree.as_uri(), str(clone))
+    with pytest.raises(SideError, match=r"shallow clone.*git fetch --unshallow"):
+        find(clone, git(tree, "rev-parse", "HEAD~3").strip())
+
+
+@needs_pip
+def test_releases_are_those_that_pip_lists(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of versions, after the good one and up to the bad one."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for version in ("0.9", "1.0", "1.2", "1.10", "2.0"):
+        metadata = f"Metadata-Version: 2.1\nName: envlib\nVersion: {version}\n"
+        with zipfile.ZipFile(wheels / f"envlib-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"envlib-{version}.dist-info/METADATA", metadata)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    found = find(tree, "pip:envlib==1.0..2.0")
+    assert (found.release_of, found[0].key) == ("envlib", "1.0")
+    assert [each.title for each in found.candidates] == ["envlib 1.2", "envlib 1.10", "envlib 2.0"]
+
+
+# --------------------------------------------------------------------------- runs
+
+LIBRARY = """{broken}
+def scan():
+    return sum(range({rounds}))
+
+def work():
+    return scan()
+"""
+TEST = "import mylib\n\ndef test_x(rlperf):\n    rlperf(mylib.work, phases={'scan': mylib.scan})\n"
+
+
+def slowing(top: Path, count: int, slower: int, broken: int) -> None:
+    """Make a repository of ``count`` commits after the first, one of which is slower by half."""
+    git(top, "init", "--quiet")
+    write(top, {".gitignore": "__pycache__/\n.pytest_cache/\nstderr\nstdout\n", "test_x.py": TEST})
+    for number in range(count + 1):
+        rounds = 30_000 if number >= slower else 20_000
+        text = LIBRARY.format(rounds=rounds, broken="raise ImportError('broken')" if number == broken else "")
+        write(top, {"mylib.py": f"NUMBER = {number}\n{text}"})
+        commit(top, f"number {number}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rlperf-bisect=HEAD"], "--rlperf-bisect=HEAD: there is no commit after HEAD"),
+        (["--rlperf-bisect=continue"], "no search was begun here"),
+        (["--rlperf-bisect=HEAD~1", "--rlperf-json=x.json"], "leave out --rlperf-json"),
+    ],
+)
+def test_usage_errors_of_a_search_end_with_4(
+    pytester: pytest.Pytester, alone: None, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    """One sentence each, before anything is measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "no" / "cache"))
+    slowing(pytester.path, 0, 1, 1)
+    done = pytester.runpytest_subprocess(*arguments)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([f"*{words}*"])
+
+
+@pytest.mark.slow
+def test_first_slower_commit_is_named_with_its_phase(
+    pytester: pytest.Pytester, alone: None, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Of eight commits, one of which does not run; the tree is as it was, and a spent budget is gone on with."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    slowing(pytester.path, 8, 5, 4)
+    before = git(pytester.path, "status", "--porcelain")
+    done = pytester.runpytest_subprocess("--rlperf-bisect=HEAD~8", "--rlperf-budget=0.1")
+    assert done.ret == 0
+    done.stdout.fnmatch_lines(
+        ["*first slower one is among 8, *", "stopped: the budget is spent; go on with pytest --rlperf-bisect=continue*"]
+    )
+    done = pytester.runpytest_subprocess("--rlperf-bisect=continue")
+    assert done.ret == 0
+    slower, broken = (git(pytester.path, "rev-parse", f"HEAD~{back}").strip()[:12] for back in (3, 4))
+    done.stdout.fnmatch_lines(
+        [
+            f"test_x.py::test_x: commit {slower} is the first slower one, or one of 1 candidate right before it*",
+            f"  {broken} *A <a@example.org>: number 4",
+            f"  {slower} *A <a@example.org>: number 5",
+            "*commit * against commit *: +*[[]*",
+            "*scan*",
+            f"  again: pytest --rlperf-bisect=*..{slower} test_x.py::test_x",
+            f"left out commit {broken} 'number 4': *broken*",
+        ]
+    )
+    assert git(pytester.path, "status", "--porcelain") == before
+    done = pytester.runpytest_subprocess("--rlperf-bisect=HEAD~2")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*test_x is not surely slower on commit * than on commit *: name another range*"])
