@@ -290,6 +290,7 @@ class WorkerPools:
 
     def close(self, limit_s: float = QUIT_LIMIT_S) -> None:
         """End every worker of every pool, and what else they have started, and remove their files."""
+        self.cancel()  # a second Ctrl-C may have come before: a thread that goes on would start workers again
         for pool in self._pools:
             pool.start_quitting()
         for pool in self._pools:
