@@ -224,4 +224,4 @@ def test_first_slower_commit_is_named_with_its_phase(
     assert git(pytester.path, "status", "--porcelain") == before
     done = pytester.runpytest_subprocess("--rlperf-bisect=HEAD~2")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*test_x is not surely slower on commit * than on commit *: name another range*"])
+    done.stderr.fnmatch_lines(["*test_x is * on commit * against commit *: *"])

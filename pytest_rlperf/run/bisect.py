@@ -288,10 +288,14 @@ class Search:
             change = "" if estimate is None else f": {units.change(estimate.ratio)}"
             bounds = "" if estimate is None else f" [{units.change(estimate.low)}, {units.change(estimate.high)}]"
             advice = "name another range, or a smaller --rlperf-tolerance"
+            if outcome.verdict.status is Status.UNDECIDED:
+                advice = "search on a quieter machine, or allow more --rlperf-pairs"
             if any(history.suspects):
                 files = ", ".join(dict.fromkeys(file for suspect in history.suspects for file in suspect.files))
                 advice += f"; packages stay as installed here, and {files} changed (--rlperf-bisect=pip:NAME==GOOD)"
-            raise SideError(f"{key} is not surely slower on {bad} than on {good}{change}{bounds}: {advice}")
+            raise SideError(
+                f"{key} is {outcome.verdict.status.value} on {bad} against {good}{change}{bounds}: {advice}"
+            )
         self._wholes[key] = outcome
         self._state.log_ratios.setdefault(key, {})[self._state.bad] = list(live.log_ratios)
         self._state.placed[key] = all(pair.placed is not None for pair in live.pairs)
