@@ -42,6 +42,7 @@ KERNELS = (SliceKind.INTERPRETER, SliceKind.MEMORY)
 BLOCKS_LEAST = 3
 TRACED_EVERY = 4  # blocks
 SINGLE_CALL_S = 1.0  # from here on a block has one call of the workload, not two
+_CHECK_S = 1.0  # a first call may load modules for so long, of which all workers but the first do so at once
 _RESTLESS = 1.5  # slowest worker over fastest from which on a note is due
 _ANSWER_S = 1e-5  # no worker answers an order sooner
 _OPTIONS = "(--rlperf-max-time, --rlperf-budget)"  # which set a test's time
@@ -289,7 +290,7 @@ def _affordable(
     """Return the workers there is time for: the first, which is warm, and for each other a check and a call."""
     each_s = check_s + call_s
     fit = 1 + max(0, int((left_s - call_s) / each_s))
-    if fit >= len(workers) or each_s <= SLICE_S:
+    if fit >= len(workers) or (call_s <= SLICE_S and check_s <= _CHECK_S):
         return list(workers), []
     note = (
         f"a call takes {units.seconds(call_s)}: --rlperf-max-time leaves time for {fit} of {len(workers)} workers, "
