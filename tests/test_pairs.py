@@ -162,7 +162,7 @@ class World:
             measurement.take(pair)
             if self.is_content(measurement.records(), False):
                 return measurement.measured()
-            if measurement.is_time_up:
+            if not measurement.affordable(1):
                 self.is_content(measurement.records(), True)
                 return measurement.measured()
 
@@ -681,6 +681,26 @@ def test_a_pair_ends_when_its_own_error_is_small() -> None:
         assert record.blocks >= 5
     for record, warm_s in zip(noisy.measure().pairs, warm_up_s, strict=True):
         assert record.seconds - warm_s > 1.1
+
+
+def test_pairs_that_begin_at_the_same_time_have_time_each() -> None:
+    """The first of them leaves the others enough; where that is not to be had, fewer are to begin."""
+    world = World()
+    measurement = PairedMeasurement(
+        world.progress, least=1, max_time_s=9.0, clock=lambda: world.clock.now_ns / 1e9, wait=world.clock.advance
+    )
+    assert measurement.affordable(3) == 3  # nothing is known yet
+    measurement.take(measurement.warm_up(world.next_pair(0)))
+    (first,) = measurement.records()
+    assert 1.5 < first.seconds < 2
+    assert measurement.affordable(9) == int((9.0 - first.seconds) / first.seconds)
+    together = [measurement.warm_up(world.next_pair(index)) for index in (1, 2)]
+    for pair in together:
+        measurement.take(pair)
+    assert min(record.blocks for record in measurement.records()) > 10
+    while measurement.affordable(1):
+        measurement.take(measurement.warm_up(world.next_pair(measurement.count)))
+    assert min(record.blocks for record in measurement.records()) > 3
 
 
 def test_a_pair_ends_when_its_own_error_is_small_beside_the_spread_between_pairs() -> None:

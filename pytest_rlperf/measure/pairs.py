@@ -42,6 +42,7 @@ _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 _ERROR_OF_SPREAD = 0.5
 _ERROR_OF_TOLERANCE = 1 / 6  # until a spread is known: that of pairs on a quiet machine is a third of the tolerance
 _SPREAD_LEAST = 3  # pairs
+_MORE = 1.5  # times the longest pair so far may one take that comes after the least number
 
 
 class Pair(NamedTuple):
@@ -255,10 +256,13 @@ class PairedMeasurement:
         """How many pairs have been measured, of those from the first one on without a gap."""
         return next(index for index in itertools.count() if index not in self._taken)
 
-    @property
-    def is_time_up(self) -> bool:
-        """Whether there is no time for another pair."""
-        return self._left_s <= 0
+    def affordable(self, pairs: int) -> int:
+        """Return for how many of so many further pairs there is time: one as long as half of those so far, or more."""
+        with self._lock:
+            usual_s = statistics.fmean(pair.seconds for pair in self._taken.values()) if self._taken else 0.0
+            if self._left_s <= usual_s / 2:
+                return 0
+            return max(1, min(pairs, int(self._left_s / usual_s))) if usual_s else pairs
 
     def warm_up(self, pair: Pair) -> WarmPair:
         """Warm up both workers of the next pair."""
@@ -269,6 +273,8 @@ class PairedMeasurement:
             missing = max(1, self._least - self._begun)
             self._begun += 1
             share_s = self._left_s / missing
+            if self._begun > self._least and self._taken:  # others may begin while this one is measured
+                share_s = min(share_s, _MORE * max(taken.seconds for taken in self._taken.values()))
             self._left_s -= share_s
         self._progress.show(f"pair {index + 1}", missing * (PAIR_S + 0.8))
         try:
