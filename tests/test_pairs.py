@@ -162,7 +162,7 @@ class World:
             measurement.take(pair)
             if self.is_content(measurement.records(), False):
                 return measurement.measured()
-            if not measurement.affordable(1):
+            if measurement.is_time_up:
                 self.is_content(measurement.records(), True)
                 return measurement.measured()
 
@@ -684,23 +684,22 @@ def test_a_pair_ends_when_its_own_error_is_small() -> None:
 
 
 def test_pairs_that_begin_at_the_same_time_have_time_each() -> None:
-    """The first of them leaves the others enough; where that is not to be had, fewer are to begin."""
+    """They share what is left; where that is little, fewer begin, and in the end none."""
     world = World()
     measurement = PairedMeasurement(
-        world.progress, least=1, max_time_s=9.0, clock=lambda: world.clock.now_ns / 1e9, wait=world.clock.advance
+        world.progress, least=1, max_time_s=12.0, clock=lambda: world.clock.now_ns / 1e9, wait=world.clock.advance
     )
-    assert measurement.affordable(3) == 3  # nothing is known yet
     measurement.take(measurement.warm_up(world.next_pair(0)))
-    (first,) = measurement.records()
-    assert 1.5 < first.seconds < 2
-    assert measurement.affordable(9) == int((9.0 - first.seconds) / first.seconds)
-    together = [measurement.warm_up(world.next_pair(index)) for index in (1, 2)]
-    for pair in together:
+    assert measurement.begin(2) == 2
+    for pair in [measurement.warm_up(world.next_pair(index)) for index in (1, 2)]:
         measurement.take(pair)
-    assert min(record.blocks for record in measurement.records()) > 10
-    while measurement.affordable(1):
+    begun = []
+    while not measurement.is_time_up:
+        begun.append(measurement.begin(9))
         measurement.take(measurement.warm_up(world.next_pair(measurement.count)))
-    assert min(record.blocks for record in measurement.records()) > 3
+    assert begun == sorted(begun, reverse=True)
+    assert begun[-1] == 1
+    assert min(record.blocks for record in measurement.records()) > 5
 
 
 def test_a_pair_ends_when_its_own_error_is_small_beside_the_spread_between_pairs() -> None:

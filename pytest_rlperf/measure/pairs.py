@@ -42,7 +42,6 @@ _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 _ERROR_OF_SPREAD = 0.5
 _ERROR_OF_TOLERANCE = 1 / 6  # until a spread is known: that of pairs on a quiet machine is a third of the tolerance
 _SPREAD_LEAST = 3  # pairs
-_MORE = 1.5  # times the longest pair so far may one take that comes after the least number
 
 
 class Pair(NamedTuple):
@@ -244,6 +243,7 @@ class PairedMeasurement:
         self._clock = clock
         self._idle = IdleWatch(clock, wait)
         self._begun = 0
+        self._beginning = 0  # of the pairs that begin at once, how many have not begun yet
         self._taken: dict[int, WarmPair] = {}
         self._lock = threading.Lock()
         self._sizing = threading.Lock()
@@ -256,13 +256,20 @@ class PairedMeasurement:
         """How many pairs have been measured, of those from the first one on without a gap."""
         return next(index for index in itertools.count() if index not in self._taken)
 
-    def affordable(self, pairs: int) -> int:
-        """Return for how many of so many further pairs there is time: one as long as half of those so far, or more."""
+    @property
+    def is_time_up(self) -> bool:
+        """Whether there is no time for half of another pair as long as those so far."""
+        return self._left_s <= self._usual_s() / 2
+
+    def begin(self, most: int) -> int:
+        """Return how many pairs to begin at once, ``most`` or as many as there is time for; they share that time."""
         with self._lock:
-            usual_s = statistics.fmean(pair.seconds for pair in self._taken.values()) if self._taken else 0.0
-            if self._left_s <= usual_s / 2:
-                return 0
-            return max(1, min(pairs, int(self._left_s / usual_s))) if usual_s else pairs
+            usual_s = self._usual_s()
+            self._beginning = max(1, min(most, int(self._left_s / usual_s))) if usual_s else most
+            return self._beginning
+
+    def _usual_s(self) -> float:
+        return statistics.fmean(pair.seconds for pair in self._taken.values()) if self._taken else 0.0
 
     def warm_up(self, pair: Pair) -> WarmPair:
         """Warm up both workers of the next pair."""
@@ -270,11 +277,10 @@ class PairedMeasurement:
         started_s = self._clock()
         index = pair.number
         with self._lock:
-            missing = max(1, self._least - self._begun)
+            missing = max(1, self._least - self._begun, self._beginning)
+            self._beginning -= 1
             self._begun += 1
             share_s = self._left_s / missing
-            if self._begun > self._least and self._taken:  # others may begin while this one is measured
-                share_s = min(share_s, _MORE * max(taken.seconds for taken in self._taken.values()))
             self._left_s -= share_s
         self._progress.show(f"pair {index + 1}", missing * (PAIR_S + 0.8))
         try:

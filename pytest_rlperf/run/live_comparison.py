@@ -149,7 +149,7 @@ class LivePairs:
         least = self._limits.least - self._begun
         if least > 0 or running:
             return max(0, least)
-        return self._measurement.affordable(max(1, self.lanes.free))
+        return self._measurement.begin(max(1, self.lanes.free))
 
     def _judge(self, *, is_last: bool) -> Verdict | None:
         """Return the verdict by the pairs so far, of which ``is_last`` says that no other is under way."""
@@ -162,7 +162,7 @@ class LivePairs:
             alone = [ratio for index, ratio in enumerate(ratios) if index in self._alone]
             self.lanes.note_pairs(alone, [ratio for index, ratio in enumerate(ratios) if index not in self._alone])
         verdict = judge_records(records, self._policy, self._limits, final=False, history=self._history)
-        if verdict is None and is_last and not self._measurement.affordable(1):
+        if verdict is None and is_last and self._measurement.is_time_up:
             verdict = judge_records(records, self._policy, self._limits, final=True, history=self._history)
         return verdict
 
