@@ -499,6 +499,7 @@ def five_times_as_fast(data: dict[str, Any]) -> None:
 SETTLE = ("--rlperf", *QUICK, *DECISIVE, "-k", "work")
 
 
+@pytest.mark.slow
 def test_a_suspicion_is_settled_by_the_baselines_own_commit(repository: Repository, stored: Path) -> None:
     """Stored numbers that see a slowdown do not convict: live pairs against their commit do, or find none."""
     rewrite(stored, five_times_as_fast)

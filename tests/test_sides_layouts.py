@@ -292,7 +292,13 @@ def run_side(side: Side, sides: Sides) -> tuple[list[str], dict[str, str]]:
     return seen, json.loads(next(line for line in lines if line.startswith("LOADED")).removeprefix("LOADED"))
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+# Those whose build tools make an environment or a compiled module of their own take as long as all others together.
+BUILT = ("hook, scikit-build-core", "hook, meson-python", "C extension", "monorepo of flit, poetry and setuptools")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in BUILT else ()) for name in LAYOUTS]
+)
 def test_each_side_sees_its_own(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Base has the package's old code, head its new, and both have today's conftest and helper."""
     layout = LAYOUTS[name]

@@ -210,6 +210,7 @@ def scratch(directory: Path, change: Mapping[str, str], message: str = "change",
     return checkout
 
 
+@pytest.mark.slow
 def test_gate_passes_an_unchanged_branch(tmp_path: Path) -> None:
     """The gate's steps, from installing to the outputs, on a pull request that changes no code."""
     runner = Runner(tmp_path, scratch(tmp_path, {}))
