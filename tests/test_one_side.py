@@ -51,12 +51,12 @@ class Simulated(FakeWorker):
         return self._checked_s, 2.0
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
-        """Spend up to a quarter of a second, and a call at least, unless there is no time."""
+        """Spend up to a quarter of a second, and a call at least; without time the checked call is the pace."""
         self.shapes.append(shape)
         self._shape = shape or slice_shape(self._call_s, 76.0, single=False, long=long)
         warm_up_s = max(min(0.25, limit_s), self._call_s) if limit_s > 0 else 0.0
         self._clock.advance(warm_up_s)
-        return Warm(self._shape, self._call_s, warm_up_s, threads=1, single=True)
+        return Warm(self._shape, self._call_s if limit_s > 0 else self._checked_s, warm_up_s, threads=1, single=True)
 
     def take(self, kind: SliceKind) -> SliceRecord:
         """Run a slice of the workload or the kernel."""
@@ -195,6 +195,17 @@ def test_short_calls_are_measured_by_every_worker() -> None:
     workers = [Simulated(clock, 1e-4) for _ in range(5)]
     assert len(measure(workers, clock, max_time_s=0.2).workers) == 5
     assert all(worker.kinds.count(SliceKind.INTERPRETER) == 2 for worker in workers)
+
+
+def test_a_slow_first_call_leaves_no_worker_out() -> None:
+    """Where the checked calls take all of the time, and the others are short, every worker has its block."""
+    clock = FakeClock()
+    workers = [Simulated(clock, 1e-4) for _ in range(5)]
+    for worker in workers:
+        worker.compiles_s = 0.2
+    measured = measure(workers, clock, max_time_s=0.5)
+    assert len(measured.workers) == 5
+    assert measured.notes == ()
 
 
 def test_a_call_that_uses_up_all_the_time_is_the_figure() -> None:

@@ -244,16 +244,18 @@ def _take_turns(
     __tracebackhide__ = True
     taken: list[WorkerSlices] = []
     idle = IdleWatch(limit.clock)
+    pace_s = warm.call_s
     for index, worker in enumerate(chosen):
         left_s = limit.left_s
-        if left_s <= 0 and taken and warm.call_s > SLICE_S:
+        if left_s <= 0 and taken and pace_s > SLICE_S:
             break
         share_s = left_s / (len(chosen) - index)
         step = f"worker {index + 1} of {len(chosen)}"
         progress.show(step, expected_s(len(chosen) - index))
         if index:
-            warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if warm.call_s < share_s / 4 else 0.0
+            warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if pace_s < share_s / 4 else 0.0
             warm = worker.warm_up(warm.shape, warm_up_s)
+            pace_s = min(pace_s, warm.call_s)  # without time to warm up it is that of the checked call
             share_s -= warm.warm_up_s
         taken.append(WorkerSlices(worker, warm))
         with idle.while_measuring(worker, chosen):
