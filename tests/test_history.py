@@ -17,6 +17,7 @@ from pytest_rlperf.sides.prepare import uncommitted
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
 IDENTITY = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgSign=false")
+LAST = "last, with 'quotes', a\\0, a\x0b and a \u2028"
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(top, "checkout", "--quiet", "main")
     git(top, *IDENTITY, "merge", "--quiet", "--no-ff", "-m", "merge", "side")
     write(top, {"mylib.py": "A = 2\n"})
-    commit(top, "last, with 'quotes' and a\\0")
+    commit(top, LAST)
     return top
 
 
@@ -71,7 +72,7 @@ def find(top: Path, spec: str) -> History:
 def test_first_parents_are_the_candidates(tree: Path) -> None:
     """Oldest first, a merge as one; commits that change files of dependencies are suspects."""
     found = find(tree, "HEAD~3")
-    assert [each.subject for each in found.candidates] == ["second", "merge", "last, with 'quotes' and a\\0"]
+    assert [each.subject for each in found.candidates] == ["second", "merge", LAST]
     assert found.candidates[0].author == "A <a@example.org>"
     assert found[0].key == git(tree, "rev-parse", "HEAD~3").strip()
     assert found[1] == found.candidates[0]

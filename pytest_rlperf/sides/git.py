@@ -144,7 +144,8 @@ class Repository:
             raise SideError(f"{short(good)} is no ancestor of {short(bad)}: name an earlier commit of the same history")
         form = "--format=%H%x00%an <%ae>%x00%cs%x00%s"
         text = _checked(self.top, "log", "--first-parent", "--reverse", form, f"{good}..{bad}", "--", settings=_LOG)
-        return [line.split("\0") for line in text.splitlines() if line]
+        # Not splitlines: a subject may hold one of its other separators.
+        return [line.split("\0") for line in text.split("\n") if line]
 
     def touching(self, good: str, bad: str, patterns: Iterable[str]) -> list[tuple[str, list[str]]]:
         """Return the first-parent commits after one and up to another that change files, and these files' names."""
@@ -152,7 +153,7 @@ class Repository:
         listing = ("log", "--first-parent", "-m", "--reverse", "--name-only", "--format=%x00%H", f"{good}..{bad}", "--")
         found = []
         for entry in _names(_checked(self.top, *listing, *specs, settings=_LOG)):
-            sha, *files = filter(None, entry.splitlines())
+            sha, *files = filter(None, entry.split("\n"))
             found.append((sha, files))
         return found
 
