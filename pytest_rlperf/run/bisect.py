@@ -19,7 +19,6 @@ from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.bisection import SURE, Bisection, is_partial, next_probe
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.judge.policy import LIVE_TOLERANCE
-from pytest_rlperf.measure.counting_pass import CountingPass
 from pytest_rlperf.model import Outcome, Sides, Status
 from pytest_rlperf.model.bisection import BisectionReport, FirstSlower, Skipped
 from pytest_rlperf.model.notes import AddedPackages, TextNote
@@ -30,7 +29,7 @@ from pytest_rlperf.run.hooks import MeasuredRun
 from pytest_rlperf.run.lanes import LanesOfTest
 from pytest_rlperf.run.live_comparison import COUNTED_PAIRS, LiveComparison, OtherWorkError
 from pytest_rlperf.run.loop import Fabricated, Finished, TestInLane, TestLoop, make_project
-from pytest_rlperf.run.one_test import Measured, conclude, essence
+from pytest_rlperf.run.one_test import Measured, conclude, counting_pass, essence
 from pytest_rlperf.sides.cache import open_cache
 from pytest_rlperf.sides.history import find_history
 from pytest_rlperf.workers import messages as m
@@ -173,10 +172,7 @@ class BisectLoop(TestLoop):
     def _one(self, base_side: BaseSide, test: TestInLane, limits: PairLimits, compared: Compared) -> m.Conclude:
         """Compare by one test."""
         started_s, key, settings = time.monotonic(), test.group.key, test.settings
-        counters = settings.counters
-        counting = CountingPass(
-            settings.max_time_s, 2 * COUNTED_PAIRS, is_wanted=counters.are_counted, gates=bool(counters.gates)
-        )
+        counting = counting_pass(settings, 2 * COUNTED_PAIRS)
         policy = self._run.policy(settings)
         comparison = LiveComparison(
             test.group, base_side, policy, limits, test.lanes, counting, test.progress, settings.max_time_s
@@ -257,7 +253,7 @@ class Search:
         last = history[len(history.candidates)]
         state.bad = last.key
         # As names of commits may move until the search is continued.
-        state.spec = f"{history.release_of and f'pip:{history.release_of}=='}{history.good.key[:40]}..{last.key[:40]}"
+        state.spec = history.spec(0, len(history.candidates))
         missing = [key for key in state.tests if state.bad not in state.log_ratios.get(key, {})]
         if missing:
             limits = PairLimits(*self._run.settings.pairs)
@@ -394,11 +390,8 @@ class Search:
         history, best, estimate = self._history, search.likeliest(), search.whole()
         is_named = best.chance >= SURE
         left = best if is_named else search.range_left()
-        before, last = history[left.first - 1], history[left.last]
         step = self._steps.get(key)
-        spec = f"{before.key[:12]}..{last.key[:12]}"
-        if history.release_of:
-            spec = f"pip:{history.release_of}=={before.key}..{last.key}"
+        spec = history.spec(left.first - 1, left.last, digits=12)
         return FirstSlower(
             test=key,
             candidates=history.candidates[left.first - 1 : left.last],

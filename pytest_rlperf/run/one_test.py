@@ -147,7 +147,7 @@ class OneTest:
             self._run.policy(self._settings),
             PairLimits(*self._settings.pairs),
             self._lanes,
-            self._counting_pass(2 * COUNTED_PAIRS),
+            counting_pass(self._settings, 2 * COUNTED_PAIRS),
             self._progress,
             self._settings.max_time_s,
             None if stored is None else stored.pairs,
@@ -199,15 +199,15 @@ class OneTest:
             max_time_s,
             self._progress,
             long=self._run.baselines.uses_mean(self._group.key),
-            counting=self._counting_pass(WORKERS),
+            counting=counting_pass(self._settings, WORKERS),
         )
         return replace(make_result(self._group.key, self._group.called, measured), counting=counted_by(workers))
 
-    def _counting_pass(self, workers: int) -> CountingPass:
-        counters = self._settings.counters
-        return CountingPass(
-            self._settings.max_time_s, workers, is_wanted=counters.are_counted, gates=bool(counters.gates)
-        )
+
+def counting_pass(settings: Config, workers: int) -> CountingPass:
+    """Return the counting pass of a test with these settings, for so many workers."""
+    counters = settings.counters
+    return CountingPass(settings.max_time_s, workers, is_wanted=counters.are_counted, gates=bool(counters.gates))
 
 
 def _not_on_base(base_label: str, done: m.Done) -> reasons.NotOnBase:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import platform
 import shutil
 import sys
@@ -33,6 +32,7 @@ from pytest_rlperf.sides.environment import (
 )
 from pytest_rlperf.sides.packages import import_packages, is_named, local_path, normalized, packages_under_test
 from pytest_rlperf.sides.sources import digest, listing
+from pytest_rlperf.sides.spec import user_path
 
 _LIMIT_S = 120.0
 _ENVIRONMENT = "environment"
@@ -201,7 +201,7 @@ def _homes_today(packages: Iterable[str]) -> Iterator[Path]:
 
 def _interpreter(python: str, project: Project) -> Path:
     """Return an interpreter's path, which may lie on the PATH or be relative to the directory of the run."""
-    named = Path(os.path.expanduser(python))  # noqa: PTH111 - Path raises where there is no such user
+    named = user_path(python)
     found = shutil.which(python) if len(named.parts) == 1 else None
     path = Path(found) if found else project.directory / named
     if path.is_dir():

@@ -43,6 +43,13 @@ class History:
     def __getitem__(self, number: int) -> Candidate:
         return self.candidates[number - 1] if number else self.good
 
+    def spec(self, good: int, bad: int, digits: int = 40) -> str:
+        """Return a range of candidates as ``--rlperf-bisect`` takes it, with so many digits of SHAs."""
+        before, after = self[good].key, self[bad].key
+        if self.release_of:
+            return f"pip:{self.release_of}=={before}..{after}"
+        return f"{before[:digits]}..{after[:digits]}"
+
     def sides(self, base: int, head: int) -> Sides:
         """Return the comparison of two candidates; SideError where one of them cannot be had."""
         (before, packages), (after, others) = self._side(base), self._side(head)

@@ -54,8 +54,7 @@ def parse_spec(text: str) -> Spec:
     if colon and kind == "pip":
         return PipSpec(tuple(_requirements(rest)))
     if colon and kind == "dir":
-        # Path.expanduser raises where there is no such user.
-        return DirSpec(Path(os.path.expanduser(_path(text, rest))))  # noqa: PTH111
+        return DirSpec(user_path(_path(text, rest)))
     if colon and kind == "python":
         return PythonSpec(_path(text, rest))
     return GitSpec(_ref(rest if colon and kind == "git" else text))
@@ -68,6 +67,11 @@ def _ref(text: str) -> str:
     if ref.startswith("-"):
         raise SideError(f"{ref!r} looks like an option, not like a git ref; name {_KINDS}")
     return ref
+
+
+def user_path(text: str) -> Path:
+    """Return a path with the home of ``~`` or ``~user``; where there is no such user, as it is."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises then
 
 
 def _path(text: str, rest: str) -> str:

@@ -44,9 +44,7 @@ class Guardian:
 
     def new_directory(self) -> Path:
         """Return a new directory for files of this run."""
-        with self._beginning:
-            if self.scratch is None:
-                self.scratch = self._begin()
+        self._ensure_begun()
         return Path(tempfile.mkdtemp(dir=self.scratch, prefix="workers-"))
 
     def variables(self) -> dict[str, str]:
@@ -56,9 +54,7 @@ class Guardian:
     @contextlib.contextmanager
     def guarding_commands(self) -> Iterator[None]:
         """Have the guardian recognise the processes that the body starts: programs such as git, and their children."""
-        with self._beginning:
-            if self.scratch is None:
-                self.scratch = self._begin()
+        self._ensure_begun()
         os.environ.update(self.variables())
         try:
             yield
@@ -84,6 +80,11 @@ class Guardian:
         self._process = None
         shutil.rmtree(self.scratch, ignore_errors=True)  # where the guardian was killed
         os.close(self._lock_file)
+
+    def _ensure_begun(self) -> None:
+        with self._beginning:
+            if self.scratch is None:
+                self.scratch = self._begin()
 
     def _begin(self) -> Path:
         """Make the scratch directory, and start the guardian; remove the directories of runs that are gone."""
