@@ -1,10 +1,12 @@
 """False alarms, power and seconds of live pairs and of pytest-benchmark's gates, on the shipped suite beside a load.
 
-Each repetition runs the suite live, today's code against itself, unchanged and with 5 % of real extra work, and then
-by pytest-benchmark: a stored run, a comparing run of unchanged code, and one with the same extra work. A spinning
-neighbour is on for about 4 s and off for about 6 s all the while. Prints Markdown tables and judges nothing::
+Each repetition runs the suite as a gate, against a commit that differs by a comment; then against itself with 5 % of
+real extra work on one side; then by pytest-benchmark: a stored run, a comparing run of unchanged code, and one with the
+same extra work. No two of these runs share a process. A spinning neighbour is on for about 4 s and off for about 6 s
+all the while. Prints Markdown tables and judges nothing::
 
     python benchmarks/gate_quality.py                     # 15 repetitions of three to five minutes
+    python benchmarks/gate_quality.py --unchanged 60      # and 45 gates more of unchanged code
     python benchmarks/gate_quality.py --out DIR           # what DIR has not yet, kept there
     python benchmarks/gate_quality.py --report DIR        # the tables of what is in DIR
 """
@@ -25,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gate_quality_plugin import SLOWDOWN, VARIABLE
 from gate_quality_tables import (
@@ -36,14 +38,16 @@ from gate_quality_tables import (
     Benchmarks,
     Compared,
     Failed,
+    Gate,
     Line,
-    Live,
     Log,
     Session,
+    Slowed,
     Trial,
     in_brief,
     report,
 )
+from lanes import clone
 
 from pytest_rlperf.baseline.machine import describe, this_machine
 
@@ -104,29 +108,43 @@ def run(arguments: Sequence[str], folder: Path, **variables: str) -> tuple[float
     return time.monotonic() - start_s, process.returncode, output
 
 
-def run_live(repetition: int, folder: Path) -> Live:
-    """Compare the suite with itself in live pairs; the run's own JSON is kept in ``folder``."""
-    path = folder.absolute() / f"live-{repetition:02}.json"
+def run_gate(repetition: int, folder: Path) -> Gate:
+    """Compare unchanged code by ``pytest --rlperf`` in a clone; the run's own JSON is kept in ``folder``."""
+    project = folder.absolute() / "clone"
+    if not project.exists():
+        clone("HEAD", project)
+    path = folder.absolute() / f"gate-{repetition:02}.json"
+    path.unlink(missing_ok=True)
+    seconds, code, output = run(["--rlperf", f"--rlperf-json={path}"], project, PYTHONPATH=str(project))
+    if code not in (0, 1) or not path.exists():
+        raise StepError(output)
+    trials = []
+    for nodeid, test in json.loads(path.read_text(encoding="utf-8"))["tests"].items():
+        pairs = () if test["live"] is None else test["live"]["pairs"]
+        trials.append(trial(nodeid, test["verdict"], len(pairs), test["seconds"]))
+    return Gate(repetition, seconds, tuple(trials))
+
+
+def run_slowed(repetition: int, folder: Path) -> Slowed:
+    """Compare the suite with itself, slowed down; the unchanged trials, in the same processes, are left out."""
+    path = folder.absolute() / f"slowed-{repetition:02}.json"
     path.unlink(missing_ok=True)
     arguments = [str(SUITE.relative_to(ROOT)), "--rlperf-selfcheck", "-o", f"rlperf_slowdowns={100 * SLOWDOWN:g}%"]
-    wall_s, code, output = run([*arguments, f"--rlperf-json={path}"], ROOT)
+    _, code, output = run([*arguments, f"--rlperf-json={path}"], ROOT)
     if code != 0 or not path.exists():
         raise StepError(output)
     trials = []
     for nodeid, check in json.loads(path.read_text(encoding="utf-8"))["tests"].items():
-        for trial in check["trials"]:
-            estimate = trial["verdict"]["estimate"]
-            trials.append(
-                Trial(
-                    test=nodeid.rpartition("::")[2],
-                    slowdown=trial["slowdown"],
-                    status=trial["verdict"]["status"],
-                    ratio=None if estimate is None else estimate["ratio"],
-                    pairs=len(trial["pairs"]),
-                    seconds=trial["seconds"],
-                )
-            )
-    return Live(repetition, wall_s, tuple(trials))
+        slowed = [each for each in check["trials"] if each["slowdown"]]
+        trials += [trial(nodeid, each["verdict"], len(each["pairs"]), each["seconds"]) for each in slowed]
+    return Slowed(repetition, tuple(trials))
+
+
+def trial(nodeid: str, verdict: Mapping[str, Any], pairs: int, seconds: float) -> Trial:
+    """Return what is kept of a verdict."""
+    estimate = verdict["estimate"]
+    ratio = None if estimate is None else estimate["ratio"]
+    return Trial(nodeid.rpartition("::")[2], verdict["status"], ratio, pairs, seconds)
 
 
 def run_benchmarks(repetition: int) -> Benchmarks:
@@ -180,22 +198,24 @@ def run_benchmark(folder: Path, *arguments: str, slow: bool) -> tuple[float, Fig
     return wall_s - prepared_s, {each["name"]: each["stats"] for each in found}, failed
 
 
-def measure(log: Log, repetitions: int) -> None:
-    """Do what is missing of so many repetitions, each step into the log as soon as it is done."""
-    steps: dict[str, Callable[[int], Live | Benchmarks]] = {
-        "Live": lambda repetition: run_live(repetition, log.folder),
+def measure(log: Log, repetitions: int, unchanged: int) -> None:
+    """Do what is missing of so many repetitions and gates of unchanged code, each step logged as soon as it is done."""
+    steps: dict[str, Callable[[int], Gate | Slowed | Benchmarks]] = {
+        "Gate": lambda repetition: run_gate(repetition, log.folder),
+        "Slowed": lambda repetition: run_slowed(repetition, log.folder),
         "Benchmarks": run_benchmarks,
     }
-    kept: list[Live | Benchmarks] = [*log.all(Live), *log.all(Benchmarks)]
+    kept: list[Gate | Slowed | Benchmarks] = [*log.all(Gate), *log.all(Slowed), *log.all(Benchmarks)]
     done = {(type(line).__name__, line.repetition) for line in kept}
     wanted = [(name, number) for number in range(1, repetitions + 1) for name in steps]
+    wanted += [("Gate", number) for number in range(repetitions + 1, unchanged + 1)]
     missing = [step for step in wanted if step not in done]
     if not missing:
         return
     log.add(this_session())
     with neighbour():
         for name, repetition in missing:
-            tell(f"repetition {repetition} of {repetitions}, {name}: ", end="")
+            tell(f"repetition {repetition}, {name}: ", end="")
             line: Line
             try:
                 line = steps[name](repetition)
@@ -223,6 +243,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repetitions", type=int, default=15, help="7 verdicts of each kind a repetition")
+    parser.add_argument("--unchanged", type=int, default=0, help="gates of unchanged code in all, if more than that")
     parser.add_argument("--out", type=Path, help="keep results in this folder, and go on with what is there")
     parser.add_argument("--report", type=Path, metavar="DIR", help="print the tables of what is in this folder")
     options = parser.parse_args()
@@ -237,7 +258,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     log = Log(out)
     try:
-        measure(log, options.repetitions)
+        measure(log, options.repetitions, options.unchanged)
     except KeyboardInterrupt:
         sys.exit(f"\ninterrupted; to go on: python benchmarks/{Path(__file__).name} --out {out}")
     report(log)

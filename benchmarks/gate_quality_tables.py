@@ -33,24 +33,25 @@ class Trial(msgspec.Struct, frozen=True):
     """One live verdict."""
 
     test: str
-    slowdown: float
     status: str
     ratio: float | None
     pairs: int
     seconds: float
 
 
-class Live(msgspec.Struct, frozen=True, tag=True):
-    """A live run of the suite."""
+class Gate(msgspec.Struct, frozen=True, tag=True):
+    """A run of the suite's unchanged code as a gate."""
 
     repetition: int
     wall_s: float
     trials: tuple[Trial, ...]
 
-    @property
-    def unchanged_s(self) -> float:
-        """The seconds of a run of unchanged tests alone: all but the slowed trials."""
-        return self.wall_s - sum(trial.seconds for trial in self.trials if trial.slowdown)
+
+class Slowed(msgspec.Struct, frozen=True, tag=True):
+    """The slowed trials of a self-check of the suite."""
+
+    repetition: int
+    trials: tuple[Trial, ...]
 
 
 class Compared(msgspec.Struct, frozen=True):
@@ -78,8 +79,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     output: str
 
 
-Line: TypeAlias = Session | Live | Benchmarks | Failed
-Kind = TypeVar("Kind", Session, Live, Benchmarks, Failed)
+Line: TypeAlias = Session | Gate | Slowed | Benchmarks | Failed
+Kind = TypeVar("Kind", Session, Gate, Slowed, Benchmarks, Failed)
 
 
 class Log:
@@ -129,67 +130,73 @@ class Tally(msgspec.Struct, frozen=True):
         ]
 
 
-def tallies(lives: Sequence[Live], benchmarks: Sequence[Benchmarks]) -> Iterator[Tally]:
+def tallies(gates: Sequence[Gate], slowed: Sequence[Slowed], benchmarks: Sequence[Benchmarks]) -> Iterator[Tally]:
     """Yield what each gate did; to fail an unchanged test is a false alarm, to fail a slowed one is to find it."""
-    if lives:
-        tests = len({trial.test for trial in lives[0].trials})
-        unchanged, slowed = (
-            tuple(sum(t.status == "SLOWER" and (t.slowdown > 0) == slow for t in live.trials) for live in lives)
-            for slow in (False, True)
-        )
-        left = [trial.slowdown for live in lives for trial in live.trials if trial.status in ("UNDECIDED", "INVALID")]
-        undecided = f"{left.count(0.0)} unchanged, {len(left) - left.count(0.0)} at +{100 * SLOWDOWN:g} %"
-        seconds = statistics.fmean(live.unchanged_s for live in lives) / tests
-        yield Tally("live pairs, `3 %`", tests, unchanged, slowed, undecided, seconds)
+    if gates and slowed:
+        tests = len(gates[0].trials)
+        failed = [tuple(count(run.trials, "SLOWER") for run in runs) for runs in (gates, slowed)]
+        left = [sum(count(run.trials, "UNDECIDED", "INVALID") for run in runs) for runs in (gates, slowed)]
+        undecided = f"{left[0]} unchanged, {left[1]} at +{100 * SLOWDOWN:g} %"
+        seconds = statistics.fmean(run.wall_s for run in gates) / tests
+        yield Tally("live pairs, `3 %`", tests, failed[0], failed[1], undecided, seconds)
     if benchmarks:
         tests = len(benchmarks[0].unchanged.changes)
         seconds = statistics.fmean(each.unchanged.seconds for each in benchmarks) / tests
         for gate in GATES:
-            unchanged, slowed = (
-                tuple(sum(gate in gates for gates in compared.failed.values()) for compared in runs)
+            failed = [
+                tuple(sum(gate in over for over in compared.failed.values()) for compared in runs)
                 for runs in ([each.unchanged for each in benchmarks], [each.slowed for each in benchmarks])
-            )
-            yield Tally(f"pytest-benchmark `{gate}`", tests, unchanged, slowed, "–", seconds)
+            ]
+            yield Tally(f"pytest-benchmark `{gate}`", tests, failed[0], failed[1], "–", seconds)
 
 
-def component_rows(lives: Sequence[Live], benchmarks: Sequence[Benchmarks]) -> Iterator[list[str]]:
+def count(trials: Iterable[Trial], *statuses: str) -> int:
+    """Return how many trials have one of these statuses."""
+    return sum(trial.status in statuses for trial in trials)
+
+
+def component_rows(
+    gates: Sequence[Gate], slowed: Sequence[Slowed], benchmarks: Sequence[Benchmarks]
+) -> Iterator[list[str]]:
     """Yield a row a test: how far estimates spread, and what they cost."""
-    for test in dict.fromkeys(trial.test for live in lives for trial in live.trials):
-        own = [trial for live in lives for trial in live.trials if trial.test == test]
+    for test in dict.fromkeys(trial.test for run in gates for trial in run.trials):
         cells = [test]
-        for slow in (False, True):
-            trials = [trial for trial in own if (trial.slowdown > 0) == slow]
+        for runs in (gates, slowed):
+            trials = [trial for run in runs for trial in run.trials if trial.test == test]
             changes = [trial.ratio - 1 for trial in trials if trial.ratio is not None]
-            spread_or_seen = [typical(changes)] if slow else [deviation(changes), largest(changes)]
-            pairs = statistics.median(trial.pairs for trial in trials)
-            cells += [*spread_or_seen, f"{pairs:g}", f"{statistics.median(trial.seconds for trial in trials):.1f}"]
+            spread_or_seen = [deviation(changes), largest(changes)] if runs is gates else [typical(changes)]
+            pairs = f"{statistics.median(trial.pairs for trial in trials):g}" if trials else "–"
+            cells += [*spread_or_seen, pairs]
         medians = [each.unchanged.changes[test]["median"] for each in benchmarks if test in each.unchanged.changes]
         yield [*cells, deviation(medians), largest(medians)]
 
 
 def report(log: Log) -> None:
     """Print the tables."""
-    lives, benchmarks, failed = log.all(Live), log.all(Benchmarks), log.all(Failed)
-    slowed = f"+{100 * SLOWDOWN:g} %"
-    gates = [tally.row() for tally in tallies(lives, benchmarks)]
-    print_table(["gate", "false alarms", "alarmed runs", f"{slowed} found", "undecided", "s a verdict"], gates)
-    live = ("live SD", "largest", "pairs", "s", f"{slowed} seen", "pairs", "s")
-    print_table(["test", *live, "`median` SD", "largest"], component_rows(lives, benchmarks))
+    gates, slowed, benchmarks = log.all(Gate), log.all(Slowed), log.all(Benchmarks)
+    change = f"+{100 * SLOWDOWN:g} %"
+    head = ["gate", "false alarms", "alarmed runs", f"{change} found", "undecided", "s a verdict"]
+    print_table(head, [tally.row() for tally in tallies(gates, slowed, benchmarks)])
+    live = ("live SD", "largest", "pairs", f"{change} seen", "pairs")
+    print_table(["test", *live, "`median` SD", "largest"], component_rows(gates, slowed, benchmarks))
     print("A neighbour spins for about 4 s and sleeps for about 6 s in turns. Brackets: 95 %, Clopper and Pearson.")
-    for name, slow in (("unchanged", False), (slowed, True)):
-        said = Counter(trial.status for live in lives for trial in live.trials if (trial.slowdown > 0) == slow)
-        print(f"Live, {name}: {', '.join(f'{count} {status}' for status, count in said.items()) or 'none'}.")
-    if lives:
-        unchanged_s = statistics.fmean(each.unchanged_s for each in lives)
-        wall_s = statistics.fmean(each.wall_s for each in lives)
-        print(f"A live run of unchanged tests took {unchanged_s:.0f} s, with the slowed trials {wall_s:.0f} s.")
+    for name, runs in (("unchanged", gates), (change, slowed)):
+        statuses = Counter(trial.status for run in runs for trial in run.trials)
+        print(f"Live, {name}: {', '.join(f'{number} {status}' for status, number in statuses.items()) or 'none'}.")
+    if gates:
+        alarmed = sum(count(run.trials, "SLOWER") > 0 for run in gates)
+        bound = binomtest(alarmed, len(gates)).proportion_ci(0.90, method="exact").high  # one-sided 95 %
+        print(
+            f"{alarmed} of {len(gates)} live runs of unchanged code had a false alarm: at most {100 * bound:.1f} % of "
+            f"runs have one (95 %). A run took {statistics.fmean(run.wall_s for run in gates):.0f} s."
+        )
     if benchmarks:
         stored_s = statistics.fmean(each.stored_s for each in benchmarks)
         seconds = statistics.fmean(each.unchanged.seconds for each in benchmarks)
         print(
             f"A comparing run of pytest-benchmark took {seconds:.0f} s, and the stored run it needs {stored_s:.0f} s."
         )
-    if failed:
+    if failed := log.all(Failed):
         print(f"{len(failed)} steps failed and are not in the tables.")
     for session in log.all(Session):
         print(f"{session.started}: {session.code}, {session.machine}, {session.versions}.")
@@ -230,9 +237,10 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def in_brief(line: Line) -> str:
     """Write what a step gave in a line."""
-    if isinstance(line, Live):
-        seen = Counter(f"{trial.status} at +{100 * trial.slowdown:g} %" for trial in line.trials)
-        return f"{line.wall_s:.0f} s, {', '.join(f'{count} {what}' for what, count in seen.items())}"
+    if isinstance(line, Gate | Slowed):
+        statuses = Counter(trial.status for trial in line.trials)
+        took = f"{line.wall_s:.0f} s, " if isinstance(line, Gate) else ""
+        return took + ", ".join(f"{number} {status}" for status, number in statuses.items())
     if isinstance(line, Benchmarks):
         counts = [len(compared.failed) for compared in (line.unchanged, line.slowed)]
         return f"{line.unchanged.seconds:.0f} s a run, a gate failed {counts[0]} unchanged and {counts[1]} slowed tests"
