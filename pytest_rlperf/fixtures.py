@@ -178,7 +178,7 @@ def rlperf_replay_sample(_rlperf_measurement: _Measurement) -> Measure:
 
 @pytest.fixture
 def rlperf_gae(_rlperf_measurement: _Measurement) -> Measure:
-    """Measure a GAE function: ``rlperf_gae(compute_gae, n_steps=128, n_envs=8, backend="numpy")``.
+    """Measure a GAE function: ``rlperf_gae(compute_gae)``, on 128 steps of 8 envs, or ``n_steps=`` of ``n_envs=``.
 
     The function gets a random rollout of float32 arrays of shape (n_steps, n_envs), the last values (n_envs,), gamma
     and lambda, by the names of its parameters. ``dones[t]`` marks that the episode ended with step t or, to a function
@@ -189,8 +189,8 @@ def rlperf_gae(_rlperf_measurement: _Measurement) -> Measure:
 
     def measure(
         function: Callable[..., Any],
-        n_steps: int | None = None,
-        n_envs: int | None = None,
+        n_steps: int = 128,
+        n_envs: int = 8,
         backend: str = "numpy",
         *,
         device: str = "cpu",

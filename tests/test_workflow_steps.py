@@ -228,6 +228,21 @@ def test_gate_passes_an_unchanged_branch(tmp_path: Path) -> None:
     assert git(runner.workspace, "status", "--porcelain") == ""
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("rounds", "code"), [(4000, 0), (6000, 1)], ids=["unchanged", "slower"])
+def test_gate_that_init_writes(tmp_path: Path, rounds: int, code: int) -> None:
+    """The gate of `rlperf init --github` measures without the action, and leaves the JSON that it uploads."""
+    change = {"scratch_library.py": LIBRARY.format(rounds=rounds)}
+    runner = Runner(tmp_path, scratch(tmp_path, change, max_time=5))
+    (job,) = load(ROOT / "pytest_rlperf" / "cli" / "gate.yml")["jobs"].values()
+    *before, install, measure, _ = job["steps"]
+    install["run"] = install["run"].replace("pytest-rlperf", str(ROOT))  # there is no index to take it from
+    result = runner.run([*before, install, measure], {}, GITHUB_BASE_REF="main")
+    assert result.code == code, result.text
+    assert result.outputs["slower"] == str(code)
+    assert (tmp_path / "temp" / "rlperf.json").is_file()
+
+
 def test_action_passes_its_inputs_on_as_they_are(tmp_path: Path) -> None:
     """An input is one argument, except that `args` is split as in a shell, and nothing in it runs."""
     runner = Runner(tmp_path, tmp_path)

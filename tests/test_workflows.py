@@ -20,6 +20,9 @@ TESTS = ROOT / ".github" / "workflows" / "tests.yml"
 GATE, COMMENT, BASELINE, ANCHOR = (TESTS.with_name(f"{name}.yml") for name in ("gate", "comment", "baseline", "anchor"))
 ACTION = ROOT / "action.yml"
 GUIDE = ROOT / "docs" / "github-actions.md"
+WRITTEN = ROOT / "pytest_rlperf" / "cli" / "gate.yml"  # by `rlperf init --github`
+# The gate's last steps where it does not use the action.
+MEASURE = WRITTEN.read_text(encoding="utf-8").partition("      - name: Measure\n")[2]
 
 READ = {"contents": "read"}
 # Permissions of jobs beside reading: none, but for these.
@@ -29,8 +32,12 @@ PERMISSIONS = {
     ("anchor.yml", "report"): {"issues": "write"},
 }
 
-each_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-each_file = pytest.mark.parametrize("path", [*WORKFLOWS, ACTION], ids=lambda path: path.name)
+each_workflow = pytest.mark.parametrize(
+    "path", [*WORKFLOWS, WRITTEN], ids=lambda path: f"{path.parent.name}/{path.name}"
+)
+each_file = pytest.mark.parametrize(
+    "path", [*WORKFLOWS, WRITTEN, ACTION], ids=lambda path: f"{path.parent.name}/{path.name}"
+)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -226,22 +233,21 @@ def test_only_what_runs_nobodys_code_may_write() -> None:
 
 
 def elsewhere(path: Path) -> str:
-    """Return a workflow as another repository has it: it installs itself, and takes the action from here."""
+    """Return a workflow as another repository has it: it installs itself, and takes this package from an index."""
+    ours = """        uses: ./
+        with:
+          install: "false" # it is what was installed above
+"""
     text = path.read_text(encoding="utf-8")
     for here, there in {
-        "pip install -c constraints.txt -e '.[rl]'": "pip install -e .",
-        """        uses: ./
-        with:
-          install: "false" # it is what was installed above
-          against""": """        uses: OWNER/pytest-rlperf@COMMIT # v1
-        with:
-          against""",
-        """        uses: ./
-        with:
-          install: "false" # it is what was installed above
-""": "        uses: OWNER/pytest-rlperf@COMMIT # v1\n",
+        "pip install -c constraints.txt -e '.[rl]'": "pip install -e ." + " pytest-rlperf" * (path == GATE),
+        f"{ours}          against: anchor\n          artifact: rlperf-anchor\n": """        run: |
+          pip install pytest-rlperf
+          python -m pytest --rlperf-against=anchor
+""",
+        ours: MEASURE,
         """          python -m pytest "${arguments[@]}"
-""": """          pip install 'pytest-rlperf @ git+https://github.com/OWNER/pytest-rlperf@COMMIT'
+""": """          pip install pytest-rlperf
           python -m pytest "${arguments[@]}"
 """,
         """      # Of the default branch, as every workflow_run is.
@@ -260,6 +266,16 @@ def test_guide_has_the_workflows_as_they_are(path: Path) -> None:
     assert f"<!-- {path.name} -->\n```yaml\n{elsewhere(path)}```\n" in GUIDE.read_text(encoding="utf-8")
 
 
+def test_init_writes_the_guides_gate() -> None:
+    """The gate that `rlperf init --github` writes is the guide's, and does what the action does for it."""
+    assert WRITTEN.read_text(encoding="utf-8") == elsewhere(GATE)
+    measured, kept = steps(load(WRITTEN))[-2:]
+    assert measured["run"].startswith("python -m pytest ")
+    theirs = steps(load(ACTION))[-1]
+    assert kept["uses"] == theirs["uses"]
+    assert kept["with"]["name"] == load(ACTION)["inputs"]["artifact"]["default"]
+
+
 def test_the_shortest_gate_is_valid(tmp_path: Path) -> None:
     """The ten lines of the guide are a workflow with the least rights, pinned actions and the whole history."""
     text = GUIDE.read_text(encoding="utf-8").partition("<!-- ten lines -->\n```yaml\n")[2].partition("```")[0]
@@ -269,19 +285,20 @@ def test_the_shortest_gate_is_valid(tmp_path: Path) -> None:
     assert check(path).returncode == 0, check(path).stdout
     workflow = load(path)
     assert workflow["permissions"] == READ
-    checkout, python, _, ours = steps(workflow)
+    checkout, python, install, measure = steps(workflow)
     assert checkout["with"]["fetch-depth"] == 0
     assert [step["uses"] for step in (checkout, python)] == [
         step["uses"] for step in steps(load(GATE)) if step.get("uses", "").startswith("actions/")
     ]
-    assert ours["uses"] == "OWNER/pytest-rlperf@COMMIT"
+    assert install["run"] == "pip install -e . pytest-rlperf"
+    assert measure["run"] == steps(load(WRITTEN))[-2]["run"].rpartition(" ")[0]
 
 
 def test_guide_names_this_package_by_its_commit() -> None:
     """A tag can be moved to other code, which would then run in the jobs of everybody who copied the guide."""
     guide = GUIDE.read_text(encoding="utf-8")
     references = re.findall(r"OWNER/pytest-rlperf(?:@|\n\s+ref: )([^\s']+)", guide)
-    assert len(references) == 8
+    assert len(references) == 3
     assert set(references) == {"COMMIT"}
 
 

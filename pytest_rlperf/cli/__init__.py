@@ -1,4 +1,4 @@
-"""``rlperf`` on the command line: reads what was recorded, and starts the shipped suite; it never measures itself."""
+"""``rlperf`` on the command line: writes first tests, reads files of runs, and starts the suite; it never measures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pytest_rlperf.cli.anchor import ANCHOR
 from pytest_rlperf.cli.cache import CACHE
 from pytest_rlperf.cli.command import Command, Exit, Parser, discard_output
+from pytest_rlperf.cli.init import INIT
 from pytest_rlperf.cli.show import DIFF, MACHINE, SHOW
 from pytest_rlperf.cli.trees import COMMAND as TREE
 
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(
         "rlperf",
-        description="Looks at what measured runs have recorded, and measures RL libraries.",
+        description="Writes first tests, shows the files of measured runs, and measures RL libraries.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -82,4 +83,4 @@ SUITE = Command(
     passes_on=True,
 )
 
-COMMANDS = (SHOW, DIFF, TREE, SUITE, MACHINE, CACHE, ANCHOR)
+COMMANDS = (INIT, SHOW, DIFF, TREE, SUITE, MACHINE, CACHE, ANCHOR)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from itertools import cycle
 from typing import Any
 
@@ -44,7 +45,7 @@ _POSITIONAL = ("rewards", "values", "dones", "last_values", "gamma", "lam")
 
 
 def gae_workload(
-    function: Callable[..., Any], n_steps: int | None, n_envs: int | None, backend: str, device: str = "cpu"
+    function: Callable[..., Any], n_steps: int, n_envs: int, backend: str, device: str = "cpu"
 ) -> Workload:
     """Return the workload of ``function`` on a rollout of shape (n_steps, n_envs).
 
@@ -62,8 +63,6 @@ def gae_workload(
     make = adapter_for(lambda library: library.gae, function)
     if make is None and not callable(function):
         raise ComponentError(f"rlperf_gae measures a function, not {type(function).__qualname__}")
-    if n_steps is None or n_envs is None:
-        raise ComponentError("rlperf_gae(function) also needs n_steps=… and n_envs=…, the shape of a rollout")
     check_count("n_steps", n_steps)
     check_count("n_envs", n_envs)
     if device != "cpu":
@@ -218,6 +217,13 @@ def _meanings(function: Callable[..., Any]) -> dict[str, str]:
     return named
 
 
+def takes_rollout(name: str, parameters: Iterable[str], required: Iterable[str]) -> bool:
+    """Whether a function is called and takes what one for GAE does: rewards, values, and nothing unknown."""
+    meanings = {_MEANINGS.get(parameter.lower()) for parameter in parameters}
+    known = all(parameter.lower() in _MEANINGS for parameter in required)
+    return known and {"rewards", "values"} <= meanings and bool(re.search("gae|advantage", name.lower()))
+
+
 def _takes_nothing(function: Callable[..., Any]) -> bool:
     """Whether a function has a signature, and no parameters in it."""
     signature = signature_of(function)
@@ -236,7 +242,9 @@ def _compared(output: Any, advantages: Any, convention: str | None) -> Any:
         raise ComponentError(f"the GAE function returned no array but {type(output).__qualname__}")
     result = to_numpy(found[0]).astype(np.float64)
     if result.shape != advantages.shape:
-        raise ComponentError(f"advantages have shape {result.shape}, expected {advantages.shape} (n_steps, n_envs)")
+        raise ComponentError(
+            f"advantages have shape {result.shape}, expected {advantages.shape}, rlperf_gae's n_steps and n_envs"
+        )
     bad = int(np.count_nonzero(~np.isfinite(result)))
     if bad:
         raise ComponentError(f"{bad} of {result.size} advantages are NaN or infinite")

@@ -10,6 +10,7 @@ from typing import Any
 import builders
 import pytest
 
+from pytest_rlperf.cli import main
 from pytest_rlperf.components import libraries as package
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.libraries import libraries, libraries_known
@@ -70,6 +71,15 @@ def test_its_steps_are_counted(gridlab: Any) -> None:
     workload.check()
     tally = count(workload, 1, limit_s=60.0)
     assert {found.value for found in tally.repetitions[0] if found.name == "env_steps"} == {3}
+
+
+def test_it_has_first_tests(gridlab: Any, pytester: pytest.Pytester) -> None:
+    """`rlperf init` writes those of its module, and an example of GAE is no longer needed."""
+    assert main(["init"]) == 0
+    text = (pytester.path / "tests" / "test_perf.py").read_text(encoding="utf-8")
+    assert "from gridlab import credit\n" in text
+    assert "rlperf_gae(credit)\n" in text
+    assert "def compute_gae" not in text
 
 
 def test_it_has_a_column() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 import pytest
 from library_checks import write_documented_tests
+
+from pytest_rlperf.components.libraries import Library, libraries
 
 pytestmark = pytest.mark.torch
 
@@ -70,3 +73,17 @@ def test_its_examples_are_measured(page: Page, pytester: pytest.Pytester) -> Non
     run = json.loads((pytester.path / "run.json").read_text(encoding="utf-8"))
     assert len(run["tests"]) == measured
     assert all(test["result"]["items"] > 0 for test in run["tests"].values())
+
+
+@pytest.mark.parametrize("library", [each for each in libraries() if each.starter], ids=lambda each: each.name)
+def test_its_first_tests_pass(library: Library, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests that `rlperf init` writes for a library, each unmeasured."""
+    for module in ("torch", "gymnasium", library.module):
+        if find_spec(module) is None:
+            pytest.skip(f"needs {module}")
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    pytester.makepyfile(test_starter=library.starter)
+    pytester.makeconftest("import torch; torch.set_num_threads(1)")
+    tests = len(re.findall(r"(?m)^def test_", library.starter))
+    assert tests
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=tests)

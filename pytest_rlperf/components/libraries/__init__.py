@@ -1,8 +1,9 @@
 """The libraries with components that the plugin measures unchanged: each has one module, or one folder, in here.
 
 A module has everything of its library: the adapters, and ``LIBRARY``, the table of what they adapt, of the classes
-whose steps are counted, and of the builders that the suite uses. It imports the library within functions alone, so
-that reading the tables loads none. To add a library, add a module here and a page to the documentation.
+whose steps are counted, of the builders that the suite uses, and of the tests that ``rlperf init`` writes. It imports
+the library within functions alone, so that reading the tables loads none. To add a library, add a module here and a
+page to the documentation.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def _derivation(value: object, base: type) -> int:
 class Library:
     """A library: its name in tables and test ids, the module to import, what pip installs, and what is known of it.
 
-    ``environments`` names the classes whose steps are counted, ``"module:Class.method"``.
+    ``environments`` names the classes whose steps are counted, ``"module:Class.method"``. ``starter`` is the source of
+    tests to begin with, imports first: ``rlperf init`` joins those of several libraries in one module, so names differ.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Library:
     ppo: tuple[Adapter[MakeRoller], ...] = ()
     environments: tuple[str, ...] = ()
     samples: Samples = NO_SAMPLES
+    starter: str = ""
 
 
 def libraries() -> tuple[Library, ...]:

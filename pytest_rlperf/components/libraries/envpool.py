@@ -141,6 +141,14 @@ def _cartpoles(num_envs: int) -> Any:
     return envpool.make_gymnasium("CartPole-v1", num_envs=num_envs, num_threads=1)
 
 
+_STARTER = """\
+import envpool
+
+
+def test_envpool_step(rlperf_vecenv_step):
+    rlperf_vecenv_step(lambda: envpool.make("CartPole-v1", env_type="gymnasium", num_envs=8, seed=1))
+"""
+
 LIBRARY = Library(
     name="envpool",
     module="envpool",
@@ -148,4 +156,5 @@ LIBRARY = Library(
     vecenv=(Adapter("envpool.python.envpool:EnvPoolMixin", EnvPoolStepper),),
     environments=("envpool.python.envpool:EnvPoolMixin.step",),
     samples=Samples(native_vecenv=_cartpoles),
+    starter=_STARTER,
 )

@@ -326,6 +326,41 @@ def _keep_to_one_thread() -> None:
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
 
 
+_STARTER = """\
+import numpy as np
+import rlox
+import rlox.algorithms
+
+
+def rlox_filled(buffer):
+    generator = np.random.default_rng(0)
+    for _ in range(1_000):
+        obs, action = generator.normal(size=3).astype("f"), generator.uniform(-2, 2, 1).astype("f")
+        buffer.push(obs, action, generator.normal(), False, False, obs)
+    return buffer
+
+
+def test_rlox_step(rlperf_vecenv_step):
+    rlperf_vecenv_step(lambda: rlox.VecEnv(n=8, seed=0, env_id="CartPole-v1"))
+
+
+def test_rlox_sample(rlperf_replay_sample):
+    rlperf_replay_sample(rlox_filled(rlox.ReplayBuffer(10_000, 3, 1)), batch_size=256)
+
+
+def test_rlox_gae(rlperf_gae):
+    rlperf_gae(rlox.compute_gae_batched)
+
+
+def test_rlox_sac(rlperf_sac_update):
+    buffer = rlox_filled(rlox.ReplayBuffer(10_000, 3, 1))
+    rlperf_sac_update(rlox.algorithms.SAC("Pendulum-v1", buffer=buffer, batch_size=256), batch_size=256)
+
+
+def test_rlox_ppo(rlperf_ppo_collect):
+    rlperf_ppo_collect(rlox.algorithms.PPO("CartPole-v1", n_envs=8, n_steps=128), n_steps=128)
+"""
+
 LIBRARY = Library(
     name="rlox",
     module="rlox",
@@ -364,4 +399,5 @@ LIBRARY = Library(
         ppo=_ppo,
         native_ppo=_native_ppo,
     ),
+    starter=_STARTER,
 )

@@ -470,6 +470,76 @@ def _fill(memory: Any) -> None:
     memory.add_samples(**dict(zip(_SIZES, columns, strict=True)))
 
 
+_STARTER = """\
+import gymnasium
+import torch
+from skrl.agents.torch.ppo import PPO as SkrlPPO
+from skrl.agents.torch.ppo.ppo import compute_gae as skrl_gae
+from skrl.agents.torch.sac import SAC as SkrlSAC
+from skrl.envs.wrappers.torch import wrap_env
+from skrl.memories.torch import RandomMemory
+from skrl.trainers.torch import SequentialTrainer
+from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model
+
+SKRL_QUIET = {"write_interval": 0, "checkpoint_interval": 0}  # no TensorBoard files
+
+
+def skrl_env(name):
+    return wrap_env(gymnasium.make_vec(name, num_envs=8), verbose=False)
+
+
+def skrl_parts(env, memory_size, **models):
+    spaces = {"observation_space": env.observation_space, "action_space": env.action_space, "device": env.device}
+    for name, (make, given, output) in models.items():
+        network = [{"name": "net", "input": given, "layers": [64, 64], "activations": "relu"}]
+        models[name] = make(**spaces, network=network, output=output)
+    memory = RandomMemory(memory_size=memory_size, num_envs=env.num_envs, device=env.device)
+    return {"models": models, "memory": memory, **spaces}
+
+
+def skrl_sac():
+    both = (deterministic_model, "concatenate([OBSERVATIONS, ACTIONS])", "ONE")
+    critics = dict.fromkeys(("critic_1", "critic_2", "target_critic_1", "target_critic_2"), both)
+    parts = skrl_parts(skrl_env("Pendulum-v1"), 200, policy=(gaussian_model, "OBSERVATIONS", "ACTIONS"), **critics)
+    agent = SkrlSAC(**parts, cfg={"batch_size": 256, "experiment": SKRL_QUIET})
+    agent.init()
+    for _ in range(200):
+        agent.memory.add_samples(
+            observations=torch.randn(8, 3),
+            actions=torch.rand(8, 1),
+            rewards=torch.randn(8, 1),
+            next_observations=torch.randn(8, 3),
+            terminated=torch.zeros(8, 1, dtype=torch.bool),
+        )
+    return agent
+
+
+def test_skrl_step(rlperf_vecenv_step):
+    rlperf_vecenv_step(lambda: skrl_env("CartPole-v1"))
+
+
+def test_skrl_sample(rlperf_replay_sample):
+    rlperf_replay_sample(skrl_sac().memory, batch_size=256)
+
+
+def test_skrl_gae(rlperf_gae):
+    rlperf_gae(skrl_gae)
+
+
+def test_skrl_sac(rlperf_sac_update):
+    rlperf_sac_update(skrl_sac(), batch_size=256)
+
+
+def test_skrl_ppo(rlperf_ppo_collect):
+    env = skrl_env("Pendulum-v1")
+    policy, value = (gaussian_model, "OBSERVATIONS", "ACTIONS"), (deterministic_model, "OBSERVATIONS", "ONE")
+    agent = SkrlPPO(
+        **skrl_parts(env, 128, policy=policy, value=value), cfg={"rollouts": 128, "experiment": SKRL_QUIET}
+    )
+    trainer = SequentialTrainer(env=env, agents=agent, cfg={"headless": True, "close_environment_at_exit": False})
+    rlperf_ppo_collect(trainer, n_steps=128)
+"""
+
 LIBRARY = Library(
     name="skrl",
     module="skrl",
@@ -483,4 +553,5 @@ LIBRARY = Library(
     sac=(Adapter("skrl.agents.torch.sac:SAC", SkrlUpdater),),
     ppo=(Adapter("skrl.trainers.torch:Trainer", SkrlRoller),),
     samples=Samples(vecenv=_vecenv, replay=_replay, gae=_gae, sac=_sac, ppo=_ppo),
+    starter=_STARTER,
 )

@@ -322,6 +322,39 @@ def _fill(buffer: Any, count: int) -> None:
         buffer.add(obs[None], next_obs[None], action[None], reward[None], terminated[None], [{}])
 
 
+_STARTER = """\
+import gymnasium
+import numpy as np
+import stable_baselines3 as sb3
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.env_util import make_vec_env
+
+
+def test_sb3_step(rlperf_vecenv_step):
+    rlperf_vecenv_step(lambda: make_vec_env("CartPole-v1", n_envs=8))
+
+
+def test_sb3_sample(rlperf_replay_sample):
+    agent = sb3.SAC("MlpPolicy", "Pendulum-v1", learning_starts=1_000, device="cpu")
+    agent.learn(500)
+    rlperf_replay_sample(agent.replay_buffer, batch_size=256)
+
+
+def test_sb3_gae(rlperf_gae):
+    box = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+    buffer = RolloutBuffer(128, box, box, device="cpu", n_envs=8)
+    rlperf_gae(buffer.compute_returns_and_advantage)
+
+
+def test_sb3_sac(rlperf_sac_update):
+    rlperf_sac_update(sb3.SAC("MlpPolicy", "Pendulum-v1", device="cpu"), batch_size=256)
+
+
+def test_sb3_ppo(rlperf_ppo_collect):
+    agent = sb3.PPO("MlpPolicy", make_vec_env("CartPole-v1", n_envs=8), n_steps=128, device="cpu")
+    rlperf_ppo_collect(agent, n_steps=128)
+"""
+
 LIBRARY = Library(
     name="sb3",
     module="stable_baselines3",
@@ -336,4 +369,5 @@ LIBRARY = Library(
     ppo=(Adapter("stable_baselines3:PPO", PpoRoller),),
     environments=("stable_baselines3.common.vec_env:VecEnv.step",),
     samples=Samples(vecenv=_vecenv, replay=_replay, gae=_gae, sac=_sac, ppo=_ppo),
+    starter=_STARTER,
 )

@@ -470,6 +470,65 @@ def _buffer(count: int) -> Any:
     )
 
 
+_STARTER = """\
+import gymnasium
+from tianshou.algorithm import PPO as TianshouPPO
+from tianshou.algorithm import SAC as TianshouSAC
+from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
+from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy
+from tianshou.algorithm.optim import AdamOptimizerFactory
+from tianshou.data import Collector as TianshouCollector
+from tianshou.data import VectorReplayBuffer
+from tianshou.env import DummyVectorEnv
+from tianshou.trainer import OffPolicyTrainerParams
+from tianshou.utils.net.common import Net
+from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
+from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
+
+
+def tianshou_envs(name):
+    return DummyVectorEnv([lambda: gymnasium.make(name) for _ in range(8)])
+
+
+def tianshou_sac():
+    env, adam = tianshou_envs("Pendulum-v1"), AdamOptimizerFactory(lr=3e-4)
+    inner, outer = Net(state_shape=3, hidden_sizes=[64, 64]), {"unbounded": True, "conditioned_sigma": True}
+    actor = ContinuousActorProbabilistic(preprocess_net=inner, action_shape=1, **outer)
+    critic = ContinuousCritic(
+        preprocess_net=Net(state_shape=3, action_shape=1, hidden_sizes=[64, 64], concat=True)
+    )
+    policy = SACPolicy(actor=actor, action_space=env.action_space[0])
+    alpha = AutoAlpha(-1.0, 0.0, adam)
+    sac = TianshouSAC(policy=policy, policy_optim=adam, critic=critic, critic_optim=adam, alpha=alpha)
+    collector = TianshouCollector(sac, env, VectorReplayBuffer(10_000, len(env)))
+    collector.collect(n_step=1_000, random=True, reset_before_collect=True)
+    return sac.create_trainer(OffPolicyTrainerParams(training_collector=collector))
+
+
+def test_tianshou_step(rlperf_vecenv_step):
+    rlperf_vecenv_step(lambda: tianshou_envs("CartPole-v1"))
+
+
+def test_tianshou_sample(rlperf_replay_sample):
+    rlperf_replay_sample(tianshou_sac().params.training_collector.buffer, batch_size=256)
+
+
+def test_tianshou_gae(rlperf_gae):
+    rlperf_gae(TianshouPPO.compute_episodic_return)
+
+
+def test_tianshou_sac(rlperf_sac_update):
+    rlperf_sac_update(tianshou_sac(), batch_size=256)
+
+
+def test_tianshou_ppo(rlperf_ppo_collect):
+    env, net = tianshou_envs("CartPole-v1"), Net(state_shape=4, hidden_sizes=[64, 64])
+    actor = DiscreteActor(preprocess_net=net, action_shape=2)
+    policy = DiscreteActorPolicy(actor=actor, action_space=env.action_space[0])
+    ppo = TianshouPPO(policy=policy, critic=DiscreteCritic(preprocess_net=net), optim=AdamOptimizerFactory(lr=3e-4))
+    rlperf_ppo_collect(TianshouCollector(ppo, env, VectorReplayBuffer(2_048, len(env))), n_steps=128)
+"""
+
 LIBRARY = Library(
     name="tianshou",
     module="tianshou",
@@ -486,4 +545,5 @@ LIBRARY = Library(
         Adapter("tianshou.data.collector:BaseCollector", TianshouRoller),
     ),
     samples=Samples(vecenv=_vecenv, replay=_replay, gae=_gae, sac=_sac, ppo=_ppo),
+    starter=_STARTER,
 )

@@ -130,3 +130,46 @@ def _buffer(count: int) -> Any:
 
 
 SAMPLES = Samples(vecenv=_vecenv, replay=_replay, gae=_gae, sac=_sac, ppo=_ppo)
+
+STARTER = """\
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torchrl.collectors import Collector
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.envs import GymEnv, SerialEnv
+from torchrl.modules import MLP, OneHotCategorical, ProbabilisticActor, ValueOperator
+from torchrl.objectives.value import GAE
+
+
+def torchrl_envs():
+    return SerialEnv(8, lambda: GymEnv("CartPole-v1"))
+
+
+def test_torchrl_step(rlperf_vecenv_step):
+    rlperf_vecenv_step(torchrl_envs)
+
+
+def test_torchrl_sample(rlperf_replay_sample):
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(1_000))
+    buffer.extend(TensorDict({"observation": torch.randn(1_000, 3), "action": torch.randn(1_000, 1)}, [1_000]))
+    rlperf_replay_sample(buffer, batch_size=256)
+
+
+def test_torchrl_gae(rlperf_gae):
+    rlperf_gae(GAE(gamma=0.99, lmbda=0.95, value_network=None))
+
+
+def test_torchrl_ppo(rlperf_ppo_collect):
+    envs = torchrl_envs()
+    net = TensorDictModule(MLP(4, 2, num_cells=[64, 64]), in_keys=["observation"], out_keys=["logits"])
+    policy = ProbabilisticActor(
+        net, in_keys=["logits"], spec=envs.action_spec, distribution_class=OneHotCategorical, return_log_prob=True
+    )
+    value = ValueOperator(MLP(4, 1, num_cells=[64, 64]), in_keys=["observation"])
+    gae = GAE(gamma=0.99, lmbda=0.95, value_network=value)
+    rlperf_ppo_collect(Collector(envs, policy, frames_per_batch=8 * 128, total_frames=-1, postproc=gae), n_steps=128)
+
+
+# One SAC update is a method of an object of yours that holds a SACLoss; the documentation's page on TorchRL has one.
+"""

@@ -86,6 +86,14 @@ def _credit(n_steps: int, n_envs: int) -> Any:
     return credit
 
 
+_STARTER = """\
+from gridlab import credit
+
+
+def test_gridlab_gae(rlperf_gae):
+    rlperf_gae(credit)
+"""
+
 LIBRARY = Library(
     name="gridlab",
     module="gridlab",
@@ -95,4 +103,5 @@ LIBRARY = Library(
     gae=(Adapter("gridlab:credit", Credit),),
     environments=("gridlab:Grids.advance",),
     samples=Samples(vecenv=_grids, replay=_memory, gae=_credit),
+    starter=_STARTER,
 )

@@ -1,0 +1,291 @@
+"""``rlperf init``: writes first tests, of the libraries that are installed and of the project's own components."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_rlperf.cli.command import Command, Exit, UsageError, print_text
+
+if TYPE_CHECKING:
+    from pytest_rlperf.components.libraries import Library
+    from pytest_rlperf.sides.packages import Package
+
+_FILE = "test_perf.py"
+_GATE = Path(".github", "workflows", "gate.yml")
+_INSTALL = "pip install -e . pytest-rlperf"
+
+_HEAD = '''\
+"""Performance tests, begun by `rlperf init`. They are yours: change sizes, rename tests, delete those you do not need.
+
+pytest                          runs each component once and checks it
+pytest --rlperf-save-baseline   measures, and stores the figures in baselines/
+pytest --rlperf                 measures, compares, and fails where something got slower
+"""
+'''
+
+_ONE_THREAD = """
+import torch
+
+torch.set_num_threads(1)  # at the sizes of a benchmark more threads mostly add noise
+"""
+
+_EXAMPLE = '''
+import numpy as np
+
+
+def compute_gae(rewards, values, dones, last_values, gamma, lam):
+    """An example in NumPy: delete it, and import the function of your own code."""
+    advantages, following, next_values = np.zeros_like(rewards), 0.0, last_values
+    for t in reversed(range(len(rewards))):
+        alive = 1.0 - dones[t]
+        delta = rewards[t] + gamma * alive * next_values - values[t]
+        following = advantages[t] = delta + gamma * lam * alive * following
+        next_values = values[t]
+    return advantages
+
+
+def test_gae(rlperf_gae):
+    rlperf_gae(compute_gae)
+'''
+
+# Of a class that a fixture measures: its method, the parameter that this takes, the fixture, the rest of the call.
+_METHODS = {
+    "sample": ("batch_size", "rlperf_replay_sample", ", batch_size=256"),
+    "update": ("batch_size", "rlperf_sac_update", ", batch_size=256"),
+    "collect": ("n_steps", "rlperf_ppo_collect", ", n_steps=128"),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A component of the project's own code: its name and module, the fixture that measures it, and the call's rest.
+
+    A class is ``made`` from arguments that only its author knows.
+    """
+
+    name: str
+    module: str
+    fixture: str
+    rest: str
+    made: bool = True
+
+    def source(self, name: str) -> str:
+        """Return a test of it, with its import, under another name; one of a class is skipped until it is edited."""
+        renamed = "" if name == self.name else f" as {name}"
+        test = f"def {self.fixture.replace('rlperf_', 'test_')}({self.fixture}):\n"
+        imports = f"from {self.module} import {self.name}{renamed}\n\n\n"
+        if not self.made:
+            return f"{imports}{test}    {self.fixture}({name}{self.rest})\n"
+        reason = f"write the arguments of {self.name}(…), and delete this line"
+        skip = f'@pytest.mark.skip(reason="{reason}")\n'
+        return f"import pytest\n{imports}{skip}{test}    {self.fixture}({name}(...){self.rest})\n"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", type=Path, metavar="PATH", help=f"the file to write (default: tests/{_FILE})")
+    parser.add_argument(
+        "--github", action="store_true", help=f"also write {_GATE}, which compares pull requests with their base"
+    )
+    parser.epilog = "Run it in the project's root. It writes over no file."
+
+
+def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from pytest_rlperf.errors import SideError
+    from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.sides.build import read_settings
+
+    root = Path()
+    try:
+        output = arguments.output or _tests_directory(read_settings(root)) / _FILE
+        keep = output.exists() and arguments.github and not _GATE.exists()
+        for path in ([output] if not keep else []) + ([_GATE] if arguments.github else []):
+            if path.exists() or path.is_symlink():
+                raise UsageError(f"{path} exists, and rlperf init writes over no file: --output PATH names another")
+        packages = _packages(root, output)
+        used, own = _own_components(packages)
+        found = _installed_libraries(used)
+        if not keep:
+            _write(output, _test_file(found, own))
+            print_text(shown(f"wrote {output}: {', '.join(_tests(output))}") + "\n")
+        if arguments.github:
+            _write(_GATE, _workflow(root, found))
+            print_text(f"wrote {_GATE}: each pull request is compared with its base\n")
+    except (SideError, OSError) as error:
+        raise UsageError(str(error)) from None
+    print_text(_next_steps(shown(str(output))))
+    return Exit.NOTHING_SLOWER
+
+
+def _next_steps(output: str) -> str:
+    commands = {
+        f"pytest {output}": "runs each component once and checks it",
+        f"pytest {output} --rlperf-save-baseline": "measures, and stores the figures in baselines/",
+        f"pytest {output} --rlperf": "after each change: fails where something got slower",
+    }
+    width = max(map(len, commands))
+    return "next:\n" + "".join(f"  {command:<{width}}  {text}\n" for command, text in commands.items())
+
+
+def _write(path: Path, text: str) -> None:
+    from pytest_rlperf.writing import write_whole
+
+    write_whole(path, text.encode("utf-8"))
+
+
+# --------------------------------------------------------------------------- the project
+
+
+def _tests_directory(settings: dict[str, Any]) -> Path:
+    """Return the first directory of tests that pytest's settings in pyproject.toml name, or ``tests``."""
+    options = settings.get("tool", {}).get("pytest", {})
+    named = options.get("ini_options", options).get("testpaths", [])
+    places = named.split() if isinstance(named, str) else named
+    return next((Path(place) for place in places if Path(place).is_dir()), Path("tests"))
+
+
+def _packages(root: Path, output: Path) -> list[Package]:
+    """Return the project's packages that a test in ``output`` can import: those installed, and those beside it."""
+    from pytest_rlperf.model.sides import Project
+    from pytest_rlperf.sides.packages import packages_under_test
+
+    top = root.resolve()
+    project = Project(
+        rootdir=top,
+        directory=top,
+        inipath=None,
+        args=(),
+        path=(),
+        files=(output.resolve(),),
+        conftests=(),
+        test_patterns=("test_*.py", "*_test.py"),
+        packages=(),
+        baseline_dir=top / "baselines",
+    )
+    found = packages_under_test(project, top)
+    return [package for package in found if package.distribution or package.entry == output.resolve().parent]
+
+
+def _own_components(packages: Iterable[Package]) -> tuple[set[str], list[Found]]:
+    """Return the modules that the project's code imports, by their first names, and its own components."""
+    imported: set[str] = set()
+    found: dict[str, Found] = {}
+    for package in packages:
+        imported.add(package.name)
+        for module, tree in _modules(package):
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Import):
+                    imported.update(alias.name.partition(".")[0] for alias in node.names)
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    imported.add(node.module.partition(".")[0])
+            for component in _components(module, tree):
+                found.setdefault(component.fixture, component)
+    return imported, list(found.values())
+
+
+def _modules(package: Package) -> Iterator[tuple[str, ast.Module]]:
+    """Yield the modules of a package, parsed: its public ones, in the order of their names."""
+    place = package.location
+    paths = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_name(f"{place.name.removesuffix('.py')}.py")]
+    for path in paths:
+        below = path.relative_to(place).with_suffix("").parts if place.is_dir() else ()
+        parts = [package.name, *(part for part in below if part != "__init__")]
+        if path.is_file() and not any(part.startswith(("_", "test")) for part in parts):
+            try:
+                yield ".".join(parts), ast.parse(path.read_bytes())
+            except (SyntaxError, ValueError):
+                continue  # a template, or code of another Python
+
+
+def _components(module: str, tree: ast.Module) -> Iterator[Found]:
+    """Yield the components among a module's public names."""
+    from pytest_rlperf.components.gae import takes_rollout
+
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            if takes_rollout(node.name, *_parameters(node)):
+                uses_torch = re.search(r"\btorch\b|\bTensor\b", ast.unparse(node))
+                backend = ', backend="torch"' if uses_torch else ""
+                yield Found(node.name, module, "rlperf_gae", backend, made=False)
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            methods = {method.name: method for method in node.body if isinstance(method, ast.FunctionDef)}
+            for name, (parameter, fixture, rest) in _METHODS.items():
+                if name in methods and _parameters(methods[name])[0][1:2] == [parameter]:
+                    yield Found(node.name, module, fixture, rest)
+            if {"reset", "step"} <= methods.keys() and "num_envs" in ast.unparse(node):
+                yield Found(node.name, module, "rlperf_vecenv_step", "")
+
+
+def _parameters(function: ast.FunctionDef) -> tuple[list[str], list[str]]:
+    """Return the names of a function's parameters, and of those without a default."""
+    given = function.args
+    placed = [argument.arg for argument in (*given.posonlyargs, *given.args)]
+    keyword = [argument.arg for argument in given.kwonlyargs]
+    required = placed[: len(placed) - len(given.defaults)]
+    required += [name for name, default in zip(keyword, given.kw_defaults, strict=True) if default is None]
+    return placed + keyword, required
+
+
+def _installed_libraries(used: set[str]) -> list[Library]:
+    """Return the libraries that are installed and have tests to begin with; of these the used ones, where any are."""
+    from pytest_rlperf.components.libraries import libraries
+
+    installed = [library for library in libraries() if library.starter and find_spec(library.module) is not None]
+    return [library for library in installed if library.module in used] or installed
+
+
+# --------------------------------------------------------------------------- the files
+
+
+def _test_file(found: Iterable[Library], own: Iterable[Found]) -> str:
+    """Return the module of tests: of the project's own components, of the libraries, and an example of GAE."""
+    starters = [library.starter for library in found]
+    trees = [ast.walk(ast.parse(starter)) for starter in starters]
+    taken = {node.asname or node.name for tree in trees for node in tree if isinstance(node, ast.alias)}
+    sources = [each.source(f"Own{each.name}" if each.name in taken else each.name) for each in own] + starters
+    if not any("(rlperf_gae)" in source for source in sources):
+        sources.append(_EXAMPLE)
+    if find_spec("torch") is not None:
+        sources.insert(0, _ONE_THREAD)
+    imports, bodies = zip(*map(_divided, sources), strict=True)
+    head = "\n".join(_sorted_imports({line for lines in imports for line in lines}))
+    first = "\n" if find_spec("torch") is not None else "\n\n"
+    return f"{_HEAD}\n{head}\n{first}" + "\n\n\n".join(bodies) + "\n"
+
+
+def _divided(source: str) -> tuple[list[str], str]:
+    """Return the imports at the top of a module, and the rest of its text."""
+    body = ast.parse(source).body
+    count = next((index for index, node in enumerate(body) if not isinstance(node, ast.Import | ast.ImportFrom)), None)
+    imports = [ast.unparse(node) for node in body[:count]]
+    last = max((node.end_lineno or 0 for node in body[:count]), default=0)
+    return imports, "\n".join(source.splitlines()[last:]).strip("\n")
+
+
+def _sorted_imports(lines: Iterable[str]) -> list[str]:
+    """Return import lines in the order that isort gives them: modules first."""
+    return sorted(lines, key=lambda line: (line.startswith("from"), line.split()[1].lower(), line))
+
+
+def _tests(output: Path) -> list[str]:
+    """Return the names of the tests in a file."""
+    tree = ast.parse(output.read_bytes())
+    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+def _workflow(root: Path, found: Iterable[Library]) -> str:
+    """Return the workflow, with the command that installs the project or, where there is none, what the tests use."""
+    text = Path(__file__).with_name("gate.yml").read_text(encoding="utf-8")
+    if any((root / name).exists() for name in ("pyproject.toml", "setup.py", "setup.cfg")):
+        return text
+    needed = dict.fromkeys(["pytest-rlperf[rl]", *(library.requirement for library in found)])
+    return text.replace(_INSTALL, f"pip install {' '.join(repr(name) for name in needed)}")
+
+
+INIT = Command("init", "Write a first file of measured tests, for what is installed here.", _add_arguments, _run)

@@ -1,0 +1,235 @@
+"""``rlperf init``: the first tests of a project, and the workflow beside them."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from test_workflows import check
+
+from pytest_rlperf.cli import init, main
+from pytest_rlperf.components.libraries import libraries
+
+STARTED = [library.module for library in libraries() if library.starter]
+GAE = """
+def compute_gae(rewards, values, dones, last_values, gamma=0.99, lam=0.95, *, out=None):
+    advantages, following, next_values = rewards.copy(), 0.0, last_values
+    for t in reversed(range(len(rewards))):
+        delta = rewards[t] + gamma * (1 - dones[t]) * next_values - values[t]
+        following = advantages[t] = delta + gamma * lam * (1 - dones[t]) * following
+        next_values = values[t]
+    return advantages
+"""
+CODE = f"""
+import numpy
+
+def compute_returns(rewards, values): ...
+def gae_of_batch(batch, gamma): ...
+def _gae(rewards, values): ...
+{GAE}
+
+class Collector:
+    def __init__(self, env): ...
+    def sample(self, batch_size): ...
+    def collect(self, n_steps, callback=None): ...
+    def update(self): ...
+
+class Envs:
+    def reset(self): ...
+    def step(self, actions): return self.num_envs
+"""
+
+Installed: TypeAlias = Callable[..., None]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Installed:
+    """Return what has `rlperf init` see these modules as installed, and no others."""
+
+    def pretend(*modules: str) -> None:
+        monkeypatch.setattr(init, "find_spec", lambda name: name if name in modules else None)
+
+    return pretend
+
+
+def written(pytester: pytest.Pytester, *arguments: str, at: str = "tests/test_perf.py") -> str:
+    """Run `rlperf init` and return the text of the file that it writes."""
+    assert main(["init", *arguments]) == 0
+    return (pytester.path / at).read_text(encoding="utf-8")
+
+
+def listed(text: str) -> list[str]:
+    """Return the names of the tests in a file."""
+    return [
+        node.name
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+
+
+def test_without_a_library(pytester: pytest.Pytester, installed: Installed) -> None:
+    """There is an example, which passes in an ordinary run."""
+    installed()
+    text = written(pytester)
+    assert listed(text) == ["test_gae"]
+    assert "torch" not in text
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+@pytest.mark.torch
+def test_with_one_library(pytester: pytest.Pytester, installed: Installed) -> None:
+    """Its tests stand beside the example, where it has no GAE, and PyTorch keeps to one thread."""
+    for module in ("torch", "gymnasium"):
+        if find_spec(module) is None:  # not imported: what is, pytester forgets, and no process imports PyTorch twice
+            pytest.skip(f"needs {module}")
+    installed("torch", "gymnasium")
+    text = written(pytester)
+    assert listed(text) == ["test_gymnasium_step", "test_gae"]
+    assert text.count("import torch\n\ntorch.set_num_threads(1)") == 1
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_with_every_library(pytester: pytest.Pytester, installed: Installed) -> None:
+    """Names do not collide, nothing is undefined or unused, and every line is as this repository's own are."""
+    installed("torch", *STARTED)
+    text = written(pytester)
+    names = [node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    assert len(names) == len(set(names))
+    assert {f"rlperf_{name}" for name in ("vecenv_step", "replay_sample", "gae", "sac_update", "ppo_collect")} <= {
+        argument.arg for node in ast.walk(ast.parse(text)) if isinstance(node, ast.arguments) for argument in node.args
+    }
+    lint = [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length=120", "--select=E,F,W,B,UP,C4", "tests"]
+    result = subprocess.run(lint, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+def test_of_a_project(pytester: pytest.Pytester, installed: Installed) -> None:
+    """Its own components have tests: a function as it is, an object once its arguments are written."""
+    installed(*STARTED)
+    pytester.makepyfile(**{"mine/__init__": "", "mine/code": CODE, "mine/_hidden": GAE, "mine/broken": "def ("})
+    text = written(pytester, "--output=test_perf.py", at="test_perf.py")
+    assert listed(text)[:4] == ["test_gae", "test_replay_sample", "test_ppo_collect", "test_vecenv_step"]
+    assert "from mine.code import compute_gae\n" in text
+    assert "    rlperf_gae(compute_gae)\n" in text
+    assert "from mine.code import Collector as OwnCollector\n" in text, "a library has one of that name"
+    assert "    rlperf_replay_sample(OwnCollector(...), batch_size=256)\n" in text
+    assert "    rlperf_ppo_collect(OwnCollector(...), n_steps=128)\n" in text
+    assert "sac_update" not in listed(text)[:4]
+
+
+def test_a_projects_tests_run(pytester: pytest.Pytester, installed: Installed) -> None:
+    """The function is checked, and what must be edited first is skipped."""
+    installed()
+    pytester.makepyfile(**{"mine/__init__": "", "mine/code": CODE})
+    written(pytester, "--output=test_perf.py", at="test_perf.py")
+    pytester.syspathinsert()
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1, skipped=3)
+
+
+def test_of_a_project_in_torch(pytester: pytest.Pytester, installed: Installed) -> None:
+    """A function of tensors gets tensors."""
+    installed()
+    pytester.makepyfile(advantages=GAE.replace("rewards.copy()", "torch.zeros_like(rewards)"))
+    assert 'rlperf_gae(compute_gae, backend="torch")' in written(pytester, "--output=perf.py", at="perf.py")
+
+
+def test_of_a_project_that_uses_one_library(pytester: pytest.Pytester, installed: Installed) -> None:
+    """Others are left out, though they are installed."""
+    installed(*STARTED)
+    pytester.makepyfile(mine="from gymnasium import Env")
+    text = written(pytester, "--output=test_perf.py", at="test_perf.py")
+    assert listed(text) == ["test_gymnasium_step", "test_gae"]
+
+
+def test_code_that_tests_cannot_import_is_left_out(pytester: pytest.Pytester, installed: Installed) -> None:
+    """A package that is not installed is importable for tests beside it alone."""
+    installed()
+    pytester.makepyfile(**{"mine/__init__": "", "mine/code": CODE})
+    assert "mine" not in written(pytester)
+
+
+@pytest.mark.parametrize(
+    ("settings", "directory"),
+    [
+        ('[tool.pytest.ini_options]\ntestpaths = ["missing", "checks"]', "checks"),
+        ('[tool.pytest]\ntestpaths = ["checks"]', "checks"),
+        ('[tool.pytest.ini_options]\ntestpaths = "checks"', "checks"),
+        ('[tool.pytest.ini_options]\ntestpaths = ["missing"]', "tests"),
+        ("", "tests"),
+    ],
+)
+def test_it_stands_among_the_projects_tests(
+    pytester: pytest.Pytester, installed: Installed, settings: str, directory: str
+) -> None:
+    """The directory is the one that pytest collects."""
+    installed()
+    pytester.makepyprojecttoml(settings)
+    pytester.mkdir("checks")
+    written(pytester, at=f"{directory}/test_perf.py")
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")], ids=["file", "link"])
+def test_a_file_is_kept(
+    pytester: pytest.Pytester, installed: Installed, capsys: pytest.CaptureFixture[str], make: Any
+) -> None:
+    """A file that is there is a usage error of one sentence, and stays as it is."""
+    installed()
+    path = pytester.mkdir("tests") / "test_perf.py"
+    make(path)
+    assert main(["init"]) == 4
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error == (
+        "rlperf: error: tests/test_perf.py exists, and rlperf init writes over no file: --output PATH names another\n"
+    )
+    assert path.is_symlink() or path.read_bytes() == b""
+
+
+def test_the_next_commands_are_shown(
+    pytester: pytest.Pytester, installed: Installed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The output names the file, its tests, and the commands to type."""
+    installed()
+    written(pytester)
+    assert capsys.readouterr().out.splitlines() == [
+        "wrote tests/test_perf.py: test_gae",
+        "next:",
+        "  pytest tests/test_perf.py                         runs each component once and checks it",
+        "  pytest tests/test_perf.py --rlperf-save-baseline  measures, and stores the figures in baselines/",
+        "  pytest tests/test_perf.py --rlperf                after each change: fails where something got slower",
+    ]
+
+
+def test_the_workflow(pytester: pytest.Pytester, installed: Installed) -> None:
+    """It is the one of the guide; a project that cannot be installed has the libraries in its place."""
+    installed("gymnasium")
+    gate = Path(".github", "workflows", "gate.yml")
+    written(pytester, "--github")
+    text = Path(init.__file__).with_name("gate.yml").read_text(encoding="utf-8")
+    without = gate.read_text(encoding="utf-8")
+    assert without == text.replace("-e . pytest-rlperf", "'pytest-rlperf[rl]' 'gymnasium'")
+    assert check(gate).returncode == 0
+    gate.unlink()
+    pytester.makepyprojecttoml("")
+    assert main(["init", "--github"]) == 0, "the tests are there, the workflow is not"
+    assert gate.read_text(encoding="utf-8") == text
+
+
+def test_a_workflow_is_kept(
+    pytester: pytest.Pytester, installed: Installed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the workflow is there, nothing is written."""
+    installed()
+    gate = pytester.path / ".github" / "workflows" / "gate.yml"
+    gate.parent.mkdir(parents=True)
+    gate.touch()
+    assert main(["init", "--github"]) == 4
+    assert capsys.readouterr().err.startswith("rlperf: error: .github/workflows/gate.yml exists")
+    assert gate.read_bytes() == b""
+    assert not (pytester.path / "tests").exists()
