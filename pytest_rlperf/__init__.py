@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pytest_rlperf.model import Measure, Result, Status, Verdict
     from pytest_rlperf.timers import hierarchical_timer, timed
 
-__version__ = "0.1.0"
-
 # Every pytest run imports this package; what only measuring or timing needs is loaded when it is asked for.
 _HOMES = {
     "ComponentError": "errors",
@@ -44,7 +42,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its module."""
+    """Load a public name from its module; the version is that of the installed distribution."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("pytest-rlperf")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -362,7 +362,7 @@ def add_options(parser: pytest.Parser) -> None:
 def add_marker(config: pytest.Config) -> None:
     """Register the marker, so that --strict-markers knows it."""
     keywords = ", ".join(f"{name}=…" for name in _MARKER_NAMES)
-    config.addinivalue_line("markers", f"{MARKER}({keywords}): how one test is measured and judged; see the README")
+    config.addinivalue_line("markers", f"{MARKER}({keywords}): how one test is measured and judged")
 
 
 def check_markers(item: pytest.Item) -> None:

@@ -200,8 +200,8 @@ def test_the_next_commands_are_shown(
     assert capsys.readouterr().out.splitlines() == [
         "wrote tests/test_perf.py: test_gae",
         "next:",
-        "  pytest tests/test_perf.py                         runs each component once and checks it",
-        "  pytest tests/test_perf.py --rlperf-save-baseline  measures, and stores the figures in baselines/",
+        "  pytest tests/test_perf.py                         runs each component once and checks it; commit then",
+        "  pytest tests/test_perf.py --rlperf-save-baseline  measures this commit, stores baselines/; commit that too",
         "  pytest tests/test_perf.py --rlperf                after each change: fails where something got slower",
     ]
 

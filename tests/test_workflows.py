@@ -12,13 +12,18 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from pytest_rlperf.cli import COMMANDS
+from pytest_rlperf.options import OPTIONS
 from pytest_rlperf.report.github import step_outputs
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
 TESTS = ROOT / ".github" / "workflows" / "tests.yml"
 GATE, COMMENT, BASELINE, ANCHOR = (TESTS.with_name(f"{name}.yml") for name in ("gate", "comment", "baseline", "anchor"))
+RELEASE = TESTS.with_name("release.yml")
 ACTION = ROOT / "action.yml"
+CITATION = ROOT / "CITATION.cff"
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 GUIDE = ROOT / "docs" / "github-actions.md"
 WRITTEN = ROOT / "pytest_rlperf" / "cli" / "gate.yml"  # by `rlperf init --github`
 # The gate's last steps where it does not use the action.
@@ -30,13 +35,14 @@ PERMISSIONS = {
     ("comment.yml", "comment"): {**READ, "actions": "read", "pull-requests": "write"},
     ("baseline.yml", "propose"): {"contents": "write", "pull-requests": "write"},
     ("anchor.yml", "report"): {"issues": "write"},
+    ("release.yml", "publish"): {"id-token": "write"},
 }
 
 each_workflow = pytest.mark.parametrize(
     "path", [*WORKFLOWS, WRITTEN], ids=lambda path: f"{path.parent.name}/{path.name}"
 )
 each_file = pytest.mark.parametrize(
-    "path", [*WORKFLOWS, WRITTEN, ACTION], ids=lambda path: f"{path.parent.name}/{path.name}"
+    "path", [*WORKFLOWS, WRITTEN, ACTION, CITATION, *FORMS], ids=lambda path: f"{path.parent.name}/{path.name}"
 )
 
 
@@ -48,9 +54,18 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def check(path: Path) -> subprocess.CompletedProcess[str]:
-    """Validate a workflow, or an action, against the schema that check-jsonschema carries along."""
-    schema = "vendor.github-actions" if path.name == "action.yml" else "vendor.github-workflows"
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
+    """Validate a workflow or another file of GitHub's against the schema that check-jsonschema carries along."""
+    special = {ACTION: "github-actions", CITATION: "citation-file-format", **dict.fromkeys(FORMS, "github-issue-forms")}
+    schema = f"vendor.{special.get(path, 'github-workflows')}"
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--default-filetype=yaml",
+        "--builtin-schema",
+        schema,
+        str(path),
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -77,7 +92,7 @@ def test_there_is_a_workflow_for_the_tests() -> None:
 
 @each_file
 def test_file_is_valid(path: Path) -> None:
-    """Every workflow and the action satisfy GitHub's schemas."""
+    """Every workflow, the action, the citation and the forms of issues satisfy their schemas."""
     result = check(path)
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -307,6 +322,35 @@ def test_guide_has_every_input_and_output() -> None:
     action, guide = load(ACTION), GUIDE.read_text(encoding="utf-8")
     assert re.findall(r"(?m)^\| `(\w+)` \|", guide) == list(action["inputs"])
     assert not [name for name in action["outputs"] if f"`{name}`" not in guide]
+
+
+def test_a_release_is_built_once_and_tested_as_it_was_built() -> None:
+    """One job builds, the next installs its files on every Python, and the last publishes them for a tag alone."""
+    jobs = load(RELEASE)["jobs"]
+    assert [
+        name for name, job in jobs.items() if any("python -m build" in step.get("run", "") for step in job["steps"])
+    ] == ["build"]
+    assert [(job.get("needs"), job.get("if")) for job in jobs.values()] == [
+        (None, None),
+        ("build", None),
+        ("test", "github.ref_type == 'tag'"),
+    ]
+    matrix = jobs["test"]["strategy"]["matrix"]
+    assert matrix["os"] == ["ubuntu-latest", "macos-latest"]
+    assert matrix["python-version"] == ["3.10", "3.11", "3.12", "3.13", "3.14"]
+    assert jobs["build"]["steps"][0]["with"]["fetch-depth"] == 0, "the version is that of the tag"
+    assert jobs["publish"]["environment"]
+    assert not [step for job in jobs.values() for step in job["steps"] if "password" in step.get("with", {})]
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
+def test_issues_have_the_machine_and_the_run(path: Path) -> None:
+    """Both forms ask for what reproduces a figure, by commands that exist."""
+    text = path.read_text(encoding="utf-8")
+    assert "`rlperf machine`" in text
+    assert "`--rlperf-json=run.json`" in text
+    assert "machine" in {command.name for command in COMMANDS}
+    assert "--rlperf-json" in {option.flag for option in OPTIONS}
 
 
 @each_workflow

@@ -125,8 +125,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 def _next_steps(output: str) -> str:
     commands = {
-        f"pytest {output}": "runs each component once and checks it",
-        f"pytest {output} --rlperf-save-baseline": "measures, and stores the figures in baselines/",
+        f"pytest {output}": "runs each component once and checks it; commit then",
+        f"pytest {output} --rlperf-save-baseline": "measures this commit, stores baselines/; commit that too",
         f"pytest {output} --rlperf": "after each change: fails where something got slower",
     }
     width = max(map(len, commands))

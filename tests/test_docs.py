@@ -1,0 +1,131 @@
+"""The documentation: its links lead somewhere, its Python is Python, and its tutorial works."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from pytest_rlperf import fixtures
+from pytest_rlperf.cli import init, main
+from pytest_rlperf.options import OPTIONS
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
+README = ROOT / "README.md"
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+
+
+def text_of(page: Path) -> str:
+    """Return a page's text without its fenced blocks."""
+    return re.sub(r"(?ms)^( *)(```+).*?^\1\2`*$", "", page.read_text(encoding="utf-8"))
+
+
+def blocks(page: Path, language: str) -> Iterator[str]:
+    """Yield the contents of a page's fenced blocks of a language."""
+    for found in re.finditer(rf"(?ms)^( *)```{language}\n(.*?)^\1```$", page.read_text(encoding="utf-8")):
+        yield dedent(found[2])
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"(?m)^#+ (.*)$", text_of(page))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    """A link to a file or a heading of this repository has its target, images included."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{target} is missing"
+        if anchor:
+            assert anchor in anchors(file), f"{target}: no such heading"
+
+
+@each_page
+def test_python_is_python(page: Path) -> None:
+    """Every block of Python compiles."""
+    for block in blocks(page, "python"):
+        ast.parse(block)
+
+
+def test_readme_is_short() -> None:
+    """It fits one screen and a half; the rest has pages."""
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 110
+
+
+@pytest.fixture(scope="module")
+def conf() -> Any:
+    """Return the settings of the documentation's build, which need no Sphinx to be loaded."""
+    spec = spec_from_file_location("conf", DOCS / "conf.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_option_is_documented(conf: Any) -> None:
+    """The table has each option of the plugin's own table once, with all places to set it."""
+    rows = list(conf.option_rows())
+    assert len(rows) == len(OPTIONS)
+    for option, (name, places, meaning) in zip(OPTIONS, rows, strict=True):
+        assert name.startswith(f"`{option.flag}" if option.flag else "`")
+        assert places.split(", ") == [
+            place for place in ("flag", "ini", "marker") if (getattr(option, place) not in (None, False))
+        ]
+        assert meaning
+        assert "%%" not in meaning
+    table = conf.options_table()
+    assert table.count("\n") == len(OPTIONS) + 2
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in table.splitlines())
+
+
+def test_every_fixture_is_documented(conf: Any) -> None:
+    """Each has the signature of its call, and its docstring."""
+    entries = conf.fixture_entries()
+    assert set(re.findall(r"py:function:: (\w+)\(", entries)) == fixtures.NAMES
+    assert "rlperf_gae(function, n_steps=128, n_envs=8, backend='numpy', *, device='cpu', phases=None)" in entries
+    assert "ComponentError where an array of the batch" in entries
+
+
+@pytest.mark.parametrize("mark", ["options", "fixtures"])
+def test_what_is_generated_has_its_place(conf: Any, mark: str) -> None:
+    """The marks that the build replaces stand on a page each."""
+    assert f"<!-- {mark} -->" in conf.GENERATED
+    assert [page.stem for page in PAGES if f"<!-- {mark} -->\n" in page.read_text(encoding="utf-8")] == [
+        {"options": "options", "fixtures": "api"}[mark]
+    ]
+
+
+@pytest.mark.torch
+def test_tutorial(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first steps give the file that it shows, whose tests pass, before and after its slowdown."""
+    for module in ("torch", "gymnasium"):
+        if find_spec(module) is None:  # not imported: what is, pytester forgets, and no process imports PyTorch twice
+            pytest.skip(f"needs {module}")
+    monkeypatch.setattr(init, "find_spec", lambda name: name if name in ("torch", "gymnasium") else None)
+    code, tests = blocks(DOCS / "tutorial.md", "python")
+    (slowdown,) = blocks(DOCS / "tutorial.md", "diff")
+    pytester.makepyfile(advantages=code)
+    assert main(["init", "--output=test_perf.py"]) == 0
+    assert (pytester.path / "test_perf.py").read_text(encoding="utf-8") == tests
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+    fast, slow = (re.search(rf"(?m)^\{sign} (.*)$", slowdown) for sign in "-+")
+    assert fast is not None
+    assert slow is not None
+    assert code.count(fast[1]) == 1
+    pytester.makepyfile(advantages=code.replace(fast[1], slow[1]))
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
