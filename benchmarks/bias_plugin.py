@@ -10,7 +10,7 @@ import pytest
 
 from pytest_rlperf.measure import pairs
 from pytest_rlperf.model import Sides
-from pytest_rlperf.run import diagnostics, loop
+from pytest_rlperf.run import diagnostics
 from pytest_rlperf.sides import prepare
 from pytest_rlperf.workers import process
 
@@ -19,12 +19,13 @@ VARIANT, SECONDS = "BIAS_VARIANT", "BIAS_SECONDS"
 
 def exchange_trees(patch: pytest.MonkeyPatch) -> None:
     """Have today's tree be base and the commit's be head, in every other respect as before."""
+    prepare_sides = prepare.prepare_sides
 
     def exchanged(*arguments: Any) -> Sides:
-        sides = prepare.prepare_sides(*arguments)
+        sides = prepare_sides(*arguments)
         return replace(sides, base=sides.head, head=sides.base)
 
-    patch.setattr(loop, "prepare_sides", exchanged)
+    patch.setattr(prepare, "prepare_sides", exchanged)
 
 
 def leave_uncompiled(patch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from scipy import interpolate, special, stats
 from pytest_rlperf.judge import live
 from pytest_rlperf.judge.live import PairLimits, judge_pairs, slower_least
 from pytest_rlperf.judge.policy import make_policy
-from pytest_rlperf.judge.stats import binomial_tail
+from pytest_rlperf.judge.stats import Spread, binomial_tail
 from pytest_rlperf.measure.figures import TRIM
 from pytest_rlperf.model import PairSpread, Policy, Status, Verdict
 
@@ -181,7 +181,7 @@ class ManyTests:
         self._expected = live.PLACED_SPREAD if placed else live.UNPLACED_SPREAD
         tails = ((1 - policy.confidence) / 2, self._level)
         counts = range(self._limits.least, self._limits.most + 2)
-        self._widths = {count: [self._width(count, tail) for tail in tails] for count in counts}
+        self._widths = {count: [_width(self._expected, count, tail) for tail in tails] for count in counts}
         given_up = range(self._limits.least, self._limits.most) if gives_up else ()
         self._chances = {count: self._chance_table(count) for count in given_up}
         self._agreeing = {count: self._agreeing_least(count) for count in counts}
@@ -214,10 +214,6 @@ class ManyTests:
             left, leant = left[~done], leans[~done]
         return Found(status, used, mean, half)
 
-    def _width(self, count: int, tail: float) -> interpolate.CubicSpline:
-        widths = [self._expected.after(squares, count - 1).half_width(count, tail) for squares in _SQUARES.tolist()]
-        return interpolate.CubicSpline(np.log(_SQUARES), np.log(widths))
-
     def _agreeing_least(self, count: int) -> int:
         """Return how many of so many pairs have to agree."""
         level = self._level
@@ -243,16 +239,23 @@ class ManyTests:
         return found
 
     def _chance_table(self, count: int) -> interpolate.RegularGridInterpolator:
-        table = [self._chance(_MEANS, np.full(len(_MEANS), squares), count) for squares in _SQUARES[::3]]
+        known = [self._expected.after(squares, count - 1) for squares in _SQUARES[::3].tolist()]
+        table = [self._decided(_MEANS, np.array(spread.sds), count) @ spread.chances for spread in known]
         return interpolate.RegularGridInterpolator(
             (np.log(_SQUARES[::3]), _MEANS), np.array(table), bounds_error=False, fill_value=None
         )
 
     def _chance(self, distance: Array, squares: Array, count: int) -> Array:
         """Return the chance of a verdict by the most pairs."""
-        most, sds, prior = self._limits.most, np.array(self._expected.sds), np.array(self._expected.chances)
+        sds, prior = np.array(self._expected.sds), np.array(self._expected.chances)
         logs = np.log(prior) - (count - 1) * np.log(sds) - squares[:, None] / (2 * sds**2)
         weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+        found: Array = (weights * self._decided(distance, sds, count)).sum(axis=1) / weights.sum(axis=1)
+        return found
+
+    def _decided(self, distance: Array, sds: Array, count: int) -> Array:
+        """Return the chance of a verdict by the most pairs: a row a distance, a column a standard deviation."""
+        most = self._limits.most
         error = sds * math.sqrt((most - count) / (count * most))
         two_sided, one_sided = (
             1.1 * stats.norm.ppf(chance) * sds / math.sqrt(most)
@@ -262,8 +265,15 @@ class ManyTests:
         mean = distance[:, None]
         changed = special.ndtr((mean - slower_from) / error) + special.ndtr((-mean - slower_from) / error)
         same = special.ndtr((same_to - mean) / error) - special.ndtr((-same_to - mean) / error)
-        found: Array = (weights * (changed + np.maximum(0.0, same))).sum(axis=1) / weights.sum(axis=1)
+        found: Array = changed + np.maximum(0.0, same)
         return found
+
+
+@cache
+def _width(expected: Spread, count: int, tail: float) -> interpolate.CubicSpline:
+    """Return the logarithm of half an interval's width by that of the squared deviations; the policies share it."""
+    widths = [expected.after(squares, count - 1).half_width(count, tail) for squares in _SQUARES.tolist()]
+    return interpolate.CubicSpline(np.log(_SQUARES), np.log(widths))
 
 
 def _log(squares: Array) -> Array:
@@ -277,21 +287,17 @@ def many(tests: int = TESTS, *, placed: bool = True, gives_up: bool = True) -> M
     return ManyTests(policy_of(tests), placed=placed, gives_up=gives_up)
 
 
-def one_by_one(log_ratios: Sequence[float], policy: Policy = POLICY, *, placed: bool = True) -> tuple[Verdict, int]:
-    """Return the verdict of the rule itself and its pairs, taken until it decides."""
-    for used in range(LIMITS.least, len(log_ratios) + 1):
-        verdict = judge_pairs(log_ratios[:used], policy, LIMITS, 1e-3, final=False, placed=placed)
-        if verdict is not None:
-            return verdict, used
-    raise AssertionError("the rule requests more pairs than the most")
+def by_the_rule(log_ratios: Sequence[float], policy: Policy = POLICY, *, placed: bool = True) -> Verdict | None:
+    """Return the verdict of the rule itself, None where it requests one more pair."""
+    return judge_pairs(log_ratios, policy, LIMITS, 1e-3, final=False, placed=placed)
 
 
 def disagreements(log_ratios: Array, tests: int = TESTS, *, placed: bool = True) -> int:
     """Return for how many rows the rule itself and its copy differ in the status or in the number of pairs."""
     found, differ = many(tests, placed=placed).judge(log_ratios), 0
     for row, status, used in zip(log_ratios.tolist(), found.status, found.used, strict=True):
-        verdict, pairs = one_by_one(row, policy_of(tests), placed=placed)
-        differ += (verdict.status.value, pairs) != (status, used)
+        before, verdict = (by_the_rule(row[:pairs], policy_of(tests), placed=placed) for pairs in (used - 1, used))
+        differ += before is not None or verdict is None or verdict.status.value != status
     return differ
 
 
@@ -482,7 +488,8 @@ def smallest_found(
 ) -> tuple[float, float]:
     """Return the median slowdown that unchanged tests name as found 95 times of 100, and how often each was found."""
     policy, judged = policy_of(run_size), draw(generator, tests)
-    named = np.array([one_by_one(row, policy)[0].smallest_seen or math.nan for row in judged.tolist()])
+    verdicts = [by_the_rule(row, policy) for row in judged.tolist()]
+    named = np.array([math.nan if verdict is None else verdict.smallest_seen or math.nan for verdict in verdicts])
     found = many(run_size).judge(draw(generator, tests) + np.log1p(named)[:, None])
     return float(np.median(named)), found.share(Status.SLOWER)
 

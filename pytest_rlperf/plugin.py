@@ -47,8 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
                 "--rlperf measures on Linux and macOS: its processes need what Windows lacks; use WSL, or leave "
                 "--rlperf out: then the same tests run once, checked and unmeasured, and `rlperf show` reads files"
             )
-        from pytest_rlperf.run.bisect import BisectRun
-        from pytest_rlperf.run.hooks import MeasuredRun
+        if settings.bisect is None:
+            from pytest_rlperf.run.hooks import MeasuredRun as Run
+        else:
+            from pytest_rlperf.run.bisect import BisectRun as Run
 
-        run = MeasuredRun if settings.bisect is None else BisectRun
-        config.pluginmanager.register(run(config, settings, _STARTUP_PATH), "rlperf-run")
+        config.pluginmanager.register(Run(config, settings, _STARTUP_PATH), "rlperf-run")

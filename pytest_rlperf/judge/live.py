@@ -129,6 +129,7 @@ class _LiveJudge:
             self._expected = self._expected.after(weight * history.squares, weight * history.freedom)
         self._slower_least = slower_least(policy)
         self._level = policy.alpha / policy.tests
+        self._one_sided = _ESTIMATED * normal_quantile(1 - self._level)
         self._over, self._half = math.log1p(policy.tolerance), math.log1p(policy.tolerance / 2)
 
     def look(self, seen: Sequence[float], fresh: float | None, *, final: bool) -> Verdict | None:
@@ -266,8 +267,7 @@ class _LiveJudge:
 
     def _slower_from(self, sd: float, pairs: int) -> float:
         """Return the mean of so many pairs from which they are SLOWER, as a logarithm."""
-        one_sided = _ESTIMATED * normal_quantile(1 - self._level)
-        return max(self._over, self._half + one_sided * sd / math.sqrt(pairs))
+        return max(self._over, self._half + self._one_sided * sd / math.sqrt(pairs))
 
     def _is_hopeless(self, seen: Sequence[float], spread: Spread) -> bool:
         """Whether the most pairs would hardly decide, given those seen."""

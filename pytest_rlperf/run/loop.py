@@ -31,7 +31,6 @@ from pytest_rlperf.run.lanes import Lanes, LanesOfTest, count_lanes
 from pytest_rlperf.run.one_test import OneTest, failure_of, properties_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.selfcheck import SelfcheckOfTest
-from pytest_rlperf.sides.prepare import commit_sides, prepare_sides
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.channel import UnreadableError
 from pytest_rlperf.workers.pool import INTERRUPTED_LIMIT_S, BaseSide, BaseSides, WorkerGroup, WorkerPool, WorkerPools
@@ -203,6 +202,8 @@ class TestLoop:
         spec = self._run.settings.against
         if spec is None:
             return None
+        from pytest_rlperf.sides.prepare import prepare_sides  # which a run without a base need not load
+
         self._progress.begin(spec)
         try:
             sides = self._anchored(project) if spec == ANCHOR else prepare_sides(spec, project, self._progress.show)
@@ -224,6 +225,8 @@ class TestLoop:
                 f"the baseline {name!r} has no anchor: rlperf anchor REF --reason TEXT sets one, and so does the first "
                 "--rlperf-save-baseline of committed code"
             )
+        from pytest_rlperf.sides.prepare import commit_sides
+
         self._run.note(ComparedWithAnchor(name, anchor, baselines.last_commit()))
         return commit_sides(anchor.commit, project, self._progress.show, "anchor")
 

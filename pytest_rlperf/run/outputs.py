@@ -18,7 +18,6 @@ from pytest_rlperf.report.files import (
     write_file,
     write_traces,
 )
-from pytest_rlperf.report.html import check_html, render_html, write_html
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.run.outcomes import RunState
@@ -37,6 +36,8 @@ class Page:
 
     def render(self, run: RunState) -> str:
         """Return the page; OutputError without jinja2."""
+        from pytest_rlperf.report.html import render_html
+
         return render_html(
             list(run.outcomes.tests.values()),
             self.summary,
@@ -58,6 +59,8 @@ def check_outputs(settings: Config, junit_xml: str | None) -> None:
         if path is not None:
             check_file(option, path)
     if settings.html is not None:
+        from pytest_rlperf.report.html import check_html  # which most runs need not load
+
         check_html(settings.html)
     if settings.trace is not None:
         check_directory(TRACE_OPTION, settings.trace)
@@ -85,6 +88,11 @@ def write_outputs(
             except OutputError as error:
                 errors.append(str(error))
 
+    def write_page(path: Path) -> None:
+        from pytest_rlperf.report.html import write_html
+
+        write_html(path, page.render(run))
+
     def write_benchmarks(path: Path) -> None:
         provenance, phases = run.provenance(), settings.benchmark_phases
         document = benchmark_json.benchmark_document(
@@ -93,7 +101,7 @@ def write_outputs(
         write_file(benchmark_json.OPTION, path, written(document))
 
     write(settings.json, lambda path: write_file(_JSON, path, written(_document(run, notes, failed))))
-    write(settings.html, lambda path: write_html(path, page.render(run)))
+    write(settings.html, write_page)
     write(settings.benchmark_json, write_benchmarks)
     write(settings.trace, lambda path: write_traces(path, run.outcomes.traces))
     return errors

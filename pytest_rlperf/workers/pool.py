@@ -12,7 +12,6 @@ from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.measure.placement import usable_memory
 from pytest_rlperf.model import Project, Side, Sides
 from pytest_rlperf.sides.packages import not_installed
-from pytest_rlperf.sides.prepare import commit_sides
 from pytest_rlperf.sides.verify import check_loaded
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.guardian import Guardian
@@ -370,6 +369,8 @@ class BaseSides:
     def of_commit(self, sha: str, show: Callable[[str], None]) -> BaseSide:
         """Return the base side with the code of ``sha``; SideError, every time, where it cannot be had."""
         if sha not in self._known:
+            from pytest_rlperf.sides.prepare import commit_sides  # which a run without a base need not load
+
             try:
                 with self._pools.guarding_commands():
                     sides = commit_sides(sha, self._project, show)
