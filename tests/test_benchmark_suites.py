@@ -94,7 +94,7 @@ def benchmarks(path: Path) -> dict[str, Any]:
 
 def test_every_way_is_measured_and_still_in_its_own_reports(suite: pytest.Pytester) -> None:
     """Each way to use the fixture gets a verdict, a row in pytest-benchmark's table and an entry in its JSON."""
-    measured = run(suite, "--rlperf", "--benchmark-json=out.json", "-v")
+    measured = run(suite, "--rlperf", "--benchmark-json=out.json")
     out = measured.stdout.str()
     assert measured.ret == OK, out
     names = {"test_call[500]", "test_call[1500]", "test_decorated", "test_rounds", "test_iterations"}

@@ -7,15 +7,18 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from builders import ALONE, ONE_CALL, git
+from builders import ALONE, ONE_CALL, PROVENANCE, git, result, stored
 
 from pytest_rlperf.baseline import schema
+from pytest_rlperf.baseline.machine import this_machine
+from pytest_rlperf.baseline.store import Store
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -364,19 +367,20 @@ def test_a_strict_run_can_store_its_first_baseline(pytester: pytest.Pytester) ->
     assert list(json.loads(baseline_file(pytester.path).read_bytes())["results"]) == ["test_it.py::test_new"]
 
 
-def test_figures_of_another_machine(pytester: pytest.Pytester, measured: Path) -> None:
+def test_figures_of_another_machine(pytester: pytest.Pytester) -> None:
     """Where only another machine class has a baseline nothing is compared; saving stores one beside it."""
     write_tests(pytester, "def test_it(rlperf):\n    rlperf(work)\n")
-    here = write_baseline(pytester.path, measured, {"test_it": [0.1] * 5})
-    elsewhere = here.with_name("made-up-9000.json")
-    data = json.loads(here.read_bytes())
-    data["machine"] |= {"cpu": "Made Up 9000", "cores": 3}
-    elsewhere.write_text(json.dumps(data), encoding="utf-8")
-    here.unlink()
-    before = elsewhere.read_bytes()
-    result = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-max-time=0.5")
-    assert result.ret == OK
-    result.stdout.fnmatch_lines(
+    machine = this_machine()
+    here, elsewhere = (
+        Store(pytester.path / "baselines", "default", each)
+        for each in (machine, replace(machine, cpu="Made Up 9000", cores=3))
+    )
+    entry = stored(result("test_it.py::test_it", component="callable", unit="call"))
+    elsewhere.write("then", PROVENANCE, {"test_it.py::test_it": entry})
+    before = elsewhere.path.read_bytes()
+    found = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-max-time=0.2")
+    assert found.ret == OK
+    found.stdout.fnmatch_lines(
         [
             "rlperf: baseline 'default' *none yet for this machine class; figures are stored there",
             "test_it *INCOMPARABLE",
@@ -385,8 +389,8 @@ def test_figures_of_another_machine(pytester: pytest.Pytester, measured: Path) -
             "*stored 1 result in",
         ]
     )
-    assert elsewhere.read_bytes() == before
-    assert here.exists()
+    assert elsewhere.path.read_bytes() == before
+    assert here.path.exists()
 
 
 # --------------------------------------------------------------------------- what is stored
@@ -455,10 +459,11 @@ def test_a_subset_stores_only_what_it_measured(
         ('{"schema": 99}', "schema version 99"),
     ],
 )
-def test_a_baseline_that_cannot_be_read(pytester: pytest.Pytester, measured: Path, content: str, says: str) -> None:
+def test_a_baseline_that_cannot_be_read(pytester: pytest.Pytester, content: str, says: str) -> None:
     """Comparing and storing alike stop before measuring, name the file and the way out, and leave it as it is."""
     pytester.makepyfile(test_it="def test_it(rlperf): rlperf(int)")
-    path = write_baseline(pytester.path, measured, {"test_it": [1.0] * 5})
+    path = Store(pytester.path / "baselines", "default", this_machine()).path
+    path.parent.mkdir(parents=True)
     path.write_text(content, encoding="utf-8")
     for args in (["--rlperf"], ["--rlperf-save-baseline", "--rlperf-accept=why"]):
         result = pytester.runpytest_subprocess(*args)

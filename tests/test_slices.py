@@ -251,6 +251,7 @@ def test_the_collector_runs_and_is_counted() -> None:
         clock.advance(1e-3)
 
     subject = meter(workload(call), clock)
+    gc.unfreeze()
     try:
         subject.warm_up(None, 0.5)
         assert gc.get_freeze_count() > 0
