@@ -486,12 +486,13 @@ def test_commit_of_a_baseline_must_be_in_the_local_history(tmp_path: Path) -> No
     assert commit_sides(aside, project, quiet).base.label == f"commit {aside[:12]}"
 
 
-def test_tree_is_dirty_but_for_baselines_and_bytecode(tmp_path: Path) -> None:
+def test_tree_is_dirty_but_for_baselines_and_what_installs_leave(tmp_path: Path) -> None:
     """Stored figures and bytecode do not make a tree dirty; a new file does."""
     tree = Tree(tmp_path / "tree")
     tree.commit(a="1")
     repository = find_repository(tree.top)
-    tree.write(**{"baselines/default/x.json": "{}", "lib/__pycache__/x.pyc": ""})
+    generated = {"lib/__pycache__/x.pyc": "", "src/mylib.egg-info/PKG-INFO": "", "mylib.egg-info/PKG-INFO": ""}
+    tree.write(**{"baselines/default/x.json": "{}"}, **generated)
     assert not repository.is_dirty(tree.top / "baselines")
     tree.write(b="new")
     assert repository.is_dirty(tree.top / "baselines")

@@ -679,7 +679,10 @@ def saved_lines(saved: Saved) -> list[str]:
     if saved.stored:
         lines.append(f"stored {units.counted(len(saved.stored), 'result')} in\n{_relative(saved.path)}")
         if not saved.settleable:
-            lines.append("not from a clean commit, so live pairs can never run this code: commit, then store again")
+            lines.append(
+                "not from a clean commit, so live pairs can never run this code: commit what `git status` shows, "
+                "then store again"
+            )
     alike: dict[tuple[KeptBack, int], list[str]] = {}
     for key, why in saved.kept_back.items():
         alike.setdefault((why, saved.workers.get(key, 0)), []).append(key)

@@ -169,9 +169,10 @@ class Repository:
     def is_dirty(self, baseline_dir: Path, outputs: Iterable[Path] = ()) -> bool:
         """Whether the working tree differs from HEAD.
 
-        Bytecode, baselines below ``baseline_dir`` and the files of ``outputs`` are left out.
+        Bytecode, setuptools' metadata of an editable install, baselines below ``baseline_dir`` and the files of
+        ``outputs`` are left out.
         """
-        specs = [":(top)", ":(top,exclude,glob)**/__pycache__/**"]
+        specs = [":(top)", *(f":(top,exclude,glob)**/{name}/**" for name in ("__pycache__", "*.egg-info"))]
         top = self.top.resolve()
         if (place := baseline_dir.resolve()).is_relative_to(top):
             kept = (place.relative_to(top) / "*" / name for name in ("*.json", ANCHOR_FILE))
