@@ -24,6 +24,7 @@ _DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ns|us|µs|ms|s|min)?\s*")
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, None: 1.0}
 _PERCENT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
 _PAIRS = re.compile(r"\s*(\d+)\s*\.\.\s*(\d+)\s*")
+_SHARD = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
 _BASELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 ANCHOR = "anchor"  # the value of --rlperf-against for the baseline's own; git:anchor is a ref of that name
@@ -170,6 +171,15 @@ def parse_lanes(value: object) -> int | None:
     return int(text)
 
 
+def parse_shard(value: object) -> tuple[int, int]:
+    """Read ``"2/4"``, the second of four shards."""
+    match = _SHARD.fullmatch(str(value).strip())
+    number, count = (int(match[1]), int(match[2])) if match else (1, 0)
+    if number > count:
+        raise ValueError("expected K/N, the number of a shard and how many there are, such as 1/4 to 4/4")
+    return number, count
+
+
 def parse_slowdowns(value: object) -> tuple[float, ...]:
     """Read percentages, parted by blanks or commas, as rising fractions."""
     return tuple(sorted(parse_tolerance(part) for part in re.split(r",|(?<=%)\s+(?=\S)", str(value).strip())))
@@ -266,6 +276,9 @@ OPTIONS = (
            "SECONDS", ini=True, marker=True),
     Option("budget_s", "--rlperf-budget", parse_duration, None,
            "the longest time to measure all tests together, in equal shares", "SECONDS", ini=True),
+    Option("shard", "--rlperf-shard", parse_shard, None,
+           "measure the K-th of N parts of the tests, which take about the same time; `rlperf merge` joins their JSON",
+           "K/N"),
     Option("strict", "--rlperf-strict", parse_flag, False,
            "also fail tests that are UNDECIDED, NEW, INCOMPARABLE or INVALID", ini=True),
     Option("inline", "--rlperf-inline", parse_flag, False,
@@ -319,6 +332,7 @@ class Config:
     max_time_s: float
     setup_time_s: float
     budget_s: float | None
+    shard: tuple[int, int] | None
     strict: bool
     inline: bool
     selfcheck: bool
@@ -399,6 +413,8 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     for name, path in {"json": settings.json, **others}.items():
         if not settings.active and path is not None:
             raise pytest.UsageError(f"--rlperf-{name} has nothing to write: use it with --rlperf, which measures")
+    if settings.shard is not None and not settings.active:
+        raise pytest.UsageError("--rlperf-shard has nothing to divide: use it with --rlperf, which measures")
     if settings.benchmark_phases and settings.benchmark_json is None:
         raise pytest.UsageError("--rlperf-benchmark-phases adds rows to a file: use it with --rlperf-benchmark-json")
     if settings.selfcheck and any(path is not None for path in others.values()):
@@ -419,6 +435,8 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
         )
     if settings.bisect is not None:
         _refuse_beside_bisect(settings)
+    if settings.selfcheck and settings.shard is not None:
+        raise pytest.UsageError("--rlperf-selfcheck is about one machine: leave out --rlperf-shard")
     live = "--rlperf-selfcheck" if settings.selfcheck else "--rlperf-against" if settings.against is not None else None
     if live is not None and settings.inline:
         raise pytest.UsageError(f"{live} compares processes of its own: leave out --rlperf-inline")
@@ -437,6 +455,8 @@ def _refuse_beside_bisect(settings: Config) -> None:
     for name, value in given.items():
         if value:
             raise pytest.UsageError(f"--rlperf-bisect compares commits and writes no files: leave out --rlperf-{name}")
+    if settings.shard is not None:
+        raise pytest.UsageError("--rlperf-bisect searches with all chosen tests: leave out --rlperf-shard")
 
 
 def _refuse_idle(config: pytest.Config) -> None:

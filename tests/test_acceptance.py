@@ -250,7 +250,7 @@ def test_counts_that_are_meant_are_listed_with_their_reason() -> None:
     """GitHub's summary lists the accepted counts, with the commit and the reason."""
     accepted = allow(by_counts(SAME_TIME), KEY, [counts_allowance("test_gae*")])
     run = GitHubRun(
-        summary=Summary(machine="here", origins=(), notes=(), steps=()),
+        summary=Summary(machines=["here"], origins=(), notes=(), steps=()),
         command="pytest --rlperf",
         lines={},
         environment=(),

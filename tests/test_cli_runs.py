@@ -99,7 +99,7 @@ def test_a_run_is_shown_as_pytest_showed_it(save: Save, capsys: pytest.CaptureFi
     """The same table, phases and lines, and exit code 1 where something is SLOWER."""
     outcomes = [outcome(result(UPDATE, 1.2e-3), Status.SLOWER, 1.2), outcome(result(SAMPLE, 12e-6))]
     path = save("run.json", *outcomes)
-    summary = Summary("Made Up 9000, 4 cores, Linux x86_64, CPython 3.11", ["a baseline"], ["a note"], ())
+    summary = Summary(["Made Up 9000, 4 cores, Linux x86_64, CPython 3.11"], ["a baseline"], ["a note"], ())
     for flags, verbose in (([], False), (["-v"], True)):
         assert main(["show", path, *flags]) == Exit.SLOWER
         expected = render_summary(outcomes, summary, width=120, color=False, verbose=verbose)

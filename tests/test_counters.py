@@ -791,7 +791,7 @@ def outcome(found: Verdict, counts: Counting | None = COUNTS) -> Outcome:
 def test_changes_are_shown_below_a_test_that_is_the_same() -> None:
     """Also without -v and without gating: by phase, with both numbers."""
     same = replace(verdict(Status.SAME), counters=CHANGED)
-    text = render_summary([outcome(same)], Summary("machine", [], [], []), width=80, color=False, verbose=False)
+    text = render_summary([outcome(same)], Summary(["machine"], [], [], []), width=80, color=False, verbose=False)
     assert "test_a  SAME\n  why\n" in text
     assert "  sac/critic: aten::mm 12 → 18; syncs 2 → 5\n  the call: python_calls 90 → 84\n" in text
 
@@ -799,7 +799,7 @@ def test_changes_are_shown_below_a_test_that_is_the_same() -> None:
 def test_a_test_without_changes_says_nothing_of_counts() -> None:
     """Nothing is shown that nobody asked for."""
     same = outcome(verdict(Status.SAME))
-    text = render_summary([same], Summary("machine", [], [], []), width=80, color=False, verbose=False)
+    text = render_summary([same], Summary(["machine"], [], [], []), width=80, color=False, verbose=False)
     assert "ops" not in text
     assert counter_lines(same, verbose=False) == []
 

@@ -62,7 +62,7 @@ from pytest_rlperf.report.tree import render_tree
 
 HOSTILE = "test_x[a|b`c@everyone<img src=x>%0A::error::\n::warning::y</details>\x1b[31m\u202e#1]"
 MACHINE = Machine("Linux", "x86_64", "Some CPU", 2, "CPython 3.11", 3)
-SUMMARY = Summary("Some CPU, 2 cores", ["HEAD 1111 with main (merge base 2222), live"], ["a note\nof two lines"], [])
+SUMMARY = Summary(["Some CPU, 2 cores"], ["HEAD 1111 with main (merge base 2222), live"], ["a note\nof two lines"], [])
 
 
 def outcome(
@@ -233,7 +233,7 @@ def test_hostile_text_is_only_text() -> None:
     assert evil.live is not None
     named = (Contribution(HOSTILE, 2e-5),)
     evil = replace(evil, live=replace(evil.live, contributions=named, carriers=named))
-    summary = Summary(HOSTILE, [HOSTILE], [HOSTILE], [])
+    summary = Summary([HOSTILE], [HOSTILE], [HOSTILE], [])
     run = github_run(summary=summary, environment=[HOSTILE], unmeasured={HOSTILE: Unmeasured(HOSTILE)})
     for text in (render_summary_markdown([evil], run), comment_markdown(document(evil))):
         outside = re.sub(r"(?s)```.*?```", "", text).removeprefix(MARKER)
@@ -279,7 +279,7 @@ def test_the_worst_text_still_fits() -> None:
     """Thousands of tests with the longest names and messages, all to be escaped, stay within both limits."""
     name = "|" * 5000
     outcomes = [outcome(f"{number}{name}", Status.SLOWER, 1.1, name) for number in range(200)]
-    summary = Summary(name, [name] * 500, [name] * 500, [])
+    summary = Summary([name], [name] * 500, [name] * 500, [])
     run = github_run(
         summary=summary, environment=[name] * 500, unmeasured={f"{n}{name}": Unmeasured() for n in range(500)}
     )
@@ -350,7 +350,7 @@ def test_a_name_commands_no_runner(name: str, color: bool, width: int) -> None:
     phase = replace(SLOWER.result.phases[0], path=name)
     result = replace(SLOWER.result, phases=(phase,), nodeid=f"t.py::test_x[{name}]", component=name)
     shown = replace(SLOWER, result=result, verdict=builders.verdict(Status.SLOWER, 1.1, message=f"why {name}"))
-    summary = Summary(name, [name], [name, f"{name} " * 10], [])
+    summary = Summary([name], [name], [name, f"{name} " * 10], [])
     text = render_summary([shown, SAME], summary, width=width, color=color, verbose=True)
     text += render_tree(TimerTree(Timing(name, 1, 1000, children=(Timing(name, 1, 500),))), width=width)
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in text.split("\n")]
@@ -547,7 +547,7 @@ def test_comment_is_the_summary_in_short(tmp_path: Path, capfdbinary: pytest.Cap
     text = capfdbinary.readouterr().out.decode()
     summary = render_summary_markdown([SAME, SLOWER], github_run())
     assert text.startswith(f"{MARKER}\n{summary.partition('<details>')[0]}")
-    assert "Some CPU, Linux, x86&#95;64, CPython 3.11" in text
+    assert "Some CPU, 2 cores, Linux x86&#95;64, CPython 3.11" in text
 
 
 def test_comment_knows_of_failures_without_a_verdict() -> None:

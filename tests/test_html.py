@@ -45,7 +45,7 @@ pytest.importorskip("jinja2", reason="needs jinja2: pip install 'pytest-rlperf[h
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'`|&<!--\u2028\u202e\x1b[31m\x00\udc80${7*7}"
 SUMMARY = Summary(
-    "Some CPU, 2 cores", ["HEAD with main, live"], ["a note"], [NextStep("show all", ("pytest --rlperf -v",))]
+    ["Some CPU, 2 cores"], ["HEAD with main, live"], ["a note"], [NextStep("show all", ("pytest --rlperf -v",))]
 )
 VOID = {"br", "input", "meta"}
 CLOSED_BY = {
@@ -358,7 +358,7 @@ def test_nothing_in_a_name_is_markup() -> None:
             counters=(CounterChange(HOSTILE, HOSTILE, 1, 2),),
         ),
     )
-    source = render(test, summary=Summary(HOSTILE, [HOSTILE], [HOSTILE], [NextStep(HOSTILE, (HOSTILE,))]))
+    source = render(test, summary=Summary([HOSTILE], [HOSTILE], [HOSTILE], [NextStep(HOSTILE, (HOSTILE,))]))
     source.encode("utf-8")
     assert not set(source) & {"\u2028", "\u202e", "\x1b", "\x00"}
     page = Page(source)

@@ -116,7 +116,7 @@ def summary_of(outcomes: Sequence[Outcome]) -> Summary:
     """Return the sentences under the table, the first test's name in each."""
     key = outcomes[0].result.nodeid
     steps = next_steps(outcomes, "pytest", saved=False, against=False, verbose=True)
-    return Summary("Made Up 9000", [key], [key.replace("\n", "")], steps)
+    return Summary(["Made Up 9000"], [key], [key.replace("\n", "")], steps)
 
 
 def page(outcomes: Sequence[Outcome], directory: Path) -> str:

@@ -51,7 +51,7 @@ def outcome(name: str, status: Status, call_s: float, ratio: float | None = None
 
 
 SUMMARY = Summary(
-    machine="Some CPU, 2 cores, Linux x86_64, CPython 3.11",
+    machines=["Some CPU, 2 cores, Linux x86_64, CPython 3.11"],
     origins=["baseline 'default' of 2026-11-21, commit 0123456789ab"],
     notes=["stored 1 result in\nbaselines/default/linux.json"],
     steps=[NextStep("if it was meant to get slower", ('pytest --rlperf-save-baseline --rlperf-accept="why"',))],

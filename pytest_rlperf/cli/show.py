@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_rlperf.cli.command import Command, Exit, add_choice, chosen, has_color, print_text, table_width
 from pytest_rlperf.cli.files import DIRECTORY, exit_code, outcomes_of, provenances_of, read, results_of
-from pytest_rlperf.model import Result, Status
+from pytest_rlperf.model import Outcome, Result, Status
 
 if TYPE_CHECKING:
     from pytest_rlperf.cli.files import Recorded
     from pytest_rlperf.report.recorded import Difference
+    from pytest_rlperf.report.run_json import RunFile
+    from pytest_rlperf.report.summary import Summary
 
 _DIFFER = "times stored on one are INCOMPARABLE on the other; live pairs are not."
 _EQUAL = "They are of one class: times stored on one are compared with times of the other."
@@ -47,9 +50,7 @@ def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
     from pytest_rlperf.report.recorded import render_baseline
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.selfcheck import render_selfcheck
-    from pytest_rlperf.report.summary import NextStep, Summary
     from pytest_rlperf.report.terminal import render_summary
-    from pytest_rlperf.report.wording import SAVING, improved
 
     width, color, machine = table_width(), has_color(), describe(recorded.machine)
     if isinstance(recorded, Baseline):
@@ -57,12 +58,20 @@ def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
         return f"{table}\nmachine   {machine}\n"
     if isinstance(recorded, RunFile):
         outcomes = [recorded.tests[key] for key in keys]
-        faster = sum(outcome.verdict.status is Status.FASTER and outcome.baseline is not None for outcome in outcomes)
-        steps = [NextStep(improved(faster), (SAVING,))] if faster else []
-        summary = Summary(machine, recorded.compared, recorded.notes, steps)
-        return render_summary(outcomes, summary, width=width, color=color, verbose=verbose)
+        return render_summary(outcomes, summary_of(recorded, outcomes), width=width, color=color, verbose=verbose)
     checks = [recorded.tests[key] for key in keys]
     return render_selfcheck(checks, recorded.fitness, machine=machine, width=width, color=color)
+
+
+def summary_of(run: RunFile, outcomes: Sequence[Outcome]) -> Summary:
+    """Return the texts below the table of some of a run's outcomes."""
+    from pytest_rlperf.report.merge import machine_lines
+    from pytest_rlperf.report.summary import NextStep, Summary
+    from pytest_rlperf.report.wording import SAVING, improved
+
+    faster = sum(outcome.verdict.status is Status.FASTER and outcome.baseline is not None for outcome in outcomes)
+    steps = [NextStep(improved(faster), (SAVING,))] if faster else []
+    return Summary(machine_lines(run), run.compared, run.notes, steps)
 
 
 SHOW = Command("show", "Show a run or a baseline as pytest showed it.", _add_show_arguments, _run_show)

@@ -41,7 +41,7 @@ from pytest_rlperf.model.sides import Project, Side, Sides
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 
 if TYPE_CHECKING:
-    from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Policy, Status, Verdict
+    from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Part, Policy, Shard, Status, Verdict
     from pytest_rlperf.model.reasons import Code, MachineDifference, Reason, VersionChange, Work, WrittenReason
     from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
     from pytest_rlperf.model.stored import (
@@ -104,6 +104,7 @@ __all__ = [
     "Pace",
     "PairRecord",
     "PairSpread",
+    "Part",
     "Phase",
     "PhaseCounts",
     "Policy",
@@ -116,6 +117,7 @@ __all__ = [
     "Selfcheck",
     "SessionFigures",
     "Shape",
+    "Shard",
     "Share",
     "Side",
     "Sides",

@@ -9,7 +9,7 @@ from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.reasons import Code, Reason
-from pytest_rlperf.model.stored import StoredResult
+from pytest_rlperf.model.stored import Machine, StoredResult
 
 
 class Status(str, enum.Enum):
@@ -151,3 +151,34 @@ class Outcome:
         if self.live is not None:
             return self.live.base
         return None if self.baseline is None else self.baseline.result
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The tests that one of ``count`` runs measures, the one of that ``number``, counted from 1.
+
+    ``places`` has the place of each of its tests among the ``collected`` ones of all shards, by the test's key.
+    ``gated`` of those share the error rate. ``division`` is a digest of which tests each shard has: shards of another
+    digest collected other tests, or had other durations to divide them by.
+    """
+
+    number: int
+    count: int
+    collected: int
+    gated: int
+    places: dict[str, int]
+    division: str
+
+    @property
+    def name(self) -> str:
+        """The shard's name in reports."""
+        return f"shard {self.number} of {self.count}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The tests of a merged run that one process measured: its name, such as ``shard 2 of 4``, and its machine."""
+
+    name: str
+    machine: Machine
+    tests: tuple[str, ...]

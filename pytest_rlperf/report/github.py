@@ -46,7 +46,8 @@ class GitHubRun:
 
     ``command`` is the run's, as typed. ``lines`` has a test's file, as seen from the repository's root, and line, by
     its key. ``environment`` is what differs between then and now. ``unmeasured`` has the tests without figures, by
-    their keys. ``json`` is where the run's JSON lies, if anywhere.
+    their keys. ``json`` is where the run's JSON lies, if anywhere. Of a run in shards, each annotates its tests and
+    none ``summarizes``; the merged run summarizes, and does not annotate.
     """
 
     summary: Summary
@@ -56,6 +57,8 @@ class GitHubRun:
     unmeasured: Mapping[str, Unmeasured]
     strict: bool
     json: Path | None
+    summarizes: bool = True
+    annotates: bool = True
 
 
 def is_github(environ: Mapping[str, str]) -> bool:
@@ -77,8 +80,8 @@ def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: G
     """
     if not is_github(environ):
         return []
-    commands = annotation_commands(outcomes, run.lines, strict=run.strict)
-    for name in _FILES:
+    commands = annotation_commands(outcomes, run.lines, strict=run.strict) if run.annotates else []
+    for name in _FILES if run.summarizes else _FILES[1:]:
         path = environ.get(name, "")
         trouble = _trouble(name, path)
         if not trouble:
@@ -104,7 +107,7 @@ def render_summary_markdown(outcomes: Sequence[Outcome], run: GitHubRun, limit_b
         unmeasured=run.unmeasured,
         compared=run.summary.origins,
         environment=run.environment,
-        facts=[*(" ".join(note.split()) for note in run.summary.notes), run.summary.machine],
+        facts=[*(" ".join(note.split()) for note in run.summary.notes), *run.summary.machines],
         command=run.command,
     )
     return render(page, limit_bytes)

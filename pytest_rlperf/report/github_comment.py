@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_rlperf.report.github import Page, command, render
+from pytest_rlperf.report.merge import machine_lines
 from pytest_rlperf.report.run_json import ReadingError, RunFile, decoded, read_document
 from pytest_rlperf.report.statuses import Unmeasured
 
@@ -98,14 +99,13 @@ def comment_markdown(document: object, link: str = "") -> str:
         ) from None
     if not isinstance(run, RunFile):
         raise ArtifactError("the artifact's file is a self-check: only a measured run can be shown")
-    machine = run.machine
     page = Page(
         outcomes=list(run.tests.values()),
-        strict=False,
+        strict=run.strict,
         unmeasured=dict.fromkeys(run.failed, Unmeasured()),
         compared=run.compared,
         environment=(),
-        facts=[*run.notes, ", ".join((machine.cpu, machine.system, machine.arch, machine.python))],
+        facts=[*run.notes, *machine_lines(run)],
         command="",
         link=link,
         brief=True,

@@ -15,10 +15,12 @@ from pytest_rlperf.model import (
     Fitness,
     Machine,
     Outcome,
+    Part,
     Provenance,
     Reason,
     Result,
     Selfcheck,
+    Shard,
     Verdict,
     impossible_figures,
 )
@@ -37,10 +39,15 @@ def run_document(
     *,
     provenance: Provenance | None = None,
     failed: Iterable[str] = (),
+    unmeasured: Iterable[str] = (),
+    strict: bool = False,
+    shard: Shard | None = None,
+    parts: Sequence[Part] = (),
 ) -> dict[str, Any]:
     """Return a measured run: each test's result, what it was compared with, and its verdict.
 
-    ``provenance`` is of the code that was measured, ``failed`` the keys of tests that failed for whatever reason.
+    ``provenance`` is of the code that was measured, ``failed`` the keys of tests that failed for whatever reason. The
+    others are as in :class:`RunFile`.
     """
     return {
         "schema": SCHEMA,
@@ -48,10 +55,30 @@ def run_document(
         "machine": asdict(machine),
         "provenance": None if provenance is None else asdict(provenance),
         "failed": sorted(failed),
+        "unmeasured": sorted(unmeasured),
+        "strict": strict,
+        "shard": None if shard is None else asdict(shard),
+        "parts": [asdict(part) for part in parts],
         "compared": list(origins),
         "notes": list(notes),
         "tests": {key: _outcome(outcome) for key, outcome in outcomes.items()},
     }
+
+
+def document_of(run: RunFile) -> dict[str, Any]:
+    """Return the document of a run that was read, or merged of such."""
+    return run_document(
+        run.machine,
+        run.tests,
+        run.compared,
+        run.notes,
+        provenance=run.provenance,
+        failed=run.failed,
+        unmeasured=run.unmeasured,
+        strict=run.strict,
+        shard=run.shard,
+        parts=run.parts,
+    )
 
 
 def selfcheck_document(machine: Machine, checks: Mapping[str, Selfcheck], fitness: Fitness) -> dict[str, Any]:
@@ -132,7 +159,10 @@ class RunFile:
     """A measured run as ``--rlperf-json`` writes it; ``compared`` names what it was compared with.
 
     ``provenance`` is of the code that was measured, None where that was not kept. ``failed`` are the keys of tests that
-    failed for whatever reason.
+    failed for whatever reason, ``unmeasured`` those of others that ran and have no figures, such as skipped ones; a
+    test that is nowhere did not run, as the run ended early. ``strict`` is true where only SAME and FASTER pass.
+    ``shard`` is None where all tests were measured. ``parts`` are those of a merged run: each has a machine, and
+    ``machine`` is that of the first.
     """
 
     machine: Machine
@@ -141,6 +171,10 @@ class RunFile:
     tests: dict[str, Outcome]
     provenance: Provenance | None = None
     failed: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()
+    strict: bool = False
+    shard: Shard | None = None
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ class NextStep:
 
 @dataclass(frozen=True)
 class Summary:
-    """The texts of the summary beside the outcomes: machine, origins of base's figures, notes, and what to type."""
+    """The texts of the summary beside the outcomes: machines, origins of base's figures, notes, and what to type."""
 
-    machine: str
+    machines: Sequence[str]
     origins: Sequence[str]
     notes: Sequence[str]
     steps: Sequence[NextStep]

@@ -112,7 +112,7 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
     return [
-        ("machine", shown(summary.machine)),
+        *(("machine", shown(machine)) for machine in summary.machines),
         *(("compared", shown(origin)) for origin in summary.origins),
         *(("note", note) for note in summary.notes),
     ]

@@ -57,10 +57,10 @@ class EndOfRun:
             place = place_of(item.path, (item.location[1] or 0) + 1, os.environ)
             self._places.setdefault(result_key(item), place)
 
-    def write(self, failed: Collection[str]) -> list[str]:
+    def write(self, failed: Collection[str], finished: Collection[str]) -> list[str]:
         """Write the files that options name, and return the errors of those that could not be written.
 
-        ``failed`` are the keys of tests that failed.
+        ``failed`` are the keys of tests that failed, ``finished`` those of tests that came to their end.
         """
         settings = {result_key(item): self._settings.for_test(item) for item in self._items.values()}
         return write_outputs(
@@ -68,6 +68,7 @@ class EndOfRun:
             self._run,
             notes=note_lines([note for note in self._run.notes if not isinstance(note, Saved)], verbose=True),
             failed=failed,
+            unmeasured={*finished} - {*failed, *self._run.outcomes.keys},
             params={
                 result_key(item): item.callspec.params for item in self._items.values() if hasattr(item, "callspec")
             },
@@ -116,6 +117,7 @@ class EndOfRun:
             unmeasured=unmeasured,
             strict=self._settings.strict,
             json=self._settings.json,
+            summarizes=self._run.shard is None,
         )
         return write_github(os.environ, self._outcomes, github)
 
@@ -127,7 +129,7 @@ class EndOfRun:
         """Return the texts under the table."""
         baselines = self._run.baselines
         return Summary(
-            machine=describe(baselines.machine),
+            machines=[describe(baselines.machine)],
             origins=baselines.origins(self._outcomes),
             notes=note_lines(self._run.notes, verbose=verbose),
             steps=self._next(verbose=verbose),

@@ -33,6 +33,7 @@ from pytest_rlperf.run.loop import TestLoop, make_lanes, share_s
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.outputs import check_outputs
 from pytest_rlperf.run.saving import save
+from pytest_rlperf.run.shards import make_shard
 
 _BESIDE = "the time that imports and fixtures take"
 
@@ -57,6 +58,7 @@ class MeasuredRun:
         self._path = path
         notes: list[Note] = [TextNote(text) for text in [*_platform_notes(sys.platform), *check_github(os.environ)]]
         self._failed: set[str] = set()
+        self._finished: set[str] = set()
         self._xfailed: set[str] = set()
         self._passed: list[str] = []
         self._items: dict[str, pytest.Item] = {}
@@ -108,8 +110,22 @@ class MeasuredRun:
             config.hook.pytest_deselected(items=dropped)
         for item in items:
             self._settings.for_test(item)
+        if self._settings.shard is not None:
+            self._keep_shard(self._settings.shard, items)
         if self._forked and (config.option.forked or any(item.get_closest_marker("forked") for item in items)):
             self._run.note(TextNote("pytest-forked is off: measured tests run in processes of their own"))
+
+    def _keep_shard(self, wanted: tuple[int, int], items: list[pytest.Item]) -> None:
+        """Deselect the tests of other shards."""
+        keys = [result_key(item) for item in items]
+        gated = [key for key, item in zip(keys, items, strict=True) if self._settings.for_test(item).gate]
+        # What one shard stores must not change how the next one divides.
+        seconds = {} if self._settings.save else self._run.baselines.measured_s()
+        shard = self._run.shard = make_shard(wanted, keys, gated, seconds)
+        others = [item for item, key in zip(items, keys, strict=True) if key not in shard.places]
+        items[:] = [item for item, key in zip(items, keys, strict=True) if key in shard.places]
+        if others:
+            self._config.hook.pytest_deselected(items=others)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember which measured tests there are beside those of this run."""
@@ -117,9 +133,14 @@ class MeasuredRun:
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
         """Show how long the run will take."""
+        shard = self._run.shard
         if not items:
+            if shard is not None and shard.collected:
+                return f"rlperf: {shard.name}: none of {units.counted(shard.collected, 'test')}, which others measure"
             return "rlperf: nothing to measure: no test that was chosen uses an rlperf fixture"
         tests = units.counted(len(items), "test")
+        if shard is not None:
+            tests = f"{shard.name}: {len(items)} of {units.counted(shard.collected, 'test')}"
         if self._settings.inline:
             return f"rlperf: measuring {tests} in this process, where none fails for its time"
         if self._settings.selfcheck:
@@ -156,8 +177,9 @@ class MeasuredRun:
         """Measure every test; in this process with --rlperf-inline only."""
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
-        # Fixed here: each verdict stands at once, whatever later tests do.
-        self._run.gated = sum(self._settings.for_test(item).gate for item in session.items)
+        # Fixed here: each verdict stands at once, whatever later tests do. All shards' tests share the error rate.
+        shard, gated = self._run.shard, sum(self._settings.for_test(item).gate for item in session.items)
+        self._run.gated = gated if shard is None else shard.gated
         self._items = {item.nodeid: item for item in session.items}
         self._end.add_tests(session.items)
         line = self._live_line()
@@ -179,6 +201,8 @@ class MeasuredRun:
                 add_stats(item, outcome.result, benchmark)
         if item is not None:
             self._end.add_report(item, report)
+        if report.when == "teardown":
+            self._finished.add(report.nodeid)
         if report.failed:
             self._failed.add(report.nodeid)
         elif report.skipped and hasattr(report, "wasxfail"):
@@ -198,7 +222,10 @@ class MeasuredRun:
         fitness = self._run.fitness
         if self._settings.strict and fitness is not None and not fitness.is_fit and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if exitstatus == pytest.ExitCode.OK and not self._run.outcomes.keys:
+        if self._run.shard is not None and self._run.shard.collected:
+            if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:  # others have tests, or `rlperf merge` ends with 5
+                session.exitstatus = pytest.ExitCode.OK
+        elif exitstatus == pytest.ExitCode.OK and not self._run.outcomes.keys:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             self._run.note(TextNote("nothing was measured: no test called an rlperf fixture"))
         if not names_tests(self._config):
@@ -207,7 +234,7 @@ class MeasuredRun:
         if self._settings.save and self._run.outcomes.tests:
             expected = {keys[nodeid] for nodeid in self._xfailed if nodeid in keys}
             self._save(session, failed | expected, finished=finished)
-        complaints = self._end.write(failed)
+        complaints = self._end.write(failed, {keys[nodeid] for nodeid in self._finished if nodeid in keys})
         self._run.note(*map(TextNote, complaints))
         if complaints:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
@@ -226,7 +253,12 @@ class MeasuredRun:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
 
     def _refuse_empty_comparison(self, session: pytest.Session) -> None:
-        """Make it a usage error, never a pass, where no gated test could run on the base side."""
+        """Make it a usage error, never a pass, where no gated test could run on the base side.
+
+        One shard may well have new tests alone: `rlperf merge` sees all of them.
+        """
+        if self._run.shard is not None:
+            return
         gated = [outcome for outcome in self._run.outcomes.tests.values() if outcome.verdict.gated]
         if gated and all(outcome.verdict.reason.code == Code.BASE for outcome in gated):
             self._run.note(TextNote(f"nothing was compared: no gated test runs on {self._settings.against}"))

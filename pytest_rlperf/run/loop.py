@@ -233,7 +233,8 @@ class TestLoop:
     def _base_side(self, base_sides: BaseSides, sides: Sides, session: pytest.Session) -> BaseSide:
         """Start the base side of --rlperf-against; UsageError where none of the tests can be collected there."""
         base_side = base_sides.add(sides)
-        if not base_side.is_same_code:
+        # One shard may well have new tests alone.
+        if not base_side.is_same_code and self._run.shard is None:
             self._progress.begin(sides.base.label)
             self._progress.show("starting workers")
             base_side.head.start([0])

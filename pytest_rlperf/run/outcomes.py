@@ -12,7 +12,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.judge.policy import LIVE_TOLERANCE, make_policy
 from pytest_rlperf.judge.verdict import unmatched
-from pytest_rlperf.model import Allowance, Fitness, Outcome, Policy, Provenance, Selfcheck
+from pytest_rlperf.model import Allowance, Fitness, Outcome, Policy, Provenance, Selfcheck, Shard
 from pytest_rlperf.model.notes import Note, Saved, SkippedBaseline, TextNote, UncomparedCounts, UnmatchedAllowance
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import Config
@@ -79,7 +79,8 @@ class AcceptedSlowdowns:
 class RunState:
     """A measured run: its settings, its baselines, its outcomes, and its notes, all in one list.
 
-    ``gated`` is how many gated tests share the run's error rate. BaselineError where a baseline cannot be used,
+    ``gated`` is how many gated tests share the run's error rate. ``shard`` has the tests of this run, and of others,
+    where tests are divided. BaselineError where a baseline cannot be used,
     SideError where git refuses to read the tree whose figures are to be stored.
     """
 
@@ -91,6 +92,7 @@ class RunState:
         self.notes: list[Note] = [] if notes is None else notes
         self.note(*map(SkippedBaseline, self.baselines.faults))
         self.gated = 1
+        self.shard: Shard | None = None
         self._root = root
         self._provenance: Provenance | None = None
         if settings.save or settings.json is not None or settings.benchmark_json is not None:

@@ -72,12 +72,14 @@ def write_outputs(
     *,
     notes: Sequence[str],
     failed: Collection[str],
+    unmeasured: Collection[str],
     params: Mapping[str, Mapping[str, Any]],
     page: Page,
 ) -> list[str]:
     """Write the files that options name, and return the errors of those that could not be written.
 
-    ``failed`` are the keys of tests that failed, ``params`` tests' parameters by their keys.
+    ``failed`` are the keys of tests that failed, ``unmeasured`` those of others without figures, ``params`` tests'
+    parameters by their keys.
     """
     errors = []
 
@@ -100,14 +102,16 @@ def write_outputs(
         )
         write_file(benchmark_json.OPTION, path, written(document))
 
-    write(settings.json, lambda path: write_file(_JSON, path, written(_document(run, notes, failed))))
+    write(settings.json, lambda path: write_file(_JSON, path, written(_document(run, notes, failed, unmeasured))))
     write(settings.html, write_page)
     write(settings.benchmark_json, write_benchmarks)
     write(settings.trace, lambda path: write_traces(path, run.outcomes.traces))
     return errors
 
 
-def _document(run: RunState, notes: Sequence[str], failed: Collection[str]) -> dict[str, Any]:
+def _document(
+    run: RunState, notes: Sequence[str], failed: Collection[str], unmeasured: Collection[str]
+) -> dict[str, Any]:
     if run.fitness is not None:
         return selfcheck_document(run.baselines.machine, run.outcomes.selfchecks, run.fitness)
     return run_document(
@@ -117,4 +121,7 @@ def _document(run: RunState, notes: Sequence[str], failed: Collection[str]) -> d
         notes,
         provenance=run.provenance(),
         failed=failed,
+        unmeasured=unmeasured,
+        strict=run.settings.strict,
+        shard=run.shard,
     )

@@ -144,7 +144,7 @@ def _named(outcome: Outcome) -> str:
 
 def _run_facts(summary: Summary, created: str) -> list[tuple[str, str]]:
     return [
-        ("machine", summary.machine),
+        *(("machine", machine) for machine in summary.machines),
         ("measured", created),
         *(("compared", origin) for origin in summary.origins),
         *(("note", note) for note in summary.notes),
