@@ -413,8 +413,8 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     for name, path in {"json": settings.json, **others}.items():
         if not settings.active and path is not None:
             raise pytest.UsageError(f"--rlperf-{name} has nothing to write: use it with --rlperf, which measures")
-    if settings.shard is not None and not settings.active:
-        raise pytest.UsageError("--rlperf-shard has nothing to divide: use it with --rlperf, which measures")
+    if settings.shard is not None:
+        _refuse_beside_shard(settings)
     if settings.benchmark_phases and settings.benchmark_json is None:
         raise pytest.UsageError("--rlperf-benchmark-phases adds rows to a file: use it with --rlperf-benchmark-json")
     if settings.selfcheck and any(path is not None for path in others.values()):
@@ -435,14 +435,22 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
         )
     if settings.bisect is not None:
         _refuse_beside_bisect(settings)
-    if settings.selfcheck and settings.shard is not None:
-        raise pytest.UsageError("--rlperf-selfcheck is about one machine: leave out --rlperf-shard")
     live = "--rlperf-selfcheck" if settings.selfcheck else "--rlperf-against" if settings.against is not None else None
     if live is not None and settings.inline:
         raise pytest.UsageError(f"{live} compares processes of its own: leave out --rlperf-inline")
     if settings.selfcheck and (settings.save or settings.against is not None):
         other = "--rlperf-save-baseline" if settings.save else "--rlperf-against"
         raise pytest.UsageError(f"--rlperf-selfcheck compares your code with itself: leave out {other}")
+
+
+def _refuse_beside_shard(settings: Config) -> None:
+    """Raise UsageError for runs that cannot be divided."""
+    if not settings.active:
+        raise pytest.UsageError("--rlperf-shard has nothing to divide: use it with --rlperf, which measures")
+    if settings.selfcheck:
+        raise pytest.UsageError("--rlperf-selfcheck is about one machine: leave out --rlperf-shard")
+    if settings.bisect is not None:
+        raise pytest.UsageError("--rlperf-bisect searches with all chosen tests: leave out --rlperf-shard")
 
 
 def _refuse_beside_bisect(settings: Config) -> None:
@@ -455,8 +463,6 @@ def _refuse_beside_bisect(settings: Config) -> None:
     for name, value in given.items():
         if value:
             raise pytest.UsageError(f"--rlperf-bisect compares commits and writes no files: leave out --rlperf-{name}")
-    if settings.shard is not None:
-        raise pytest.UsageError("--rlperf-bisect searches with all chosen tests: leave out --rlperf-shard")
 
 
 def _refuse_idle(config: pytest.Config) -> None:
