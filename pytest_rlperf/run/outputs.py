@@ -96,9 +96,8 @@ def write_outputs(
         write_html(path, page.render(run))
 
     def write_benchmarks(path: Path) -> None:
-        provenance, phases = run.provenance(), settings.benchmark_phases
         document = benchmark_json.benchmark_document(
-            run.outcomes.tests, run.baselines.machine, provenance, params=params, phases=phases
+            run.outcomes.tests, run.baselines.machine, run.provenance(), params=params, phases=settings.benchmark_phases
         )
         write_file(benchmark_json.OPTION, path, written(document))
 
