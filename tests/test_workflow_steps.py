@@ -243,6 +243,32 @@ def test_gate_that_init_writes(tmp_path: Path, rounds: int, code: int) -> None:
     assert (tmp_path / "temp" / "rlperf.json").is_file()
 
 
+def test_shards_of_the_guide_are_merged(tmp_path: Path) -> None:
+    """The matrix's step measures its shard, and the last job merges what the shards have kept."""
+    guide = (ROOT / "docs" / "github-actions.md").read_text(encoding="utf-8")
+    text = guide.partition("<!-- shards -->\n```yaml\n")[2].partition("```")[0]
+    measure, gate = YAML(typ="safe", pure=True).load(text)["jobs"].values()
+    runner = Runner(tmp_path, tmp_path)
+    for name in ("python", "rlperf"):
+        script(tmp_path / "bin" / name, 'printf "%s\\n" "$@"')
+    context = {"matrix.shard": "2", "strategy.job-total": "4"}
+    (step,) = [step for step in measure["steps"] if step.get("name") == "Measure"]
+    result = runner.run([step], context, GITHUB_BASE_REF="main")
+    assert result.text.splitlines() == [
+        *("-m", "pytest", "--rlperf-against=main", "--rlperf-shard=2/4"),
+        f"--rlperf-json={tmp_path}/temp/shard-2.json",
+    ]
+    (tmp_path / "shards").mkdir()
+    for number in (1, 2):
+        (tmp_path / "shards" / f"shard-{number}.json").touch()
+    (step,) = [step for step in gate["steps"] if step.get("name") == "Merge"]
+    result = runner.run([step], context)
+    assert result.text.splitlines() == [
+        *("merge", "shards/shard-1.json", "shards/shard-2.json"),
+        f"--json={tmp_path}/temp/rlperf.json",
+    ]
+
+
 def test_action_passes_its_inputs_on_as_they_are(tmp_path: Path) -> None:
     """An input is one argument, except that `args` is split as in a shell, and nothing in it runs."""
     runner = Runner(tmp_path, tmp_path)

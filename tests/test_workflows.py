@@ -309,6 +309,24 @@ def test_the_shortest_gate_is_valid(tmp_path: Path) -> None:
     assert measure["run"] == steps(load(WRITTEN))[-2]["run"].rpartition(" ")[0]
 
 
+def test_the_gate_in_shards_is_valid_and_safe(tmp_path: Path) -> None:
+    """The guide's matrix keeps the rules of the workflows here, and its last job is what the comment follows."""
+    text = GUIDE.read_text(encoding="utf-8").partition("<!-- shards -->\n```yaml\n")[2].partition("```")[0]
+    path = tmp_path / "gate.yml"
+    path.write_text(text, encoding="utf-8")
+    assert check(path).returncode == 0, check(path).stdout
+    workflow = load(path)
+    assert [finding for lint in LINTS for finding in lint(workflow, text, path.name)] == []
+    measure, gate = workflow["jobs"].values()
+    assert measure["steps"][:3] == steps(load(WRITTEN))[:3]
+    assert not measure["strategy"]["fail-fast"]
+    assert gate["needs"] == "measure"
+    assert gate["steps"][-1] == steps(load(WRITTEN))[-1]
+    assert workflow["name"] == load(GATE)["name"]
+    used = [step["uses"] for step in steps(workflow) if "uses" in step]
+    assert set(used) <= {step["uses"] for known in WORKFLOWS for step in steps(load(known)) if "uses" in step}
+
+
 def test_guide_names_this_package_by_its_commit() -> None:
     """A tag can be moved to other code, which would then run in the jobs of everybody who copied the guide."""
     guide = GUIDE.read_text(encoding="utf-8")
