@@ -21,7 +21,6 @@ from builders import environment, git, write
 OK, FAILED, USAGE = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.USAGE_ERROR
 QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=8")  # time for six pairs, which unplaced workers take to confirm
 STORED = ("--rlperf-max-time=0.3",)  # enough where stored numbers decide
-ONE_LANE = "--rlperf-lanes=1"  # where the first pair's workers show all there is: no other pair's are started
 DECISIVE = ("--rlperf-tolerance=50%",)  # what these tests change is far over it, what they do not is far under it
 
 # A few microseconds of work in two phases, {times} as much of it in the second.
@@ -267,7 +266,7 @@ def test_a_change_the_test_does_not_load_is_the_same_unmeasured(repository: Repo
     """A module that no measured test imports cannot have made it slower."""
     repository.write("mylib/elsewhere.py", "VALUE = 1\n")
     repository.commit()
-    run = repository.against("HEAD~1", "-v", "-k", "work", ONE_LANE)
+    run = repository.against("HEAD~1", "-v", "-k", "work")
     assert run.code == OK, run.out
     assert run.verdicts == {"test_work": "SAME"}
     assert "this test loads no file that differs from HEAD~1" in run.words
@@ -315,7 +314,7 @@ def test_code_that_only_child_processes_ran_is_measured(repository: Repository) 
     repository.write("tests/test_it.py", "import mylib\n\ndef test_spawn(rlperf):\n    rlperf(mylib.spawn)\n")
     repository.commit()
     repository.write("mylib/elsewhere.py", "VALUE = 2\n")
-    run = repository.against("HEAD", "-v", "--rlperf-pairs=2..2", "--rlperf-max-time=1", ONE_LANE)
+    run = repository.against("HEAD", "-v", "--rlperf-pairs=2..2", "--rlperf-max-time=1")
     assert run.code == OK, run.out
     assert "live pairs (" in run.words
 
@@ -329,7 +328,7 @@ def test_other_work_a_call_is_incomparable(repository: Repository) -> None:
     )
     repository.commit()
     repository.library("head", more="SIZE = 128\n")
-    run = repository.against("HEAD", ONE_LANE)
+    run = repository.against("HEAD")
     assert run.code == OK, run.out
     assert run.verdicts == {"test_sized": "INCOMPARABLE"}
     assert "128 samples on" in run.words
@@ -377,7 +376,7 @@ def test_a_base_that_cannot_be_imported_is_a_usage_error(repository: Repository)
     repository.commit()
     repository.library("head")
     repository.commit()
-    run = repository.against("HEAD~1", ONE_LANE)
+    run = repository.against("HEAD~1")
     assert run.code == USAGE, run.out
     assert "RuntimeError: base is broken" in run.out
     assert "HEAD~1" in run.words
@@ -389,7 +388,7 @@ def test_a_side_that_loads_the_others_code_is_a_usage_error(repository: Reposito
     repository.write("conftest.py", f"import sys\nsys.path.insert(0, {str(repository.root)!r})\n")
     repository.library("head", times=5)
     repository.commit()
-    run = repository.against("HEAD~1", "-k", "work", ONE_LANE)
+    run = repository.against("HEAD~1", "-k", "work")
     assert run.code == USAGE, run.out
     assert f"mylib is {repository.root / 'mylib' / '__init__.py'}, imported by test_it" in run.out.replace("\n", "")
 
@@ -415,7 +414,7 @@ def test_a_worker_that_dies_in_a_pair_is_an_error_of_its_test(repository: Reposi
     repository.commit()
     repository.library("head")
     repository.commit()
-    run = repository.against("HEAD~1", ONE_LANE)
+    run = repository.against("HEAD~1")
     assert run.code == FAILED, run.out
     assert "base worker 0 was killed by SIGKILL" in run.words
     assert "last words" in run.out
