@@ -94,7 +94,7 @@ def benchmarks(path: Path) -> dict[str, Any]:
 
 def test_every_way_is_measured_and_still_in_its_own_reports(suite: pytest.Pytester) -> None:
     """Each way to use the fixture gets a verdict, a row in pytest-benchmark's table and an entry in its JSON."""
-    measured = run(suite, "--rlperf", "--benchmark-json=out.json")
+    measured = run(suite, *ONE_CALL, "--benchmark-json=out.json")
     out = measured.stdout.str()
     assert measured.ret == OK, out
     names = {"test_call[500]", "test_call[1500]", "test_decorated", "test_rounds", "test_iterations"}
@@ -107,8 +107,11 @@ def test_every_way_is_measured_and_still_in_its_own_reports(suite: pytest.Pytest
     assert written["test_call[500]"]["extra_info"] == {"count": 500}
     assert written["test_call[500]"]["params"] == {"count": 500}
     assert written["test_iterations"]["group"] == "sums"
-    for entry in written.values():
-        assert entry["stats"]["rounds"] == 5
+    several = run(suite, "--rlperf", "--benchmark-json=several.json", "-k", "decorated")
+    assert several.ret == OK, several.stdout.str()
+    (by_five,) = benchmarks(suite.path / "several.json").values()
+    for rounds, entry in [(5, by_five), *((1, entry) for entry in written.values())]:
+        assert entry["stats"]["rounds"] == rounds
         assert 0 < entry["stats"]["min"] <= entry["stats"]["median"] <= entry["stats"]["max"]
 
 

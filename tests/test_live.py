@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import builders
 import psutil
 import pytest
-from builders import environment, git, write
+from builders import environment, git, provenance, result, write
+
+from pytest_rlperf.baseline.machine import this_machine
+from pytest_rlperf.baseline.store import Store
 
 OK, FAILED, USAGE = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.USAGE_ERROR
 QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=8")  # time for six pairs, which unplaced workers take to confirm
@@ -153,6 +157,16 @@ def stored(repository: Repository, measured: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def fast(repository: Repository) -> Store:
+    """Return a baseline of the repository's commit whose figures make everything after them look slower."""
+    store = Store(repository.root / "baselines", "default", this_machine())
+    found = result("tests/test_it.py::test_work", 1e-7, component="callable", unit="call")
+    commit = repository.git("rev-parse", "HEAD")
+    store.write("then", provenance(commit=commit, dirty=False), {found.nodeid: builders.stored(found, "then")})
+    return store
+
+
 # ------------------------------------------------------------------ verdicts
 
 
@@ -248,7 +262,7 @@ def test_another_directory_is_a_side(repository: Repository, tmp_path: Path) -> 
 # ------------------------------------------------------------------ nothing to compare, or nothing to compare with
 
 
-@pytest.mark.usefixtures("stored")
+@pytest.mark.usefixtures("fast")
 def test_equal_trees_are_the_same_unmeasured(repository: Repository) -> None:
     """Where no file differs nothing is measured, and the report states why."""
     run = repository.against("HEAD", "--rlperf-json=run.json")
@@ -522,9 +536,9 @@ def test_a_suspicion_is_settled_by_the_baselines_own_commit(repository: Reposito
     assert "live pairs" in convicted.words
 
 
-def test_equal_code_is_acquitted_without_live_pairs(repository: Repository, stored: Path) -> None:
+@pytest.mark.usefixtures("fast")
+def test_equal_code_is_acquitted_without_live_pairs(repository: Repository) -> None:
     """Where the baseline's commit has the same code, a suspicion is the machine's."""
-    rewrite(stored, five_times_as_fast)
     run = repository.run(*SETTLE, *STORED)
     assert run.code == OK, run.out
     assert run.verdicts == {"test_work": "SAME"}
@@ -555,15 +569,14 @@ def test_always_settles_live(repository: Repository, stored: Path) -> None:
     assert "live pairs (" in run.words
 
 
-def test_a_commit_that_git_has_not_is_not_run(repository: Repository, stored: Path) -> None:
+def test_a_commit_that_git_has_not_is_not_run(repository: Repository, fast: Store) -> None:
     """A baseline may name any commit; only one of the local history is run, else the numbers are all there is."""
 
     def forget(data: dict[str, Any]) -> None:
-        five_times_as_fast(data)
         for session in data["sessions"].values():
             session["commit"] = "a" * 40
 
-    rewrite(stored, forget)
+    rewrite(fast.path, forget)
     repository.library("head")
     run = repository.run(*SETTLE, *STORED)
     assert run.code == FAILED, run.out

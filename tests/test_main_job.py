@@ -22,8 +22,8 @@ from pytest_rlperf.baseline.store import Store
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-LONG_ENOUGH = "--rlperf-max-time=2.5"  # for five workers to record phases too, also of the slowed GAE
-SHORT = "--rlperf-max-time=1"  # for five workers to tell the unslowed GAE from one that takes three times as long
+LONG_ENOUGH = "--rlperf-max-time=1.2"  # for five workers to record phases too, also of the slowed GAE
+SHORT = "--rlperf-max-time=0.6"  # for five workers to tell the unslowed GAE from one that takes three times as long
 FAILED, OK, USAGE = pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.OK, pytest.ExitCode.USAGE_ERROR
 
 LEARNER = """

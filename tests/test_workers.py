@@ -541,7 +541,7 @@ def running(processes: set[int]) -> set[int]:
 
 def test_nothing_is_left_after_a_run(tmp_path: Path) -> None:
     """After a run its workers, what they started and their temporary directories are gone, and fixtures torn down."""
-    process = start(tmp_path, "--rlperf-max-time=0.1", "-k", "quick")
+    process = start(tmp_path, *FIRST_CALLS[1:], "-k", "quick")
     assert process.wait(60) == 0, (tmp_path / "out").read_text()
     assert len(pids(tmp_path, "up")) == 5
     assert pids(tmp_path, "down") == pids(tmp_path, "up")

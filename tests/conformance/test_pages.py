@@ -13,7 +13,7 @@ from library_checks import write_documented_tests
 
 from pytest_rlperf.components.libraries import Library, libraries
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 
 
 @dataclass(frozen=True)
