@@ -22,8 +22,8 @@ from pytest_rlperf.baseline.store import Store
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-LONG_ENOUGH = "--rlperf-max-time=1.2"  # for five workers to record phases too, also of the slowed GAE
-SHORT = "--rlperf-max-time=0.6"  # for five workers to tell the unslowed GAE from one that takes three times as long
+LONG_ENOUGH = "--rlperf-max-time=2.5"  # for five workers to record phases too, also of the slowed GAE
+SHORT = "--rlperf-max-time=0.8"  # for five workers to tell the unslowed GAE from one that takes three times as long
 FAILED, OK, USAGE = pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.OK, pytest.ExitCode.USAGE_ERROR
 
 LEARNER = """
@@ -209,7 +209,7 @@ def test_the_main_job(pytester: pytest.Pytester) -> None:
     assert path.read_bytes() == before
 
     before = scale(path, 0.2)
-    accepted = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-accept=bigger net", LONG_ENOUGH)
+    accepted = pytester.runpytest_subprocess("--rlperf-save-baseline", "--rlperf-accept=bigger net", SHORT)
     assert accepted.ret == OK
     accepted.stdout.fnmatch_lines(["test_gae *SLOWER (accepted)", "*stored 1 result in"])
     was = json.loads(before)["results"]["test_it.py::test_gae"]["result"]["workers"]
