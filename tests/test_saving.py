@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pytest_rlperf.judge.verdict import judge
 from pytest_rlperf.model import (
     Acceptance,
     Allowance,
+    Link,
     Live,
     Outcome,
     PairSpread,
@@ -195,6 +197,35 @@ def test_the_spread_of_live_pairs_is_stored(new_run: NewRun) -> None:
     assert baseline is not None
     assert baseline.results["test_it.py::test_pairs"].pairs == PairSpread(0.0014, 2.0)
     assert baseline.results["test_it.py::test_pair"].pairs is None
+
+
+def test_a_comparison_with_the_baselines_own_commit_is_a_link(new_run: NewRun) -> None:
+    """From its commit to the one that is stored, with its error; equal code has none, uncommitted code no link."""
+    shas = ["a" * 40, "b" * 40, "c" * 40, "d" * 40]
+    names = ("test_pairs", "test_code", "test_anchor", "test_stored")
+    for number, commit in enumerate(shas):
+        run = new_run("--rlperf-against=anchor") if number == 2 else new_run()
+        created = f"203{number}-01-01T00:00:00+00:00"
+        run.provenance()
+        run._provenance = replace(run.provenance(), commit=commit, tree=None, dirty=number == 3, created=created)
+        for name in names:
+            outcome = enter(run, name, NEW if not number else replace(SAME, estimate=builders.estimate(1.02, 0.01)))
+            if number and name in ("test_pairs", "test_anchor"):
+                base = shas[0] if name == "test_anchor" else shas[number - 1]
+                live = Live("base", "HEAD", outcome.result, (builders.pair(0.02),) * 3, (), base_commit=base)
+                run.outcomes.add(replace(outcome, live=live))
+        enter(run, "test_code", replace(SAME, reason=reasons.SameCode("main", only_loaded=True), estimate=None))
+        save(run, failed=())
+    baseline = run.baselines.store.read()
+    assert baseline is not None
+    links = {name: baseline.results[f"test_it.py::{name}"].links for name in names}
+    assert [(link.base, link.head) for link in links["test_pairs"]] == [(shas[0], shas[1]), (shas[1], shas[2])]
+    found = links["test_pairs"][0]
+    half = math.log(1.03 / 1.01) / 2
+    assert (found.log_ratio, 2.5758 * found.error) == pytest.approx((math.log(1.02), half), rel=1e-4)
+    assert links["test_code"] == (Link(shas[0], shas[1], 0.0, 0.0), Link(shas[1], shas[2], 0.0, 0.0))
+    assert [(link.base, link.head) for link in links["test_anchor"]] == [(shas[0], shas[1])]
+    assert links["test_stored"] == ()
 
 
 def test_figures_say_which_session_they_are_of(new_run: NewRun) -> None:

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass, replace
 from importlib.metadata import distribution, version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
 from pytest_rlperf.baseline.provenance import changed_versions, make_provenance, providing, read_tree
 from pytest_rlperf.baseline.schema import SCHEMA
-from pytest_rlperf.baseline.store import BaselineError, Store
+from pytest_rlperf.baseline.store import LINKS_MOST, BaselineError, Store
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import (
     Acceptance,
@@ -33,6 +34,7 @@ from pytest_rlperf.model import (
     Counting,
     DeviceTimes,
     Figures,
+    Link,
     Machine,
     PairSpread,
     Phase,
@@ -42,6 +44,7 @@ from pytest_rlperf.model import (
     SessionFigures,
     Share,
     StoredResult,
+    VersionChange,
     WorkerRecord,
     session_figures,
 )
@@ -400,6 +403,14 @@ sessions = st.builds(
     squares=seconds,
     squares_memory=seconds,
 )
+links = st.builds(
+    Link,
+    base=st.text("0123456789abcdef", min_size=40, max_size=40),
+    head=st.text("0123456789abcdef", min_size=64, max_size=64),
+    log_ratio=st.floats(-100, 100),
+    error=seconds,
+    packages=st.lists(st.builds(VersionChange, words, words, st.none() | words), max_size=3).map(tuple),
+)
 entries = st.builds(
     StoredResult,
     result=results,
@@ -407,6 +418,7 @@ entries = st.builds(
     accepted=st.none() | st.builds(Acceptance, words, words, figures, words),
     pairs=st.none() | st.builds(PairSpread, seconds, figures),
     history=st.lists(sessions, max_size=10).map(tuple),
+    links=st.lists(links, max_size=3).map(tuple),
 )
 
 
@@ -537,6 +549,26 @@ def test_another_workload_has_no_past(store: Store) -> None:
     assert baseline is not None
     assert [session.session for session in baseline.results["a"].history] == ["t"]
     assert baseline.results["a"].pairs is None
+
+
+def test_the_last_links_are_kept_a_line_each(store: Store) -> None:
+    """The oldest go first, other work has none, and packages are left out where none changed."""
+    shas = [f"{number:040x}" for number in range(LINKS_MOST + 3)]
+    for number, (base, head) in enumerate(pairwise(shas)):
+        packages = (VersionChange("numpy", "1.26.4", "2.0.1"),) if number == LINKS_MOST else ()
+        kept = keep(store, f"session {number}", links=(Link(base, head, 0.0123456, 0.002, packages),))
+    assert [link.base for link in kept.links] == shas[2:-1]
+    lines = [line.strip() for line in store.path.read_text(encoding="utf-8").splitlines() if '"base"' in line]
+    assert lines[-2:] == [
+        f'{{"base": "{shas[-3]}", "error": 0.002, "head": "{shas[-2]}", "log_ratio": 0.012346, '
+        '"packages": [["numpy", "1.26.4", "2.0.1"]]},',
+        f'{{"base": "{shas[-2]}", "error": 0.002, "head": "{shas[-1]}", "log_ratio": 0.012346}}',
+    ]
+    other = stored("a", "t", component="another")
+    store.write("t", ORIGIN, {"a": replace(other, history=(session_of(other.result, "t"),))})
+    baseline = store.read()
+    assert baseline is not None
+    assert baseline.results["a"].links == ()
 
 
 def test_pairs_of_many_sessions_are_pooled_and_fade(store: Store) -> None:
@@ -770,6 +802,7 @@ def set_in(path: list[Any], value: Any) -> Callable[[Any], None]:
 
 RESULT = ["results", "a", "result"]
 FIRST = {"created": "2026-01-02T03:04:05+00:00", "commit": None, "clock": "wall", "relative": [1.0]}
+LINK = {"base": "a" * 40, "head": "b" * 40, "log_ratio": 0.01, "error": 0.002}
 SESSION = asdict(SessionFigures("r", False, "wall", 5, 20.5, 0.25, 1e-4, 1e-4))
 
 
@@ -795,6 +828,10 @@ SESSION = asdict(SessionFigures("r", False, "wall", 5, 20.5, 0.25, 1e-4, 1e-4))
         (["results", "a", "history"], [SESSION | {"squares": -1.0}], "$.results['a'].history[0].squares is -1.0"),
         (["results", "a", "pairs"], {"squares": -1.0, "freedom": 2.0}, "$.results['a'].pairs.squares is -1.0"),
         (["results", "a", "pairs"], {"squares": 1.0, "freedom": 0.0}, "$.results['a'].pairs.freedom is 0.0"),
+        (["results", "a", "links"], [LINK | {"base": "HEAD"}], "$.results['a'].links[0].base is 'HEAD'"),
+        (["results", "a", "links"], [LINK, LINK | {"head": "--all"}], "$.results['a'].links[1].head is '--all'"),
+        (["results", "a", "links"], [LINK | {"log_ratio": 101.0}], "$.results['a'].links[0].log_ratio is 101.0"),
+        (["results", "a", "links"], [LINK | {"error": -1.0}], "$.results['a'].links[0].error is -1.0"),
         ([*RESULT, "counting"], {"phases": [{"path": "", "zero": [3]}], "workers": 2, "repetitions": 2}, ".exact"),
         ([*RESULT, "items"], None, ".result.items"),
         ([*RESULT, "items"], 0.0, ".result.items"),

@@ -13,6 +13,14 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import Provenance, VersionChange
 from pytest_rlperf.sides.git import repository_around
 
+# Packages that run the tests and no measured code; its counts are the same under other versions of them. pytest-rlperf
+# itself is not among them: its counts may change between versions.
+HARNESS = frozenset(
+    {"pytest", "pluggy", "iniconfig", "packaging", "pytest-benchmark", "py-cpuinfo", "msgspec"}
+    | {"psutil", "rich", "markdown-it-py", "mdurl", "pygments", "coverage", "pytest-cov", "pytest-xdist", "execnet"}
+    | {"pytest-timeout", "pip", "setuptools"}
+)
+
 
 @dataclass(frozen=True)
 class Tree:

@@ -30,7 +30,7 @@ from pytest_rlperf.units import round_significant
 SCHEMA = 2
 
 # The values that a reader fills in where they are not written.
-_ENTRY: dict[str, Any] = {"accepted": None, "first": None, "history": [], "pairs": None}
+_ENTRY: dict[str, Any] = {"accepted": None, "first": None, "history": [], "links": [], "pairs": None}
 _RESULT: dict[str, Any] = {"counting": None, "notes": [], "phases": [], "shares": []}
 _WORKER: dict[str, Any] = {
     "alone": False,
@@ -45,8 +45,10 @@ _PHASE: dict[str, Any] = {"count": 1.0, "device": "host", "on_device": None}
 _COUNTING: dict[str, Any] = {"notes": []}
 _COUNTS: dict[str, Any] = {"exact": {}, "inexact": {}}
 _SESSION: dict[str, Any] = {"clock": "wall", "same_code": True, "workers": 5}
+_LINK: dict[str, Any] = {"packages": []}
 _MACHINE: dict[str, Any] = {"accelerators": []}
 
+LARGEST_LOG = 100.0  # of a ratio, whose exponential must be a number
 _EXACT = {str, int, bool, NoneType}  # values that are stored as they are
 _OPEN_DEPTH = 2  # objects down to here have a line a member, and below it those of these names
 _OPEN_NAMES = {"counting", "packages", "result"}
@@ -102,12 +104,13 @@ def _rounded(value: Any) -> Any:
 
 def _lean_entry(key: str, stored: StoredResult) -> dict[str, Any]:
     plain = msgspec.to_builtins(stored)
-    past = plain["history"]
+    past, links = plain["history"], plain["links"]
     for worker in plain["result"]["workers"]:
         if worker["cpu"] == worker["wall"]:
             del worker["cpu"]
-    entry = _rounded(plain | {"history": past[-2:]})
+    entry = _rounded(plain | {"history": past[-2:], "links": links[-1:]})
     entry["history"] = [*past[:-2], *entry["history"]]  # all but the last two come from a file, which has them rounded
+    entry["links"] = [_without(link, _LINK) for link in (*links[:-1], *entry["links"])]
     result = entry["result"]
     lean = _without(result, _RESULT)
     if result["nodeid"] == key:
@@ -266,7 +269,10 @@ def _full_entry(key: str, entry: Any) -> Any:
     if isinstance(counting, dict):
         full["counting"] = {**_COUNTING, **counting, "phases": _each(counting.get("phases"), _full_counts)}
     whole = {**_ENTRY, **entry, "result": full}
-    return whole | {"history": _each(whole["history"], lambda session: {**_SESSION, **session})}
+    return whole | {
+        "history": _each(whole["history"], lambda session: {**_SESSION, **session}),
+        "links": _each(whole["links"], lambda link: {**_LINK, **link}),
+    }
 
 
 def _each(parts: Any, fill: Any) -> Any:
@@ -339,6 +345,13 @@ def _impossible_past(stored: StoredResult) -> Iterator[str]:
             f"{place}.relative_memory": session.relative_memory,
         }
         least_zero |= {f"{place}.squares": session.squares, f"{place}.squares_memory": session.squares_memory}
+    for index, link in enumerate(stored.links):
+        for name, sha in (("base", link.base), ("head", link.head)):
+            if not is_sha(sha):
+                yield f"links[{index}].{name} is {sha!r}, expected a full hexadecimal SHA"
+        if not abs(link.log_ratio) <= LARGEST_LOG:
+            yield f"links[{index}].log_ratio is {link.log_ratio}, expected the logarithm of a ratio"
+        least_zero[f"links[{index}].error"] = link.error
     if pairs is not None:
         positive["pairs.freedom"] = pairs.freedom
         least_zero["pairs.squares"] = pairs.squares

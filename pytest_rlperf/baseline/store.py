@@ -41,6 +41,7 @@ if sys.platform != "win32":  # pragma: no branch - tests run on systems with loc
 
 LARGEST_BYTES = 64 * 1024 * 1024  # 5,000 tests of ten sessions have 24 MB
 SESSIONS_MOST = 10  # of a test's earlier figures
+LINKS_MOST = 20  # of a test's live comparisons with the commit before; git has the older ones
 FREEDOM_MOST = 30.0  # degrees of freedom of earlier pairs: older ones count less and less
 
 _LOCK_S = 60.0  # merging and writing takes less than a second
@@ -108,7 +109,8 @@ class Store:
     def write(self, session: str, provenance: Provenance, results: dict[str, StoredResult]) -> None:
         """Store ``results`` of one session, keeping what the file has of other tests and of earlier sessions.
 
-        Of each result ``history`` has this session's figures and ``pairs`` its pairs' spread, where they are kept.
+        Of each result ``history`` has this session's figures, ``pairs`` its pairs' spread and ``links`` the comparison
+        with the commit before, where they are kept.
         """
         self._check_directories()
         try:
@@ -229,7 +231,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _after(old: Baseline | None, key: str, new: StoredResult) -> StoredResult:
-    """Return a test's new entry with what its old one keeps: the oldest figures, earlier sessions, earlier pairs."""
+    """Return a test's new entry with what its old one keeps: the oldest figures, earlier sessions, pairs and links."""
     stored = None if old is None else old.results.get(key)
     if old is None or stored is None or not stored.result.is_same_work(new.result):
         return replace(new, first=None)
@@ -240,6 +242,7 @@ def _after(old: Baseline | None, key: str, new: StoredResult) -> StoredResult:
         first=stored.first or _first_figures(old, stored),
         history=_history(stored, new.history),
         pairs=_pooled(stored.pairs, new.pairs),
+        links=(*stored.links, *new.links)[-LINKS_MOST:],
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pytest_rlperf.cli.anchor import ANCHOR
 from pytest_rlperf.cli.cache import CACHE
 from pytest_rlperf.cli.command import Command, Exit, Parser, discard_output
+from pytest_rlperf.cli.history import HISTORY
 from pytest_rlperf.cli.init import INIT
 from pytest_rlperf.cli.merge import MERGE
 from pytest_rlperf.cli.show import DIFF, MACHINE, SHOW
@@ -84,4 +85,4 @@ SUITE = Command(
     passes_on=True,
 )
 
-COMMANDS = (INIT, SHOW, DIFF, MERGE, TREE, SUITE, MACHINE, CACHE, ANCHOR)
+COMMANDS = (INIT, SHOW, DIFF, MERGE, HISTORY, TREE, SUITE, MACHINE, CACHE, ANCHOR)

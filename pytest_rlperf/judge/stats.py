@@ -149,6 +149,13 @@ def normal_quantile(chance: float) -> float:
     return statistics.NormalDist().inv_cdf(chance)
 
 
+def student_quantile(chance: float, freedom: float) -> float:
+    """Return the value that Student's t with so many degrees of freedom stays under with that chance."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, chance))
+
+
 def binomial_tail(count: int, trials: int, chance: float) -> float:
     """Return the chance of ``count`` successes or more."""
     each = (math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(count, trials + 1))

@@ -46,6 +46,7 @@ class Live:
 
     ``base`` is base's result, as the outcome's own result is head's. ``contributions`` add up to the change; there are
     none where nothing changed or too little was traced. ``carriers`` are the few phases that carry it, the most first.
+    ``base_commit`` is base's full SHA, None where base is no commit of the repository.
     """
 
     base_label: str
@@ -54,6 +55,7 @@ class Live:
     pairs: tuple[PairRecord, ...]
     contributions: tuple[Contribution, ...]
     carriers: tuple[Contribution, ...] = ()
+    base_commit: str | None = None
 
     @property
     def clock(self) -> str:

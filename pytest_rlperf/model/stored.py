@@ -117,6 +117,23 @@ class PairSpread:
 
 
 @dataclass(frozen=True)
+class Link:
+    """A live comparison of two commits, which stays known when both have been replaced: a link of a chain of ratios.
+
+    ``base`` and ``head`` are full SHAs. ``log_ratio`` is the logarithm of head's time over base's, ``error`` its
+    standard error; both are 0 where the code was equal. ``packages`` are those that changed since base's figures
+    were stored, each with its version then and now, None where it is gone. The ratio does not contain them: live pairs
+    run both commits with the present ones.
+    """
+
+    base: str
+    head: str
+    log_ratio: float
+    error: float
+    packages: tuple[tuple[str, str, str | None], ...] = ()
+
+
+@dataclass(frozen=True)
 class Anchor:
     """The commit that a baseline's tests are compared with for as long as it is kept; ``commit`` is a full SHA.
 
@@ -135,7 +152,7 @@ class StoredResult:
 
     ``first`` are the oldest figures that these come after, None where these are the first. ``pairs`` is the spread of
     the live pairs that the test had so far, None without any. ``history`` has the figures of the last sessions, the
-    latest last, these among them.
+    latest last, these among them. ``links`` are the last live comparisons with the commit before, the latest last.
     """
 
     result: Result
@@ -144,6 +161,7 @@ class StoredResult:
     first: FirstFigures | None = None
     pairs: PairSpread | None = None
     history: tuple[SessionFigures, ...] = ()
+    links: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_rlperf.baseline.anchor import read_anchor
 from pytest_rlperf.baseline.machine import describe, differences, this_machine
-from pytest_rlperf.baseline.provenance import changed_versions, providing
+from pytest_rlperf.baseline.provenance import HARNESS, changed_versions, providing
 from pytest_rlperf.baseline.store import OtherBaselines, Store
 from pytest_rlperf.model import (
     Anchor,
@@ -36,13 +36,6 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.report.wording import machine_text, origin_text, version_text
 from pytest_rlperf.sides.packages import installs_from, normalized
 
-# Packages that run the tests and no measured code; counts are the same under other versions of them. pytest-rlperf
-# itself is not among them: its counts may change between versions.
-_HARNESS = frozenset(
-    {"pytest", "pluggy", "iniconfig", "packaging", "pytest-benchmark", "py-cpuinfo", "msgspec"}
-    | {"psutil", "rich", "markdown-it-py", "mdurl", "pygments", "coverage", "pytest-cov", "pytest-xdist", "execnet"}
-    | {"pytest-timeout", "pip", "setuptools"}
-)
 # Counts that depend on the device, or on the interpreter, and not on the code alone.
 _OF_THE_DEVICE = frozenset({"kernels", "device_allocations", "device_peak_bytes"})
 _OF_THE_INTERPRETER = frozenset(
@@ -267,7 +260,7 @@ class StoredCounts:
     def _free(self) -> frozenset[str]:
         """The distributions whose versions do not matter."""
         names = {*providing(self._packages), *(install.name for install in installs_from(self._top))}
-        return _HARNESS | {normalized(name) for name in names}
+        return HARNESS | {normalized(name) for name in names}
 
 
 def tree_top(directory: Path) -> Path:

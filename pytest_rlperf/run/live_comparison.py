@@ -319,7 +319,8 @@ class LiveComparison(LivePairs):
             )
         )
         parts = _contributions(measured, base, verdict)
-        return result, Live(sides.base.label, sides.head.label, base, measured.pairs, parts, carriers(parts))
+        labels, carrying = (sides.base.label, sides.head.label), carriers(parts)
+        return result, Live(*labels, base, measured.pairs, parts, carrying, base_commit=sides.commit)
 
     def _many_calls_may_differ(self, base: WorkerProcess, head: WorkerProcess) -> bool:
         """Whether many calls have loaded code that may differ, where the first call has loaded none."""

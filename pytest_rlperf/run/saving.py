@@ -6,6 +6,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from pytest_rlperf.baseline.anchor import keep_first
+from pytest_rlperf.baseline.history import session_name
+from pytest_rlperf.judge.history import link_of
 from pytest_rlperf.judge.policy import LIVE_TOLERANCE
 from pytest_rlperf.judge.stats import squared_deviations
 from pytest_rlperf.judge.validity import broken_rule
@@ -16,6 +18,7 @@ from pytest_rlperf.model import (
     Live,
     Outcome,
     PairSpread,
+    Provenance,
     Status,
     StoredResult,
     Verdict,
@@ -31,12 +34,10 @@ def save(run: RunState, failed: Collection[str]) -> Saved:
     BaselineError where the file cannot be written.
     """
     now, outcomes, store = run.provenance(), run.outcomes.tests, run.baselines.store
-    session = now.created if now.commit is None else f"{now.created} {now.commit[:12]}"
+    session = session_name(now)
     refusals = {key: _refusal(outcome, failed=key in failed) for key, outcome in outcomes.items()}
     kept_back = {key: why for key, why in refusals.items() if why is not None}
-    results = {
-        key: _entry(run, outcome, session, now.created) for key, outcome in outcomes.items() if key not in kept_back
-    }
+    results = {key: _entry(run, outcome, session, now) for key, outcome in outcomes.items() if key not in kept_back}
     if results:
         store.write(session, now, results)
         keep_first(store.directory, run.baselines.own, now, run.user())
@@ -48,14 +49,19 @@ def save(run: RunState, failed: Collection[str]) -> Saved:
     return saved
 
 
-def _entry(run: RunState, outcome: Outcome, session: str, created: str) -> StoredResult:
+def _entry(run: RunState, outcome: Outcome, session: str, now: Provenance) -> StoredResult:
     """Return a test's entry, with what this session adds to the earlier ones'."""
+    key = outcome.result.nodeid
+    before = run.baselines.commit_of(key)
+    head = now.commit if now.settleable else None
+    link = link_of(before, head, outcome, run.baselines.versions_since(key))
     return StoredResult(
         replace(outcome.result, shares=()),  # which are shown for their own sake, and compared with nothing
         session,
-        _acceptance(run, outcome, created),
+        _acceptance(run, outcome, now.created),
         pairs=_pair_spread(outcome.live),
         history=(session_figures(outcome.result, session, same_code=_is_same_code(run, outcome)),),
+        links=() if link is None else (link,),
     )
 
 

@@ -30,7 +30,7 @@ _MARK = ".git/pytest-rlperf"  # a file that only clones made here have
 _SUBMODULE = "160000"  # the mode of one in git's lists
 _AT_ONCE = 500  # file names on one command line
 _END = "--end-of-options"
-_DEEPEN = "git fetch --unshallow brings the rest of the history; for actions/checkout it is fetch-depth: 0"
+DEEPEN = "git fetch --unshallow brings the rest of the history; for actions/checkout it is fetch-depth: 0"
 
 # No hook or monitor of the user's runs, and no process outlives the command. git diff would refresh the index whatever
 # GIT_OPTIONAL_LOCKS is.
@@ -60,6 +60,8 @@ _LEFT_OUT_VARIABLES = {
     "GIT_WORK_TREE",
 }
 
+_COURSE = "--format=%H%x00%an <%ae>%x00%cI%x00%s"
+_WRITTEN = ("--diff-filter=AMT", "--format=%x00%H")
 _LOG = ("log.showSignature=false", "i18n.logOutputEncoding=UTF-8")
 
 # Git's messages where a directory is in no working tree. Any other failure is one of the repository that is there.
@@ -88,6 +90,15 @@ class Commit:
     def __post_init__(self) -> None:
         if not _FULL_SHA.fullmatch(self.sha):  # anything else could be an option to git
             raise SideError(f"{self.sha!r} is not the full SHA of a commit")
+
+
+@dataclass(frozen=True)
+class Version:
+    """A file as a commit has it: the commit, the file's name, and the SHA of its content."""
+
+    commit: str
+    name: str
+    blob: str
 
 
 @dataclass(frozen=True)
@@ -139,13 +150,43 @@ class Repository:
         Of a merge only its first parent is followed. SideError where the first is no ancestor of the second.
         """
         if self._git("merge-base", "--is-ancestor", _END, good, bad).code:
-            if self._is_shallow():
-                raise SideError(f"{short(good)} is no ancestor of {short(bad)} in this shallow clone: {_DEEPEN}")
+            if self.is_shallow():
+                raise SideError(f"{short(good)} is no ancestor of {short(bad)} in this shallow clone: {DEEPEN}")
             raise SideError(f"{short(good)} is no ancestor of {short(bad)}: name an earlier commit of the same history")
         form = "--format=%H%x00%an <%ae>%x00%cs%x00%s"
         text = _checked(self.top, "log", "--first-parent", "--reverse", form, f"{good}..{bad}", "--", settings=_LOG)
         # Not splitlines: a subject may hold one of its other separators.
         return [line.split("\0") for line in text.split("\n") if line]
+
+    def course(self) -> list[list[str]]:
+        """Return the first parents of HEAD and itself, oldest first: each with its SHA, author, ISO time and subject.
+
+        In a shallow clone they begin at its edge.
+        """
+        text = _checked(self.top, "log", "--first-parent", "--reverse", _COURSE, "HEAD", "--", settings=_LOG)
+        return [line.split("\0") for line in text.split("\n") if line]
+
+    def versions(self, directory: Path) -> list[Version]:
+        """Return the files that first-parent commits have written below a directory, oldest first.
+
+        A directory outside of the working tree has none.
+        """
+        place, top = directory.resolve(), self.top.resolve()
+        if not place.is_relative_to(top):
+            return []
+        listing = ("log", "--first-parent", "-m", "--reverse", "--raw", "--no-abbrev", "--no-renames")
+        spec = f":(top,literal){place.relative_to(top).as_posix()}"
+        found = []
+        for entry in _names(_checked(self.top, *listing, *_WRITTEN, "HEAD", "--", spec, settings=_LOG)):
+            sha, *changes = filter(None, entry.split("\n"))
+            for change in changes:
+                about, _, name = change.partition("\t")
+                found.append(Version(sha, name.strip('"'), about.split()[3]))
+        return found
+
+    def blob(self, sha: str) -> bytes:
+        """Return the content of a file by the SHA that git stores it under; SideError where git does not have it."""
+        return self._checked("cat-file", "blob", _END, sha).encode("utf-8", "surrogateescape")
 
     def touching(self, good: str, bad: str, patterns: Iterable[str]) -> list[tuple[str, list[str]]]:
         """Return the first-parent commits after one and up to another that change files, and these files' names."""
@@ -348,8 +389,8 @@ class Repository:
         done = self._git("merge-base", _END, "HEAD", sha)
         if not done.code:
             return done.out.split()[0]
-        if self._is_shallow():
-            raise SideError(f"the merge base of {name} and HEAD is not in this shallow clone: {_DEEPEN}")
+        if self.is_shallow():
+            raise SideError(f"the merge base of {name} and HEAD is not in this shallow clone: {DEEPEN}")
         raise SideError(f"{name} and HEAD have no commit in common, so there is no merge base to compare with")
 
     def _missing(self, ref: str) -> str:
@@ -357,15 +398,16 @@ class Repository:
         found = self._git("cat-file", "-t", _END, ref)
         if not found.code:
             return f"{ref!r} is a {found.out.strip()}, not a commit: name a branch, a tag, a SHA or HEAD~1"
-        if self._is_shallow():
-            return f"there is no {ref!r} in {self.top}, a shallow clone (nor origin/{ref}): {_DEEPEN}"
+        if self.is_shallow():
+            return f"there is no {ref!r} in {self.top}, a shallow clone (nor origin/{ref}): {DEEPEN}"
         fetch = "git fetch" if _SHA_LIKE.fullmatch(ref) else f"git fetch origin {ref}:refs/remotes/origin/{ref}"
         return (
             f"there is no {ref!r} in {self.top}, nor origin/{ref}: if a remote has it, {fetch} brings it. "
             "pip:REQUIREMENT, dir:PATH and python:PATH compare with something else than a commit"
         )
 
-    def _is_shallow(self) -> bool:
+    def is_shallow(self) -> bool:
+        """Whether the clone has the latest commits alone."""
         return self._git("rev-parse", "--is-shallow-repository").out.strip() == "true"
 
     def _git(self, *arguments: str) -> Completed:

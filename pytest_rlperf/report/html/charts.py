@@ -156,7 +156,7 @@ def sides(outcome: Outcome) -> list[tuple[str, Result]]:
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """A range of values across the whole width."""
 
     low: float
@@ -175,10 +175,11 @@ class _Axis:
         return [(self.at(number * step), f"{number * step:{sign if number else ''}.6g}{unit}") for number in numbers]
 
 
-def _around(values: Sequence[float]) -> _Axis:
+def around(values: Sequence[float]) -> Axis:
+    """Return an axis with some room on both sides of all values."""
     low, high = min(values), max(values)
     room = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
-    return _Axis(low - room, high + room)
+    return Axis(low - room, high + room)
 
 
 # --------------------------------------------------------------------------- the change
@@ -202,7 +203,7 @@ def _change_plot(ratios: Sequence[float], estimate: Estimate, tolerance: float |
     band = None if tolerance is None else (_percent(1 / (1 + tolerance)), _percent(1 + tolerance))
     # The band is always in sight: it shows how far a figure is from it.
     known = [*map(_percent, (*ratios, estimate.low, estimate.high, estimate.ratio)), 0.0, *(band or ())]
-    axis = _around([value for value in known if math.isfinite(value)])
+    axis = around([value for value in known if math.isfinite(value)])
     row_px = _ROW_PX["change"]
 
     def middle(row: int) -> int:
@@ -265,7 +266,7 @@ def _times(outcome: Outcome) -> Chart | None:
 
 def _times_plot(values: Sequence[tuple[str, list[float]]], *, paired: bool) -> Plot:
     step, unit = _scale(max(value for _, side in values for value in side))
-    axis = _around([value / step for _, side in values for value in side])
+    axis = around([value / step for _, side in values for value in side])
     row_px = _ROW_PX["times"]
     middles = [row_px // 2 + row_px * row for row in range(len(values))]
     marks = [

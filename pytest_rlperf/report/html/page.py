@@ -31,11 +31,11 @@ _NAMED_MOST = 3
 _FIRST = ("test", "verdict", "change")  # on a narrow screen a test's verdict is seen before its figures
 
 
-def check_html(path: Path) -> None:
+def check_html(path: Path, option: str = _OPTION) -> None:
     """Raise OutputError, before any time is spent on measuring, where a page could not be made or written."""
     if importlib.util.find_spec("jinja2") is None:
-        raise _without_jinja()
-    check_file(_OPTION, path)
+        raise _without_jinja(option)
+    check_file(option, path)
 
 
 def write_html(path: Path, page: str) -> None:
@@ -55,7 +55,7 @@ def render_html(
     counts = Counter(outcome.verdict.status for outcome in ordered)
     tests = [_test(outcome, tolerances.get(outcome.result.nodeid), command) for outcome in ordered]
     return (
-        _environment()
+        environment()
         .get_template("page.html")
         .render(
             headline=_headline(ordered),
@@ -71,8 +71,11 @@ def render_html(
     )
 
 
-def _environment() -> jinja2.Environment:
-    """Return the templates; all text in them is escaped, and what no reader can see is written out."""
+def environment() -> jinja2.Environment:
+    """Return the templates; all text in them is escaped, and what no reader can see is written out.
+
+    OutputError without jinja2.
+    """
     try:
         import jinja2
     except ImportError:
@@ -115,8 +118,8 @@ def _visible(value: object) -> object:
     return value if type(value) is not str or value.isprintable() else shown(value)
 
 
-def _without_jinja() -> OutputError:
-    return OutputError(f"{_OPTION} needs jinja2, which is missing: pip install 'pytest-rlperf[html]'")
+def _without_jinja(option: str = _OPTION) -> OutputError:
+    return OutputError(f"{option} needs jinja2, which is missing: pip install 'pytest-rlperf[html]'")
 
 
 # --------------------------------------------------------------------------- the run

@@ -1,0 +1,150 @@
+"""The sessions and live comparisons that the versions of a baseline hold, in git's history and in the working tree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pytest_rlperf.baseline.schema import FormatError, decode
+from pytest_rlperf.baseline.store import LARGEST_BYTES, BaselineError, content
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.model import (
+    Baseline,
+    Link,
+    Machine,
+    Provenance,
+    Result,
+    SessionFigures,
+    StoredResult,
+    session_figures,
+)
+from pytest_rlperf.model.history import Session
+from pytest_rlperf.sides.git import Repository, short
+
+
+@dataclass
+class Sessions:
+    """Sessions by test, each once, and live comparisons by test; ``skipped`` are versions that cannot be read."""
+
+    tests: dict[str, dict[tuple[Machine, str], Session]] = field(default_factory=dict)
+    links: dict[str, list[Link]] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+    def add(self, test: str, session: Session) -> None:
+        """Add a session of a test, or what an earlier version did not have of it."""
+        known = self.tests.setdefault(test, {})
+        key = (session.machine, session.name)
+        old = known.get(key, session)
+        origin = old if session.packages is None else session  # only a name is known of a session without packages
+        call_s = session.call_s if old.call_s is None else old.call_s
+        known[key] = replace(old, commit=origin.commit, created=origin.created, call_s=call_s, packages=origin.packages)
+
+    def add_link(self, test: str, link: Link) -> None:
+        """Add a live comparison of a test, once."""
+        known = self.links.setdefault(test, [])
+        if link not in known:
+            known.append(link)
+
+    def add_baseline(self, baseline: Baseline) -> None:
+        """Add all that one version of a file has."""
+        for test, stored in baseline.results.items():
+            # A file of the first version has the figures of the last session alone.
+            history = stored.history or (session_figures(stored.result, stored.session, same_code=False),)
+            for figures in history:
+                self.add(test, _session(baseline, stored, figures))
+            for link in stored.links:
+                self.add_link(test, link)
+
+    def add_result(self, machine: Machine, origin: Provenance, result: Result) -> None:
+        """Add a run's figures of a test, where they were taken beside the reference kernels."""
+        figures = [clock for worker in result.workers for clock in (worker.wall, worker.cpu)]
+        if not figures or not all(0 < each.relative < math.inf > each.relative_memory > 0 for each in figures):
+            return
+        summary = session_figures(result, session_name(origin), same_code=False)
+        commit = "" if origin.commit is None or origin.dirty else origin.commit
+        self.add(result.nodeid, _made(machine, result, summary, origin.created, commit, origin.packages))
+
+
+def session_name(origin: Provenance) -> str:
+    """Return the name under which a baseline keeps a session."""
+    return origin.created if origin.commit is None else f"{origin.created} {short(origin.commit)}"
+
+
+def read_sessions(repository: Repository | None, directory: Path) -> Sessions:
+    """Return all sessions that a baseline's directory has had; SideError where git cannot list its versions."""
+    found = Sessions()
+    for place, raw in _contents(repository, directory, found):
+        try:
+            found.add_baseline(decode(raw))
+        except FormatError as error:
+            found.skipped.append(f"{place}: {error}")
+    return found
+
+
+def _contents(repository: Repository | None, directory: Path, found: Sessions) -> Iterator[tuple[str, bytes]]:
+    """Yield every version of the files once, oldest first, those of the working tree last, each with its place."""
+    blobs: set[str] = set()
+    for version in () if repository is None else repository.versions(directory):
+        if not version.name.endswith(".json") or version.blob in blobs:
+            continue
+        assert repository is not None
+        blobs.add(version.blob)
+        place = f"{version.name} of {short(version.commit)}"
+        try:
+            raw = repository.blob(version.blob)
+        except SideError as error:
+            found.skipped.append(f"{place}: {error}")
+            continue
+        if len(raw) > LARGEST_BYTES:
+            found.skipped.append(f"{place}: it has over {LARGEST_BYTES >> 20} MiB")
+            continue
+        yield place, raw
+    for path in sorted(directory.glob("*.json")):
+        try:
+            yield str(path), content(path)
+        except (OSError, BaselineError) as error:
+            found.skipped.append(f"{path}: {error}")
+
+
+def _session(baseline: Baseline, stored: StoredResult, figures: SessionFigures) -> Session:
+    """Return a session of a version, with as much of its origin as that version has."""
+    created, _, commit = figures.session.partition(" ")
+    origin = baseline.sessions.get(figures.session)
+    if origin is None:
+        return _made(baseline.machine, stored.result, figures, created, commit, None, is_latest=False)
+    commit = "" if origin.commit is None or origin.dirty else origin.commit
+    is_latest = figures.session == stored.session
+    return _made(baseline.machine, stored.result, figures, origin.created, commit, origin.packages, is_latest=is_latest)
+
+
+def _made(
+    machine: Machine,
+    result: Result,
+    figures: SessionFigures,
+    created: str,
+    commit: str,
+    packages: dict[str, str] | None,
+    *,
+    is_latest: bool = True,
+) -> Session:
+    return Session(
+        machine=machine,
+        name=figures.session,
+        created=created,
+        commit=commit,
+        clock=figures.clock,
+        work=(result.component, result.unit, result.items),
+        relative=figures.relative,
+        relative_memory=figures.relative_memory,
+        error=_error(figures.squares, figures.workers),
+        error_memory=_error(figures.squares_memory, figures.workers),
+        call_s=result.call_s if is_latest else None,
+        packages=packages,
+    )
+
+
+def _error(squares: float, workers: int) -> float:
+    """Return the standard error of a mean of logarithms; 0 of a single one, of which it is not known."""
+    return math.sqrt(squares / (workers * (workers - 1))) if workers > 1 else 0.0

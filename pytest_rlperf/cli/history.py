@@ -1,0 +1,223 @@
+"""``rlperf history``: the course of tests over commits, from the baselines in git and from files of runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_rlperf.cli.command import Command, Exit, UsageError, chosen, listed, print_text
+from pytest_rlperf.cli.files import content_of, parse
+
+if TYPE_CHECKING:
+    from pytest_rlperf.baseline.history import Sessions
+    from pytest_rlperf.model.history import Course, LoggedCommit
+    from pytest_rlperf.report.history import HistoryReport
+    from pytest_rlperf.report.run_json import RunFile
+    from pytest_rlperf.sides.git import Repository
+
+_SKIPPED_MOST = 10  # versions that are named
+_STORE = "pytest --rlperf-save-baseline stores one, and git commit keeps it"
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "tests",
+        nargs="*",
+        metavar="TEST",
+        help="only tests whose id holds this text, or matches it where it has * or ?",
+    )
+    parser.add_argument(
+        "--run",
+        dest="runs",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="also a run's JSON, or all of them in a directory; may be given several times",
+    )
+    parser.add_argument("--baseline", default="default", metavar="NAME", help="the baseline (default: 'default')")
+    parser.add_argument(
+        "--baseline-dir", default="baselines", metavar="DIR", help="the directory of the baselines (default: baselines)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the courses as JSON")
+    parser.add_argument("--csv", metavar="DIR", help="write a CSV file for each line, and otava.yaml for Apache Otava")
+    parser.add_argument("--html", metavar="FILE", help="write a page with plots")
+    parser.epilog = "For example: rlperf history test_gae --run nightly/ --html history.html"
+
+
+def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from pytest_rlperf.errors import SideError
+    from pytest_rlperf.options import parse_name
+    from pytest_rlperf.report.files import OutputError, check_directory, check_file
+    from pytest_rlperf.report.history import render_history
+    from pytest_rlperf.report.html import check_html
+
+    try:
+        directory = Path(arguments.baseline_dir, parse_name(arguments.baseline))
+        if arguments.json is not None:
+            check_file("--json", Path(arguments.json))
+        if arguments.csv is not None:
+            check_directory("--csv", Path(arguments.csv))
+        if arguments.html is not None:
+            check_html(Path(arguments.html), "--html")
+        report = _report(arguments, directory)
+        print_text(render_history(report))
+        _write(arguments, report)
+    except (OutputError, SideError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    return Exit.NOTHING_SLOWER
+
+
+def _write(arguments: argparse.Namespace, report: HistoryReport) -> None:
+    """Write the files that are asked for."""
+    from pytest_rlperf.report.files import write_file
+    from pytest_rlperf.report.history import history_document, write_csv
+    from pytest_rlperf.report.html import render_history_page
+    from pytest_rlperf.report.run_json import written
+
+    if arguments.json is not None:
+        write_file("--json", Path(arguments.json), written(history_document(report)))
+    if arguments.csv is not None:
+        write_csv("--csv", Path(arguments.csv), report)
+    if arguments.html is not None:
+        write_file("--html", Path(arguments.html), render_history_page(report))
+
+
+def _report(arguments: argparse.Namespace, directory: Path) -> HistoryReport:
+    from pytest_rlperf import units
+    from pytest_rlperf.baseline.history import read_sessions
+    from pytest_rlperf.baseline.machine import slug
+    from pytest_rlperf.judge.history import courses
+    from pytest_rlperf.model.history import LoggedCommit
+    from pytest_rlperf.report.history import HistoryReport
+    from pytest_rlperf.sides.git import repository_around
+
+    runs = [run for path in arguments.runs for run in _runs(path)]
+    repository = repository_around(Path())
+    sessions = read_sessions(repository, directory)
+    times = _add_runs(sessions, runs)
+    if not sessions.tests and not sessions.links:
+        raise UsageError(_nothing(repository, directory, sessions))
+    tests = _chosen(dict.fromkeys((*sessions.tests, *sessions.links)), arguments.tests)
+    commits = [] if repository is None else [LoggedCommit(*fields) for fields in repository.course()]
+    found = courses(
+        {test: list(sessions.tests.get(test, {}).values()) for test in tests},
+        {test: sessions.links[test] for test in tests if test in sessions.links},
+        commits,
+        _free(sessions, repository),
+        times,
+    )
+    machines = dict.fromkeys(line.machine for course in found for line in course.lines if line.machine is not None)
+    where = "no repository" if repository is None else f"{units.counted(len(commits), 'commit')} of {repository.top}"
+    source = f"read {where}, {directory}, and {units.counted(len(runs), 'run file')}"
+    notes = _notes(repository, commits, sessions, found)
+    names = {machine: slug(machine).rpartition("-")[2] for machine in machines}  # the end of its file's
+    return HistoryReport(tuple(found), names, source, notes)
+
+
+def _nothing(repository: Repository | None, directory: Path, sessions: Sessions) -> str:
+    if sessions.skipped:
+        return f"no version of {directory} can be read: {sessions.skipped[-1]}"
+    if repository is None:
+        return f"{Path().absolute()} is in no git repository, and no file of a run was given: --run FILE names one"
+    return f"no commit of {repository.top} has a baseline in {directory}, and no file of a run was given: {_STORE}"
+
+
+def _chosen(known: Iterable[str], patterns: list[str]) -> list[str]:
+    """Return the tests that match the patterns; UsageError, with the nearest one, where none does."""
+    keys = sorted(known)
+    for pattern in patterns:
+        with suppress(UsageError):
+            chosen(keys, [pattern])
+            continue
+        names = {name: key for key in keys for name in (key, *re.findall(r"[^\W_]+", key.rpartition("::")[2]))}
+        near = get_close_matches(pattern, names, n=1)
+        raise UsageError(
+            f"{pattern!r} is no test of this history; "
+            + (f"did you mean {names[near[0]]}?" if near else f"there is: {listed(keys)}")
+        )
+    return chosen(keys, patterns)
+
+
+def _free(sessions: Sessions, repository: Repository | None) -> set[str]:
+    """Return the packages whose versions do not matter: those that run tests, and those of the tree itself."""
+    from pytest_rlperf.baseline.provenance import HARNESS
+    from pytest_rlperf.sides.packages import installs_from, normalized
+
+    own = set() if repository is None else {normalized(install.name) for install in installs_from(repository.top)}
+    names = {name for known in sessions.tests.values() for session in known.values() for name in session.packages or ()}
+    return {name for name in names if normalized(name) in HARNESS | own}
+
+
+def _notes(
+    repository: Repository | None, commits: Sequence[LoggedCommit], sessions: Sessions, found: Sequence[Course]
+) -> tuple[str, ...]:
+    from pytest_rlperf.sides.git import DEEPEN, short
+
+    notes = []
+    if repository is not None and repository.is_shallow():
+        notes.append(f"this clone is shallow: history begins at {short(commits[0].sha)}; {DEEPEN}")
+    notes += [f"left out {skipped}" for skipped in sessions.skipped[:_SKIPPED_MOST]]
+    if len(sessions.skipped) > _SKIPPED_MOST:
+        notes.append(f"left out {len(sessions.skipped) - _SKIPPED_MOST} more versions that cannot be read")
+    if not all(course.is_searched for course in found):
+        notes.append(
+            "changes in stored sessions are not looked for without ruptures: pip install 'pytest-rlperf[history]'"
+        )
+    return tuple(notes)
+
+
+# ----------------------------------------------------------------------- files of runs
+
+
+def _runs(path: str) -> list[tuple[str, RunFile]]:
+    """Return the runs in a file, or in those files of a directory that hold one; UsageError where there is none."""
+    from pytest_rlperf.report.run_json import RunFile
+
+    if path == "-" or not os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir it raises for no path
+        recorded = parse(content_of(path), path)
+        if not isinstance(recorded, RunFile):
+            raise UsageError(f"{path} is no run; --rlperf-json writes runs, and baselines are read from git")
+        return [(path, recorded)]
+    found = []
+    for file in sorted(Path(path).glob("*.json")):
+        with suppress(UsageError):
+            recorded = parse(content_of(str(file)), str(file))
+            if isinstance(recorded, RunFile):
+                found.append((str(file), recorded))
+    if not found:
+        raise UsageError(f"{path} is a directory without a run that can be read; --rlperf-json=FILE writes a run")
+    return found
+
+
+def _add_runs(sessions: Sessions, runs: Sequence[tuple[str, RunFile]]) -> dict[str, str]:
+    """Add the figures and live comparisons of runs, and return when their commits were measured."""
+    from pytest_rlperf.baseline.schema import is_sha
+    from pytest_rlperf.judge.history import link_of
+
+    times: dict[str, str] = {}
+    for path, run in runs:
+        origin = run.provenance
+        if origin is None:
+            raise UsageError(f"{path} does not have the commit that it measured; write it anew with --rlperf-json")
+        bases = [outcome.live.base_commit for outcome in run.tests.values() if outcome.live is not None]
+        if not all(map(is_sha, (origin.commit, *bases))):
+            raise UsageError(f"{path} has a commit that is no full hexadecimal SHA; write it anew with --rlperf-json")
+        head = origin.commit if origin.settleable else None
+        if head is not None:
+            times[head] = origin.created
+        for test, outcome in run.tests.items():
+            sessions.add_result(run.machine, origin, outcome.result)
+            base = None if outcome.live is None else outcome.live.base_commit
+            link = link_of(base, head, outcome)
+            if link is not None:
+                sessions.add_link(test, link)
+    return times
+
+
+HISTORY = Command("history", "Show the course of tests over commits, and the changes in it.", _add_arguments, _run)

@@ -1,0 +1,243 @@
+"""The courses of tests over commits: in a terminal, as JSON, and as the CSV files that Apache Otava reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_rlperf import units
+from pytest_rlperf.model import Machine
+from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Segment, Step
+from pytest_rlperf.report.files import file_stem, write_file
+from pytest_rlperf.report.printable import harmless, shown
+
+SCHEMA = 1
+CONFIDENCE_Z = 2.5758  # of a normal 99 % interval
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_COLUMNS = 60  # of a course; neighbours share a block where there are more points
+_LEAST_SPAN = math.log(1.05)  # from the lowest block to the highest: noise stays low
+_COMMITS_MOST = 5
+_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class HistoryReport:
+    """The courses of tests, the names of machine classes, and notes; ``source`` is what was read, in words."""
+
+    courses: tuple[Course, ...]
+    machines: Mapping[Machine, str]
+    source: str
+    notes: tuple[str, ...] = ()
+
+
+# --------------------------------------------------------------------------- words
+
+
+def line_name(line: Line, machines: Mapping[Machine, str]) -> str:
+    """Return what a line is called: live, or the machine class."""
+    return "live" if line.machine is None else machines[line.machine]
+
+
+def line_facts(line: Line) -> str:
+    """Return a line's first and last value in words, and how many points there are."""
+    points = line.points
+    if line.machine is None:
+        return "; ".join(_product(segment) for segment in line.segments)
+    first, last = (f"{point.value:.3g}" for point in (points[0], points[-1]))
+    return f"{first} → {last} × {line.kernel} kernel, {units.counted(len(points), 'session')}"
+
+
+def _product(segment: Segment) -> str:
+    """Return the product along a chain with its interval."""
+    last, links = segment.points[-1], len(segment.points) - 1
+    factor = math.exp(CONFIDENCE_Z * last.error)
+    bounds = f"[{units.change(last.value / factor)}, {units.change(last.value * factor)}]"
+    ends = f"{_short(segment.points[0].commit)}..{_short(last.commit)}"
+    return f"{units.change(last.value)} {bounds} over {units.counted(links, 'link')}, {ends}"
+
+
+def step_text(step: Step, machines: Mapping[Machine, str]) -> str:
+    """Return a change in words: its size, by what it is known, and how many commits lie between."""
+    how = "by live pairs" if step.machine is None else f"by stored sessions on {machines[step.machine]}"
+    interval = f"{units.change(step.ratio)} [{units.change(step.low)}, {units.change(step.high)}]"
+    ends = [_short(point.commit) or point.created for point in (step.before, step.after)]
+    between = units.counted(len(step.commits), "commit") if step.commits else "commits that are not in this history"
+    return f"{'slower' if step.is_slower else 'faster'} {interval} {how}, from {ends[0]} to {ends[1]}: {between}"
+
+
+def step_command(course: Course, step: Step) -> str:
+    """Return the search that names the commit of a slowdown, empty where nothing can be searched."""
+    if not step.commits or not step.is_slower:
+        return ""
+    spec = f"{_short(step.before.commit)}..{_short(step.commits[-1].sha)}"
+    tolerance = "" if step.tolerance is None else f" --rlperf-tolerance={100 * step.tolerance:.1f}%"
+    return f"pytest --rlperf-bisect={spec}{tolerance} {shlex.quote(course.test)}"
+
+
+def break_text(segment: Segment) -> str:
+    """Return why a segment begins, empty for the first."""
+    if segment.begins is Break.PACKAGES:
+        changed = ", ".join(f"{name} {then} → {now or 'gone'}" for name, then, now in segment.packages)
+        return f"packages changed: {changed}"
+    return {
+        Break.FIRST: "",
+        Break.CLOCK: "another clock decides from there on",
+        Break.WORKLOAD: "another workload from there on",
+        Break.GAP: "no live comparison joins it with the one before",
+    }[segment.begins]
+
+
+def commit_text(commit: LoggedCommit) -> str:
+    """Return a commit in one line."""
+    return f"{_short(commit.sha)} {commit.created[:10]} {commit.author}: {commit.subject}"
+
+
+def _short(sha: str) -> str:
+    return sha[:_DIGITS]
+
+
+# --------------------------------------------------------------------------- the terminal
+
+
+def render_history(report: HistoryReport) -> str:
+    """Return the courses as text: a line of blocks for each line of a test, then its changes."""
+    lines = [line for course in report.courses for line in (*_course_lines(course, report.machines), "")]
+    used = {line.machine for course in report.courses for line in course.lines}
+    lines += [f"{name}  {_machine_text(machine)}" for machine, name in report.machines.items() if machine in used]
+    lines += [report.source, *(f"note: {note}" for note in report.notes)]
+    return "".join(f"{harmless(shown(line)) if line else ''}\n" for line in lines)
+
+
+def _course_lines(course: Course, machines: Mapping[Machine, str]) -> Iterator[str]:
+    yield course.test
+    rows = [(line_name(line, machines), blocks(line), line_facts(line)) for line in course.lines]
+    wide, long = (max((len(row[place]) for row in rows), default=0) for place in (0, 1))
+    for name, drawn, facts in rows:
+        yield f"  {name:<{wide}}  {drawn:<{long}}  {facts}"
+    for step in course.steps:
+        yield f"  {step_text(step, machines)}"
+        for commit in step.commits[-_COMMITS_MOST:]:
+            yield f"    {commit_text(commit)}"
+        if len(step.commits) > _COMMITS_MOST:
+            yield f"    and {len(step.commits) - _COMMITS_MOST} before"
+        if command := step_command(course, step):
+            yield f"    {command}"
+    for line in course.lines:
+        for segment in line.segments:
+            if segment.begins in (Break.PACKAGES, Break.CLOCK, Break.WORKLOAD):
+                yield f"  {line_name(line, machines)}, {_short(segment.points[0].commit)}: {break_text(segment)}"
+
+
+def blocks(line: Line) -> str:
+    """Return a line as blocks, higher is slower; a blank stands between segments."""
+    each = math.ceil(len(line.points) / _COLUMNS)
+    rows = [
+        [
+            sum(math.log(point.value) for point in segment.points[place : place + each])
+            / len(segment.points[place : place + each])
+            for place in range(0, len(segment.points), each)
+        ]
+        for segment in line.segments
+    ]
+    low, high = min(map(min, rows)), max(map(max, rows))
+    span = max(high - low, _LEAST_SPAN)
+    return " ".join("".join(_BLOCKS[round((value - low) / span * (len(_BLOCKS) - 1))] for value in row) for row in rows)
+
+
+def _machine_text(machine: Machine) -> str:
+    host = f"{machine.cpu}, {machine.cores} cores, {machine.system} {machine.arch}, {machine.python}"
+    return "; ".join([host, *machine.accelerators])
+
+
+# --------------------------------------------------------------------------- JSON
+
+
+def history_document(report: HistoryReport) -> dict[str, Any]:
+    """Return the courses for programs."""
+    return {
+        "schema": SCHEMA,
+        "kind": "history",
+        "source": report.source,
+        "notes": list(report.notes),
+        "machines": {name: asdict(machine) for machine, name in report.machines.items()},
+        "tests": {course.test: _course_document(course, report.machines) for course in report.courses},
+    }
+
+
+def _course_document(course: Course, machines: Mapping[Machine, str]) -> dict[str, Any]:
+    def name(machine: Machine | None) -> str | None:
+        return None if machine is None else machines[machine]
+
+    return {
+        "searched": course.is_searched,
+        "lines": [asdict(line) | {"machine": name(line.machine), "kind": _kind(line)} for line in course.lines],
+        "steps": [
+            asdict(step) | {"machine": name(step.machine), "command": step_command(course, step)}
+            for step in course.steps
+        ],
+    }
+
+
+def _kind(line: Line) -> str:
+    return "live" if line.machine is None else "stored"
+
+
+# --------------------------------------------------------------------------- CSV for Apache Otava
+
+
+def write_csv(option: str, directory: Path, report: HistoryReport) -> list[Path]:
+    """Write a CSV file for each line, a chain's segments apart, and ``otava.yaml``, which names them as Otava's tests.
+
+    OutputError where that fails.
+    """
+    written, tests = [], []
+    for course in report.courses:
+        for name, metric, segments in _tables(course, report.machines):
+            path = directory / f"{file_stem(course.test)}.{name}.csv"
+            write_file(option, path, _csv(metric, segments))
+            written.append(path)
+            tests.append(_otava_test(f"{course.test} {name}", path, metric))
+    path = directory / "otava.yaml"
+    write_file(option, path, "tests:\n" + "".join(tests))
+    return [*written, path]
+
+
+def _tables(course: Course, machines: Mapping[Machine, str]) -> Iterator[tuple[str, str, Sequence[Segment]]]:
+    for line in course.lines:
+        if line.machine is not None:
+            yield machines[line.machine], "relative", line.segments
+            continue
+        for number, segment in enumerate(line.segments, 1):
+            yield "live" if len(line.segments) == 1 else f"live-{number}", "ratio", [segment]
+
+
+def _csv(metric: str, segments: Iterable[Segment]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["time", "commit", "segment", metric, "standard_error", "call_s"])
+    for number, segment in enumerate(segments, 1):
+        for point in (point for point in segment.points if point.created):  # the others have no place in time
+            call = "" if point.call_s is None else f"{point.call_s:.5g}"
+            figures = (f"{point.value:.6g}", f"{point.error:.3g}", call)
+            writer.writerow([point.created, _short(point.commit), number, *figures])
+    return text.getvalue()
+
+
+def _otava_test(name: str, path: Path, metric: str) -> str:
+    """Return a test of Otava's configuration; JSON's texts are YAML's."""
+    return (
+        f"  {json.dumps(name)}:\n"
+        "    type: csv\n"
+        f"    file: {json.dumps(str(path))}\n"
+        "    time_column: time\n"
+        "    attributes: [commit, segment]\n"
+        "    metrics:\n"
+        f"      {metric}: {{direction: -1}}\n"
+    )

@@ -1,0 +1,539 @@
+"""The course of tests over commits: lines, chains of live ratios, change points, and `rlperf history`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+from builders import git
+
+from pytest_rlperf.baseline.history import read_sessions
+from pytest_rlperf.baseline.schema import encode
+from pytest_rlperf.baseline.store import Store
+from pytest_rlperf.cli import main
+from pytest_rlperf.judge.history import chains, change_points, courses
+from pytest_rlperf.model import Baseline, Link, Machine, Outcome, Provenance, session_figures
+from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Session
+from pytest_rlperf.model.live import Live
+from pytest_rlperf.report.history import HistoryReport, blocks, render_history, step_command
+from pytest_rlperf.report.html import render_history_page
+from pytest_rlperf.report.run_json import run_document, written
+from pytest_rlperf.sides.git import find_repository
+
+TEST = "tests/test_gae.py::test_gae[128-8]"
+OTHER = replace(builders.MACHINE, cpu="Made Up 8000")
+
+
+def sha(number: int) -> str:
+    """Return a made-up SHA, whose first digits differ from others' too."""
+    return f"{number:012x}{'f' * 28}"
+
+
+def log(count: int) -> list[LoggedCommit]:
+    """Return a first-parent history."""
+    return [
+        LoggedCommit(sha(number), "A <a@x>", f"2026-01-{number + 1:02}T00:00:00+00:00", f"c{number}")
+        for number in range(count)
+    ]
+
+
+def session(number: int, relative: float = 1.0, machine: Machine = builders.MACHINE, **changes: Any) -> Session:
+    """Return a session of a commit; ``changes`` replace fields."""
+    created = f"2026-02-{number + 1:02}T00:00:00+00:00"
+    name = f"{created} {sha(number)[:12]}"
+    work = ("gae", "transition", 1024.0)
+    made = Session(machine, name, created, sha(number), "wall", work, relative, relative, 0.001, 0.001, 1e-3, {})
+    return replace(made, **changes)
+
+
+def course(sessions: Sequence[Session] = (), links: Sequence[Link] = (), commits: int = 28, **free: Any) -> Course:
+    """Return the course of a test."""
+    (found,) = courses(
+        {TEST: sessions} if sessions else {},
+        {TEST: links} if links else {},
+        log(commits),
+        **{"free": (), "times": {}, **free},
+    )
+    return found
+
+
+def link(base: int, head: int, ratio: float = 1.0, error: float = 0.002) -> Link:
+    """Return a live comparison of two commits."""
+    return Link(sha(base), sha(head), math.log(ratio), error)
+
+
+# --------------------------------------------------------------------------- change points
+
+
+@pytest.mark.parametrize("count", [8, 20, 60])
+def test_a_row_of_noise_rarely_shows_a_change(count: int) -> None:
+    """In at most 5 % of rows of equal code, of normal noise and of noise with tails of four degrees of freedom."""
+    luck = random.Random(count)
+    rows = 600
+    for heavy in (False, True):
+
+        def one() -> float:
+            return luck.gauss(0, 0.01) / (math.sqrt(luck.gammavariate(2, 0.5)) if heavy else 1)  # noqa: B023
+
+        false = sum(bool(change_points([one() for _ in range(count)], 0.0)) for _ in range(rows))
+        assert false / rows <= 0.05
+
+
+@pytest.mark.parametrize("before", [12, 20, 40])
+def test_a_step_of_three_sigma_is_found(before: int) -> None:
+    """In 90 of 100 rows where it is kept for eight points, at its place or beside it."""
+    luck = random.Random(before)
+    rows, found = 300, 0
+    for _ in range(rows):
+        row = [luck.gauss(0, 0.01) for _ in range(before)] + [luck.gauss(0.03, 0.01) for _ in range(8)]
+        found += any(abs(place - before) <= 1 for place in change_points(row, 0.0))
+    assert found / rows >= 0.9
+
+
+def test_a_change_is_no_smaller_than_the_workers_allow() -> None:
+    """Sessions that agree by chance do not make a change of what each of them knows badly."""
+    row = [0.0] * 6 + [0.001] * 6
+    assert change_points(row, 0.0) == [6]
+    assert not change_points(row, 0.001)
+
+
+def test_short_rows_and_odd_sessions_have_no_change() -> None:
+    """A change needs three sessions on either side."""
+    assert not change_points([0.0, 0.0, 0.1, 0.1, 0.1], 0.0)
+    assert not change_points([0.01, 0.0, 0.01, 0.0, 1.0, 0.01, 0.0, 0.01], 0.0)
+
+
+# --------------------------------------------------------------------------- lines of stored sessions
+
+
+def test_machines_never_share_a_line() -> None:
+    """Each class has its own, and its own changes."""
+    machines = {1.0: builders.MACHINE, 3.0: OTHER}
+    sessions = [session(n, relative, machines[relative]) for n, relative in enumerate([3.0, 1.0] * 10)]
+    found = course(sessions)
+    assert [(line.machine, {point.value for point in line.points}) for line in found.lines] == [
+        (OTHER, {3.0}),
+        (builders.MACHINE, {1.0}),
+    ]
+    assert not found.steps
+
+
+def test_a_line_is_cut_where_sessions_cannot_be_compared() -> None:
+    """At other packages, but for those that do not matter, another clock and another workload."""
+    sessions = [
+        session(0, packages={"numpy": "1", "own": "1"}),
+        session(1, packages={"numpy": "1", "own": "2"}),
+        session(2, packages={"numpy": "2", "own": "2", "new": "1"}),
+        session(3, packages=None),
+        session(4, clock="cpu", packages={"numpy": "2"}),
+        session(5, clock="cpu", work=("gae", "transition", 64.0)),
+    ]
+    (line,) = course(sessions, free={"own"}).lines
+    assert [(segment.begins, len(segment.points), segment.packages) for segment in line.segments] == [
+        (Break.FIRST, 2, ()),
+        (Break.PACKAGES, 2, (("numpy", "1", "2"),)),
+        (Break.CLOCK, 1, ()),
+        (Break.WORKLOAD, 1, ()),
+    ]
+
+
+def test_a_change_of_packages_is_no_change_of_code() -> None:
+    """No change is looked for over the cut."""
+    sessions = [session(n, 1.0 if n < 8 else 1.2, packages={"numpy": "1" if n < 8 else "2"}) for n in range(16)]
+    assert not course(sessions).steps
+    assert len(course([replace(each, packages={}) for each in sessions]).steps) == 1
+
+
+def test_sessions_are_in_the_order_of_their_commits() -> None:
+    """Also where an older commit was measured later; in that of time where a commit is not in the history."""
+    late = session(1, 2.0, created="2026-03-01T00:00:00+00:00", commit=sha(1)[:12])
+    (line,) = course([session(0), session(2), late]).lines
+    assert [point.place for point in line.points] == [0, 1, 2]
+    (line,) = course([session(0), session(2), replace(late, commit="")]).lines
+    assert [point.value for point in line.points] == [1.0, 1.0, 2.0]
+
+
+def test_the_calmer_kernel_is_taken() -> None:
+    """The one by which sessions in a row differ less."""
+    sessions = [session(n, 1.0 + 0.3 * (n % 2), relative_memory=0.5, error_memory=0.01) for n in range(6)]
+    (line,) = course(sessions).lines
+    assert (line.kernel, {point.value for point in line.points}, line.points[0].error) == ("memory", {0.5}, 0.01)
+
+
+def test_a_change_has_its_size_and_the_commits_between() -> None:
+    """The levels' ratio with an interval, every commit after the last session before, and the search."""
+    luck = random.Random(1)
+    numbers = [*range(0, 16, 2), *range(17, 27)]
+    sessions = [session(n, (1.0 if n < 16 else 1.1) * math.exp(luck.gauss(0, 0.01))) for n in numbers]
+    found = course(sessions)
+    (step,) = found.steps
+    assert step.low < 1.1 < step.high
+    assert step.high / step.low < 1.04
+    assert [commit.subject for commit in step.commits] == ["c15", "c16", "c17"]
+    assert step_command(found, step) == f"pytest --rlperf-bisect={sha(14)[:12]}..{sha(17)[:12]} '{TEST}'"
+
+
+def test_changes_that_no_search_would_find_are_left_out() -> None:
+    """Under half the tolerance; a small one is searched with a smaller tolerance, a faster one not at all."""
+    assert not course([session(n, 1.0 if n < 8 else 1.014) for n in range(16)]).steps
+    small, faster = (course([session(n, 1.0 if n < 8 else ratio) for n in range(16)]) for ratio in (1.03, 0.9))
+    assert "--rlperf-tolerance=1.5%" in step_command(small, small.steps[0])
+    assert not step_command(faster, faster.steps[0])
+
+
+# --------------------------------------------------------------------------- chains
+
+
+def test_errors_add_in_squares_and_a_gap_begins_anew() -> None:
+    """The product along the chain; commits that are not in the history have no place in it."""
+    links = [link(3, 4, 1.1, 0.003), link(0, 1, 1.02, 0.003), link(1, 2, 0.99, 0.004), link(4, 99)]
+    (line,) = course(links=links).lines
+    first, second = line.segments
+    assert line.machine is None
+    assert [point.value for point in first.points] == pytest.approx([1.0, 1.02, 1.02 * 0.99])
+    assert [point.error for point in first.points] == pytest.approx([0.0, 0.003, 0.005])
+    assert first.points[2].created == "2026-01-03T00:00:00+00:00"
+    assert (second.begins, [point.commit for point in second.points]) == (Break.GAP, [sha(3), sha(4)])
+
+
+def test_of_several_comparisons_the_nearest_and_most_exact_stays() -> None:
+    """The anchor is further away than the commit before."""
+    order = {sha(number): number for number in range(5)}
+    links = [link(0, 3, 1.2), link(2, 3, 1.1, 0.01), link(2, 3, 1.05, 0.001), link(0, 2)]
+    assert chains(links, order, {}) == [[link(0, 2), link(2, 3, 1.05, 0.001)]]
+    assert chains([link(4, 3)], order, {}) == []
+
+
+def test_without_a_repository_times_order_the_chain() -> None:
+    """As files of runs have them."""
+    times = {sha(1): "2026-01-01", sha(2): "2026-01-02"}
+    assert chains([link(1, 2), link(0, 1)], {}, times) == [[link(0, 1), link(1, 2)]]
+
+
+def test_chains_of_equal_code_rarely_show_a_change() -> None:
+    """In at most 5 % of them, and a change of six errors is one between the two commits."""
+    luck = random.Random(3)
+    rows = 300
+    false = sum(
+        bool(course(links=[link(n, n + 1, math.exp(luck.gauss(0, 0.01)), 0.01) for n in range(20)]).steps)
+        for _ in range(rows)
+    )
+    assert false / rows <= 0.05
+    (step,) = course(links=[link(n, n + 1, 1.06 if n == 7 else 1.0, 0.01) for n in range(20)]).steps
+    assert (step.before.commit, step.after.commit) == (sha(7), sha(8))
+    assert step.ratio == pytest.approx(1.06)
+    assert step.low < 1.06 < step.high
+
+
+def test_live_pairs_decide_where_there_are_some() -> None:
+    """A stored change between commits that a chain joins is none: the machine has changed."""
+    sessions = [session(n, 1.0 if n < 8 else 1.1) for n in range(16)]
+    assert len(course(sessions).steps) == 1
+    assert not course(sessions, [link(n, n + 1) for n in range(16)]).steps
+    assert len(course(sessions, [link(n, n + 1) for n in range(9, 16)]).steps) == 1
+
+
+# --------------------------------------------------------------------------- in words
+
+
+def report(*found: Course) -> HistoryReport:
+    """Return a report of courses."""
+    return HistoryReport(found, {builders.MACHINE: "aaaaaaaa", OTHER: "bbbbbbbb"}, "read it", ("a note",))
+
+
+def test_blocks_are_higher_where_it_is_slower() -> None:
+    """From the lowest to the highest value, or 5 % where all differ by less; many points share blocks."""
+    line = course([session(n, [1.0, 1.1, 1.2][n // 2]) for n in range(6)]).lines[0]
+    assert blocks(line) == "▁▁▅▅██"
+    assert blocks(course([session(n, 1.0 + 0.005 * (n % 2)) for n in range(4)]).lines[0]) == "▁▂▁▂"
+    many = Line(None, "", tuple(replace(line.segments[0], points=line.points * 30) for _ in range(2)))
+    assert len(blocks(many)) <= 62
+    assert " " in blocks(many)
+
+
+def test_a_terminal_is_done_no_harm() -> None:
+    """Control characters in names are spelled out, and a name is no command to GitHub's runner."""
+    found = replace(course([session(0)]), test="::error::\x1b[2J")
+    text = render_history(report(found))
+    assert "\x1b" not in text
+    assert not text.startswith("::")
+
+
+def test_the_page_draws_every_point_within_the_plot() -> None:
+    """It loads nothing, runs nothing, and holds no markup of a test's name."""
+    luck = random.Random(1)
+    sessions = [session(n, (1.0 if n < 8 else 1.1) * math.exp(luck.gauss(0, 0.01))) for n in range(16)]
+    found = replace(course(sessions, [link(17, 18), link(18, 19, 1.2)]), test="<script>alert(1)</script>")
+    pytest.importorskip("jinja2")
+    page = render_history_page(report(found))
+    assert "<script" not in page
+    assert "default-src 'none'" in page
+    assert page.count("<circle") == 16 + 3
+    assert page.count('class="slowdown"') == 2
+    assert "2 slowdowns and 0 speed-ups in the course of 1 test" in page
+    places = [float(place) for place in re.findall(r'(?:cx|cy|y1|y2)="([^"%]+)%"', page)]
+    assert len(places) > 40
+    assert all(0 <= place <= 100 for place in places)
+
+
+def test_a_course_without_changes_has_a_page() -> None:
+    """One point too, and sessions of no commit."""
+    pytest.importorskip("jinja2")
+    page = render_history_page(report(course([session(0, commit="")]), course([session(0), session(1, commit="")])))
+    assert "No change in the course of 2 tests" in page
+    assert page.count("<circle") == 3
+
+
+# --------------------------------------------------------------------------- the command
+
+
+def store(top: Path, number: int, commit: str, call_s: float, links: tuple[Link, ...] = ()) -> None:
+    """Store a session's figures of two tests as a run does, and commit the file."""
+    origin = Provenance(commit, None, False, f"2026-02-{number + 1:02}T00:00:00+00:00", {"numpy": "2"})
+    name = f"{origin.created} {commit[:12]}"
+    luck = random.Random(number)
+    entries = {}
+    for key in (TEST, "tests/test_sac.py::test_sac"):
+        workers = tuple(builders.worker(call_s * math.exp(luck.gauss(0, 0.005))) for _ in range(5))
+        result = builders.result(key, workers=workers)
+        history = (session_figures(result, name, same_code=False),)
+        entries[key] = replace(builders.stored(result, name), history=history, links=links if key == TEST else ())
+    Store(top / "baselines", "default", builders.MACHINE).write(name, origin, entries)
+    git(top, "add", "baselines")
+    git(top, "commit", "-qm", f"Store {number}")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a repository of twelve sessions; from the seventh on both tests are 10 % slower, one live comparison."""
+    top = tmp_path_factory.mktemp("made")
+    git(top, "init", "-q")
+    before = ""
+    for number in range(12):
+        builders.write(top, {"code.py": f"A = {number}\n"})
+        git(top, "add", "code.py")
+        git(top, "commit", "-qm", f"Change {number}")
+        commit = git(top, "rev-parse", "HEAD")
+        links = (Link(before, commit, math.log(1.1), 0.004),) if number == 6 else ()
+        store(top, number, commit, 1e-3 if number < 6 else 1.1e-3, links)
+        before = commit
+    return top
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of that repository, which is the present directory."""
+    top = tmp_path / "here"
+    shutil.copytree(made, top)
+    monkeypatch.chdir(top)
+    return top
+
+
+def test_history_is_read_from_git(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All sessions, those the file no longer has too; the change, its commits and the search."""
+    assert main(["history", "--json", "out/history.json", "--csv", "out/csv"]) == 0
+    text = capsys.readouterr().out
+    six, seven = git(here, "log", "--format=%h", "--abbrev=12", "--grep=Change [56]", "--reverse").split()
+    assert f"slower +10.0 % [+8.9 %, +11.1 %] by live pairs, from {six} to {seven}: 2 commits" in text
+    assert f"pytest --rlperf-bisect={six}..{seven} '{TEST}'" in text
+    assert f"pytest --rlperf-bisect={six}..{seven} tests/test_sac.py::test_sac" in text
+    assert "by stored sessions on" in text
+    document = json.loads((here / "out/history.json").read_text(encoding="utf-8"))
+    live, stored_line = document["tests"][TEST]["lines"]
+    assert [line["kind"] for line in (live, stored_line)] == ["live", "stored"]
+    assert len(stored_line["segments"][0]["points"]) == 12
+    assert stored_line["segments"][0]["points"][0]["call_s"] == pytest.approx(1e-3, rel=0.02)
+    assert document["tests"][TEST]["steps"][0]["commits"][-1]["subject"] == "Change 6"
+
+
+def test_csv_files_are_as_otava_reads_them(here: Path) -> None:
+    """One a line, each named in otava.yaml: a time with its zone, texts without quotes, and a number in every row."""
+    assert main(["history", "gae", "--csv", "out"]) == 0
+    names = [path.name for path in (here / "out").glob("*.csv")]
+    config = (here / "out/otava.yaml").read_text(encoding="utf-8")
+    assert len(names) == 2
+    assert all(f'file: "out/{name}"' in config for name in names)
+    for name in names:
+        metric = "ratio" if name.endswith(".live.csv") else "relative"
+        with (here / "out" / name).open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert len(rows) == (2 if metric == "ratio" else 12)
+        assert all(
+            float(row[metric]) > 0 and row["time"].endswith("+00:00") and len(row["commit"]) == 12 for row in rows
+        )
+
+
+def test_an_old_version_and_a_broken_one_in_history(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first version's files are read; a version that is none is left out and named."""
+    (path,) = (here / "baselines/default").glob("*.json")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:500])
+    git(here, "commit", "-qam", "Break it")
+    broken = git(here, "rev-parse", "--short=12", "HEAD")
+    sample = Path(__file__).parent / "samples/baseline_schema_1.json"
+    shutil.copy(sample, here / "baselines/default/old.json")
+    path.write_bytes(whole)
+    git(here, "add", "--all")
+    git(here, "commit", "-qm", "Mend it")
+    assert main(["history"]) == 0
+    text = capsys.readouterr().out
+    assert f"left out baselines/default/{path.name} of {broken}: " in text
+    assert len(read_sessions(find_repository(here), here / "baselines/default").tests) > 2
+
+
+def test_a_shallow_clone_says_where_history_begins(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And how to get the rest; the sessions that the file itself has are shown."""
+    git(here.parent, "clone", "-q", "--depth=3", f"file://{here}", "shallow")
+    begins = git(here, "rev-parse", "--short=12", "HEAD~2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here.parent / "shallow")
+        assert main(["history"]) == 0
+    text = capsys.readouterr().out
+    assert f"this clone is shallow: history begins at {begins}; git fetch --unshallow" in text
+    assert "11 sessions" in text
+
+
+def test_without_ruptures_the_courses_are_shown(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sentence names the extra; live changes need no library."""
+    monkeypatch.setitem(sys.modules, "ruptures", None)
+    assert main(["history"]) == 0
+    text = capsys.readouterr().out
+    assert "without ruptures: pip install 'pytest-rlperf[history]'" in text
+    assert "12 sessions" in text
+    assert "by live pairs" in text
+    assert "by stored sessions" not in text
+
+
+def run_file(path: Path, commit: str, base: str | None, number: int, ratio: float = 1.0) -> Path:
+    """Write the JSON of a run that compared a commit live with another."""
+    result = builders.result(TEST)
+    live = Live("base", "HEAD", result, (builders.pair(math.log(ratio)),) * 3, (), base_commit=base)
+    outcome = Outcome(result, None, live, builders.verdict(ratio=ratio, margin=0.004), 1.0)
+    origin = builders.provenance(commit=commit, created=f"2026-03-{number + 1:02}T00:00:00+00:00")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(
+        written(run_document(builders.MACHINE, {TEST: outcome}, [], [], provenance=origin)), encoding="utf-8"
+    )
+    return path
+
+
+def test_files_of_runs_make_a_course_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside of any repository: sessions with figures beside kernels, and a chain in the order of time."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(1, 4):
+        run_file(tmp_path / f"runs/{number}.json", sha(number), sha(number - 1), number, 1.1 if number == 2 else 1.0)
+    builders.write(tmp_path, {"runs/other.json": "{}"})
+    assert main(["history", "--run", "runs", "--csv", "csv"]) == 0
+    text = capsys.readouterr().out
+    assert "+10.0 %" in text
+    assert "over 3 links" in text
+    assert "3 sessions" in text
+    assert "read no repository, baselines/default, and 3 run files" in text
+    live = next((tmp_path / "csv").glob("*.live.csv")).read_text(encoding="utf-8")
+    assert len(live.splitlines()) == 4  # the first base was never measured, so it has no time
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gea"], "'gea' is no test of this history; did you mean tests/test_gae.py::test_gae[128-8]?"),
+        (["nothing-like-it-at-all"], "is no test of this history; there is: tests/test_gae.py::test_gae[128-8]"),
+        (["--run", "code.py"], "code.py is no run and no baseline"),
+        (["--run", "absent.json"], "cannot read absent.json"),
+        (["--run", "baselines/default"], "is a directory without a run that can be read"),
+        (["--run", "forged.json"], "forged.json has a commit that is no full hexadecimal SHA"),
+        (["--baseline", "other"], "has a baseline in baselines/other, and no file of a run was given"),
+        (["--baseline", "../x"], "a baseline's name holds letters"),
+        (["--baseline-dir=--output=x"], "has a baseline in --output=x/default"),
+        (["--csv", "code.py"], "--csv=code.py is a file: name a directory"),
+        (["--html", "."], "--html=. is a directory"),
+        (["--json", "code.py/x"], "cannot write --json=code.py/x"),
+    ],
+)
+def test_what_cannot_be_followed_is_one_line(
+    here: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the exit code of usage errors, and nothing written."""
+    run_file(here / "forged.json", sha(1), "--output=x", 1)
+    assert main(["history", *arguments]) == 4
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert printed.err.count("\n") == 1
+    assert not list(here.glob("*output*"))
+
+
+def test_nothing_to_read_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside of git, and where no version can be read."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["history"]) == 4
+    assert "is in no git repository, and no file of a run was given: --run FILE names one" in capsys.readouterr().err
+    builders.write(tmp_path, {"baselines/default/x.json": "{}"})
+    assert main(["history"]) == 4
+    assert "no version of baselines/default can be read: baselines/default/x.json: " in capsys.readouterr().err
+
+
+def test_versions_follow_first_parents_and_odd_names(tmp_path: Path) -> None:
+    """A merge counts as one; a version that was deleted again is read; a blob that is gone is left out and named."""
+    git(tmp_path, "init", "-q")
+    place = "baselines/d x/ü.json"
+    for number in range(2):
+        builders.write(tmp_path, {place: f"{number}"})
+        git(tmp_path, "add", "--all")
+        git(tmp_path, "commit", "-qm", f"{number}\u2028x")
+    git(tmp_path, "rm", "-q", place)
+    git(tmp_path, "commit", "-qm", "Remove it")
+    repository = find_repository(tmp_path)
+    versions = repository.versions(tmp_path / "baselines/d x")
+    assert [repository.blob(version.blob) for version in versions] == [b"0", b"1"]
+    assert [fields[3] for fields in repository.course()] == ["0\u2028x", "1\u2028x", "Remove it"]
+    assert not repository.versions(tmp_path.parent)
+    gone = versions[0].blob
+    (tmp_path / ".git/objects" / gone[:2] / gone[2:]).unlink()
+    skipped = read_sessions(repository, tmp_path / "baselines/d x").skipped
+    assert len(skipped) == 2
+    assert "cat-file" in skipped[0]
+
+
+def test_a_session_of_uncommitted_code_has_no_commit() -> None:
+    """Whatever its name holds, as soon as one version has its origin."""
+    from pytest_rlperf.baseline.history import Sessions
+
+    origin = builders.provenance(commit=sha(1), dirty=True)
+    result = builders.result(TEST)
+    name = f"{origin.created} {sha(1)[:12]}"
+    history = (session_figures(result, name, same_code=False), session_figures(result, "later", same_code=False))
+    entry = replace(builders.stored(result, name), history=history)
+    known = Baseline(2, builders.MACHINE, {name: origin}, {TEST: entry})
+    later = replace(known, sessions={"later": origin}, results={TEST: replace(entry, session="later")})
+    assert encode(known) != encode(later)
+    for order in ((known, later), (later, known)):
+        found = Sessions()
+        for baseline in order:
+            found.add_baseline(baseline)
+        assert found.tests[TEST][builders.MACHINE, name].commit == ""
+
+
+def test_the_command_imports_neither_pytest_nor_ruptures_at_once() -> None:
+    """`rlperf history -h` loads nothing heavy."""
+    code = "import sys\nfrom pytest_rlperf.cli import main\ntry: main(['history', '-h'])\nexcept SystemExit: pass\n"
+    code += "print({'pytest', 'ruptures', 'numpy', 'jinja2'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
