@@ -275,7 +275,8 @@ OPTIONS = (
            "the longest time that imports may take, and a test's fixtures to set up and to tear down (default: 300)",
            "SECONDS", ini=True, marker=True),
     Option("budget_s", "--rlperf-budget", parse_duration, None,
-           "the longest time to measure all tests together, in equal shares", "SECONDS", ini=True),
+           "the longest time to measure all tests together, in equal shares (default: 30 minutes, or more where "
+           "many tests could not take their fewest pairs)", "SECONDS", ini=True),
     Option("shard", "--rlperf-shard", parse_shard, None,
            "measure the K-th of N parts of the tests, which take about the same time; `rlperf merge` joins their JSON",
            "K/N"),

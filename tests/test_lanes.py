@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import builders
 import pytest
 
 from pytest_rlperf.errors import MeasurementError
+from pytest_rlperf.options import read_config
 from pytest_rlperf.run.lanes import Lanes, LanesOfTest, Place, count_lanes
+from pytest_rlperf.run.loop import Budget
 
 # --------------------------------------------------------------------------- how many
 
@@ -232,3 +236,37 @@ def test_lanes_are_a_number_or_auto(pytester: pytest.Pytester, value: str) -> No
     result = pytester.runpytest("--rlperf", f"--rlperf-lanes={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*rlperf-lanes*expected how many pairs to measure at once, 1 or more, or auto*"])
+
+
+# --------------------------------------------------------------------------- the time of many tests
+
+
+@pytest.mark.parametrize(
+    ("args", "tests", "lanes", "total_s", "each_s"),
+    [
+        pytest.param([], 10, 1, 1800, 180, id="few tests, each limited by --rlperf-max-time alone"),
+        pytest.param([], 300, 2, 1800, 12, id="many tests share half an hour"),
+        pytest.param([], 3000, 2, 13500, 9, id="so many that their fewest pairs take longer"),
+        pytest.param(["--rlperf-budget=600"], 300, 2, 600, 4, id="the user's budget"),
+        pytest.param(["--rlperf-selfcheck"], 300, 1, math.inf, math.inf, id="a self-check takes its time"),
+    ],
+)
+def test_many_tests_share_a_time(
+    pytester: pytest.Pytester, args: list[str], tests: int, lanes: int, total_s: float, each_s: float
+) -> None:
+    """The budget grows with the number of tests only where the fewest pairs of each would not fit."""
+    budget = Budget(read_config(pytester.parseconfigure(*args)), tests, lanes, builders.Seconds())
+    assert (budget.total_s, budget.next_s()) == (total_s, each_s)
+
+
+def test_tests_that_are_settled_early_leave_their_time(pytester: pytest.Pytester) -> None:
+    """What is left is shared anew whenever a test begins, and one test gets no more than there is."""
+    clock = builders.Seconds()
+    budget = Budget(read_config(pytester.parseconfigure("--rlperf-budget=100")), 5, 2, clock)
+    assert [budget.next_s(), budget.next_s()] == [40.0, 50.0]
+    clock.now = 10.0
+    assert budget.next_s() == 60.0
+    clock.now = 70.0
+    assert [budget.next_s(), budget.next_s()] == [30.0, 30.0]
+    clock.now = 200.0
+    assert 0 < budget.next_s() < 1e-3

@@ -18,11 +18,13 @@ from pytest_rlperf.model import (
     Provenance,
     Status,
     WrittenReason,
+    reasons,
 )
+from pytest_rlperf.model.notes import ShortOfTime
 from pytest_rlperf.report.rows import phase_rows
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
-from pytest_rlperf.report.terminal import LiveLine, render_summary
-from pytest_rlperf.report.wording import failure_text, origin_text, phases_note, verdict_message
+from pytest_rlperf.report.terminal import LiveLine, LogLine, render_summary
+from pytest_rlperf.report.wording import failure_text, note_lines, origin_text, phases_note, verdict_message
 
 
 def outcome(name: str, status: Status, call_s: float, ratio: float | None = None, message: str = "why") -> Outcome:
@@ -83,15 +85,9 @@ def test_the_summary_to_the_letter() -> None:
         "    (unaccounted)                    1.71 ms    8.0 %\n"
         "  (unaccounted)                       428 µs    2.0 %\n"
         "\n"
-        "test_new  NEW\n"
+        "1 test  NEW\n"
         "  no baseline yet\n"
-        "  sac_update                          1.47 s   98.0 %       ×1\n"
-        "    critic                            750 ms   50.0 %       ×1\n"
-        "      backward                        450 ms   30.0 %       ×2\n"
-        "      (unaccounted)                   300 ms   20.0 %\n"
-        "    actor                             600 ms   40.0 %       ×1\n"
-        "    (unaccounted)                     120 ms    8.0 %\n"
-        "  (unaccounted)                      30.0 ms    2.0 %\n"
+        "  -v shows phases\n"
         "\n"
         "machine   Some CPU, 2 cores, Linux x86_64, CPython 3.11\n"
         "compared  baseline 'default' of 2026-11-21, commit 0123456789ab\n"
@@ -276,7 +272,7 @@ def test_the_parts_of_a_tree_add_up() -> None:
 )
 def test_phases_that_do_not_add_up_to_the_median_say_so(traced_s: float, note: str) -> None:
     """A stall in a traced call makes its phases longer than the call is by its median: the tree ends with both."""
-    base = outcome("t", Status.NEW, 2e-3)
+    base = outcome("t", Status.INCOMPARABLE, 2e-3)
     found = replace(base, result=replace(base.result, traced_call_s=traced_s))
     tree = render_summary([found], SUMMARY, width=80, color=False, verbose=False).split("\n\n")[1].splitlines()
     assert phases_note(found.result) == note
@@ -341,6 +337,74 @@ class Screen:
 
     width_of_current_line = 11
     fullwidth = 40
+
+
+def test_new_tests_print_one_line_each() -> None:
+    """A first run of fifty tests has a row for each, and their common reason once; with -v it has their phases."""
+    new = [outcome(f"test_{number}", Status.NEW, 1e-3, message="no baseline yet") for number in range(50)]
+    lines = render_summary(new, SUMMARY, width=80, color=False, verbose=False).splitlines()
+    assert lines[52:57] == ["", "50 tests  NEW", "  no baseline yet", "  -v shows phases", ""]
+    assert len(lines) == 63
+    verbose = render_summary(new[:1], SUMMARY, width=80, color=False, verbose=True)
+    assert "test_0  NEW\n  no baseline yet\n  sac_update " in verbose
+
+
+def test_a_new_test_with_a_note_shows_it() -> None:
+    """A note of the measurement is not left out with the phases."""
+    new = outcome("test_new", Status.NEW, 1e-3)
+    noted = replace(new, result=replace(new.result, notes=("a restless machine",)))
+    assert "  note: a restless machine\n" in render_summary([noted], SUMMARY, width=80, color=False, verbose=False)
+
+
+def test_a_run_of_many_tests_shows_how_far_it_is() -> None:
+    """The live line has tests done, verdicts so far and the time left by the tests so far, before the step."""
+    clock, screen, file = builders.Seconds(), Screen(), io.StringIO()
+    screen.fullwidth = 100
+    line = LiveLine(screen, file, clock)
+    line.count(0, 300, {})
+    line.begin("test_step")
+    line.show("pair 1", 6.4)
+    assert "\x1b[2K  rlperf: 0 of 300 tests · test_step · pair 1\x1b" in file.getvalue()
+    clock.now = 60.0
+    line.count(20, 300, {"SLOWER": 1, "SAME": 19})
+    line.show("pair 2", 6.4)
+    expected = "  rlperf: 20 of 300 tests · 1 SLOWER, 19 SAME · about 14 min left · test_step · pair 2"
+    assert f"\x1b[2K{expected}\x1b" in file.getvalue()
+
+
+def test_a_log_has_a_line_a_minute() -> None:
+    """Where there is no terminal, the same line is written once a minute, as a whole line."""
+    clock, written = builders.Seconds(), list[str]()
+    line = LogLine(written.append, clock)
+    line.count(0, 3, {})
+    line.begin("test_step")
+    for second in range(1, 200):
+        clock.now = float(second)
+        if second == 100:
+            line.count(1, 3, {"SAME": 1})
+        line.show("pair 1")
+        line.clear()
+    assert written == [
+        "rlperf: 0 of 3 tests · test_step · pair 1",
+        "rlperf: 1 of 3 tests · 1 SAME · about 4 min left · test_step · pair 1",
+        "rlperf: 1 of 3 tests · 1 SAME · about 6 min left · test_step · pair 1",
+    ]
+
+
+def test_tests_that_were_not_settled_in_time_are_named_once() -> None:
+    """One line has how many they are, the first of them, and what helps."""
+    notes = [ShortOfTime(f"tests/test_it.py::test_{number}", 12.0 + number) for number in range(7)]
+    assert note_lines(notes, verbose=False) == [
+        "7 tests not settled in the run's time, 12.0 s or more each: test_0, test_1, test_2, test_3, test_4, 2 more; "
+        "a larger --rlperf-budget gives more, --rlperf-shard=K/N divides the tests among machines"
+    ]
+    spread = builders.verdict(Status.UNDECIDED, 1.0)
+    for reason, is_short in (
+        (reasons.PairsSpread(1.1, 0.2, time_is_short=True), True),
+        (reasons.PairsSpread(1.1, 0.2, time_is_short=False), False),
+        (reasons.TooFewPairs(1, 3, None), True),
+    ):
+        assert replace(spread, reason=reason).was_cut_short is is_short
 
 
 def test_the_live_line_leaves_the_cursor_where_it_was() -> None:

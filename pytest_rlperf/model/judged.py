@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Result
-from pytest_rlperf.model.reasons import Code, Reason
+from pytest_rlperf.model.reasons import Code, PairsSpread, Reason, TooFewPairs
 from pytest_rlperf.model.stored import Machine, StoredResult
 
 
@@ -80,6 +80,15 @@ class Verdict:
     def by_counts(self) -> bool:
         """Whether the verdict rests on exact counts, whatever the time shows."""
         return self.reason.code == Code.COUNTERS
+
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether live pairs decided nothing, and there was no time for more."""
+        found = (self.reason, *self.also)
+        return self.status is Status.UNDECIDED and any(
+            isinstance(reason, TooFewPairs) or (isinstance(reason, PairsSpread) and reason.time_is_short)
+            for reason in found
+        )
 
     def fails(self, strict: bool) -> bool:
         """Whether this verdict fails its test."""

@@ -62,6 +62,14 @@ class AddedPackages:
 
 
 @dataclass(frozen=True)
+class ShortOfTime:
+    """A test was not settled in its part of the run's time, which was less than the test may take."""
+
+    key: str
+    limit_s: float
+
+
+@dataclass(frozen=True)
 class LeftDaemon:
     """A test has left a process running that it has detached from its own; ``pid`` is its number."""
 
@@ -163,6 +171,7 @@ Note: TypeAlias = (
     | ComparedWithAnchor
     | AddedPackages
     | LeftDaemon
+    | ShortOfTime
     | UncomparedCounts
     | Saved
 )

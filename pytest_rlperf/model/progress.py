@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 
@@ -16,3 +17,10 @@ class Progress(Protocol):
 
     def clear(self) -> None:
         """Make room for the output of pytest."""
+
+
+class RunProgress(Progress, Protocol):
+    """Shows how far a run has come, beside its step."""
+
+    def count(self, done: int, total: int, verdicts: Mapping[str, int]) -> None:
+        """Show how many of the tests are done, and how many there are of each verdict so far."""

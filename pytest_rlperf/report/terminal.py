@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Protocol, TextIO
 
@@ -27,6 +28,7 @@ from pytest_rlperf.report.text import kept_columns, print_facts, print_table, re
 from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, message, phases_note
 
 _REFRESH_S = 0.1
+_LOGGED_S = 60.0
 _DEEPEST = 3  # levels of phases shown without -v
 _MOST_GROWN = 3  # tests named below the table
 
@@ -44,9 +46,12 @@ class Screen(Protocol):
 
 
 class NoLine:
-    """Shows nothing: there is no terminal."""
+    """Shows nothing: something else writes where it would."""
 
     def begin(self, test: str) -> None:
+        """Show nothing."""
+
+    def count(self, done: int, total: int, verdicts: Mapping[str, int]) -> None:
         """Show nothing."""
 
     def show(self, step: str, seconds_left: float = 0.0) -> None:
@@ -56,30 +61,82 @@ class NoLine:
         """Nothing to wipe."""
 
 
-class LiveLine:
-    """One line below pytest's own, rewritten in place; the cursor is always left where pytest had it."""
+class _Line:
+    """The progress of a run in one line: tests done, verdicts so far, the time left, and the step."""
 
-    def __init__(self, screen: Screen, file: TextIO) -> None:
-        self._screen = screen
-        self._file = file
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._test = ""
-        self._shown = False
-        self._last_s = 0.0
+        self._done = self._total = 0
+        self._verdicts: Mapping[str, int] = {}
+        self._started_s = clock()
 
     def begin(self, test: str) -> None:
         """Name the test that the next steps belong to."""
         self._test = test
 
+    def count(self, done: int, total: int, verdicts: Mapping[str, int]) -> None:
+        """Keep how many of the tests are done, and how many there are of each verdict so far."""
+        if not done:
+            self._started_s = self._clock()
+        self._done, self._total, self._verdicts = done, total, dict(verdicts)
+
+    def _text(self, step: str, seconds_left: float) -> str:
+        """Return the line; of a run of several tests the time left is the run's, by the tests so far."""
+        parts, test = [], f"{shown(self._test)} · {step}" if self._test else step
+        if self._total > 1:
+            parts.append(f"{self._done} of {self._total} tests")
+            if self._verdicts:
+                parts.append(", ".join(f"{number} {verdict}" for verdict, number in self._verdicts.items()))
+            spent_s = self._clock() - self._started_s
+            seconds_left = spent_s / self._done * (self._total - self._done) if self._done else 0.0
+        left = [f"about {_time_left(seconds_left)} left"] if seconds_left else []
+        parts += [*left, test] if self._total > 1 else [test, *left]
+        return f"rlperf: {' · '.join(parts)}"
+
+
+def _time_left(seconds: float) -> str:
+    """Write an estimate of a time, in no more digits than are known."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+class LogLine(_Line):
+    """A line a minute, where there is no terminal to rewrite a line on; ``write`` puts it on a line of its own."""
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._write = write
+        self._last_s = clock()
+
+    def show(self, step: str, seconds_left: float = 0.0) -> None:
+        """Write the line, if the last one is a minute old."""
+        now_s = self._clock()
+        if now_s - self._last_s >= _LOGGED_S:
+            self._last_s = now_s
+            self._write(self._text(step, seconds_left))
+
+    def clear(self) -> None:
+        """Nothing to wipe."""
+
+
+class LiveLine(_Line):
+    """One line below pytest's own, rewritten in place; the cursor is always left where pytest had it."""
+
+    def __init__(self, screen: Screen, file: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._screen = screen
+        self._file = file
+        self._shown = False
+        self._last_s = 0.0
+
     def show(self, step: str, seconds_left: float = 0.0) -> None:
         """Show the step on the line, at most ten times a second."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         if self._shown and now_s - self._last_s < _REFRESH_S:
             return
         self._last_s = now_s
         self._shown = True
-        left = f" · about {seconds_left:.0f} s left" if seconds_left else ""
-        text = f"  rlperf: {shown(self._test)} · {step}{left}"
-        self._write(text[: self._screen.fullwidth - 1])
+        self._write(f"  {self._text(step, seconds_left)}"[: self._screen.fullwidth - 1])
 
     def clear(self) -> None:
         """Wipe the line."""
@@ -100,14 +157,35 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
     def write(console: Console) -> None:
         if outcomes:
             _print_verdicts(console, outcomes, verbose=verbose)
+            brief = [] if verbose else [outcome for outcome in outcomes if _is_plainly_new(outcome)]
             for outcome in outcomes:
-                print_details(console, outcome, verbose=verbose)
+                if outcome not in brief:
+                    print_details(console, outcome, verbose=verbose)
+            _print_new(console, brief)
         print_facts(console, _facts(summary))
         for step in summary.steps:
             for title, line in zip_longest(("next",), (f"{step.effect}:", *(f"  {line}" for line in step.lines))):
                 console.print(_text(f"{title or '':<10}{line}"), soft_wrap=True)  # a command is copied whole
 
     return rendered(write, width=width, color=color)
+
+
+def _is_plainly_new(outcome: Outcome) -> bool:
+    """Whether there is no more to a test than that there is nothing to compare it with."""
+    is_new = outcome.verdict.status is Status.NEW and outcome.result.measured
+    return is_new and not outcome.result.notes and not outcome.verdict.counters
+
+
+def _print_new(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """Print why tests are NEW, a line for those of one reason."""
+    reasons = Counter(message(outcome) for outcome in outcomes)
+    for text, count in reasons.items():
+        title = Text(f"{units.counted(count, 'test')}  ")
+        title.append(Status.NEW.value, STYLES[Status.NEW.value])
+        console.print(title)
+        console.print(_indented(_text(text)))
+        console.print(_indented(_text("-v shows phases")))
+        console.print()
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:

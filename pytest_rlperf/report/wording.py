@@ -43,6 +43,7 @@ from pytest_rlperf.model.notes import (
     Note,
     Obstacle,
     Saved,
+    ShortOfTime,
     SkippedBaseline,
     TextNote,
     UncomparedCounts,
@@ -596,7 +597,9 @@ def fitness_lines(checks: Sequence[Selfcheck], fitness: Fitness) -> list[str]:
 
 def note_lines(found: Sequence[Note], *, verbose: bool) -> list[str]:
     """Return notes in English, those of one kind in one line each; ``verbose`` with those that decide nothing."""
-    lines = [line for note in found if not isinstance(note, UncomparedCounts | Saved) for line in [_note(note)]]
+    lines = [_note(note) for note in found if not isinstance(note, UncomparedCounts | Saved | ShortOfTime)]
+    short = [note for note in found if isinstance(note, ShortOfTime)]
+    lines += [_short_of_time(short)] if short else []
     uncompared = [note for note in found if isinstance(note, UncomparedCounts) and (note.gates or verbose)]
     obstacles = Counter(obstacle_text(note.obstacle) for note in uncompared)
     lines += [f"counts of {units.counted(count, 'test')} not compared: {text}" for text, count in obstacles.items()]
@@ -633,6 +636,21 @@ def _note(
     allowance, close = note.allowance, f"; close to it is {note.near!r}" if note.near else ""
     pattern = f"{allowance.pattern!r} fits no measured test of this run"
     return f"{TRAILER} of {allowance.commit} accepts nothing: {pattern}{close}"
+
+
+def _named(keys: Sequence[str]) -> str:
+    """Return the names of tests, of the first few where there are many."""
+    more = [f"{len(keys) - _NAMED_MOST} more"] if len(keys) > _NAMED_MOST else []
+    return ", ".join([*map(test_name, keys[:_NAMED_MOST]), *more])
+
+
+def _short_of_time(short: Sequence[ShortOfTime]) -> str:
+    names = _named([note.key for note in short])
+    least_s = min(note.limit_s for note in short)
+    return (
+        f"{units.counted(len(short), 'test')} not settled in the run's time, {units.seconds(least_s)} or more each: "
+        f"{names}; a larger --rlperf-budget gives more, --rlperf-shard=K/N divides the tests among machines"
+    )
 
 
 def anchor_text(anchor: Anchor) -> str:
@@ -693,8 +711,7 @@ def saved_lines(saved: Saved) -> list[str]:
 
 
 def _kept_back(why: KeptBack, keys: Sequence[str], saved: Saved, workers: int) -> str:
-    more = [f"{len(keys) - _NAMED_MOST} more"] if len(keys) > _NAMED_MOST else []
-    names = ", ".join([*map(test_name, keys[:_NAMED_MOST]), *more])
+    names = _named(keys)
     one = len(keys) == 1
     texts = {
         KeptBack.FAILED: "its test failed" if one else "their tests failed",

@@ -24,12 +24,12 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.pytest_benchmark import TakenOver, add_stats, uses_benchmark
 from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.github import check_github
-from pytest_rlperf.report.terminal import LiveLine, NoLine
+from pytest_rlperf.report.terminal import LiveLine, LogLine, NoLine
 from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.end import EndOfRun
 from pytest_rlperf.run.inline import InlineEngine
 from pytest_rlperf.run.lanes import Lanes
-from pytest_rlperf.run.loop import TestLoop, make_lanes, share_s
+from pytest_rlperf.run.loop import Budget, TestLoop, make_lanes
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.outputs import check_outputs
 from pytest_rlperf.run.saving import save
@@ -152,11 +152,13 @@ class MeasuredRun:
     def _expected(self, items: list[pytest.Item]) -> str:
         """Return how tests are measured, and for about how long: some in live pairs, the others by themselves."""
         settings, baselines = self._settings, self._run.baselines
-        share = min(settings.max_time_s, share_s(settings, len(items)))
+        lanes = self._make_lanes().count
+        budget = Budget(settings, len(items), lanes)
+        share = min(settings.max_time_s, budget.next_s())
         live = len(items) if settings.against is not None else 0
         if settings.against is None:
             live = sum(baselines.live_commit(result_key(item), settings) is not None for item in items)
-        alone, lanes, parts, total_s = len(items) - live, self._make_lanes().count, [], 0.0
+        alone, parts, total_s = len(items) - live, [], 0.0
         if alone:
             parts.append(f"{alone if live else ''} in {WORKERS} processes each".lstrip())
             total_s += alone * min(expected_s(WORKERS), share)
@@ -165,6 +167,8 @@ class MeasuredRun:
             parts.append(f"{live if alone else ''} in {settings.pairs[0]} live pairs each or more{at_once}".lstrip())
             total_s += live * min(settings.pairs[0] * PAIR_S, share) / lanes
         more = " or more" if live else ""
+        if share < settings.max_time_s:
+            more += f", {_about(budget.total_s)} at the most (--rlperf-budget)"
         return f" {'; '.join(parts)}: {_about(total_s)}{more}"
 
     def _make_lanes(self) -> Lanes:
@@ -185,7 +189,9 @@ class MeasuredRun:
         line = self._live_line()
         if self._settings.inline:
             session.config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
-            session.config.stash[ENGINE] = InlineEngine(self._run, line, share_s(self._settings, len(session.items)))
+            session.config.stash[ENGINE] = InlineEngine(
+                self._run, line, Budget(self._settings, len(session.items)).next_s()
+            )
             return None
         if session.items:
             TestLoop(session.config, self._run, self._path, self._make_lanes(), line).run(session)
@@ -268,12 +274,19 @@ class MeasuredRun:
         """Show the table, the phases, and what to do next."""
         self._end.show(terminalreporter, self._failed)
 
-    def _live_line(self) -> LiveLine | NoLine:
-        """Return a line to show progress on, where there is a terminal to show it and nothing else writes there."""
+    def _live_line(self) -> LiveLine | LogLine | NoLine:
+        """Return a line to show progress on: on a terminal one that is rewritten, in a log one a minute."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None or not reporter.isatty or not reporter.hasmarkup or self._config.option.capture == "no":
+        if reporter is None or self._config.option.capture == "no":
             return NoLine()
-        return LiveLine(reporter._tw, reporter._tw._file)
+        if reporter.isatty and reporter.hasmarkup:
+            return LiveLine(reporter._tw, reporter._tw._file)
+
+        def write(text: str) -> None:
+            reporter.ensure_newline()
+            reporter.write_line(text)
+
+        return NoLine() if self._config.get_verbosity() < 0 else LogLine(write)
 
 
 def _heed_signals(config: pytest.Config) -> None:

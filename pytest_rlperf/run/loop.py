@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
+import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -20,10 +23,20 @@ from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.live import PairLimits
-from pytest_rlperf.model import Outcome, Progress, Project, Selfcheck, Sides
-from pytest_rlperf.model.notes import AddedPackages, ComparedWithAnchor, FewerLanes, LeftDaemon, Note, TextNote
+from pytest_rlperf.model import Outcome, Project, Selfcheck, Sides
+from pytest_rlperf.model.notes import (
+    AddedPackages,
+    ComparedWithAnchor,
+    FewerLanes,
+    LeftDaemon,
+    Note,
+    ShortOfTime,
+    TextNote,
+)
+from pytest_rlperf.model.progress import RunProgress
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import ANCHOR, Config
+from pytest_rlperf.report.statuses import GRAVEST_FIRST
 from pytest_rlperf.run import diagnostics
 from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder
@@ -38,6 +51,9 @@ from pytest_rlperf.workers.process import LeftEarlyError, WorkerLostError, Worke
 
 _REFRESH_S = 0.1
 _PATIENCE_LEAST_S = 10.0
+_BUDGET_S = 1800.0  # for all tests where none is given
+_LEAST_PAIR_S = 3.0  # of that for each of a test's fewest pairs
+_INSTANT_S = 1e-6
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
 
 MeasureTest: TypeAlias = Callable[["TestInLane"], m.Conclude]
@@ -161,7 +177,9 @@ class TestLoop:
     ``path`` is sys.path as this process started.
     """
 
-    def __init__(self, config: pytest.Config, run: RunState, path: list[str], lanes: Lanes, progress: Progress) -> None:
+    def __init__(
+        self, config: pytest.Config, run: RunState, path: list[str], lanes: Lanes, progress: RunProgress
+    ) -> None:
         self._config = config
         self._run = run
         self._path = path
@@ -248,20 +266,22 @@ class TestLoop:
 
     def _run_tests(self, session: pytest.Session, measure: MeasureTest, lanes: Lanes, pools: WorkerPools) -> None:
         """Measure as many tests at once as there are lanes, and report them one after another."""
-        items, limit_s = session.items, share_s(self._run.settings, len(session.items))
+        items = session.items
+        budget = Budget(self._run.settings, len(items), lanes.count)
         tests: list[TestInLane] = []
         for order, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True)):
             own_lanes = LanesOfTest(lanes, order, tests[-1].lanes if tests else None)
-            tests.append(TestInLane(item, following, own_lanes, self._run, limit_s))
+            tests.append(TestInLane(item, following, own_lanes, self._run, math.inf))
         threads = ThreadPoolExecutor(lanes.count)
         try:
             # With one lane a test begins when the one before it is reported: what it prints comes in the right place.
             at_once = tests if lanes.count > 1 else []
             for test in at_once:
-                threads.submit(test.run, measure, self._run.settings.against)
-            for test in tests:
+                threads.submit(self._measure, test, measure, budget)
+            for number, test in enumerate(tests):
+                self._count(number, len(tests))
                 if not at_once:
-                    threads.submit(test.run, measure, self._run.settings.against)
+                    threads.submit(self._measure, test, measure, budget)
                 self._report(test)
                 if session.shouldfail:
                     raise session.Failed(session.shouldfail)
@@ -272,6 +292,16 @@ class TestLoop:
             lanes.close()
             pools.cancel()
             threads.shutdown(cancel_futures=True)
+
+    def _measure(self, test: TestInLane, measure: MeasureTest, budget: Budget) -> None:
+        """Measure one test in its part of the run's time."""
+        test.settings = replace(test.settings, max_time_s=min(test.settings.max_time_s, budget.next_s()))
+        test.run(measure, self._run.settings.against)
+
+    def _count(self, done: int, total: int) -> None:
+        statuses = Counter(outcome.verdict.status for outcome in self._run.outcomes.tests.values())
+        found = {status.value: statuses[status] for status in GRAVEST_FIRST if statuses[status]}
+        self._progress.count(done, total, found)
 
     def _report(self, test: TestInLane) -> None:
         """Report one test as if it ran here, while it does or after it did."""
@@ -334,6 +364,9 @@ class TestLoop:
         group, settings, progress = test.group, test.settings, test.progress
         one_test = OneTest(group, solo, base_sides, against, self._run, settings, test.lanes, progress)
         outcome, notes = one_test.measure()
+        own_s = self._run.settings.for_test(test.item).max_time_s
+        if settings.max_time_s < own_s and outcome.verdict.was_cut_short:
+            notes = (*notes, ShortOfTime(group.key, settings.max_time_s))
         traces: list[Trace] = []
         if settings.trace is not None or (outcome.result.measured and self._explains):
             with nullcontext() if group.has_machine else test.lanes.one():
@@ -416,9 +449,35 @@ def _no_coverage(config: pytest.Config, settings: Config) -> list[str]:
     return [*(["-p", "pytest_rlperf.workers.no_coverage"] if other else []), "--no-cov"]
 
 
-def share_s(settings: Config, tests: int) -> float:
-    """Return the seconds of the run's budget that fall to each of ``tests`` tests; infinite without a budget."""
-    return math.inf if settings.budget_s is None or not tests else settings.budget_s / tests
+class Budget:
+    """The time for all tests of a run, of which each gets an equal part of what is left when it begins.
+
+    So tests that are settled early leave their time to others. ``lanes`` tests are measured at once. Without
+    --rlperf-budget many tests get less than --rlperf-max-time each, but always enough for the fewest pairs.
+    """
+
+    def __init__(
+        self, settings: Config, tests: int, lanes: int = 1, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._lanes = lanes
+        self._tests_left = tests
+        self._lock = threading.Lock()
+        given_s = settings.budget_s
+        # What imports and fixtures take is not counted, so that a pair's time is about that of a quiet machine.
+        least_s = settings.pairs[0] * _LEAST_PAIR_S
+        if given_s is None:
+            given_s = math.inf if settings.selfcheck else max(_BUDGET_S, tests * least_s / lanes)
+        self.total_s = given_s
+        self._least_s = least_s if settings.budget_s is None else _INSTANT_S
+        self._end_s = clock() + self.total_s
+
+    def next_s(self) -> float:
+        """Return the longest time for the test that begins now."""
+        with self._lock:
+            tests, self._tests_left = max(1, self._tests_left), self._tests_left - 1
+        left_s = self._end_s - self._clock()
+        return max(self._least_s, left_s * min(self._lanes, tests) / tests)
 
 
 def unexpected_text(error: Exception) -> str:
