@@ -470,13 +470,15 @@ class Budget:
             given_s = math.inf if settings.selfcheck else max(_BUDGET_S, tests * least_s / lanes)
         self.total_s = given_s
         self._least_s = least_s if settings.budget_s is None else _INSTANT_S
-        self._end_s = clock() + self.total_s
+        self._end_s: float | None = None
 
     def next_s(self) -> float:
         """Return the longest time for the test that begins now."""
         with self._lock:
             tests, self._tests_left = max(1, self._tests_left), self._tests_left - 1
-        left_s = self._end_s - self._clock()
+            now_s = self._clock()
+            self._end_s = now_s + self.total_s if self._end_s is None else self._end_s
+            left_s = self._end_s - now_s
         return max(self._least_s, left_s * min(self._lanes, tests) / tests)
 
 
