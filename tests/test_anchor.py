@@ -72,6 +72,22 @@ def test_unreadable_anchor_names_the_way_out(tmp_path: Path, content: str, words
         read_anchor(tmp_path)
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that opens and cannot be read")
+def test_anchor_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """An error of the disk's is an error with the file's name."""
+    (tmp_path / "anchor").symlink_to("/proc/self/mem")
+    with pytest.raises(BaselineError, match=r"cannot read .*anchor: Input/output error; make it readable"):
+        read_anchor(tmp_path)
+
+
+def test_anchor_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """A directory that cannot be made is an error with the file's name, and nothing is written."""
+    (tmp_path / "file").write_text("precious", encoding="utf-8")
+    with pytest.raises(BaselineError, match=r"cannot write .*file/default/anchor: "):
+        write_anchor(tmp_path / "file" / "default", "4" * 40, "the release", "")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "precious"
+
+
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a repository of one commit, where commands are run."""

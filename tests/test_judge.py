@@ -533,7 +533,7 @@ def test_another_workload_is_incomparable(head: Result) -> None:
 def test_cpu_time_decides_only_where_it_may_on_both_sides() -> None:
     """A head that was held up is not slower by CPU time; a base told by the wall's clock is compared by that."""
     held_up = tuple(
-        replace(worker, alone=True, wall=Figures(*(1.5 * value for value in vars(worker.wall).values())))
+        replace(worker, alone=True, wall=Figures(*(1.5 * value for value in astuple(worker.wall))))
         for worker in BASE.workers
     )
     alone = replace(BASE, workers=tuple(replace(worker, alone=True) for worker in BASE.workers))

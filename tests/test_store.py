@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from importlib.metadata import distribution, version
 from itertools import pairwise
 from pathlib import Path
@@ -25,11 +25,14 @@ from hypothesis import strategies as st
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
 from pytest_rlperf.baseline.provenance import changed_versions, make_provenance, providing, read_tree
-from pytest_rlperf.baseline.schema import SCHEMA
+from pytest_rlperf.baseline.schema import SCHEMA, decode, encode
 from pytest_rlperf.baseline.store import LINKS_MOST, BaselineError, Store
+from pytest_rlperf.cli.command import UsageError
+from pytest_rlperf.cli.files import parse
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import (
     Acceptance,
+    Baseline,
     Bound,
     Counting,
     DeviceTimes,
@@ -88,6 +91,13 @@ def edit(store: Store, change: Callable[[Any], None]) -> None:
     data = json.loads(store.path.read_bytes())
     change(data)
     store.path.write_text(json.dumps(data), encoding="utf-8")
+
+
+def read(store: Store) -> Baseline:
+    """Return what ``store`` holds."""
+    baseline = store.read()
+    assert baseline is not None
+    return baseline
 
 
 # --------------------------------------------------------------------------- writing
@@ -333,6 +343,62 @@ def test_what_could_not_be_read_back_is_not_written(store: Store, changes: dict[
     assert store.read() is not None
 
 
+def test_a_text_that_is_no_unicode_is_not_written(store: Store) -> None:
+    """A path that is not UTF-8 gives a name of a test that no file can hold; the error shows it."""
+    with pytest.raises(BaselineError, match=r"cannot write .*'a\\udcff' is not valid text; nothing was replaced"):
+        store.write("s", ORIGIN, {"a\udcff": stored("a\udcff")})
+    assert store.read() is None
+
+
+def test_names_with_braces_survive_the_file(store: Store) -> None:
+    """Objects of a list are told apart by characters that a phase's name may have, too."""
+    phases = tuple(Phase(path, 1.0, 0.001, 0.001, "host") for path in ("a}, {b", "c"))
+    store.write("s", ORIGIN, {"a": stored("a", phases=phases)})
+    assert read(store).results["a"].result.phases == phases
+
+
+def test_a_test_may_be_stored_by_another_name(store: Store) -> None:
+    """A baseline edited by hand may call a test otherwise than its result does; storing keeps both."""
+    store.write("s", ORIGIN, {"a": stored("b")})
+    assert read(store).results["a"].result.nodeid == "b"
+
+
+def test_clocks_that_agree_to_five_digits_are_stored_once(store: Store) -> None:
+    """Figures that rounding makes equal are stored as they are once they were read: by one clock."""
+    figures = [Figures(1.00001e-3, 20.5, 0.25), Figures(1.000012e-3, 20.50001, 0.25)]
+    workers = tuple(worker(0.001, wall=figures[0], cpu=figures[1]) for _ in range(5))
+    store.write("s", ORIGIN, {"a": stored("a", workers=workers)})
+    before = store.path.read_bytes()
+    assert b'"cpu": {' not in before
+    found = read(store).results["a"]
+    assert found.result.workers[0].wall == found.result.workers[0].cpu == Figures(1.0e-3, 20.5, 0.25)
+    store.write("s", ORIGIN, {"a": found})
+    assert store.path.read_bytes() == before
+
+
+def test_entries_are_small(store: Store) -> None:
+    """The records that a baseline has thousands of keep no dictionary each, which takes half of its memory."""
+    store.write(
+        "s", ORIGIN, {"a": replace(stored("a"), history=(session_figures(stored("a").result, "s", same_code=True),))}
+    )
+    entry = read(store).results["a"]
+    records = [
+        entry,
+        entry.result,
+        entry.result.workers[0],
+        entry.result.workers[0].wall,
+        entry.result.phases[0],
+        *entry.history,
+    ]
+    assert [record for record in records if hasattr(record, "__dict__")] == []
+
+
+def test_a_baseline_without_tests_reads_back() -> None:
+    """Tools may write one, and remove its last test."""
+    empty = Baseline(SCHEMA, HERE, {}, {})
+    assert decode(encode(empty)) == empty
+
+
 def test_names_and_other_machines(tmp_path: Path) -> None:
     """A store tells which names there are, and which other machines have a baseline of its own."""
     root = tmp_path / "baselines"
@@ -430,8 +496,8 @@ def assert_close(found: Any, expected: Any) -> None:
         for one, other in zip(found, expected, strict=True):
             assert_close(one, other)
     elif is_dataclass(expected):
-        for name, value in vars(expected).items():
-            assert_close(getattr(found, name), value)
+        for field in fields(expected):
+            assert_close(getattr(found, field.name), getattr(expected, field.name))
     else:
         assert found == expected
 
@@ -508,7 +574,7 @@ def session_of(result: Result, session: str, *, same_code: bool = True) -> Sessi
     """Return a session's figures of a test, as the file has them."""
     figures = session_figures(result, session, same_code=same_code)
     rounded: dict[str, Any] = {
-        name: units.round_significant(value) for name, value in vars(figures).items() if isinstance(value, float)
+        name: units.round_significant(value) for name, value in asdict(figures).items() if isinstance(value, float)
     }
     return replace(figures, **rounded)
 
@@ -558,6 +624,7 @@ def test_the_last_links_are_kept_a_line_each(store: Store) -> None:
         packages = (VersionChange("numpy", "1.26.4", "2.0.1"),) if number == LINKS_MOST else ()
         kept = keep(store, f"session {number}", links=(Link(base, head, 0.0123456, 0.002, packages),))
     assert [link.base for link in kept.links] == shas[2:-1]
+    assert b'"packages": []' not in store.path.read_bytes()
     lines = [line.strip() for line in store.path.read_text(encoding="utf-8").splitlines() if '"base"' in line]
     assert lines[-2:] == [
         f'{{"base": "{shas[-3]}", "error": 0.002, "head": "{shas[-2]}", "log_ratio": 0.012346, '
@@ -770,6 +837,14 @@ def test_a_file_that_is_no_baseline(store: Store, spoil: Callable[[bytes], bytes
     store.write("s", ORIGIN, {"a": stored("a")})
     store.path.write_bytes(spoil(store.path.read_bytes()))
     assert says in refusal(store)
+
+
+@pytest.mark.parametrize("results", [[], None, "x", {"a": {"session": "é"}}])
+def test_results_that_are_none_cannot_be_shown(results: object) -> None:
+    """`rlperf show` refuses a file by its place, whatever stands for its results."""
+    document = {"schema": SCHEMA, "machine": asdict(HERE), "results": results, "sessions": {}}
+    with pytest.raises(UsageError, match=r"file is not a baseline: .*\$\.results"):
+        parse(json.dumps(document).encode(), "file")
 
 
 def test_a_file_of_a_future_version(store: Store) -> None:

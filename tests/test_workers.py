@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from builders import FIRST_CALLS, ONE_CALL
+from builders import FIRST_CALLS, ONE_CALL, git
 
 from pytest_rlperf.workers import no_coverage
 
@@ -565,6 +565,32 @@ def test_nothing_is_left_after_an_interrupt(tmp_path: Path, test: str, stage: st
     assert not running(pids(tmp_path, "up"))
     assert pids(tmp_path, "down") == pids(tmp_path, "up")
     assert left_over(tmp_path) == []
+
+
+def test_interrupts_that_follow_the_first_break_nothing_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often Ctrl-C is pressed while a side is prepared, the run ends as interrupted, and nothing is left."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    project = tmp_path / "project"
+    project.mkdir()
+    write(project, LONG)
+    git(project, "init", "-q")
+    git(project, "config", "filter.slow.smudge", f"touch '{tmp_path}/reached'; sleep 300")
+    for name, text in {".gitattributes": "*.txt filter=slow\n", "filtered.txt": "text\n"}.items():
+        (project / name).write_text(text)
+    git(project, "add", ".gitattributes", "filtered.txt")
+    git(project, "commit", "-qm", "one")
+    process = start(project, "--rlperf-against=HEAD", "-k", "quick")
+    assert wait_until((tmp_path / "reached").exists, 30), (project / "out").read_text()
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.01)
+    text = (project / "out").read_text()
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, text
+    assert "KeyboardInterrupt" in text
+    assert "Traceback" not in text
+    assert "INTERNALERROR" not in text
+    assert left_over(project) == []
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.name == "filtered.txt"] == []
 
 
 def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:

@@ -313,6 +313,7 @@ def main() -> int:
     print("| signal | stage | stuck in | exit status | report | nothing left after | left |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     is_clean = True
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
     with ThreadPoolExecutor(given.jobs) as pool:
         for case, outcome in zip(cases, pool.map(lambda case: try_case(*case), cases), strict=True):
             left = ", ".join(outcome.left) or "nothing"

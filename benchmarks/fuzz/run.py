@@ -5,11 +5,13 @@
     python benchmarks/fuzz/run.py                        # all readers, 18 s each
     python benchmarks/fuzz/run.py baseline --seconds 600
     python benchmarks/fuzz/run.py --inputs 1000000 --seconds 7200   # of each reader, in two hours at the most
+    python benchmarks/fuzz/run.py --inputs 1000000 --every 10   # every tenth accepted input is shown and written again
     python benchmarks/fuzz/run.py run --seconds 600 --guided   # by coverage: needs `pip install atheris`
 
 Without ``--guided`` inputs are files changed at random, by a seed: the same seed makes the same inputs. With it atheris
-keeps the inputs that reach new code, and changes these. An input that takes over ``--limit`` seconds, another exception
-than the documented one, and memory over ``--memory`` are finds: printed with the input, and the exit code is 1.
+keeps the inputs that reach new code, and changes these. An input that takes over ``--limit`` seconds of processor time,
+another exception than the documented one, and memory over ``--memory`` are finds: printed with the input, and the exit
+code is 1.
 """
 
 from __future__ import annotations
@@ -25,45 +27,52 @@ import traceback
 from pathlib import Path
 from random import Random
 from types import FrameType
+from typing import NamedTuple
 
 from mutations import MOST_BYTES, mutated
 
 _FINDS_MOST = 5
-_HEADING = f"{'reader':<22}{'inputs':>10}{'seconds':>9}{'slowest':>11}{'memory':>10}  finds"
+_HEADING = f"{'reader':<22}{'inputs':>10}{'accepted':>10}{'seconds':>9}{'slowest':>11}{'memory':>10}  finds"
 
 
 class TooSlow(BaseException):
-    """An input takes longer than it may."""
+    """An input takes more processor time than it may."""
 
 
-def fuzz(name: str, seconds: float, most: int | None, seed: int, limit: float) -> tuple[int, float, list[str]]:
-    """Return how many inputs a reader was given, the seconds of the slowest, and the finds.
+class Tried(NamedTuple):
+    """How many inputs a reader was given and how many it accepted, the CPU seconds of the slowest, and the finds."""
 
-    It ends after ``most`` inputs, where that is not None, and after so many seconds at the latest.
-    """
+    inputs: int
+    accepted: int
+    slowest_s: float
+    finds: list[str]
+
+
+def fuzz(name: str, arguments: argparse.Namespace) -> Tried:
+    """Give a reader inputs, so many and for so many seconds at the most; use what it makes of each ``--every``th."""
     from targets import TARGETS
 
-    target, random = TARGETS[name], Random(seed)
+    target, random = TARGETS[name], Random(arguments.seed)
     finds: list[str] = []
     seeds = list(target.seeds)
     for found in seeds:
         target.read(found)  # and what is loaded once
-    tried, slowest, end = 0, 0.0, time.perf_counter() + seconds
-    while tried != most and time.perf_counter() < end and len(finds) < _FINDS_MOST:
+    tried, accepted, slowest, end = 0, 0, 0.0, time.perf_counter() + arguments.seconds
+    while tried != arguments.inputs and time.perf_counter() < end and len(finds) < _FINDS_MOST:
         data = mutated(random.choice(seeds), random)
         if random.random() < 0.1:
             data = mutated(data, random)
-        began = time.perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, limit)
+        began = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, arguments.limit)
         try:
-            target.read(data)
+            accepted += target.read(data, further=accepted % arguments.every == 0)
         except (Exception, TooSlow):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             finds.append(f"{data[:2000]!r}\n{traceback.format_exc(limit=-10)}")
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        tried, slowest = tried + 1, max(slowest, time.perf_counter() - began)
-    return tried, slowest, finds
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        tried, slowest = tried + 1, max(slowest, time.process_time() - began)
+    return Tried(tried, accepted, slowest, finds)
 
 
 def guide(name: str, seconds: float, seed: int, limit: float) -> None:
@@ -100,6 +109,7 @@ def main() -> int:
     parser.add_argument("readers", nargs="*")
     parser.add_argument("--seconds", type=float, default=18.0)
     parser.add_argument("--inputs", type=int, help="end after so many, if the time lasts")
+    parser.add_argument("--every", type=int, default=1, help="show, judge and write one of so many accepted inputs")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=float, default=5.0)
     parser.add_argument("--memory", type=float, default=500.0, help="MB that a reader's process may have")
@@ -109,17 +119,14 @@ def main() -> int:
     if arguments.alone and arguments.guided:
         guide(arguments.alone, arguments.seconds, arguments.seed, arguments.limit)
     if arguments.alone:
-        signal.signal(signal.SIGALRM, _stop)
+        signal.signal(signal.SIGPROF, _stop)
         began = time.perf_counter()
-        tried, slowest, finds = fuzz(
-            arguments.alone, arguments.seconds, arguments.inputs, arguments.seed, arguments.limit
-        )
+        tried = fuzz(arguments.alone, arguments)
         seconds = time.perf_counter() - began
         megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        if megabytes > arguments.memory:
-            finds.append(f"{megabytes:.0f} MB of memory")
-        row = f"{arguments.alone:<22}{tried:>10,}{seconds:>9,.0f}{slowest * 1e3:>8.0f} ms{megabytes:>7.0f} MB"
-        print(f"{row}  {len(finds)}", *finds, sep="\n")
+        finds = [*tried.finds, *([f"{megabytes:.0f} MB of memory"] if megabytes > arguments.memory else [])]
+        row = f"{arguments.alone:<22}{tried.inputs:>10,}{tried.accepted:>10,}{seconds:>9,.0f}"
+        print(f"{row}{tried.slowest_s * 1e3:>8.0f} ms{megabytes:>7.0f} MB  {len(finds)}", *finds, sep="\n")
         return 1 if finds else 0
     from targets import TARGETS
 

@@ -1,6 +1,6 @@
 """The readers of files that others may have written: each takes any bytes, and returns, or raises an error of ours.
 
-A target goes on as the package does: what was read is shown, judged or written again. Anything but a result or the
+A target can go on as the package does: what was read is shown, judged or written again. Anything but a result or the
 error that is documented is a find.
 """
 
@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_rlperf import traces
 from pytest_rlperf.baseline import schema
@@ -23,51 +23,69 @@ from pytest_rlperf.cli.show import _rendered
 from pytest_rlperf.errors import SideError, TimerFileError
 from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.verdict import Evidence, judge
-from pytest_rlperf.model import Baseline, Result
+from pytest_rlperf.model import Allowance, Baseline, Result, TimerTree
 from pytest_rlperf.report.github_comment import COMMENT_BYTES, MARKER, ArtifactError, comment_of_zip
 from pytest_rlperf.report.tree import render_diff, render_tree
 from pytest_rlperf.sides import git
 from pytest_rlperf.sides.spec import parse_spec
+
+if TYPE_CHECKING:
+    from pytest_rlperf.cli.files import Recorded
 
 SAMPLES = Path(__file__).parents[2] / "tests" / "samples"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A reader of bytes, and files that it reads."""
+    """A reader of bytes, which returns None where it refuses them, the use of what it returns, and files it reads."""
 
-    read: Callable[[bytes], object]
+    parse: Callable[[bytes], Any]
     seeds: Sequence[bytes]
+    use: Callable[[Any], object] | None = None
+
+    def read(self, data: bytes, *, further: bool = True) -> bool:
+        """Read an input, use the result if ``further``, and return whether there was one."""
+        found = self.parse(data)
+        if further and found is not None and self.use is not None:
+            self.use(found)
+        return found is not None
 
 
 # --------------------------------------------------------------------------- baselines and runs
 
 
-def read_baseline(data: bytes) -> None:
-    """Read a baseline; judge today's figures by it, store it, and show it."""
+def parse_baseline(data: bytes) -> tuple[Baseline, bytes] | None:
+    """Read a baseline."""
     try:
-        baseline = schema.decode(data)
+        return schema.decode(data), data
     except schema.FormatError:
-        return
+        return None
+
+
+def use_baseline(found: tuple[Baseline, bytes]) -> None:
+    """Judge today's figures by a baseline, store it, and show it."""
+    baseline, data = found
     written = schema.decode(schema.encode(baseline))  # to five digits
     assert written.results.keys() == baseline.results.keys()
     assert schema.decode(schema.encode(written)) == written
     for stored in baseline.results.values():
         judge(Evidence(_today(), stored), _POLICY)
-    _show(data)
+    recorded = parse_run(data)
+    if recorded is not None:
+        show(recorded)
 
 
-def read_run(data: bytes) -> None:
-    """Read what ``rlperf show`` is given, and show it."""
-    _show(data)
-
-
-def _show(data: bytes) -> None:
+def parse_run(data: bytes) -> Recorded | None:
+    """Read what ``rlperf show`` is given."""
     try:
-        recorded = parse(data, "file")
+        return parse(data, "file")
     except UsageError as error:
         assert str(error).isprintable()  # noqa: PT017 - no test
-        return
+        return None
+
+
+def show(recorded: Recorded) -> None:
+    """Show a run or a baseline."""
     text = _rendered(recorded, list(results_of(recorded)), verbose=True)
     assert all(line.isprintable() for line in text.split("\n")), text
 
@@ -77,21 +95,22 @@ def _today() -> Result:
     return stored.result
 
 
-def read_artifact(data: bytes) -> None:
+def parse_artifact(data: bytes) -> str | None:
     """Make the comment on the run in an artifact."""
     try:
         text = comment_of_zip(data, "link")
     except ArtifactError as error:
         assert str(error)  # noqa: PT017 - no test
-        return
+        return None
     assert text.startswith(MARKER)
     assert len(text.encode()) <= COMMENT_BYTES
+    return text
 
 
 # --------------------------------------------------------------------------- trailers and sides
 
 
-def read_trailers(data: bytes) -> None:
+def parse_trailers(data: bytes) -> list[Allowance]:
     """Read the trailers of a commit whose message is anybody's."""
     sha, text = "a" * 40, data.decode("utf-8", "replace").replace("\0", " ")
     values = "\n".join(line.partition(":")[2] for line in text.split("\n") if line.startswith("Rlperf-Accept:"))
@@ -102,32 +121,40 @@ def read_trailers(data: bytes) -> None:
         git._log = log
     assert all(allowance.most >= 0 for allowance in allowances)
     assert all(notes)
+    return allowances
 
 
-def read_spec(data: bytes) -> None:
+def parse_side(data: bytes) -> object:
     """Read the value of ``--rlperf-against``."""
     try:
-        parse_spec(data.decode("utf-8", "surrogateescape"))
+        return parse_spec(data.decode("utf-8", "surrogateescape"))
     except SideError as error:
         assert str(error)  # noqa: PT017 - no test
+        return None
 
 
 # --------------------------------------------------------------------------- traces
 
 
-def read_trace(data: bytes) -> None:
-    """Read a file of timers, show its trees, and write them in a format that the content chooses."""
+def parse_trace(data: bytes) -> tuple[list[TimerTree], int] | None:
+    """Read a file of timers; the number chooses a format to write it in."""
     try:
         trees = traces.parse(data, "file")
     except TimerFileError as error:
         assert str(error).isprintable()  # noqa: PT017 - no test
-        return
+        return None
+    return trees, zlib.crc32(data) % len(traces.FORMATS)
+
+
+def use_trace(found: tuple[list[TimerTree], int]) -> None:
+    """Show trees, write them, and read that again."""
+    trees, number = found
     for tree in trees[:5]:
         text = render_tree(tree, width=80)
         assert all(line.isprintable() for line in text.split("\n")), text
     render_diff(trees[:3], trees[1:4], width=None)
     try:
-        text = traces.write(trees[:5], sorted(traces.FORMATS)[zlib.crc32(data) % len(traces.FORMATS)]) if trees else ""
+        text = traces.write(trees[:5], sorted(traces.FORMATS)[number]) if trees else ""
     except TimerFileError:
         return
     if text:
@@ -173,18 +200,20 @@ _SPECS = (
 )  # fmt: skip
 
 TARGETS = {
-    "baseline": Target(read_baseline, (_sample("baseline_schema_1.json"), schema.encode(_SAMPLE))),
-    "run": Target(read_run, (_shorter(_RUN), _shorter(_RUN, 1))),
-    "artifact": Target(read_artifact, (_zipped(_shorter(_RUN)), _zipped(_shorter(_RUN, 1)))),
-    "trailers": Target(read_trailers, _TRAILERS),
-    "spec": Target(read_spec, _SPECS),
-    "trace json": Target(read_trace, (traces.write(_TREES, "json").encode(),)),
-    "trace speedscope": Target(read_trace, (traces.write(_TREES, "speedscope").encode(),)),
+    "baseline": Target(parse_baseline, (_sample("baseline_schema_1.json"), schema.encode(_SAMPLE)), use_baseline),
+    "run": Target(parse_run, (_shorter(_RUN), _shorter(_RUN, 1)), show),
+    "artifact": Target(parse_artifact, (_zipped(_shorter(_RUN)), _zipped(_shorter(_RUN, 1)))),
+    "trailers": Target(parse_trailers, _TRAILERS),
+    "spec": Target(parse_side, _SPECS),
+    "trace json": Target(parse_trace, (traces.write(_TREES, "json").encode(),), use_trace),
+    "trace speedscope": Target(parse_trace, (traces.write(_TREES, "speedscope").encode(),), use_trace),
     "trace chrome": Target(
-        read_trace, (traces.write(_TREES, "chrome").encode(), _shorter(_sample("torch_profiler_trace.json"), 12))
+        parse_trace,
+        (traces.write(_TREES, "chrome").encode(), _shorter(_sample("torch_profiler_trace.json"), 12)),
+        use_trace,
     ),
-    "trace mlagents": Target(read_trace, (_sample("mlagents_timers.json"),)),
+    "trace mlagents": Target(parse_trace, (_sample("mlagents_timers.json"),), use_trace),
     "trace sample-factory": Target(
-        read_trace, (_sample("sample_factory_tree.txt"), _sample("sample_factory_run_serial.txt"))
+        parse_trace, (_sample("sample_factory_tree.txt"), _sample("sample_factory_run_serial.txt")), use_trace
     ),
 }

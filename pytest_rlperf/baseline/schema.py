@@ -6,6 +6,7 @@ Every version is read, the last one is written.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import math
 import re
@@ -69,25 +70,22 @@ class NewerFormatError(FormatError):
 
 def encode(baseline: Baseline) -> bytes:
     """Return a baseline as a file holds it, figures to five digits. UnicodeEncodeError where a text is no UTF-8."""
-    parts = {
-        "machine": _lines(_without(_rounded(msgspec.to_builtins(baseline.machine)), _MACHINE), "machine", 1).encode(),
-        "results": _results(baseline.results),
-        "schema": _line(SCHEMA).encode(),
-        "sessions": _lines(_rounded(msgspec.to_builtins(baseline.sessions)), "sessions", 1).encode(),
-    }
-    return b"{\n" + b",\n".join(b' "%s": %s' % (name.encode(), part) for name, part in parts.items()) + b"\n}\n"
-
-
-def _results(results: Mapping[str, StoredResult]) -> bytes:
-    """Return the JSON of all entries, made one at a time: as plain data all of them take ten times their text."""
-    if not results:
-        return b"{}"
-    lines = []
+    machine = _without(_rounded(msgspec.to_builtins(baseline.machine)), _MACHINE)
+    sessions = _rounded(msgspec.to_builtins(baseline.sessions))
     with uncollected():
-        for number, key in enumerate(sorted(results)):
-            lines.append(b"{\n" if not number else b",\n")
-            lines.append(f"  {_line(key)}: {_lines(_lean_entry(key, results[key]), key, 2)}".encode())
-    return b"".join([*lines, b"\n }"])
+        results = list(_results(baseline.results))  # as it is joined once: a large file has its text in memory twice
+        beginning = f'{{\n "machine": {_lines(machine, "machine", 1)},\n "results": '
+        end = f',\n "schema": {SCHEMA},\n "sessions": {_lines(sessions, "sessions", 1)}\n}}\n'
+        return b"".join([beginning.encode(), *results, end.encode()])
+
+
+def _results(results: Mapping[str, StoredResult]) -> Iterator[bytes]:
+    """Yield the JSON of all entries, made one at a time: as plain data all of them take ten times their text."""
+    yield b"{"
+    for number, key in enumerate(sorted(results)):
+        opening = ",\n" if number else "\n"
+        yield f"{opening}  {_line(key)}: {_lines(_lean_entry(key, results[key]), key, 2)}".encode()
+    yield b"\n }" if results else b"}"
 
 
 def _rounded(value: Any) -> Any:
@@ -97,39 +95,36 @@ def _rounded(value: Any) -> Any:
         return round_significant(value)
     if kind is dict:
         return {name: part if type(part) in _EXACT else _rounded(part) for name, part in value.items()}
-    if kind is list or kind is tuple:
-        return [part if type(part) in _EXACT else _rounded(part) for part in value]
-    return value
+    return [part if type(part) in _EXACT else _rounded(part) for part in value]
 
 
 def _lean_entry(key: str, stored: StoredResult) -> dict[str, Any]:
-    plain = msgspec.to_builtins(stored)
-    past, links = plain["history"], plain["links"]
-    for worker in plain["result"]["workers"]:
-        if worker["cpu"] == worker["wall"]:
-            del worker["cpu"]
-    entry = _rounded(plain | {"history": past[-2:], "links": links[-1:]})
-    entry["history"] = [*past[:-2], *entry["history"]]  # all but the last two come from a file, which has them rounded
-    entry["links"] = [_without(link, _LINK) for link in (*links[:-1], *entry["links"])]
-    result = entry["result"]
-    lean = _without(result, _RESULT)
+    entry = msgspec.to_builtins(stored)
+    result, past, links = (entry.pop(name) for name in ("result", "history", "links"))
+    workers, counting = result.pop("workers"), result.pop("counting")
+    lean = _without(_rounded(result), _RESULT)
     if result["nodeid"] == key:
         del lean["nodeid"]
-    lean["workers"] = [_lean_worker(worker, result["items"]) for worker in result["workers"]]
     if result["phases"]:
-        lean["phases"] = [_without(phase, _PHASE) for phase in result["phases"]]
-    if result["counting"] is not None:
-        counting = _without(result["counting"], _COUNTING)
-        lean["counting"] = counting | {"phases": [_lean_counts(phase) for phase in counting["phases"]]}
-    history = [_without(session, _SESSION) for session in entry["history"]]
-    return _without(entry | {"history": history}, _ENTRY) | {"result": lean}
+        lean["phases"] = [_without(phase, _PHASE) for phase in lean["phases"]]
+    lean["workers"] = [_lean_worker(worker, lean["items"]) for worker in workers]
+    if counting is not None:  # whole numbers
+        counting |= {"notes": list(counting["notes"]), "phases": [_lean_counts(phase) for phase in counting["phases"]]}
+        lean["counting"] = _without(counting, _COUNTING)
+    # All but the last ones come from a file, which has them rounded.
+    history = [_without(session, _SESSION) for session in (*past[:-2], *map(_rounded, past[-2:]))]
+    links = [*links[:-1], *map(_rounded, links[-1:])]
+    links = [_without(link | {"packages": list(link["packages"])}, _LINK) for link in links]
+    return _without(_rounded(entry) | {"history": history, "links": links}, _ENTRY) | {"result": lean}
 
 
 def _lean_worker(worker: dict[str, Any], items: float) -> dict[str, Any]:
-    lean = _without(worker, _WORKER)
+    if worker["cpu"] == worker["wall"]:
+        del worker["cpu"]
+    lean: dict[str, Any] = _rounded(_without(worker, _WORKER))
     if lean.get("cpu") == lean["wall"]:
         del lean["cpu"]
-    if worker["items_per_call"] == items:
+    if lean["items_per_call"] == items:
         del lean["items_per_call"]
     return lean
 
@@ -149,7 +144,7 @@ def _lines(value: Any, name: str = "", depth: int = 0) -> str:
     """Return JSON with sorted keys: a line a member of the outer objects, a line an object in a list."""
     indent = " " * (depth + 1)
     if isinstance(value, dict) and value and (depth <= _OPEN_DEPTH or name in _OPEN_NAMES):
-        parts = [f"{indent}{_line(key)}: {_lines(value[key], key, depth + 1)}" for key in sorted(value)]
+        parts = [f"{indent}{_name(key)}: {_lines(value[key], key, depth + 1)}" for key in sorted(value)]
         opening, closing = "{}"
     elif isinstance(value, list) and value and isinstance(value[0], dict):
         parts = [f"{indent}{part}" for part in _objects(value)]
@@ -170,6 +165,9 @@ def _objects(values: list[dict[str, Any]]) -> list[str]:
 def _line(value: Any) -> str:
     encoded = msgspec.json.encode(value, order="sorted")
     return (msgspec.json.format(encoded, indent=0) if isinstance(value, (dict, list)) else encoded).decode()
+
+
+_name = functools.lru_cache(maxsize=1000)(_line)  # of a member
 
 
 # ----------------------------------------------------------------------- reading

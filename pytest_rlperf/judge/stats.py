@@ -45,7 +45,10 @@ def welch(
     log_head = [math.log(value) for value in head]
     difference = statistics.fmean(log_head) - statistics.fmean(log_base)
     parts = [
-        *(Variance(statistics.variance(log) / len(log), len(log) - 1) for log in (log_base, log_head)),
+        *(
+            Variance(squared_deviations(log) / (len(log) * (len(log) - 1)), len(log) - 1)
+            for log in (log_base, log_head)
+        ),
         Variance(2 * between.value, between.freedom),
     ]
     squared = sum(part.value for part in parts)

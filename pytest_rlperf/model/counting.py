@@ -22,7 +22,7 @@ class Tally:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PhaseCounts:
     """The counts of one call in a phase and all below it; ``path`` is empty for the whole call.
 
@@ -34,7 +34,7 @@ class PhaseCounts:
     inexact: dict[str, tuple[int, int]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Counting:
     """The counts of one test. ``workers`` workers counted ``repetitions`` calls each, once for every instrument.
 

@@ -81,7 +81,7 @@ class SliceKind(str, enum.Enum):
     MEMORY = "memory"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Phase:
     """A named part of one iteration: a path in the timer tree, seconds and entries per iteration.
 
@@ -161,7 +161,7 @@ class SliceRecord:
     device: DeviceSlice | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Figures:
     """A worker's figures by one clock: seconds per call, and the same relative to either kernel's."""
 
@@ -170,7 +170,7 @@ class Figures:
     relative_memory: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class WorkerRecord:
     """One worker's figure for one test, the statistical unit of a stored comparison.
 
@@ -197,7 +197,7 @@ class WorkerRecord:
     device: DeviceFigures | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Result:
     """The figures of one test; a fixture's call returns them.
 
@@ -279,6 +279,13 @@ def out_of_range(positive: Mapping[str, float], not_negative: Mapping[str, float
             yield f"{place} is {value}, expected no negative number"
 
 
+def _is_possible(figures: Figures, *, stored: bool) -> bool:
+    """Whether a worker's figures can have been measured."""
+    return 0 < figures.call_s < math.inf and (
+        not stored or (0 < figures.relative < math.inf and 0 < figures.relative_memory < math.inf)
+    )
+
+
 def impossible_figures(result: Result, *, stored: bool) -> Iterator[str]:
     """Yield the figures that no measurement can have given, by their places below the result, with what is expected.
 
@@ -288,18 +295,18 @@ def impossible_figures(result: Result, *, stored: bool) -> Iterator[str]:
     yield from out_of_range({"items": result.items} if stored else {}, {"items": result.items})
     for index, worker in enumerate(result.workers):
         for clock, figures in (("wall", worker.wall), ("cpu", worker.cpu)):
-            known = (figures.call_s, figures.relative, figures.relative_memory) if stored else (figures.call_s,)
-            if not all(0 < value < math.inf for value in known):  # named only then: thousands are read
-                names = ("call_s", "relative", "relative_memory")
+            if not _is_possible(figures, stored=stored):  # named only then: thousands are read
+                names = ("call_s", "relative", "relative_memory")[: 3 if stored else 1]
                 yield from out_of_range(
-                    {f"workers[{index}].{clock}.{name}": value for name, value in zip(names, known, strict=False)}, {}
+                    {f"workers[{index}].{clock}.{name}": getattr(figures, name) for name in names}, {}
                 )
         if stored and not 0 < worker.items_per_call < math.inf:
             yield from out_of_range({f"workers[{index}].items_per_call": worker.items_per_call}, {})
     if stored:
-        times = {f"phases[{index}].total_s": phase.total_s for index, phase in enumerate(result.phases)}
-        yield from out_of_range({}, {"traced_call_s": result.traced_call_s, **times})
+        yield from out_of_range({}, {"traced_call_s": result.traced_call_s})
     for index, phase in enumerate(result.phases):
+        if stored and not 0 <= phase.total_s < math.inf:
+            yield from out_of_range({}, {f"phases[{index}].total_s": phase.total_s})
         if not phase.path:  # it would be a part of itself
             yield f"phases[{index}].path is empty"
     for index, counts in enumerate(result.counting.phases if stored and result.counting is not None else ()):

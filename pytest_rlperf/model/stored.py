@@ -56,7 +56,7 @@ class Acceptance:
     by: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FirstFigures:
     """The oldest figures that a baseline ever had of a test, kept when they are replaced.
 
@@ -69,7 +69,7 @@ class FirstFigures:
     relative: tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SessionFigures:
     """One session's figures of a test, kept after later ones have replaced them.
 
@@ -104,7 +104,7 @@ def _log_mean(values: list[float]) -> tuple[float, float]:
     return math.exp(mean), math.fsum((log - mean) ** 2 for log in logs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PairSpread:
     """How much a test's live pairs differed from one another, pooled over comparisons.
 
@@ -116,7 +116,7 @@ class PairSpread:
     freedom: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Link:
     """A live comparison of two commits, which stays known when both have been replaced: a link of a chain of ratios.
 
@@ -146,7 +146,7 @@ class Anchor:
     by: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredResult:
     """One test's entry in a baseline: its figures, the session they come from, and why they were accepted.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 from types import FrameType
@@ -36,6 +38,12 @@ from pytest_rlperf.run.saving import save
 from pytest_rlperf.run.shards import make_shard
 
 _BESIDE = "the time that imports and fixtures take"
+_INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+}
+_ENDING_S = 30.0  # workers and the guardian have seconds each, reports less
 
 
 def _platform_notes(platform: str) -> list[str]:
@@ -78,7 +86,8 @@ class MeasuredRun:
             raise pytest.UsageError(str(error)) from None
         self._end = EndOfRun(config, settings, self._run)
         self._lanes: Lanes | None = None
-        _heed_signals(config)
+        # With --rlperf-inline tests run in this process, and may handle an interrupt.
+        _Interrupts(config, 0.0 if settings.inline else _ENDING_S)
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
             raise pytest.UsageError(
@@ -289,22 +298,33 @@ class MeasuredRun:
         return NoLine() if self._config.get_verbosity() < 0 else LogLine(write)
 
 
-def _heed_signals(config: pytest.Config) -> None:
-    """Have SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files."""
+class _Interrupts:
+    """Has SIGINT, SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(signal.Signals(number).name)
+    Only the first does. Those in the next ``ending_s`` have no effect: they would break off a teardown, a removal or a
+    report of the run that ends.
+    """
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        # Under nohup SIGHUP stays ignored; a program that runs pytest in a thread handles its own signals.
-        is_default = signal.getsignal(number) is signal.SIG_DFL
-        if is_default and threading.current_thread() is threading.main_thread():
-            signal.signal(number, interrupt)
-            config.add_cleanup(partial(_reset_signal, number))
+    def __init__(self, config: pytest.Config, ending_s: float) -> None:
+        self._ending_s = ending_s
+        self._until_s = 0.0
+        for number, usual in _INTERRUPTS.items():
+            # Under nohup SIGHUP stays ignored; a program that runs pytest in a thread handles its own signals.
+            is_usual = signal.getsignal(number) is usual
+            if is_usual and threading.current_thread() is threading.main_thread():
+                signal.signal(number, self._interrupt)
+                config.add_cleanup(partial(self._reset, number))
 
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if time.monotonic() >= self._until_s:
+            self._until_s = time.monotonic() + self._ending_s
+            raise KeyboardInterrupt(*([] if number == signal.SIGINT else [signal.Signals(number).name]))
 
-def _reset_signal(number: signal.Signals) -> None:
-    signal.signal(number, signal.SIG_DFL)
+    def _reset(self, number: signal.Signals) -> None:
+        if number != signal.SIGINT or not self._until_s:
+            signal.signal(number, _INTERRUPTS[number])
+        else:  # more of them may come while the interpreter ends, which puts back what ends a process at once
+            atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
 def _about(seconds: float) -> str:
