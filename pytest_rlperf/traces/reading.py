@@ -155,9 +155,12 @@ def opened(data: bytes) -> Document:
     text = _decoded(_unpacked(data))
     if not text.strip():
         raise Malformed("it is empty", _CUT_OFF)
-    # A log line may begin with a bracket as a list does: [2024-01-01 10:00:00,123][00123].
-    is_json = _JSON.match(text) is not None
-    return Document(text, Item(_parsed(text)) if is_json else None)
+    return Document(text, Item(_parsed(text)) if is_like_json(text) else None)
+
+
+def is_like_json(text: str) -> bool:
+    """Whether a text begins as JSON does; a log line may begin with a bracket too: [2024-01-01 10:00:00,123][00123]."""
+    return _JSON.match(text) is not None
 
 
 def _unpacked(data: bytes) -> bytes:

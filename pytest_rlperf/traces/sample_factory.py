@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pytest_rlperf.model import TimerTree, Timing
-from pytest_rlperf.traces.reading import LARGEST, Document, Malformed
+from pytest_rlperf.traces.reading import LARGEST, Document, Malformed, is_like_json
 from pytest_rlperf.traces.trees import Draft, check_depth
 
 N = TypeVar("N")
@@ -145,9 +145,10 @@ def write(trees: Sequence[TimerTree]) -> str:
     """Return trees as Sample Factory's text, each path with its sum, last or mean entry.
 
     Counts, modes, extremes, gauges, metadata, workers, parallelism, times below 50 µs and the order are lost: leaves
-    go first. White space within names becomes one blank.
+    go first. White space within names becomes one blank, and the first tree's loses brackets that begin it as JSON.
     """
-    return "".join(f"{tree_text(_clean(tree.name), tree.root, _below, _entry)}\n" for tree in trees)
+    text = "".join(f"{tree_text(_clean(tree.name), tree.root, _below, _entry)}\n" for tree in trees)
+    return text.lstrip("[{") if is_like_json(text) else text
 
 
 def _below(timing: Timing) -> Sequence[Timing]:
