@@ -24,6 +24,7 @@ _DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ns|us|µs|ms|s|min)?\s*")
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, None: 1.0}
 _PERCENT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
 _PAIRS = re.compile(r"\s*(\d+)\s*\.\.\s*(\d+)\s*")
+_ADDRESS = re.compile(r"auto|local|(ray://)?[^\s/:]+:\d{1,5}|(ray://)?\[[0-9a-fA-F:]+\]:\d{1,5}")
 _SHARD = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
 _BASELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
@@ -180,6 +181,17 @@ def parse_shard(value: object) -> tuple[int, int]:
     return number, count
 
 
+def parse_address(value: object) -> str:
+    """Read where a Ray cluster is: ``"auto"`` for the one that this machine is part of, or its host and port."""
+    address = str(value).strip()
+    if not _ADDRESS.fullmatch(address):
+        raise ValueError(
+            "expected HOST:PORT, ray://HOST:PORT, auto for the cluster that runs here, or local for one of this "
+            "machine alone; write paths before --rlperf-ray, or --rlperf-ray=auto"
+        )
+    return address
+
+
 def parse_slowdowns(value: object) -> tuple[float, ...]:
     """Read percentages, parted by blanks or commas, as rising fractions."""
     return tuple(sorted(parse_tolerance(part) for part in re.split(r",|(?<=%)\s+(?=\S)", str(value).strip())))
@@ -225,6 +237,7 @@ class Option(NamedTuple):
     """One row of the table: the name of a setting in ``Config``, its spelling in each place, and how it is read.
 
     ``flag`` is None where the command line has none. ``ini`` and ``marker``: an ini file, a test's marker may set it.
+    ``bare`` is the value of a flag that stands without one, None where it needs one.
     """
 
     name: str
@@ -235,6 +248,7 @@ class Option(NamedTuple):
     metavar: str | None = None
     ini: bool = False
     marker: bool = False
+    bare: str | None = None
 
 
 OPTIONS = (
@@ -280,6 +294,9 @@ OPTIONS = (
     Option("shard", "--rlperf-shard", parse_shard, None,
            "measure the K-th of N parts of the tests, which take about the same time; `rlperf merge` joins their JSON",
            "K/N"),
+    Option("ray", "--rlperf-ray", parse_address, None,
+           "measure the tests on the nodes of the Ray cluster at HOST:PORT, or of the one that this machine is part of "
+           "(needs Ray: the extra `ray`)", "ADDRESS", bare="auto"),
     Option("strict", "--rlperf-strict", parse_flag, False,
            "also fail tests that are UNDECIDED, NEW, INCOMPARABLE or INVALID", ini=True),
     Option("inline", "--rlperf-inline", parse_flag, False,
@@ -334,6 +351,7 @@ class Config:
     setup_time_s: float
     budget_s: float | None
     shard: tuple[int, int] | None
+    ray: str | None
     strict: bool
     inline: bool
     selfcheck: bool
@@ -369,7 +387,8 @@ def add_options(parser: pytest.Parser) -> None:
         elif option.parse is parse_flag:
             group.addoption(option.flag, dest=dest, action="store_true", default=None, help=option.help)
         else:
-            group.addoption(option.flag, dest=dest, default=None, metavar=option.metavar, help=option.help)
+            bare = {} if option.bare is None else {"nargs": "?", "const": option.bare}
+            group.addoption(option.flag, dest=dest, default=None, metavar=option.metavar, help=option.help, **bare)
         if option.ini:
             parser.addini(_ini_name(option), option.help.replace("%%", "%"), default=None)
 
@@ -416,6 +435,8 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
             raise pytest.UsageError(f"--rlperf-{name} has nothing to write: use it with --rlperf, which measures")
     if settings.shard is not None:
         _refuse_beside_shard(settings)
+    if settings.ray is not None:
+        _refuse_beside_ray(settings)
     if settings.benchmark_phases and settings.benchmark_json is None:
         raise pytest.UsageError("--rlperf-benchmark-phases adds rows to a file: use it with --rlperf-benchmark-json")
     if settings.selfcheck and any(path is not None for path in others.values()):
@@ -452,6 +473,23 @@ def _refuse_beside_shard(settings: Config) -> None:
         raise pytest.UsageError("--rlperf-selfcheck is about one machine: leave out --rlperf-shard")
     if settings.bisect is not None:
         raise pytest.UsageError("--rlperf-bisect searches with all chosen tests: leave out --rlperf-shard")
+
+
+def _refuse_beside_ray(settings: Config) -> None:
+    """Raise UsageError for what the nodes of a cluster cannot do for a run."""
+    if not settings.active:
+        raise pytest.UsageError("--rlperf-ray has nothing to measure: use it with --rlperf")
+    if settings.save:
+        raise pytest.UsageError("--rlperf-ray stores no figures: use --rlperf-save-baseline on one machine")
+    given = {
+        **{"inline": settings.inline, "selfcheck": settings.selfcheck, "bisect": settings.bisect},
+        **{"shard": settings.shard, "trace": settings.trace, "benchmark-json": settings.benchmark_json},
+    }
+    for name, value in given.items():
+        if value:
+            raise pytest.UsageError(f"--rlperf-{name} is for runs on one machine: leave out --rlperf-ray")
+    if settings.against is not None and settings.against.startswith(("dir:", "python:")):
+        raise pytest.UsageError(f"--rlperf-against={settings.against} names a place that the nodes do not have")
 
 
 def _refuse_beside_bisect(settings: Config) -> None:

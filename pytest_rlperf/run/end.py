@@ -15,6 +15,7 @@ from pytest_rlperf.model.notes import Saved
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.matrix import render_matrix
+from pytest_rlperf.report.merge import machine_lines
 from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.statuses import Unmeasured
 from pytest_rlperf.report.summary import (
@@ -113,7 +114,7 @@ class EndOfRun:
             summary=summary,
             command=reproducing(self._typed()),
             lines=self._places,
-            environment=self._run.baselines.changes_since(self._outcomes),
+            environment=[] if self._run.merged else self._run.baselines.changes_since(self._outcomes),
             unmeasured=unmeasured,
             strict=self._settings.strict,
             json=self._settings.json,
@@ -127,10 +128,10 @@ class EndOfRun:
 
     def _summary(self, *, verbose: bool) -> Summary:
         """Return the texts under the table."""
-        baselines = self._run.baselines
+        baselines, merged = self._run.baselines, self._run.merged
         return Summary(
-            machines=[describe(baselines.machine)],
-            origins=baselines.origins(self._outcomes),
+            machines=[describe(baselines.machine)] if merged is None else machine_lines(merged),
+            origins=baselines.origins(self._outcomes) if merged is None else merged.compared,
             notes=note_lines(self._run.notes, verbose=verbose),
             steps=self._next(verbose=verbose),
         )

@@ -35,7 +35,7 @@ from pytest_rlperf.run.loop import Budget, TestLoop, make_lanes
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.outputs import check_outputs
 from pytest_rlperf.run.saving import save
-from pytest_rlperf.run.shards import make_shard
+from pytest_rlperf.run.shards import SHARD, make_shard
 
 _BESIDE = "the time that imports and fixtures take"
 _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
@@ -119,6 +119,7 @@ class MeasuredRun:
             config.hook.pytest_deselected(items=dropped)
         for item in items:
             self._settings.for_test(item)
+        self._run.shard = config.stash.get(SHARD, None)
         if self._settings.shard is not None:
             self._keep_shard(self._settings.shard, items)
         if self._forked and (config.option.forked or any(item.get_closest_marker("forked") for item in items)):
@@ -152,6 +153,8 @@ class MeasuredRun:
             tests = f"{shard.name}: {len(items)} of {units.counted(shard.collected, 'test')}"
         if self._settings.inline:
             return f"rlperf: measuring {tests} in this process, where none fails for its time"
+        if self._settings.ray is not None:
+            return f"rlperf: {tests} on the nodes of a Ray cluster, {_BESIDE} on each"
         if self._settings.selfcheck:
             trials = 1 + len(self._settings.slowdowns)
             each_s = trials * (expected_s(self._settings.pairs[0]) + 1)
@@ -202,7 +205,11 @@ class MeasuredRun:
                 self._run, line, Budget(self._settings, len(session.items)).next_s()
             )
             return None
-        if session.items:
+        if session.items and self._settings.ray is not None:
+            from pytest_rlperf.run.ray_cluster import ClusterLoop
+
+            ClusterLoop(session.config, self._run, self._path, line).run(session)
+        elif session.items:
             TestLoop(session.config, self._run, self._path, self._make_lanes(), line).run(session)
         return True
 

@@ -16,6 +16,7 @@ from pytest_rlperf.model import Allowance, Fitness, Outcome, Policy, Provenance,
 from pytest_rlperf.model.notes import Note, Saved, SkippedBaseline, TextNote, UncomparedCounts, UnmatchedAllowance
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import Config
+from pytest_rlperf.report.run_json import RunFile
 from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.sides.git import git_user, read_allowances
 
@@ -80,8 +81,9 @@ class RunState:
     """A measured run: its settings, its baselines, its outcomes, and its notes, all in one list.
 
     ``gated`` is how many gated tests share the run's error rate. ``shard`` has the tests of this run, and of others,
-    where tests are divided. BaselineError where a baseline cannot be used,
-    SideError where git refuses to read the tree whose figures are to be stored.
+    where tests are divided. ``merged`` is the run as other machines have measured and judged it, None where this one
+    did. BaselineError where a baseline cannot be used, SideError where git refuses to read the tree whose figures are
+    to be stored.
     """
 
     def __init__(self, settings: Config, root: Path, notes: list[Note] | None = None) -> None:
@@ -93,6 +95,7 @@ class RunState:
         self.note(*map(SkippedBaseline, self.baselines.faults))
         self.gated = 1
         self.shard: Shard | None = None
+        self.merged: RunFile | None = None
         self._root = root
         self._provenance: Provenance | None = None
         if settings.save or settings.json is not None or settings.benchmark_json is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pytest_rlperf.report.files import (
     write_file,
     write_traces,
 )
-from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
+from pytest_rlperf.report.run_json import document_of, run_document, selfcheck_document, written
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.run.outcomes import RunState
 
@@ -113,6 +113,9 @@ def _document(
 ) -> dict[str, Any]:
     if run.fitness is not None:
         return selfcheck_document(run.baselines.machine, run.outcomes.selfchecks, run.fitness)
+    if run.merged is not None:
+        merged = replace(run.merged, notes=tuple(notes), failed=tuple(failed), unmeasured=tuple(unmeasured))
+        return document_of(merged)
     return run_document(
         run.baselines.machine,
         run.outcomes.tests,

@@ -8,7 +8,11 @@ import json
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 
+import pytest
+
 from pytest_rlperf.model import Shard
+
+SHARD = pytest.StashKey[Shard]()  # in the configuration of a run that another run divides
 
 
 def divide(keys: Sequence[str], seconds: Mapping[str, float], count: int) -> list[list[str]]:

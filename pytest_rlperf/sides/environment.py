@@ -261,7 +261,7 @@ def interpreter_path(python: str, environment: Mapping[str, str | None], directo
 
 def side_args(project: Project, mapping: tuple[Path, Path]) -> tuple[str, ...]:
     """Return the run's arguments for another tree: with its paths, its root and its settings file."""
-    args = list(_mapped_args(project.args, project, mapping))
+    args = list(mapped_args(project.args, project, mapping))
     added = [f"--rootdir={mapped(project.rootdir, mapping)}"]
     if project.inipath is not None:
         added += ["-c", str(mapped(project.inipath, mapping))]
@@ -280,7 +280,7 @@ def side_variables(project: Project, mapping: tuple[Path, Path], environment: Pa
     if (value := os.environ.get("PYTHONPATH")) is not None:
         variables["PYTHONPATH"] = mapped_search_path(value, project.directory, mapping)
     if value := os.environ.get("PYTEST_ADDOPTS"):
-        variables["PYTEST_ADDOPTS"] = shlex.join(_mapped_args(shlex.split(value), project, mapping))
+        variables["PYTEST_ADDOPTS"] = shlex.join(mapped_args(shlex.split(value), project, mapping))
     if "VIRTUAL_ENV" in os.environ:
         variables["VIRTUAL_ENV"] = str(environment)
     places = os.environ.get("PATH", os.defpath).split(os.pathsep)
@@ -295,7 +295,8 @@ def changed_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def _mapped_args(args: Iterable[str], project: Project, mapping: tuple[Path, Path]) -> Iterator[str]:
+def mapped_args(args: Iterable[str], project: Project, mapping: tuple[Path, Path]) -> Iterator[str]:
+    """Yield arguments of pytest with the paths that they have in another tree."""
     before = ""
     for arg in args:
         option, equals, value = arg.partition("=")

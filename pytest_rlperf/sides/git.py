@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,8 @@ _LEFT_OUT_VARIABLES = {
 
 _COURSE = "--format=%H%x00%an <%ae>%x00%cI%x00%s"
 _WRITTEN = ("--diff-filter=AMT", "--format=%x00%H")
+_PACKED = "refs/rlperf"  # refs to commits of a bundle that no other ref of it leads to
+
 _LOG = ("log.showSignature=false", "i18n.logOutputEncoding=UTF-8")
 
 # Git's messages where a directory is in no working tree. Any other failure is one of the repository that is there.
@@ -299,6 +302,29 @@ class Repository:
         state = (self._conversions(), self._attributes(), times)
         return hashlib.sha256(repr(state).encode("utf-8", "replace")).hexdigest() if any(state) else ""
 
+    def pack_history(self, names: Iterable[str], shas: Iterable[str], bundle: Path, shallow: Path) -> None:
+        """Write HEAD's history to a git bundle, with the refs that ``names`` abbreviate and the commits ``shas``.
+
+        ``shallow`` gets the commits without parents of a shallow clone. Nothing is written to this repository.
+        """
+        refs = {f"{_PACKED}/{sha}": sha for sha in (self.head, *shas)}
+        for name in names:
+            full = self._git("rev-parse", "--symbolic-full-name", "--verify", "--quiet", _END, name).out.strip()
+            if full.startswith("refs/"):
+                refs[full] = self._checked("rev-parse", "--verify", full).strip()
+        common = self.top / self._checked("rev-parse", "--git-common-dir").rstrip("\n")
+        with tempfile.TemporaryDirectory(prefix="rlperf-") as scratch:
+            bare = Path(scratch)
+            _checked(bare, "init", "--quiet", "--bare", "--template=")
+            (bare / "objects/info").mkdir(exist_ok=True)
+            (bare / "objects/info/alternates").write_bytes(bytes((common / "objects").resolve()) + b"\n")
+            if self._is_shallow():
+                shutil.copyfile(common / "shallow", shallow)
+                shutil.copyfile(common / "shallow", bare / "shallow")
+            for ref, sha in refs.items():
+                _checked(bare, "update-ref", ref, sha)
+            _checked(bare, "bundle", "create", "--quiet", str(bundle), "--all", limit_s=_CHECKOUT_LIMIT_S)
+
     def lfs_object(self, pointer: Path) -> Path | None:
         """Return the place in this repository's store of the object that a pointer of Git LFS names.
 
@@ -512,6 +538,18 @@ def untracked_files(top: Path, places: Iterable[str], *, ignored: bool = False) 
     except SideError:
         return None
     return [top / name for name in _names(listed)]
+
+
+def restore_history(tree: Path, head: str, bundle: Path, shallow: Path) -> None:
+    """Make files a working tree of the history in a bundle, in which ``head`` is checked out."""
+    full = Commit(head, "").sha
+    _checked(tree, "init", "--quiet", "--template=")
+    if shallow.exists():
+        shutil.copyfile(shallow, tree / ".git/shallow")
+    fetch = ("fetch", "--quiet", "--no-tags", "--update-head-ok", str(bundle), "+refs/*:refs/*")
+    _checked(tree, *fetch, limit_s=_CHECKOUT_LIMIT_S)
+    _checked(tree, "update-ref", "--no-deref", "HEAD", full)
+    _checked(tree, "reset", "--quiet", limit_s=_CHECKOUT_LIMIT_S)
 
 
 def record(clone: Path) -> None:

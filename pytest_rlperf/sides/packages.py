@@ -126,8 +126,7 @@ def why_build(packages: Iterable[Package], top: Path) -> str | None:
             return f"the import hook of its build tool loads {package.name} from that tool's build"
         if package.how == "installed":
             return f"{package.name} is installed as a copy, not editable"
-    # A package outside any project cannot be built; where its files are missing, its import fails.
-    for package, path in _built_files([package for package in packages if package.project_dir is not None], top):
+    for package, path in built_files(packages, top):
         return f"{package.name} has files that only a build makes, such as {path.relative_to(top.resolve()).as_posix()}"
     return None
 
@@ -281,8 +280,10 @@ def _sources(project_dir: Path) -> tuple[Path, Path]:
     return project_dir / "src", project_dir
 
 
-def _built_files(packages: list[Package], top: Path) -> Iterator[tuple[Package, Path]]:
+def built_files(packages: Iterable[Package], top: Path) -> Iterator[tuple[Package, Path]]:
     """Yield the importable files of the packages that no clone has: extension modules, and generated code."""
+    # A package outside any project cannot be built; where its files are missing, its import fails.
+    packages = [package for package in packages if package.project_dir is not None]
     if not packages:
         return
     top = top.resolve()
