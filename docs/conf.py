@@ -36,7 +36,8 @@ def option_rows(options: tuple[Option, ...] = OPTIONS) -> Iterator[tuple[str, st
     for option in options:
         name = option.name.removesuffix("_s")
         places = {"flag": option.flag is not None, "ini": option.ini, "marker": option.marker}
-        shown = f"{option.flag}={option.metavar}" if option.metavar else option.flag
+        value = f"={option.metavar}" if option.bare is None else f"[={option.metavar}]"
+        shown = f"{option.flag}{value}" if option.metavar else option.flag
         yield (
             f"`{shown or (f'rlperf_{name}' if option.ini else name)}`",
             ", ".join(place for place, is_there in places.items() if is_there),

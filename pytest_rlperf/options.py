@@ -433,10 +433,8 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     for name, path in {"json": settings.json, **others}.items():
         if not settings.active and path is not None:
             raise pytest.UsageError(f"--rlperf-{name} has nothing to write: use it with --rlperf, which measures")
-    if settings.shard is not None:
-        _refuse_beside_shard(settings)
-    if settings.ray is not None:
-        _refuse_beside_ray(settings)
+    _refuse_beside_shard(settings)
+    _refuse_beside_ray(settings)
     if settings.benchmark_phases and settings.benchmark_json is None:
         raise pytest.UsageError("--rlperf-benchmark-phases adds rows to a file: use it with --rlperf-benchmark-json")
     if settings.selfcheck and any(path is not None for path in others.values()):
@@ -467,6 +465,8 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
 
 def _refuse_beside_shard(settings: Config) -> None:
     """Raise UsageError for runs that cannot be divided."""
+    if settings.shard is None:
+        return
     if not settings.active:
         raise pytest.UsageError("--rlperf-shard has nothing to divide: use it with --rlperf, which measures")
     if settings.selfcheck:
@@ -477,6 +477,8 @@ def _refuse_beside_shard(settings: Config) -> None:
 
 def _refuse_beside_ray(settings: Config) -> None:
     """Raise UsageError for what the nodes of a cluster cannot do for a run."""
+    if settings.ray is None:
+        return
     if not settings.active:
         raise pytest.UsageError("--rlperf-ray has nothing to measure: use it with --rlperf")
     if settings.save:

@@ -274,7 +274,8 @@ def test_help_shows_every_flag_and_ini_option(pytester: pytest.Pytester) -> None
     for option in OPTIONS:
         text = option.help.replace("%%", "%")
         if option.flag is not None:
-            start = option.flag if option.metavar is None else f"{option.flag}={option.metavar}"
+            value = option.metavar if option.bare is None else f"[{option.metavar}]"
+            start = option.flag if option.metavar is None else f"{option.flag}={value}"
             assert f"{start} {text}" in shown
         if option.ini:
             assert f"rlperf_{option.name.removesuffix('_s')} (string): {text}" in shown

@@ -191,7 +191,9 @@ def imported_in(modules: Mapping[str, object], top: Path) -> set[str]:
         for value in list(vars(module).values()):
             if issubclass(type(value), ModuleType):
                 found.add(str(ModuleType.__getattribute__(value, "__name__")))
-            elif type(value) in (type, FunctionType):
+            elif issubclass(type(value), type):
+                found.add(str(type.__getattribute__(value, "__module__")))
+            elif type(value) is FunctionType:
                 found.add(str(value.__module__))
     tops = {name.partition(".")[0] for name in found}
     ours = {name.partition(".")[0] for name in own}
