@@ -8,9 +8,11 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -279,7 +281,9 @@ class OnCluster:
             COLUMNS="100", TMPDIR=str(self.tmp), XDG_CACHE_HOME=str(scratch / "cache"), WAITING=str(self.waiting)
         )
         self._before = dict(os.environ)
-        os.environ.update(self.variables, RAY_USAGE_STATS_ENABLED="0")
+        # Ray's sockets have names in its directory, which may have few characters.
+        self._directory = tempfile.mkdtemp(prefix="r", dir="/tmp")
+        os.environ.update(self.variables, RAY_USAGE_STATS_ENABLED="0", RAY_TMPDIR=self._directory)
         self._small = {"object_store_memory": 80_000_000}
         head = {"num_cpus": head_cpus, "include_dashboard": False, "node_ip_address": "127.0.0.1", **self._small}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -324,6 +328,7 @@ class OnCluster:
     def end(self) -> None:
         """End the cluster's processes."""
         self.cluster.shutdown()
+        shutil.rmtree(self._directory, ignore_errors=True)
         os.environ.clear()
         os.environ.update(self._before)
 
