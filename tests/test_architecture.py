@@ -71,7 +71,7 @@ LIBRARIES = re.compile(
 )
 VERDICT_TYPES = {"Verdict", "Estimate", "Policy", "Reason"}
 VERDICT_FIGURES = {"ratio", "low", "high", "floor", "ceiling", "smallest_seen", "tolerance", "stored_failing", "alpha"}
-HEAVY = {"torch", "scipy", "numpy", "gymnasium", "jinja2", "msgspec", "psutil", "rich"}
+HEAVY = {"torch", "scipy", "numpy", "gymnasium", "jinja2", "msgspec", "psutil", "ray", "rich"}
 
 
 @dataclass(frozen=True)

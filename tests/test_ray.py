@@ -316,9 +316,7 @@ class OnCluster:
 
     def run(self, *args: str, **variables: str) -> tuple[int, str]:
         """Return the exit status and the output of a measured run."""
-        with self.start(*args, **variables) as process:
-            out, _ = process.communicate(timeout=240)
-        return process.returncode, out
+        return ended(self.start(*args, **variables))
 
     @property
     def address(self) -> str:
@@ -346,6 +344,16 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[[int, int], OnCluster]]:
     yield make
     for cluster in made:
         cluster.end()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Return the exit status and the output of a run, which is killed where it takes too long."""
+    try:
+        out, _ = process.communicate(timeout=300)
+    finally:
+        if process.poll() is None:
+            process.kill()
+    return process.returncode, out
 
 
 def lines_of(out: str) -> list[str]:
@@ -409,8 +417,8 @@ def test_a_node_that_dies_has_its_test_measured_elsewhere(make_cluster: Callable
         project.add_node()
         project.cluster.remove_node(project.nodes[0], allow_graceful=False)
         (project.waiting / "go").touch()
-        out, _ = process.communicate(timeout=240)
-    assert process.returncode == OK, out
+        code, out = ended(process)
+    assert code == OK, out
     assert lines_of(out) == ["tests/test_it.py::test_waits PASSED"]
     assert "a node was lost, and 1 test measured elsewhere (test_waits)" in re.sub(r"\s+", " ", out)
     wait_for(lambda: not measuring(project))
@@ -425,8 +433,8 @@ def test_an_interrupt_ends_the_tasks(make_cluster: Callable[[int, int], OnCluste
         wait_for(lambda: list(project.waiting.iterdir()))
         assert measuring(project)
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=120)
-    assert process.returncode == INTERRUPTED, out
+        code, out = ended(process)
+    assert code == INTERRUPTED, out
     assert "KeyboardInterrupt" in out
     assert lines_of(out) == ["tests/test_it.py::test_first PASSED"]
     wait_for(lambda: not measuring(project))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
+import itertools
 import json
 import logging
 import math
@@ -302,6 +303,7 @@ class Cluster:
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         self._measure = ray.remote(max_retries=0)(task)
+        self._turns = itertools.count()
         self.nodes = self._nodes()
 
     def _nodes(self) -> list[Node]:
@@ -339,10 +341,11 @@ class Cluster:
 
         return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node.id, soft=False)}
 
-    def largest(self, *, over: int) -> Node | None:
-        """Return a node that lives and has the most CPUs, None where none has more than ``over``."""
+    def next_node(self, *, over: int) -> Node | None:
+        """Return a node that lives and has more than ``over`` CPUs, each in turn; None where there is none."""
         self.nodes = self._nodes()
-        return max((node for node in self.nodes if node.cpus > over), key=lambda node: node.cpus, default=None)
+        able = [node for node in self.nodes if node.cpus > over]
+        return able[next(self._turns) % len(able)] if able else None
 
     def submit(self, job: Job, order: Order) -> Any:
         """Start a task; return Ray's reference to its result."""
@@ -539,7 +542,7 @@ class ClusterLoop:
         whole = self.run_state.settings.lanes == 1
         try:
             for group in groups:
-                self._submit(Job(group, self._cluster.largest(over=0) if whole else None))
+                self._submit(Job(group, self._cluster.next_node(over=0) if whole else None))
             for place, item in enumerate(self._items):
                 while place not in self._answered:
                     self._collect()
@@ -614,7 +617,7 @@ class ClusterLoop:
             self.run_state.note(
                 TextNote(f"a node was lost, and {tests} measured elsewhere ({names}): {_first_sentence(error)}")
             )
-            node = None if job.node is None else self._cluster.largest(over=0)
+            node = None if job.node is None else self._cluster.next_node(over=0)
             self._submit(replace(job, node=node, tries=job.tries + 1))
 
     def _give_up(self, job: Job, text: str) -> None:
@@ -624,7 +627,7 @@ class ClusterLoop:
     def _keep(self, job: Job, answer: Answer) -> None:
         """Keep the answers of tests, less those whose work needs more CPUs than it had: they get a node."""
         for place, events in answer.tests.items():
-            node = self._cluster.largest(over=1) if job.node is None and wants_node(events.outcome) else None
+            node = self._cluster.next_node(over=1) if job.node is None and wants_node(events.outcome) else None
             if node is None:
                 self._answered[place] = answer, events
             else:
