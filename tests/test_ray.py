@@ -61,7 +61,7 @@ def test_a_task_has_sixteen_tests_at_the_most() -> None:
 def order(**changes: Any) -> Order:
     """Return an order of two tests."""
     shard = {"number": 1, "count": 2, "collected": 2, "gated": 2, "places": {"a": 0, "b": 1}, "division": "ray"}
-    plain = Order("/t", "/t", "/t", None, "/t/baselines", [], "", [], ["t.py::a", "t.py::b"], None, None, 1, shard)
+    plain = Order("/t", "/t", "/t", None, "/t/baselines", [], "", [], ["t.py::a", "t.py::b"], 60.0, None, 1, shard)
     return dataclasses.replace(plain, **changes)
 
 

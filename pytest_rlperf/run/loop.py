@@ -279,7 +279,7 @@ class TestLoop:
             for test in at_once:
                 threads.submit(self._measure, test, measure, budget)
             for number, test in enumerate(tests):
-                self._count(number, len(tests))
+                show_count(self._progress, self._run, number, len(tests))
                 if not at_once:
                     threads.submit(self._measure, test, measure, budget)
                 self._report(test)
@@ -297,11 +297,6 @@ class TestLoop:
         """Measure one test in its part of the run's time."""
         test.settings = replace(test.settings, max_time_s=min(test.settings.max_time_s, budget.next_s()))
         test.run(measure, self._run.settings.against)
-
-    def _count(self, done: int, total: int) -> None:
-        statuses = Counter(outcome.verdict.status for outcome in self._run.outcomes.tests.values())
-        found = {status.value: statuses[status] for status in GRAVEST_FIRST if statuses[status]}
-        self._progress.count(done, total, found)
 
     def _report(self, test: TestInLane) -> None:
         """Report one test as if it ran here, while it does or after it did."""
@@ -480,6 +475,12 @@ class Budget:
             self._end_s = now_s + self.total_s if self._end_s is None else self._end_s
             left_s = self._end_s - now_s
         return max(self._least_s, left_s * min(self._lanes, tests) / tests)
+
+
+def show_count(progress: RunProgress, run: RunState, done: int, total: int) -> None:
+    """Show how many of a run's tests are done, and the verdicts so far."""
+    statuses = Counter(outcome.verdict.status for outcome in run.outcomes.tests.values())
+    progress.count(done, total, {status.value: statuses[status] for status in GRAVEST_FIRST if statuses[status]})
 
 
 def unexpected_text(error: Exception) -> str:

@@ -33,14 +33,15 @@ from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import result_key
-from pytest_rlperf.model import Outcome, Progress, Project, Shard
+from pytest_rlperf.model import Outcome, Project, Shard
 from pytest_rlperf.model.notes import TextNote
+from pytest_rlperf.model.progress import RunProgress
 from pytest_rlperf.options import ANCHOR
 from pytest_rlperf.report.merge import MergeError, merge_runs
 from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.run_json import ReadingError, RunFile, decoded, read_document
 from pytest_rlperf.run.forwarding import ReportForwarder
-from pytest_rlperf.run.loop import make_project, share_s
+from pytest_rlperf.run.loop import Budget, make_project, show_count
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.ray_node import HISTORY, SHALLOW, TREE, Order, entries_in, task
 from pytest_rlperf.sides.git import Repository, repository_around
@@ -494,7 +495,7 @@ class ClusterLoop:
     config: pytest.Config
     run_state: RunState
     path: list[str]
-    progress: Progress
+    progress: RunProgress
     _running: dict[Any, tuple[Job, Order]] = field(default_factory=dict)
     _answered: dict[int, tuple[Answer, Events]] = field(default_factory=dict)
 
@@ -538,12 +539,14 @@ class ClusterLoop:
         cpus = sum(node.cpus for node in self._cluster.nodes)
         files = [item.path for item in self._items]
         groups = group_tests(files, [_shares_fixtures(item, top) for item in self._items], cpus)
-        self._groups = len(groups)
         whole = self.run_state.settings.lanes == 1
+        at_once = len(self._cluster.nodes) if whole else cpus
+        self._share_s = Budget(self.run_state.settings, len(self._items), at_once).next_s()
         try:
             for group in groups:
                 self._submit(Job(group, self._cluster.next_node(over=0) if whole else None))
             for place, item in enumerate(self._items):
+                show_count(self.progress, self.run_state, place, len(self._items))
                 while place not in self._answered:
                     self._collect()
                 self._report(item, self._answered[place][1])
@@ -560,9 +563,8 @@ class ClusterLoop:
         self._running[self._cluster.submit(job, order)] = job, order
 
     def _order(self, job: Job) -> Order:
-        settings, project, parcel = self.run_state.settings, self._parcel.project, self._parcel
+        project, parcel = self._parcel.project, self._parcel
         nodeids = [self._items[place].nodeid for place in job.places]
-        share = share_s(settings, len(self._items))
         shard = Shard(
             number=1 + job.places[0],
             count=len(self._items),
@@ -581,7 +583,7 @@ class ClusterLoop:
             addopts=os.environ.get("PYTEST_ADDOPTS", ""),
             path=list(parcel.path),
             nodeids=nodeids,
-            budget_s=None if math.isinf(share) else share * len(nodeids),
+            budget_s=self._share_s * len(nodeids),
             head=None if parcel.repository is None else parcel.repository.head,
             cpus=1 if job.node is None else job.node.cpus,
             shard=dataclasses.asdict(shard),

@@ -53,7 +53,7 @@ class Order:
     addopts: str
     path: list[str]
     nodeids: list[str]
-    budget_s: float | None
+    budget_s: float
     head: str | None
     cpus: int
     shard: dict[str, Any]
@@ -282,7 +282,7 @@ def _take_over(config: pytest.Config, order: Order, rootdir: Path, json_path: Pa
         **dict.fromkeys(("rlperf_ray", "rlperf_html", "basetemp", "numprocesses", "xmlpath"), None),
         **dict.fromkeys(("lf", "failedfirst", "newfirst", "stepwise", "stepwise_skip"), False),
         "rlperf_json": str(json_path),
-        "rlperf_budget_s": None if order.budget_s is None else str(order.budget_s),
+        "rlperf_budget_s": str(order.budget_s),
         "rlperf_lanes": "1",
         "dist": "no",
         "tx": [],

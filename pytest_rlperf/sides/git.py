@@ -318,7 +318,7 @@ class Repository:
             _checked(bare, "init", "--quiet", "--bare", "--template=")
             (bare / "objects/info").mkdir(exist_ok=True)
             (bare / "objects/info/alternates").write_bytes(bytes((common / "objects").resolve()) + b"\n")
-            if self._is_shallow():
+            if self.is_shallow():
                 shutil.copyfile(common / "shallow", shallow)
                 shutil.copyfile(common / "shallow", bare / "shallow")
             for ref, sha in refs.items():
