@@ -62,10 +62,10 @@ def two_nodes() -> Iterator[tuple[Any, Any]]:
     """Start a cluster; yield it and its second node."""
     short = tempfile.mkdtemp(prefix="r", dir="/tmp")
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_TMPDIR=short)
-    from ray.cluster_utils import Cluster
+    from ray import cluster_utils
 
     head = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": "127.0.0.1", **SMALL}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster: Any = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
     try:
         yield cluster, cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1", **SMALL)
     finally:

@@ -272,7 +272,7 @@ class OnCluster:
     """A project in git, and a cluster on which it is measured; ``nodes`` have one CPU each."""
 
     def __init__(self, scratch: Path, nodes: int, head_cpus: int) -> None:
-        from ray.cluster_utils import Cluster
+        from ray import cluster_utils
 
         self.root, self.tmp, self.waiting = scratch / "project", scratch / "tmp", scratch / "waiting"
         self.tmp.mkdir()
@@ -286,7 +286,7 @@ class OnCluster:
         os.environ.update(self.variables, RAY_USAGE_STATS_ENABLED="0", RAY_TMPDIR=self._directory)
         self._small = {"object_store_memory": 80_000_000}
         head = {"num_cpus": head_cpus, "include_dashboard": False, "node_ip_address": "127.0.0.1", **self._small}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.cluster: Any = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
         self.nodes = [self.add_node() for _ in range(nodes)]
         write(self.root, {"pytest.ini": "[pytest]\n", "conftest.py": "", "tests/test_it.py": TESTS})
         write(self.root, {"mylib/__init__.py": LIBRARY.format(times=2)})
