@@ -23,10 +23,18 @@ import psutil
 import pytest
 from builders import ONE_CALL, environment, git, outcome, pair, result, write
 
-from pytest_rlperf.model import Live
+from pytest_rlperf.model import Live, Project
 from pytest_rlperf.run import ray_cluster
-from pytest_rlperf.run.ray_cluster import AnswerError, group_tests, imported_in, lacking, read_answer, wants_node
-from pytest_rlperf.run.ray_node import Order, entries_in, own_cpus
+from pytest_rlperf.run.ray_cluster import (
+    AnswerError,
+    Parcel,
+    group_tests,
+    imported_in,
+    lacking,
+    read_answer,
+    wants_node,
+)
+from pytest_rlperf.run.ray_node import Order, entries_in, measure, own_cpus
 from pytest_rlperf.sides.git import find_repository, restore_history
 
 OK, FAILED, INTERRUPTED, USAGE = 0, 1, 2, 4
@@ -194,6 +202,43 @@ def test_history_travels(tmp_path: Path) -> None:
     assert restored.head == here.head
     assert restored.resolve("side") == here.resolve("side")
     assert restored.differing(here.head) == ["a"]
+
+
+def test_a_node_measures_what_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node's pytest has the tree with its changes, takes the order's tests alone and sends back reports and JSON."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    tests = "import mylib\n\ndef test_a(rlperf):\n    rlperf(mylib.same)\n\ndef test_b(rlperf):\n    assert 0\n"
+    root = write(tmp_path / "here", {"pytest.ini": "[pytest]\n", "conftest.py": "", "test_it.py": tests})
+    write(root, {"mylib.py": LIBRARY.format(times=1)})
+    git(root, "init", "--quiet")
+    git(root, "add", "--all")
+    git(root, "-c", "user.name=n", "-c", "user.email=n@example.org", "commit", "--quiet", "--message=first")
+    write(root, {"mylib.py": LIBRARY.format(times=2)})
+    project = Project(root, root, root / "pytest.ini", ONE_CALL, ("",), (), (), (), (), root / "baselines")
+    parcel = Parcel.of(project, [root / "test_it.py"])
+    there = tmp_path / "there"
+    there.mkdir()
+    parcel.pack(there, None, [])
+    assert parcel.repository is not None
+    places = {"test_it.py::test_a": 0}
+    sent = order(
+        **{"top": str(root), "rootdir": str(root), "directory": str(root), "inipath": str(root / "pytest.ini")},
+        **{"baseline_dir": str(root / "baselines"), "args": ["-p", "rlperf", *ONE_CALL], "path": list(parcel.path)},
+        **{"nodeids": list(places), "head": parcel.repository.head},
+        shard={"number": 1, "count": 2, "collected": 2, "gated": 7, "places": places, "division": "ray"},
+    )
+    monkeypatch.chdir(there)
+    answer, log = measure(json.dumps(dataclasses.asdict(sent)).encode())
+    read = read_answer(("node", answer, log), sent, places, {"test_it.py::test_a": "test_it.py::test_a"})
+    assert [kind for kind, _ in read.tests[0].events] == ["report"] * 3, log.decode()
+    assert [json.loads(event)["outcome"] for _, event in read.tests[0].events] == ["passed"] * 3
+    assert read.tests[0].outcome is not None
+    assert read.run is not None
+    assert read.run.provenance is not None
+    assert (read.run.provenance.commit, read.run.provenance.dirty) == (parcel.repository.head, True)
+    assert (there / "tree" / "mylib.py").read_text() == LIBRARY.format(times=2)
 
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
