@@ -18,7 +18,7 @@ import pytest
 
 from pytest_rlperf.baseline.machine import this_machine
 from pytest_rlperf.baseline.store import Store
-from pytest_rlperf.cli import main
+from pytest_rlperf.cli import COMMANDS, main
 from pytest_rlperf.cli.command import Exit
 from pytest_rlperf.model import (
     Counting,
@@ -292,6 +292,40 @@ def test_a_newer_file_is_a_usage_error(
     )
 
 
+def test_a_verdict_is_short_enough_to_paste(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """As JSON a test has its verdict, figures, commit and machine in a line of less than 1 kB."""
+    path = save("run.json", outcome(result(UPDATE, 1.2e-3), Status.SLOWER, 1.2), outcome(result(SAMPLE, 12e-6)))
+    assert main(["show", path, "--format=json", "-k", "update"]) == Exit.SLOWER
+    text = capsys.readouterr().out
+    (found,) = json.loads(text)
+    assert len(text.encode()) < 1000
+    assert found == {
+        **{"test": UPDATE, "status": "SLOWER", "fails": True, "reason": "because"},
+        **{"ratio": 1.2, "interval": [1.19, 1.21], "confidence": 0.99, "call_s": 1.2e-3, "base_call_s": 1e-3},
+        **{"pairs": None, "phases": [], "commit": "c" * 40, "base": None},
+        "machine": "Made Up 9000, 4 cores, Linux x86_64, CPython 3.11",
+    }
+    assert main(["show", path, "--format=json"]) == Exit.SLOWER
+    assert [entry["status"] for entry in json.loads(capsys.readouterr().out)] == ["SLOWER", "SAME"]
+
+
+def test_a_run_is_shown_as_markdown(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Markdown is the table, GitHub's the whole job summary; a baseline has no verdicts to show."""
+    path = save("run.json", outcome(result(UPDATE, 1.2e-3), Status.SLOWER, 1.2))
+    assert main(["show", path, "--format=markdown"]) == Exit.SLOWER
+    header, rule, row = capsys.readouterr().out.splitlines()
+    assert [cell.strip().split(" ")[0] for cell in header.strip("|").split("|")] == [
+        *("test", "median", "items/s", "baseline", "change", "verdict")
+    ]
+    assert set(rule) == set("|:- ")
+    assert "SLOWER" in row
+    assert main(["show", path, "--format=github"]) == Exit.SLOWER
+    assert capsys.readouterr().out.startswith("## ❌ 1 of 1 gated tests got slower")
+    baseline = str(stored(tmp_path / "baselines", result(UPDATE, 1e-3)).path)
+    assert main(["show", baseline, "--format=json"]) == Exit.USAGE
+    assert "--format=json shows verdicts, which " in capsys.readouterr().err
+
+
 # --------------------------------------------------------------------------- diff
 
 
@@ -447,6 +481,15 @@ def test_without_arguments_it_helps(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert out == ""
     for text in ("show", "diff", "tree", "suite", "machine", "--rlperf-json=run.json", "exit codes: 0 "):
         assert text in err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_shells_complete_the_commands(shell: str) -> None:
+    """The documented command of shtab yields a script that has every command and its options."""
+    command = [sys.executable, "-m", "shtab", f"--shell={shell}", "--prog=rlperf", "pytest_rlperf.cli.make_parser"]
+    script = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert [one.name for one in COMMANDS if one.name not in script] == []
+    assert "--format" in script
 
 
 def test_commands_load_no_pytest(save: Save) -> None:

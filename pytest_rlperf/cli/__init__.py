@@ -32,7 +32,7 @@ exit codes: 0 nothing is slower, 1 something is SLOWER, 4 the command cannot be 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code, one of :class:`Exit`."""
-    parser = _parser()
+    parser = make_parser()
     given = sys.argv[1:] if argv is None else list(argv)
     if not given:
         parser.print_help(sys.stderr)
@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
+    """Return the parser of the command line, of which shells' completions are made."""
     parser = Parser(
         "rlperf",
         description="Writes first tests, shows the files of measured runs, and measures RL libraries.",

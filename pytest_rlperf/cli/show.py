@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_rlperf.cli.command import Command, Exit, add_choice, chosen, has_color, print_text, table_width
+from pytest_rlperf.cli.command import Command, Exit, UsageError, add_choice, chosen, has_color, print_text, table_width
 from pytest_rlperf.cli.files import DIRECTORY, exit_code, outcomes_of, provenances_of, read, results_of
 from pytest_rlperf.model import Outcome, Result, Status
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.summary import Summary
 
+_FORMATS = ("text", "json", "markdown", "github")
 _DIFFER = "times stored on one are INCOMPARABLE on the other; live pairs are not."
 _EQUAL = "They are of one class: times stored on one are compared with times of the other."
 
@@ -31,6 +32,13 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="every test's phases, and what its figures rest on"
     )
+    parser.add_argument(
+        "--format",
+        choices=_FORMATS,
+        default=_FORMATS[0],
+        help="of a run: the table (text, the default), a few figures a verdict (json), the table for a README or an "
+        "issue (markdown), or the job summary (github)",
+    )
 
 
 def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -38,10 +46,33 @@ def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 
     path, recorded = read(arguments.file)
     keys = chosen(results_of(recorded), arguments.patterns)
-    title = "" if path == arguments.file else f"{shown(path)}:\n\n"
-    print_text(title + _rendered(recorded, keys, verbose=arguments.verbose))
+    if arguments.format == _FORMATS[0]:
+        title = "" if path == arguments.file else f"{shown(path)}:\n\n"
+        print_text(title + _rendered(recorded, keys, verbose=arguments.verbose))
+    else:
+        print_text(_formatted(recorded, keys, arguments.format, path))
     outcomes, results = outcomes_of(recorded), results_of(recorded)
     return exit_code([outcomes[key] for key in keys if key in outcomes], [results[key] for key in keys])
+
+
+def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str:
+    """Return verdicts for a program or for Markdown; UsageError where there are none."""
+    from pytest_rlperf.report.github import GitHubRun, render_summary_markdown
+    from pytest_rlperf.report.markdown import grid
+    from pytest_rlperf.report.rows import verdict_table
+    from pytest_rlperf.report.run_json import RunFile, short_verdicts
+    from pytest_rlperf.report.statuses import Unmeasured
+
+    if not isinstance(recorded, RunFile):
+        raise UsageError(f"--format={form} shows verdicts, which {path} has none of: leave it out, or give a run")
+    outcomes = [recorded.tests[key] for key in keys]
+    if form == "json":
+        return short_verdicts(recorded, keys)
+    if form == "markdown":
+        return f"{grid(verdict_table(outcomes))}\n" if outcomes else ""
+    unmeasured = dict.fromkeys(recorded.failed, Unmeasured())
+    run = GitHubRun(summary_of(recorded, outcomes), "", {}, (), unmeasured, recorded.strict, None)
+    return render_summary_markdown(outcomes, run)
 
 
 def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:

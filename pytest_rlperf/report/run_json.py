@@ -11,6 +11,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.model import (
     Fitness,
     Machine,
@@ -27,8 +28,10 @@ from pytest_rlperf.model import (
 from pytest_rlperf.model.reasons import FullReason
 from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.wording import blame_text, fitness_lines, message, verdict_message
+from pytest_rlperf.units import round_significant
 
 SCHEMA = 1
+_LONGEST_REASON = 200  # characters of a verdict that is to be short
 
 
 def run_document(
@@ -123,6 +126,40 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         document["live"]["setup_s"] = sum(pair.setup_s for pair in live.pairs)
         document["live"]["measured_s"] = sum(pair.seconds for pair in live.pairs)
     return document
+
+
+def short_verdicts(run: RunFile, keys: Iterable[str]) -> str:
+    """Return the verdicts of tests as a JSON list of a line each, short enough to paste: under 1 kB for usual names."""
+    lines = [json.dumps(_plain(_short_verdict(run, key)), ensure_ascii=False, allow_nan=False) for key in keys]
+    return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
+
+
+def _short_verdict(run: RunFile, key: str) -> dict[str, Any]:
+    """Return a verdict's figures: times in seconds a call, the change as a ratio with its interval."""
+    outcome = run.tests[key]
+    estimate, live, commit = outcome.verdict.estimate, outcome.live, run.provenance and run.provenance.commit
+    machine = next((part.machine for part in run.parts if key in part.tests), run.machine)
+    reason, *_ = message(outcome).splitlines() or [""]
+    return {
+        "test": key,
+        "status": outcome.verdict.status,
+        "fails": outcome.verdict.fails(run.strict),
+        "reason": reason[:_LONGEST_REASON],
+        "ratio": None if estimate is None else _rounded(estimate.ratio),
+        "interval": None if estimate is None else [_rounded(estimate.low), _rounded(estimate.high)],
+        "confidence": None if estimate is None else estimate.confidence,
+        "call_s": _rounded(outcome.result.call_s) if outcome.result.measured else None,
+        "base_call_s": _rounded(outcome.before.call_s) if outcome.before and outcome.before.measured else None,
+        "pairs": None if live is None else len(live.pairs),
+        "phases": [] if live is None else [part.path for part in live.carriers],
+        "commit": commit,
+        "base": None if live is None else live.base_label,
+        "machine": describe(machine),
+    }
+
+
+def _rounded(value: float) -> float:
+    return round_significant(value) if math.isfinite(value) else value
 
 
 def _plain(value: Any) -> Any:
