@@ -1,13 +1,13 @@
 """How long many trivial tests take on one machine, unsharded and in shards, and what more of them take on many nodes.
 
     python benchmarks/scale.py measure DIRECTORY --tests 300 --shards 4
-    python benchmarks/scale.py simulate DIRECTORY --tests 3000 --nodes 64
+    python benchmarks/scale.py simulate DIRECTORY --tests 3000 --nodes 64 --whole-s 360 --shard-s 130
 
 ``measure`` makes a project in DIRECTORY with a library, that many tests of calls of about 1 ms, a stored baseline and a
 commit that slows one test of a hundred down to half of its speed. It runs all tests, then each shard, one after another
 on this machine, and merges the shards. With ``--against`` no baseline is stored, which would take the longest; tests
-are compared with the commit before. ``simulate`` takes the time of each test from DIRECTORY's run, and draws those
-of more tests from them.
+are compared with the commit before. ``simulate`` takes the times of tests from DIRECTORY's run, and draws those of more
+tests from them.
 """
 
 from __future__ import annotations
@@ -63,6 +63,9 @@ def main() -> None:
     measuring.set_defaults(run=measure, tests=300)
     simulating = commands.add_parser("simulate")
     simulating.add_argument("--nodes", type=int, default=64)
+    simulating.add_argument("--whole-s", type=float, required=True, help="seconds that the unsharded run took")
+    simulating.add_argument("--shard-s", type=float, required=True, help="seconds that a shard took, on average")
+    simulating.add_argument("--shards", type=int, default=4)
     simulating.add_argument("--runs", type=int, default=200)
     simulating.set_defaults(run=simulate, tests=3000)
     for command in (measuring, simulating):
@@ -185,22 +188,27 @@ def compare(whole: dict[str, str], merged: dict[str, str]) -> None:
 
 
 def simulate(arguments: argparse.Namespace) -> None:
-    """Print how long more tests take on many nodes, each of this machine's lanes, by the times of a measured run."""
+    """Print how long more tests take on many nodes like this machine, by the times of a measured run and its shards.
+
+    A run takes a time of its own and one for each test, which follow from the times of a whole run and of a shard. How
+    much tests differ is taken from their measured times.
+    """
     document = read(arguments.directory / "whole.json")
-    measured_s = [test["seconds"] for test in document["tests"].values()]
-    stored_s = statistics.median(measured_s)
-    generator, spans_s, means_s = random.Random(1), [], []
+    spent_s = [test["live"]["measured_s"] + test["live"]["setup_s"] for test in document["tests"].values()]
+    whole, part = len(spent_s), len(spent_s) / arguments.shards
+    each_s = (arguments.whole_s - arguments.shard_s) / (whole - part)
+    own_s = arguments.whole_s - whole * each_s
+    shares = [each_s * one_s / statistics.fmean(spent_s) for one_s in spent_s]
+    generator, spans_s = random.Random(1), []
     for _ in range(arguments.runs):
-        drawn = {str(number): generator.choice(measured_s) for number in range(arguments.tests)}
-        # The division goes by another session's times than those that the tests take.
-        known = {key: generator.choice(measured_s) for key in drawn}
-        nodes_s = [sum(drawn[key] for key in part) for part in divide(list(drawn), known, arguments.nodes)]
-        spans_s.append(max(nodes_s))
-        means_s.append(statistics.fmean(nodes_s))
+        drawn = {str(number): generator.choice(shares) for number in range(arguments.tests)}
+        known = {key: generator.choice(shares) for key in drawn}  # of another session, by which shards are divided
+        parts = divide(list(drawn), known, arguments.nodes)
+        spans_s.append(own_s + max(sum(drawn[key] for key in part) for part in parts))
     print(
-        f"{arguments.tests} tests of a median of {stored_s:.1f} s on {arguments.nodes} nodes: "
-        f"{statistics.median(spans_s):.0f} s (the slowest node; {statistics.fmean(means_s):.0f} s on average), "
-        f"{arguments.tests * statistics.fmean(measured_s) / 60:.0f} min on one"
+        f"a run takes {own_s:.0f} s and {each_s:.2f} s a test: {arguments.tests} tests take "
+        f"{(own_s + arguments.tests * each_s) / 60:.0f} min on one node, and {statistics.median(spans_s):.0f} s on "
+        f"{arguments.nodes} (an equal part of them {own_s + arguments.tests * each_s / arguments.nodes:.0f} s)"
     )
 
 
