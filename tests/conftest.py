@@ -56,18 +56,23 @@ def _older_objects_frozen() -> None:
 LONGEST = (
     "test_live.py",
     "test_main_job.py",
-    "test_lifecycle.py",
     "test_workers.py",
     "test_sides_git.py",
-    "test_sides_environment.py",
-    "test_live_judge.py",
-    "test_sides_layouts.py",
+    "test_lifecycle.py",
     "test_counters_run.py",
+    "test_live_judge.py",
+    "test_sides_environment.py",
     "test_timers_processes.py",
     "test_counting_torch.py",
-    "test_benchmark_suites.py",
+    "test_sides_layouts.py",
+    "test_pages.py",
     "test_reliability.py",
+    "test_benchmark_suites.py",
+    "test_judge.py",
+    "test_github.py",
     "test_options.py",
+    "test_device_slices.py",
+    "test_suite.py",
 )
 
 
