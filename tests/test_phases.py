@@ -15,7 +15,7 @@ from test_live import Repository
 
 OK, FAILED = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
 # A process needs some of this time for phases.
-WORKERS, INLINE = ("--rlperf", "--rlperf-max-time=6"), ("--rlperf-inline", "--rlperf-max-time=1")
+WORKERS, INLINE = ("--rlperf", "--rlperf-max-time=6"), ("--rlperf-inline", "--rlperf-max-time=2")
 pytestmark = pytest.mark.usefixtures("alone")
 
 # An agent without timers, whose methods take a while; plain calls hold that nothing is in place of them.
