@@ -626,6 +626,7 @@ def test_the_last_links_are_kept_a_line_each(store: Store) -> None:
     assert [link.base for link in kept.links] == shas[2:-1]
     assert b'"packages": []' not in store.path.read_bytes()
     lines = [line.strip() for line in store.path.read_text(encoding="utf-8").splitlines() if '"base"' in line]
+    assert "packages" not in lines[0]
     assert lines[-2:] == [
         f'{{"base": "{shas[-3]}", "error": 0.002, "head": "{shas[-2]}", "log_ratio": 0.012346, '
         '"packages": [["numpy", "1.26.4", "2.0.1"]]},',

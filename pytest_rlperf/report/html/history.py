@@ -22,6 +22,7 @@ from pytest_rlperf.report.history import (
 from pytest_rlperf.report.html.charts import Axis, around
 from pytest_rlperf.report.html.page import environment
 
+_LEAST_RANGE = (-2.5, 2.5)  # per cent that a plot shows at least, so that noise looks small
 _LABELS_MOST = 6  # commits named below a plot
 
 
@@ -112,7 +113,7 @@ def _plot(course: Course, line: Line, machines: Mapping[Machine, str]) -> Course
     places = _places(course, line)
     first = line.points[0].value
     bounds = [_percent(value, first) for point in line.points for value in _interval(point, line)]
-    axis = around([*bounds, 0.0])
+    axis = around([*bounds, *_LEAST_RANGE])
     rows = [
         [_dot(point, places[id(point)], axis, first, line) for point in segment.points] for segment in line.segments
     ]
