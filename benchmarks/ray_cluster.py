@@ -64,10 +64,10 @@ def two_nodes() -> Iterator[tuple[Any, Any]]:
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_TMPDIR=short)
     from ray import cluster_utils
 
-    head = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": "127.0.0.1", **SMALL}
+    head = {"num_cpus": 1, "include_dashboard": False, **SMALL}
     cluster: Any = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
     try:
-        yield cluster, cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1", **SMALL)
+        yield cluster, cluster.add_node(num_cpus=1, **SMALL)
     finally:
         cluster.shutdown()
         shutil.rmtree(short, ignore_errors=True)
@@ -114,13 +114,23 @@ def measure(project: Path, *arguments: str) -> tuple[float, int, str]:
     return seconds, memory.most, (done.stdout + done.stderr).strip().splitlines()[-1].strip("= ")
 
 
+def measuring() -> int:
+    """Return how many tasks measure."""
+    count = 0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            count += process.cmdline()[-1:] == ["pytest_rlperf.run.ray_node"]
+    return count
+
+
 def kill(project: Path) -> None:
     """Run the tests on two nodes and kill one while it measures; pass on the output."""
     with two_nodes() as (cluster, node):
         command = [sys.executable, "-m", "pytest", "-v", *LIVE, f"--rlperf-ray={cluster.address}"]
         with subprocess.Popen(command, cwd=project) as process:
-            time.sleep(12)  # both nodes measure
-            print("(a node is killed)", file=sys.stderr)
+            while process.poll() is None and measuring() < 2:
+                time.sleep(0.1)
+            time.sleep(2)  # both nodes measure
             cluster.remove_node(node, allow_graceful=False)
             process.wait()
 

@@ -330,7 +330,7 @@ class OnCluster:
         self._directory = tempfile.mkdtemp(prefix="r", dir="/tmp")
         os.environ.update(self.variables, RAY_USAGE_STATS_ENABLED="0", RAY_TMPDIR=self._directory)
         self._small = {"object_store_memory": 80_000_000}
-        head = {"num_cpus": head_cpus, "include_dashboard": False, "node_ip_address": "127.0.0.1", **self._small}
+        head = {"num_cpus": head_cpus, "include_dashboard": False, **self._small}
         self.cluster: Any = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
         self.nodes = [self.add_node() for _ in range(nodes)]
         write(self.root, {"pytest.ini": "[pytest]\n", "conftest.py": "", "tests/test_it.py": TESTS})
@@ -340,7 +340,7 @@ class OnCluster:
 
     def add_node(self) -> Any:
         """Add a node with one CPU."""
-        return self.cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1", **self._small)
+        return self.cluster.add_node(num_cpus=1, **self._small)
 
     def commit(self) -> None:
         """Commit everything."""
