@@ -7,10 +7,11 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
+from builders import estimate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_rlperf.judge.bisection import PAIRS_MOST, SURE, Bisection, next_probe
+from pytest_rlperf.judge.bisection import PAIRS_MOST, SURE, Bisection, is_partial, next_probe
 
 TOLERANCE = 0.03
 PAIRS = 3  # of a probe
@@ -122,6 +123,17 @@ def test_one_commit_is_named_without_a_probe() -> None:
     found = Bisection(1, TOLERANCE, {1: (0.05, 0.06, 0.05)})
     assert found.is_over
     assert (found.likeliest().first, found.likeliest().chance) == (1, 1.0)
+
+
+def test_a_change_is_partial_where_it_is_surely_less() -> None:
+    """It is compared with the whole change, which has an interval of 99 %."""
+    whole = Bisection(1, TOLERANCE, {1: (0.10, 0.11, 0.105)}).whole()
+    assert whole.ratio == pytest.approx(math.exp(0.105))
+    assert whole.confidence == SURE
+    assert 1.05 < whole.low < whole.ratio < whole.high < 1.2
+    assert is_partial(estimate(1.03), whole)
+    assert not is_partial(estimate(whole.low - 0.005), whole)
+    assert not is_partial(None, whole)
 
 
 FIGURES = st.floats(-2.0, 2.0, allow_nan=False)

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.worker import WorkerStoppedError, wait_all
 from pytest_rlperf.model import Shape, Side, SliceKind, SliceRecord, Tally, Warm
@@ -420,6 +421,28 @@ def test_an_answer_to_an_earlier_order_is_none(tmp_path: Path) -> None:
     with pytest.raises(WorkerLostError, match="answered Taken to an earlier message where Taken was due"):
         worker.process.take(SliceKind.PLAIN)
     worker.close()
+
+
+def test_a_worker_that_is_gone_uses_nothing(tmp_path: Path) -> None:
+    """Its memory and CPU time are 0, and to end it again does no harm."""
+    worker = FakeWorker(tmp_path)
+    assert worker.process.memory() > 0
+    assert worker.process.cpu_s() >= 0
+    worker.close()
+    assert (worker.process.memory(), worker.process.cpu_s()) == (0, 0.0)
+    worker.process.start_quitting()
+    worker.process.interrupt_call(0)
+    worker.process.end(0)
+    assert worker.process.unwind() is None
+    assert not worker.process.alive
+
+
+def test_an_interpreter_that_cannot_be_started_is_an_error(tmp_path: Path) -> None:
+    """The message has its name and the system's reason."""
+    side = Side("side", str(tmp_path / "python"), (), tmp_path, (), (), {"HOME": None, "A": "1"}, ())
+    settings = StartSettings("worker", side, False, False, False, (), (), (), 1.0)
+    with pytest.raises(MeasurementError, match=r"cannot start worker 0: .*No such file or directory"):
+        WorkerProcess(0, settings, tmp_path / "worker", Guardian())
 
 
 # --------------------------------------------------------------------------- limits

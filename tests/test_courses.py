@@ -19,12 +19,12 @@ import builders
 import pytest
 from builders import git
 
-from pytest_rlperf.baseline.history import read_sessions
+from pytest_rlperf.baseline.history import Sessions, read_sessions
 from pytest_rlperf.baseline.schema import encode
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import main
-from pytest_rlperf.judge.history import chains, change_points, courses
-from pytest_rlperf.model import Baseline, Link, Machine, Outcome, Provenance, session_figures
+from pytest_rlperf.judge.history import chains, change_points, courses, link_of
+from pytest_rlperf.model import Baseline, Link, Machine, Outcome, Provenance, Status, VersionChange, session_figures
 from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Session
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.report.history import HistoryReport, blocks, render_history, step_command
@@ -193,7 +193,54 @@ def test_changes_that_no_search_would_find_are_left_out() -> None:
     assert not step_command(faster, faster.steps[0])
 
 
+def test_a_change_between_sessions_of_no_commit_has_no_commits() -> None:
+    """Uncommitted code has no place in the history."""
+    (step,) = course([session(n, 1.0 if n < 8 else 1.2, commit="") for n in range(16)]).steps
+    assert step.commits == ()
+
+
 # --------------------------------------------------------------------------- chains
+
+
+def live(base: str | None) -> Live:
+    """Return a live comparison with a base of that commit."""
+    return Live("base", "HEAD", builders.result(), (builders.pair(0.1),) * 3, (), base_commit=base)
+
+
+def test_a_live_comparison_is_a_link_of_its_two_commits() -> None:
+    """Its error is that of a normal interval as wide as its own; the packages that changed go with it."""
+    packages = [VersionChange("numpy", "1", "2")]
+    found = link_of(sha(1), sha(2), builders.outcome(live=live(sha(1)), judged=builders.verdict(ratio=1.1)), packages)
+    assert found is not None
+    assert (found.base, found.head, found.packages) == (sha(1), sha(2), (("numpy", "1", "2"),))
+    assert found.log_ratio == pytest.approx(math.log(1.1))
+    assert found.error == pytest.approx(math.log(1.11 / 1.09) / (2 * 2.5758293), rel=1e-6)
+
+
+@pytest.mark.parametrize("code", ["code", "environment"])
+def test_equal_code_is_a_link_without_an_error(code: str) -> None:
+    """Nothing was measured, and nothing can have changed."""
+    assert link_of(sha(1), sha(2), builders.outcome(judged=builders.verdict(code=code))) == link(1, 2, error=0.0)
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "found"),
+    [
+        (None, sha(2), builders.outcome()),
+        (sha(1), None, builders.outcome()),
+        (sha(1), sha(1), builders.outcome()),
+        (sha(1), sha(2), builders.outcome(judged=builders.verdict(code="stored"))),
+        (sha(1), sha(2), builders.outcome(judged=builders.verdict(Status.INVALID))),
+        (sha(1), sha(2), builders.outcome(judged=builders.verdict(Status.INCOMPARABLE))),
+        (sha(1), sha(2), builders.outcome(live=live(sha(1)))),
+        (sha(1), sha(2), builders.outcome(live=live(sha(0)), judged=builders.verdict(ratio=1.1))),
+        (sha(1), sha(2), builders.outcome(live=live(sha(1)), judged=builders.verdict(ratio=1.0, margin=1.0))),
+        (sha(1), sha(2), builders.outcome(live=live(sha(1)), judged=builders.verdict(ratio=1.0, margin=math.inf))),
+    ],
+)
+def test_other_comparisons_are_no_links(base: str | None, head: str | None, found: Outcome) -> None:
+    """Those of unknown commits, of one commit, by stored figures, without an estimate, of another base, unbounded."""
+    assert link_of(base, head, found) is None
 
 
 def test_errors_add_in_squares_and_a_gap_begins_anew() -> None:
@@ -514,8 +561,6 @@ def test_versions_follow_first_parents_and_odd_names(tmp_path: Path) -> None:
 
 def test_a_session_of_uncommitted_code_has_no_commit() -> None:
     """Whatever its name holds, as soon as one version has its origin."""
-    from pytest_rlperf.baseline.history import Sessions
-
     origin = builders.provenance(commit=sha(1), dirty=True)
     result = builders.result(TEST)
     name = f"{origin.created} {sha(1)[:12]}"
@@ -529,6 +574,31 @@ def test_a_session_of_uncommitted_code_has_no_commit() -> None:
         for baseline in order:
             found.add_baseline(baseline)
         assert found.tests[TEST][builders.MACHINE, name].commit == ""
+
+
+def test_figures_without_kernels_are_no_session() -> None:
+    """Sessions of several machines are compared by multiples of the kernels."""
+    found = Sessions()
+    found.add_result(builders.MACHINE, builders.provenance(), builders.result(workers=()))
+    found.add_result(builders.MACHINE, builders.provenance(), builders.result(workers=(builders.worker(relative=0.0),)))
+    assert not found.tests
+    found.add_result(builders.MACHINE, builders.provenance(), builders.result(workers=(builders.worker(),)))
+    (sessions,) = found.tests.values()
+    assert [each.error for each in sessions.values()] == [0.0]
+
+
+def test_versions_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is too large, and in the working tree one that is no baseline and a directory; other files are none."""
+    git(tmp_path, "init", "-q")
+    builders.write(tmp_path, {"b/x.json": "{}", "b/notes.txt": "text"})
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "-qm", "One")
+    (tmp_path / "b/y.json").mkdir()
+    monkeypatch.setattr("pytest_rlperf.baseline.history.LARGEST_BYTES", 1)
+    skipped = read_sessions(find_repository(tmp_path), tmp_path / "b").skipped
+    commit = git(tmp_path, "rev-parse", "--short=12", "HEAD")
+    assert skipped[0] == f"b/x.json of {commit}: it has over 0 MiB"
+    assert [text.partition(": ")[0] for text in skipped[1:]] == [str(tmp_path / "b/x.json"), str(tmp_path / "b/y.json")]
 
 
 def test_the_command_imports_neither_pytest_nor_ruptures_at_once() -> None:

@@ -21,7 +21,7 @@ from _pytest.capture import CaptureIO
 from _pytest.logging import LogCaptureHandler, LoggingPlugin
 from builders import ONE_CALL
 
-from pytest_rlperf.workers import session
+from pytest_rlperf.workers import daemons, session
 from pytest_rlperf.workers.guardian import VARIABLE, Guardian
 
 CONFTEST = """
@@ -277,6 +277,52 @@ def test_daemons_are_found_once_and_ended(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     word, *daemons = done.stdout.split()
     assert (word, [_is_running(int(pid)) for pid in daemons]) == ("ended", [False, False])
+
+
+class Unending:
+    """A process that neither shows its command nor ends."""
+
+    pid = 0
+
+    def cmdline(self) -> list[str]:
+        """Fail as for a process of another user."""
+        raise psutil.AccessDenied
+
+    def send_signal(self, number: int) -> None:
+        """Fail."""
+        raise psutil.AccessDenied
+
+
+def test_daemons_that_cannot_be_ended_do_not_stop_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives up after some rounds; one that does not show its command is not named."""
+    rounds = []
+
+    def running(watch: object) -> list[Unending]:
+        rounds.append(watch)
+        return [Unending()]
+
+    monkeypatch.setattr(daemons.DaemonWatch, "_running", running)
+    watch = daemons.DaemonWatch.__new__(daemons.DaemonWatch)
+    watch._named = set()
+    assert watch.new() == []
+    watch.end()
+    assert 1 < len(rounds) <= 1 + 100
+
+
+@pytest.mark.parametrize(("system", "prctl"), [("darwin", -1), ("linux", -1), ("linux", None)])
+def test_without_prctl_no_daemons_are_found(monkeypatch: pytest.MonkeyPatch, system: str, prctl: int | None) -> None:
+    """On another system, where the kernel refuses, and where the C library has no such function."""
+    child = subprocess.Popen(["sleep", "285"], start_new_session=True)
+    calls = [] if prctl is None else [("prctl", lambda *arguments: prctl)]
+    monkeypatch.setattr("sys.platform", system)
+    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(**dict(calls)))
+    monkeypatch.setattr(daemons, "_held", set)
+    watch = daemons.DaemonWatch()
+    assert watch.new() == []
+    watch.end()
+    assert child.poll() is None
+    child.kill()
+    child.wait()
 
 
 @on_linux
