@@ -26,7 +26,7 @@ if "RLPERF_TIMERS" not in os.environ:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# What a test starts is a run of its own: no part of one that pytest-xdist distributes (`pytest -n 2`), nor of a job of
+# What a test starts is a run of its own: no part of one that pytest-xdist distributes (`pytest -n 3`), nor of a job of
 # GitHub's, whose summary it would write into.
 for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "GITHUB_ACTIONS"):
     os.environ.pop(name, None)
@@ -51,7 +51,7 @@ def _older_objects_frozen() -> None:
     gc.freeze()
 
 
-# The files that take longest, by their processor time: `pytest -n 2 --dist loadfile` begins with them, so that both
+# The files that take longest, by their processor time: `pytest -n 3 --dist loadfile` begins with them, so that all
 # processes end at the same time.
 LONGEST = (
     "test_live.py",

@@ -110,6 +110,7 @@ def test_what_is_generated_has_its_place(conf: Any, mark: str) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_tutorial(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first steps give the file that it shows, whose tests pass, also after its slowdown."""

@@ -154,6 +154,7 @@ def run_until_decided(pytester: pytest.Pytester, *args: str) -> pytest.RunResult
 # --------------------------------------------------------------------------- the story
 
 
+@pytest.mark.slow
 def test_the_main_job(pytester: pytest.Pytester) -> None:
     """Store a baseline, pass unchanged, fail five times as slow, keep the file, accept with a reason, get faster."""
     write_learner(pytester, slow=False)

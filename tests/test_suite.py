@@ -136,6 +136,7 @@ def suite(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.slow
 def test_every_library_works_or_is_skipped_with_what_adds_it(tmp_path: Path) -> None:
     """Each component of an installed library passes its check, unmeasured; else pip's command is the reason."""
     done = suite("pytest_rlperf.suite.libraries", "-v", cwd=tmp_path)

@@ -113,7 +113,7 @@ def test_every_worker_has_a_heap_of_its_own(tmp_path: Path) -> None:
     places = (tmp_path / "places").read_text().splitlines()
     assert len(places) == 5
     by_size = list(zip(*(line.split() for line in places), strict=True))
-    # Of one size five workers may all begin a new pool, about once in 500 times; without the variation all sizes are alike.
+    # Five workers may all begin a new pool of one size; without the variation they are alike in all sizes.
     assert sum(len(set(found)) > 1 for found in by_size) >= len(by_size) - 2
 
 
