@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
+import io
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +30,7 @@ from pytest_rlperf.run import ray_cluster
 from pytest_rlperf.run.ray_cluster import (
     AnswerError,
     Parcel,
+    UnfinishedError,
     group_tests,
     imported_in,
     lacking,
@@ -114,6 +117,24 @@ def test_a_hostile_answer(data: object, fault: str) -> None:
     with pytest.raises(AnswerError) as raised:
         read_answer(data, order(), PLACES, KEYS)
     assert str(raised.value).startswith(fault)
+
+
+@pytest.mark.parametrize("data", [("node", b"", b""), answered(status=2)])
+def test_an_unfinished_answer(data: object) -> None:
+    """A node's pytest that was killed or interrupted may do better elsewhere."""
+    with pytest.raises(UnfinishedError):
+        read_answer(data, order(), PLACES, KEYS)
+
+
+def test_the_output_has_nothing_of_rays() -> None:
+    """Ray's own thread prints the log of a node that died; what others print is shown."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(ray_cluster._WithoutRay(shown)):  # type: ignore[type-var]
+        thread = threading.Thread(target=print, args=["a log"], name="ray_listen_error_messages")
+        thread.start()
+        thread.join()
+        sys.stdout.write("a line\n")
+    assert shown.getvalue() == "a line\n"
 
 
 def test_a_usage_error_of_a_node_is_one_of_the_run() -> None:
@@ -437,7 +458,7 @@ def test_a_run_on_two_nodes_is_as_one_here(make_cluster: Callable[[int, int], On
     code, out = project.run(*live, project.address, f"--rlperf-json={tmp_path / 'run.json'}")
     assert lines_of(out) == lines_of(here), out
     assert code == code_here == FAILED
-    assert len(lines_of(out)) == 9
+    assert len(lines_of(out)) == 8
     assert "tests/test_it.py::test_slower FAILED" in lines_of(out)
     assert "PerformanceRegression: SLOWER" in out
     assert "a warning of a test" in out

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -61,6 +61,7 @@ _CHECK_S = 300.0  # for the imports of all packages on a node
 _NAMED_MOST = 3
 _TAIL = 15  # lines of a node's output
 _KINDS = ("report", "warning")
+_RAYS_THREAD = "ray_listen_error_messages"  # prints the messages of the cluster, at any time
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,10 @@ class AnswerError(ValueError):
     """An answer is none to its order; the text names the first fault."""
 
 
+class UnfinishedError(AnswerError):
+    """A node's pytest was killed or interrupted, as on a node that dies before Ray knows it."""
+
+
 # --------------------------------------------------------------------------- parts without Ray
 
 
@@ -137,7 +142,7 @@ def read_answer(data: object, order: Order, places: Mapping[str, int], keys: Map
         raise AnswerError("the task returned something else than bytes")
     node, answer, log = shown(data[0]), data[1], _tail(data[2])
     if not answer:
-        raise AnswerError(f"pytest ended there without an answer{log}")
+        raise UnfinishedError(f"pytest ended there without an answer{log}")
     try:
         document = decoded(answer)
         events, text, status = document["events"], document["run"], document["status"]
@@ -157,6 +162,8 @@ def read_answer(data: object, order: Order, places: Mapping[str, int], keys: Map
         raise AnswerError(f"its answer has other fields: {type(error).__name__}") from None
     if run is not None and not (isinstance(run, RunFile) and _is_of(run, order, keys)):
         raise AnswerError("its JSON is of other tests")
+    if status == pytest.ExitCode.INTERRUPTED and not all(found.values()):
+        raise UnfinishedError(f"pytest was interrupted there{log}")
     ended = f"pytest ended there (exit status {status!r:.20}) without a report of this test{log}"
     tests = {}
     for nodeid, own in found.items():
@@ -446,10 +453,25 @@ def connected(address: str, parcel: Path) -> Iterator[Cluster]:
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    try:
-        yield Cluster(ray)
-    finally:
-        ray.shutdown()
+    with contextlib.redirect_stdout(_WithoutRay(sys.stdout)):  # type: ignore[type-var]
+        try:
+            yield Cluster(ray)
+        finally:
+            ray.shutdown()
+
+
+class _WithoutRay:
+    """An output without the messages of Ray's own thread, such as the log of a node that died."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        """Write a text of any other thread."""
+        return len(text) if threading.current_thread().name == _RAYS_THREAD else self._file.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def _check_listens(address: str) -> None:
@@ -598,27 +620,29 @@ class ClusterLoop:
             job, order = self._running.pop(ref)
             try:
                 answer = read_answer(self._cluster.result(ref), order, self._places, self._keys)
+            except UnfinishedError as error:
+                self._heed_loss(job, str(error))
             except AnswerError as error:
                 self._give_up(job, f"a node's answer cannot be used: {error}")
             except pytest.UsageError:
                 raise
             except Exception as error:  # of Ray, or whatever a task raises
-                self._heed_loss(job, error)
+                if self._cluster.is_lost(error):
+                    self._heed_loss(job, _first_sentence(error))
+                else:
+                    self._give_up(job, f"the task ended with an error: {_first_sentence(error)}")
             else:
                 self._keep(job, answer)
 
-    def _heed_loss(self, job: Job, error: Exception) -> None:
+    def _heed_loss(self, job: Job, reason: str) -> None:
         """Have a job whose node was lost done elsewhere, once."""
-        tests = units.counted(len(job.places), "test")
-        if not self._cluster.is_lost(error):
-            self._give_up(job, f"the task ended with an error: {_first_sentence(error)}")
-        elif job.tries:
-            self._give_up(job, f"a second node was lost while it measured this: {_first_sentence(error)}")
+        if job.tries:
+            self._give_up(job, f"a second node was lost while it measured this: {reason}")
         else:
+            tests = units.counted(len(job.places), "test")
             names = _some([self._items[place].name for place in job.places])
-            self.run_state.note(
-                TextNote(f"a node was lost, and {tests} measured elsewhere ({names}): {_first_sentence(error)}")
-            )
+            first = reason.partition("\n")[0]
+            self.run_state.note(TextNote(f"a node was lost, and {tests} measured elsewhere ({names}): {first}"))
             node = None if job.node is None else self._cluster.next_node(over=0)
             self._submit(replace(job, node=node, tries=job.tries + 1))
 
