@@ -129,7 +129,7 @@ def test_an_unfinished_answer(data: object) -> None:
 def test_the_output_has_nothing_of_rays() -> None:
     """Ray's own thread prints the log of a node that died; what others print is shown."""
     shown = io.StringIO()
-    with contextlib.redirect_stdout(ray_cluster._WithoutRay(shown)):  # type: ignore[type-var]
+    with contextlib.redirect_stdout(ray_cluster._WithoutRay(shown)):
         thread = threading.Thread(target=print, args=["a log"], name="ray_listen_error_messages")
         thread.start()
         thread.join()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
+import io
 import itertools
 import json
 import logging
@@ -453,11 +454,13 @@ def connected(address: str, parcel: Path) -> Iterator[Cluster]:
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    with contextlib.redirect_stdout(_WithoutRay(sys.stdout)):  # type: ignore[type-var]
+    with contextlib.redirect_stdout(_WithoutRay(sys.stdout)):
         try:
             yield Cluster(ray)
         finally:
-            ray.shutdown()
+            # It prints the messages that it has held back as repetitions.
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                ray.shutdown()
 
 
 class _WithoutRay:
