@@ -61,7 +61,6 @@ _LEFT_OUT_VARIABLES = {
     "GIT_WORK_TREE",
 }
 
-_COURSE = "--format=%H%x00%an <%ae>%x00%cI%x00%s"
 _WRITTEN = ("--diff-filter=AMT", "--format=%x00%H")
 _PACKED = "refs/rlperf"  # refs to commits of a bundle that no other ref of it leads to
 
@@ -156,17 +155,20 @@ class Repository:
             if self.is_shallow():
                 raise SideError(f"{short(good)} is no ancestor of {short(bad)} in this shallow clone: {DEEPEN}")
             raise SideError(f"{short(good)} is no ancestor of {short(bad)}: name an earlier commit of the same history")
-        form = "--format=%H%x00%an <%ae>%x00%cs%x00%s"
-        text = _checked(self.top, "log", "--first-parent", "--reverse", form, f"{good}..{bad}", "--", settings=_LOG)
-        # Not splitlines: a subject may hold one of its other separators.
-        return [line.split("\0") for line in text.split("\n") if line]
+        return self._first_parents(f"{good}..{bad}", "%cs")
 
     def course(self) -> list[list[str]]:
         """Return the first parents of HEAD and itself, oldest first: each with its SHA, author, ISO time and subject.
 
         In a shallow clone they begin at its edge.
         """
-        text = _checked(self.top, "log", "--first-parent", "--reverse", _COURSE, "HEAD", "--", settings=_LOG)
+        return self._first_parents("HEAD", "%cI")
+
+    def _first_parents(self, commits: str, date: str) -> list[list[str]]:
+        """Return the SHA, author, date in a format of git's, and subject of commits that are first parents."""
+        form = f"--format=%H%x00%an <%ae>%x00{date}%x00%s"
+        text = _checked(self.top, "log", "--first-parent", "--reverse", form, commits, "--", settings=_LOG)
+        # Not splitlines: a subject may hold one of its other separators.
         return [line.split("\0") for line in text.split("\n") if line]
 
     def versions(self, directory: Path) -> list[Version]:
