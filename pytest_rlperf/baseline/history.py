@@ -63,8 +63,7 @@ class Sessions:
         if not figures or not all(0 < each.relative < math.inf > each.relative_memory > 0 for each in figures):
             return
         summary = session_figures(result, session_name(origin), same_code=False)
-        commit = "" if origin.commit is None or origin.dirty else origin.commit
-        self.add(result.nodeid, _made(machine, result, summary, origin.created, commit, origin.packages))
+        self.add(result.nodeid, _made(machine, result, summary, origin.created, origin.clean_commit, origin.packages))
 
 
 def session_name(origin: Provenance) -> str:
@@ -114,9 +113,8 @@ def _session(baseline: Baseline, stored: StoredResult, figures: SessionFigures) 
     origin = baseline.sessions.get(figures.session)
     if origin is None:
         return _made(baseline.machine, stored.result, figures, created, commit, None, is_latest=False)
-    commit = "" if origin.commit is None or origin.dirty else origin.commit
-    is_latest = figures.session == stored.session
-    return _made(baseline.machine, stored.result, figures, origin.created, commit, origin.packages, is_latest=is_latest)
+    made = (origin.created, origin.clean_commit, origin.packages)
+    return _made(baseline.machine, stored.result, figures, *made, is_latest=figures.session == stored.session)
 
 
 def _made(
@@ -146,5 +144,5 @@ def _made(
 
 
 def _error(squares: float, workers: int) -> float:
-    """Return the standard error of a mean of logarithms; 0 of a single one, of which it is not known."""
+    """Return the standard error of a mean of logarithms; 0 for a single worker, which shows none."""
     return math.sqrt(squares / (workers * (workers - 1))) if workers > 1 else 0.0

@@ -41,9 +41,14 @@ class Provenance:
     packages: dict[str, str]
 
     @property
+    def clean_commit(self) -> str:
+        """The commit with the code behind the figures, empty where no commit has it."""
+        return "" if self.commit is None or self.dirty else self.commit
+
+    @property
     def settleable(self) -> bool:
         """Whether the code behind the figures can be had again, so that a suspicion can be settled live."""
-        return self.commit is not None and not self.dirty
+        return bool(self.clean_commit)
 
 
 @dataclass(frozen=True)
