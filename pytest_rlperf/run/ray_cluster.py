@@ -46,7 +46,7 @@ from pytest_rlperf.run.loop import Budget, make_project, show_count
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.ray_node import HISTORY, SHALLOW, TREE, Order, entries_in, task
 from pytest_rlperf.sides.git import Repository, repository_around
-from pytest_rlperf.sides.packages import built_files, in_tree, packages_under_test
+from pytest_rlperf.sides.packages import Package, built_files, in_tree, packages_under_test
 from pytest_rlperf.sides.sources import Today, check_size
 from pytest_rlperf.sides.spec import GitSpec, parse_spec
 from pytest_rlperf.workers import messages as m
@@ -252,6 +252,7 @@ class Parcel:
     project: Project
     top: Path
     repository: Repository | None
+    packages: tuple[Package, ...]
     path: tuple[str, ...]
 
     @classmethod
@@ -272,13 +273,14 @@ class Parcel:
                     "install it editable (pip install -e .)"
                 )
         entries = [str(package.entry) for package in packages]
-        return cls(project, top, repository, tuple(entries_in([*project.path, *entries], project.directory, top)))
+        path = tuple(entries_in([*project.path, *entries], project.directory, top))
+        return cls(project, top, repository, packages, path)
 
     def pack(self, directory: Path, against: str | None, commits: Iterable[str]) -> None:
         """Write the files that travel: the tree as it is now, and the history that sides are made from."""
         today = Today(self.top, self.repository)
-        packages = packages_under_test(self.project, self.top)
-        names = [*today.files(), *self._baselines(), *(self._name(path) for _, path in built_files(packages, self.top))]
+        built = (path for _, path in built_files(self.packages, self.top))
+        names = [*today.files(), *self._baselines(), *map(self._name, built)]
         check_size(self.top, names)
         with tarfile.open(directory / TREE, "w") as archive:
             for name in dict.fromkeys(names):
