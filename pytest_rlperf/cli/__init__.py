@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> Parser:
-    """Return the parser of the command line, of which shells' completions are made."""
+    """Return the parser of the command line, from which shells' completions are made."""
     parser = Parser(
         "rlperf",
         description="Writes first tests, shows the files of measured runs, and measures RL libraries.",

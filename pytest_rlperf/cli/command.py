@@ -104,6 +104,9 @@ def complain(error: Exception) -> None:
     sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
+CHOICE = "only tests whose id holds this text, or matches it where it has * or ?"
+
+
 def add_choice(parser: argparse.ArgumentParser) -> None:
     """Give a command the argument that chooses tests."""
     parser.add_argument(
@@ -111,7 +114,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
         dest="patterns",
         action="append",
         metavar="TEST",
-        help="only tests whose id holds this text, or matches it where it has * or ?; may be given several times",
+        help=f"{CHOICE}; may be given several times",
     )
 
 

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_rlperf.cli.command import Command, Exit, UsageError, chosen, listed, print_text
+from pytest_rlperf.cli.command import CHOICE, Command, Exit, UsageError, chosen, listed, print_text
 from pytest_rlperf.cli.files import content_of, parse
 
 if TYPE_CHECKING:
@@ -26,12 +26,7 @@ _STORE = "pytest --rlperf-save-baseline stores one, and git commit keeps it"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "tests",
-        nargs="*",
-        metavar="TEST",
-        help="only tests whose id holds this text, or matches it where it has * or ?",
-    )
+    parser.add_argument("tests", nargs="*", metavar="TEST", help=CHOICE)
     parser.add_argument(
         "--run",
         dest="runs",

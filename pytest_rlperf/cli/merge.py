@@ -42,7 +42,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         if arguments.html is not None:
             check_html(arguments.html)
         run = _merged(arguments.files)
-        summary, outcomes = summary_of(run, list(run.tests.values())), list(run.tests.values())
+        outcomes = list(run.tests.values())
+        summary = summary_of(run, outcomes)
         table = replace(summary, notes=[*summary.notes, *_other_failures(run)])
         print_text(render_summary(outcomes, table, width=table_width(), color=has_color(), verbose=arguments.verbose))
         _write_files(run, summary, arguments.json, arguments.html)
