@@ -16,7 +16,7 @@ import pytest
 from pytest_rlperf import units
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import result_key
-from pytest_rlperf.judge.bisection import SURE, Bisection, is_partial, next_probe
+from pytest_rlperf.judge.bisection import PAIRS_MOST, SURE, Bisection, is_partial, next_probe
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.judge.policy import LIVE_TOLERANCE
 from pytest_rlperf.model import Outcome, Sides, Status
@@ -256,8 +256,7 @@ class Search:
         state.spec = history.spec(0, len(history.candidates))
         missing = [key for key in state.tests if state.bad not in state.log_ratios.get(key, {})]
         if missing:
-            limits = PairLimits(*self._run.settings.pairs)
-            compared = self._compare(0, len(history.candidates), missing, limits, "the whole range")
+            compared = self._compare(0, len(history.candidates), missing, self._most_pairs(), "the whole range")
             errors = {}
             for key in missing:
                 try:
@@ -348,9 +347,13 @@ class Search:
             if (before, after) == (0, len(self._history.candidates)) and all(key in self._wholes for key in keys):
                 self._steps |= {key: self._wholes[key] for key in keys}
                 continue
-            limits = PairLimits(*self._run.settings.pairs)
             title = f"{self._history[after].title} with the one before"
-            self._steps |= self._compare(before, after, keys, limits, title).outcomes
+            self._steps |= self._compare(before, after, keys, self._most_pairs(), title).outcomes
+
+    def _most_pairs(self) -> PairLimits:
+        """Return the limits of the first and the last comparison, on which a search rests: a gate's pairs, or more."""
+        least, most = self._run.settings.pairs
+        return PairLimits(least, max(most, PAIRS_MOST))
 
     def _compare(self, base: int, head: int, keys: Sequence[str], limits: PairLimits, title: str) -> Compared:
         """Compare two candidates; where the good one cannot be had, that is the search's SideError."""
