@@ -14,9 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 ROUNDS = 20_000
+_OURS, _PEER = "pytest --rlperf-bisect", "git bisect run, median:5%"
 LIBRARY = """{broken}
 NUMBER = {number}
 
@@ -120,8 +122,8 @@ def make_repository(top: Path, commits: int) -> list[str]:
     return git(top, "rev-list", "--reverse", "HEAD").split()
 
 
-def search(top: Path, commits: list[str], more: list[str]) -> None:
-    """Search by live pairs, and print what is found."""
+def search(top: Path, commits: list[str], more: list[str], counts: Counter[tuple[str, str]]) -> None:
+    """Search by live pairs, print what is found, and count it."""
     at = planted(len(commits) - 1)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rlperf-bisect={commits[0]}", *more]
     started_s = time.monotonic()
@@ -133,16 +135,19 @@ def search(top: Path, commits: list[str], more: list[str]) -> None:
         found = re.search(rf"{test}: (.*) \(.*; (\d+) probes?, (\d+) pairs?\)", done.stdout)
         if found is None:
             print(f"{test}: no search")
+            counts[_OURS, "nothing"] += 1
             continue
         text, probes, pairs = found.groups()
         named = re.match(r"commit (\w+) is the first slower one", text)
-        right = "the range" if named is None else "right" if commits[number].startswith(named[1]) else "WRONG"
-        print(f"{test}: planted {commits[number][:12]}; {text}: {right}, {probes} probes, {pairs} pairs")
+        right = "a range" if named is None else "right" if commits[number].startswith(named[1]) else "WRONG"
+        counts[_OURS, right] += 1
+        print(f"{test}: planted {commits[number][:12]}; {text}: {right}, {probes} probes, {pairs} pairs", flush=True)
 
 
-def search_by_median(top: Path, commits: list[str], scratch: Path) -> None:
-    """Search with `git bisect run` and pytest-benchmark, test by test, and print what is found."""
+def search_by_median(top: Path, commits: list[str], scratch: Path, counts: Counter[tuple[str, str]]) -> None:
+    """Search with `git bisect run` and pytest-benchmark, test by test, print what is found, and count it."""
     peer = scratch / "test_peer.py"
+    scratch.mkdir()
     peer.write_text(PEER)
     for test, number in planted(len(commits) - 1).items():
         storage, step = scratch / f"storage-{test}", scratch / f"step-{test}.sh"
@@ -162,15 +167,18 @@ def search_by_median(top: Path, commits: list[str], scratch: Path) -> None:
         found = re.search(r"^(\w{40}) is the first bad commit", done.stdout, re.MULTILINE)
         git(top, "bisect", "reset")
         steps = done.stdout.count("running ")
-        named = "none" if found is None else f"{found[1][:12]}, {'right' if found[1] == commits[number] else 'WRONG'}"
+        right = "nothing" if found is None else "right" if found[1] == commits[number] else "WRONG"
+        counts[_PEER, right] += 1
+        named = "" if found is None else f"number {commits.index(found[1])}, "
         minutes = (time.monotonic() - started_s) / 60
-        print(f"git bisect run, median:5%, {test}: {named}, {steps} steps, {minutes:.1f} minutes")
+        print(f"{_PEER}, {test}: {named}{right}, {steps} steps, {minutes:.1f} minutes", flush=True)
 
 
 def main() -> None:
     """Run both searches."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commits", type=int, default=200)
+    parser.add_argument("--repetitions", type=int, default=1, help="of both searches, in turn")
     parser.add_argument("--no-peer", action="store_true", help="leave out git bisect run")
     parser.add_argument("more", nargs="*", help="further arguments of pytest, after --")
     arguments = parser.parse_args()
@@ -179,9 +187,13 @@ def main() -> None:
         os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")
         top = scratch / "repository"
         commits = make_repository(top, arguments.commits)
-        search(top, commits, arguments.more)
-        if not arguments.no_peer:
-            search_by_median(top, commits, scratch)
+        counts: Counter[tuple[str, str]] = Counter()
+        for number in range(arguments.repetitions):
+            search(top, commits, arguments.more, counts)
+            if not arguments.no_peer:
+                search_by_median(top, commits, scratch / f"peer-{number}", counts)
+        for (searched, right), count in sorted(counts.items()):
+            print(f"{searched}: {count} {right}")
 
 
 if __name__ == "__main__":
