@@ -59,6 +59,7 @@ def main() -> None:
     measuring = commands.add_parser("measure")
     measuring.add_argument("--shards", type=int, default=4)
     measuring.add_argument("--max-time", type=float, default=60.0, help="seconds a test, as --rlperf-max-time")
+    measuring.add_argument("--tolerance", default="10%", help="as --rlperf-tolerance: a high one settles tests soon")
     measuring.add_argument("--against", action="store_true", help="compare with the commit before, not with a baseline")
     measuring.set_defaults(run=measure, tests=300)
     simulating = commands.add_parser("simulate")
@@ -80,7 +81,8 @@ def main() -> None:
 
 def measure(arguments: argparse.Namespace) -> None:
     """Run all tests, then the shards, and compare them."""
-    project, options = arguments.directory, [f"--rlperf-max-time={arguments.max_time:g}"]
+    project = arguments.directory
+    options = [f"--rlperf-max-time={arguments.max_time:g}", f"--rlperf-tolerance={arguments.tolerance}"]
     options += ["--rlperf-against=HEAD~1"] if arguments.against else []
     make_project(project, arguments.tests, stores=not arguments.against)
     whole = run_pytest(project, *options, "--rlperf-json=whole.json")
