@@ -3,8 +3,9 @@
 A project of trivial tests is made in a scratch directory, whose last commit changes a comment of the code under test;
 its tests are compared live with the commit before. Each node has one CPU. Prints a Markdown table and judges nothing::
 
-    python benchmarks/ray_cluster.py --tests 20        # without Ray and on two nodes
-    python benchmarks/ray_cluster.py --tests 4 --kill  # the output of a run, one node of which is killed meanwhile
+    python benchmarks/ray_cluster.py --tests 20               # without Ray and on two nodes
+    python benchmarks/ray_cluster.py --tests 300 --lanes 2    # without Ray in two lanes only
+    python benchmarks/ray_cluster.py --tests 4 --kill         # the output of a run, one node of which is killed meanwhile
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tests", type=int, default=20)
+    parser.add_argument("--lanes", nargs="*", default=["1", "2"], help="of runs without Ray")
     parser.add_argument("--kill", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rlperf-") as scratch:
@@ -147,8 +149,8 @@ def main() -> None:
             kill(project)
             return
         print("| | seconds | seconds a test | memory, MB | pytest |\n|---|---|---|---|---|")
-        for title, lanes in (("without Ray, one lane", "1"), ("without Ray, two lanes", "2")):
-            show(title, options.tests, *measure(project, f"--rlperf-lanes={lanes}"))
+        for lanes in options.lanes:
+            show(f"without Ray, lanes: {lanes}", options.tests, *measure(project, f"--rlperf-lanes={lanes}"))
         with two_nodes() as (cluster, _):
             show("two nodes of one CPU", options.tests, *measure(project, f"--rlperf-ray={cluster.address}"))
 
