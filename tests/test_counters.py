@@ -841,13 +841,14 @@ def test_what_is_not_compared_is_said_once_a_reason() -> None:
     notes = [
         UncomparedCounts("a", older, gates=True),
         UncomparedCounts("b", older, gates=True),
-        UncomparedCounts("c", NothingCounted(("too long",), on_base=True), gates=False),
+        UncomparedCounts("c", NothingCounted(("a call takes 2 ms",), on_base=True), gates=False),
+        UncomparedCounts("d", NothingCounted(("a call takes 3 ms",), on_base=True), gates=False),
     ]
     versions = "counts of 2 tests not compared: stored with other versions: numpy 1 → 2"
     assert note_lines(notes, verbose=False) == [versions]
     assert note_lines(notes, verbose=True) == [
         versions,
-        "counts of 1 test not compared: on the other side too long",
+        "counts of 2 tests not compared, as those of c: on the other side a call takes 2 ms",
     ]
 
 

@@ -601,8 +601,8 @@ def note_lines(found: Sequence[Note], *, verbose: bool) -> list[str]:
     short = [note for note in found if isinstance(note, ShortOfTime)]
     lines += [_short_of_time(short)] if short else []
     uncompared = [note for note in found if isinstance(note, UncomparedCounts) and (note.gates or verbose)]
-    obstacles = Counter(obstacle_text(note.obstacle) for note in uncompared)
-    lines += [f"counts of {units.counted(count, 'test')} not compared: {text}" for text, count in obstacles.items()]
+    kinds = dict.fromkeys(type(note.obstacle) for note in uncompared)
+    lines += [_uncompared([note for note in uncompared if type(note.obstacle) is kind]) for kind in kinds]
     return [*dict.fromkeys(lines), *(line for note in found if isinstance(note, Saved) for line in saved_lines(note))]
 
 
@@ -642,6 +642,13 @@ def _named(keys: Sequence[str]) -> str:
     """Return the names of tests, of the first few where there are many."""
     more = [f"{len(keys) - _NAMED_MOST} more"] if len(keys) > _NAMED_MOST else []
     return ", ".join([*map(test_name, keys[:_NAMED_MOST]), *more])
+
+
+def _uncompared(alike: Sequence[UncomparedCounts]) -> str:
+    """Return a line on counts that an obstacle of one kind keeps from being compared; the first test stands for all."""
+    first, *others = (obstacle_text(note.obstacle) for note in alike)
+    example = f", as those of {test_name(alike[0].key)}" if {*others} - {first} else ""
+    return f"counts of {units.counted(len(alike), 'test')} not compared{example}: {first}"
 
 
 def _short_of_time(short: Sequence[ShortOfTime]) -> str:
