@@ -5,7 +5,7 @@ its tests are compared live with the commit before. Each node has one CPU. Print
 
     python benchmarks/ray_cluster.py --tests 20               # without Ray and on two nodes
     python benchmarks/ray_cluster.py --tests 300 --lanes 2    # without Ray in two lanes only
-    python benchmarks/ray_cluster.py --tests 4 --kill         # the output of a run, one node of which is killed meanwhile
+    python benchmarks/ray_cluster.py --tests 4 --kill         # the output of a run with a node killed meanwhile
 """
 
 from __future__ import annotations
