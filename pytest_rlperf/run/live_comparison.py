@@ -38,7 +38,7 @@ from pytest_rlperf.workers.process import WorkerProcess
 
 COUNTED_PAIRS = 3
 _MANY_CALLS_S = 1.0
-_RESTLESS = 0.015  # spread of pairs, in logarithms, from which on it is tried whether they differ less alone
+_RESTLESS = 0.5  # spread of pairs, of the tolerance, from which on it is tried whether they differ less alone
 
 WorkerPair: TypeAlias = tuple[WorkerProcess, WorkerProcess]
 """Base's worker and head's."""
@@ -157,7 +157,7 @@ class LivePairs:
         if not records:
             return None
         ratios = log_ratios(records)
-        self._is_restless |= len(ratios) > 1 and statistics.stdev(ratios) > _RESTLESS
+        self._is_restless |= len(ratios) > 1 and statistics.stdev(ratios) > _RESTLESS * self._policy.tolerance
         if self._is_restless and not self._needs_machine:
             alone = [ratio for index, ratio in enumerate(ratios) if index in self._alone]
             self.lanes.note_pairs(alone, [ratio for index, ratio in enumerate(ratios) if index not in self._alone])
