@@ -174,8 +174,9 @@ class BisectLoop(TestLoop):
         started_s, key, settings = time.monotonic(), test.group.key, test.settings
         counting = counting_pass(settings, 2 * COUNTED_PAIRS)
         policy = self._run.policy(settings)
+        max_time_s = settings.max_time_s * max(1.0, limits.most / settings.pairs[1])
         comparison = LiveComparison(
-            test.group, base_side, policy, limits, test.lanes, counting, test.progress, settings.max_time_s
+            test.group, base_side, policy, limits, test.lanes, counting, test.progress, max_time_s
         )
         try:
             head, live = comparison.compare()
@@ -288,8 +289,9 @@ class Search:
             if any(history.suspects):
                 files = ", ".join(dict.fromkeys(file for suspect in history.suspects for file in suspect.files))
                 advice += f"; packages stay as installed here, and {files} changed (--rlperf-bisect=pip:NAME==GOOD)"
+            pairs = "" if live is None else f" after {units.counted(len(live.pairs), 'pair')}"
             raise SideError(
-                f"{key} is {outcome.verdict.status.value} on {bad} against {good}{change}{bounds}: {advice}"
+                f"{key} is {outcome.verdict.status.value} on {bad} against {good}{pairs}{change}{bounds}: {advice}"
             )
         self._wholes[key] = outcome
         self._state.log_ratios.setdefault(key, {})[self._state.bad] = list(live.log_ratios)
