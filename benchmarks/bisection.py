@@ -92,17 +92,25 @@ def planted(commits: int) -> dict[str, int]:
     return {"test_scan": commits // 5, "test_sample": commits * 11 // 20, "test_update": commits * 4 // 5}
 
 
+def undone(commits: int) -> range:
+    """Return the commits on which the slowdown of test_sample lasts that is undone."""
+    return range(commits * 3 // 10, commits * 2 // 5)
+
+
 def library(number: int, commits: int) -> str:
     """Return the library at a commit: +4 %, +8 % after +5 % that is undone, and +7 % in one phase; ten do not build."""
     at = planted(commits)
-    undone = commits * 3 // 10 <= number < commits * 2 // 5
     is_moved = number >= at["test_update"]
-    broken = number % max(3, commits // 11) == 2 and number not in {0, commits, *at.values()}
+    built = {0, commits, *at.values(), undone(commits).start}
+    sample = (1.05 if number in undone(commits) else 1) * (1.08 if number >= at["test_sample"] else 1)
+    broken = number % max(3, commits // 11) == 2 and number not in built
     return LIBRARY.format(
         broken="raise ImportError('this commit does not build')" if broken else "",
         number=number,
         scan=round(ROUNDS * (1.04 if number >= at["test_scan"] else 1)),
-        sample=round(ROUNDS * (1.05 if undone else 1) * (1.08 if number >= at["test_sample"] else 1)),
+        sample=round(
+            ROUNDS * (1.05 if number in undone(commits) else 1) * (1.08 if number >= at["test_sample"] else 1)
+        ),
         forward=round(ROUNDS / 2 * (0.9 if is_moved else 1)),
         backward=round(ROUNDS / 2 * (1.24 if is_moved else 1)),
     )
@@ -122,6 +130,13 @@ def make_repository(top: Path, commits: int) -> list[str]:
     return git(top, "rev-list", "--reverse", "HEAD").split()
 
 
+def judged(test: str, number: int, commits: list[str]) -> str:
+    """Return whether a commit is the one that a slowdown of a test was planted in."""
+    if test == "test_sample" and number == undone(len(commits) - 1).start:
+        return "the slowdown that is undone"
+    return "right" if number == planted(len(commits) - 1)[test] else "WRONG"
+
+
 def search(top: Path, commits: list[str], more: list[str], counts: Counter[tuple[str, str]]) -> None:
     """Search by live pairs, print what is found, and count it."""
     at = planted(len(commits) - 1)
@@ -139,7 +154,9 @@ def search(top: Path, commits: list[str], more: list[str], counts: Counter[tuple
             continue
         text, probes, pairs = found.groups()
         named = re.match(r"commit (\w+) is the first slower one", text)
-        right = "a range" if named is None else "right" if commits[number].startswith(named[1]) else "WRONG"
+        right = "a range"
+        if named is not None:
+            right = judged(test, next(at for at, sha in enumerate(commits) if sha.startswith(named[1])), commits)
         counts[_OURS, right] += 1
         print(f"{test}: planted {commits[number][:12]}; {text}: {right}, {probes} probes, {pairs} pairs", flush=True)
 
@@ -149,7 +166,7 @@ def search_by_median(top: Path, commits: list[str], scratch: Path, counts: Count
     peer = scratch / "test_peer.py"
     scratch.mkdir()
     peer.write_text(PEER)
-    for test, number in planted(len(commits) - 1).items():
+    for test in planted(len(commits) - 1):
         storage, step = scratch / f"storage-{test}", scratch / f"step-{test}.sh"
         words = {"python": sys.executable, "peer": str(peer), "test": test, "storage": str(storage)}
         step.write_text(STEP.format(**{name: shlex.quote(word) for name, word in words.items()}))
@@ -166,8 +183,9 @@ def search_by_median(top: Path, commits: list[str], scratch: Path, counts: Count
         )
         found = re.search(r"^(\w{40}) is the first bad commit", done.stdout, re.MULTILINE)
         git(top, "bisect", "reset")
+        git(top, "checkout", "--quiet", commits[-1])
         steps = done.stdout.count("running ")
-        right = "nothing" if found is None else "right" if found[1] == commits[number] else "WRONG"
+        right = "nothing" if found is None else judged(test, commits.index(found[1]), commits)
         counts[_PEER, right] += 1
         named = "" if found is None else f"number {commits.index(found[1])}, "
         minutes = (time.monotonic() - started_s) / 60
