@@ -108,9 +108,7 @@ def library(number: int, commits: int) -> str:
         broken="raise ImportError('this commit does not build')" if broken else "",
         number=number,
         scan=round(ROUNDS * (1.04 if number >= at["test_scan"] else 1)),
-        sample=round(
-            ROUNDS * (1.05 if number in undone(commits) else 1) * (1.08 if number >= at["test_sample"] else 1)
-        ),
+        sample=round(ROUNDS * sample),
         forward=round(ROUNDS / 2 * (0.9 if is_moved else 1)),
         backward=round(ROUNDS / 2 * (1.24 if is_moved else 1)),
     )
