@@ -267,7 +267,7 @@ class Search:
             state.tests = [key for key in state.tests if key not in errors]
             if not state.tests:
                 raise next(iter(errors.values()))
-            self._run.note(*(TextNote(f"left out {error}") for error in errors.values()))
+            self._run.note(*(TextNote(f"left out: {error}") for error in errors.values()))
             self._save()
         self._searches = {key: self._search_of(key) for key in state.tests}
 
