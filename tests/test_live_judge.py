@@ -143,6 +143,12 @@ def test_a_history_counts_as_six_degrees_of_freedom_at_the_most() -> None:
     assert judge(0.2, -0.2, 0.1, history=PairSpread(0.0, 0.0)) == judge(0.2, -0.2, 0.1)
 
 
+def test_two_earlier_pairs_are_a_history() -> None:
+    """Their one degree of freedom counts: where they differed by 4 %, three equal pairs are not enough today."""
+    assert said(judge(0, 0, 0)) == ("SAME", "live")
+    assert judge(0, 0, 0, history=PairSpread(0.03**2, 1.0)) is None
+
+
 def test_a_wild_history_does_not_hide_a_change() -> None:
     """A test whose pairs once differed by 20 % takes more pairs today, and is SLOWER in the end."""
     wild = PairSpread(9 * 0.2**2, 9.0)
@@ -186,6 +192,15 @@ def test_pairs_that_disagree_need_more_that_agree() -> None:
     assert said(judge(*(50.0,) * 5)) == ("SLOWER", "live")
     assert judge(0, *(50.0,) * 6) is None
     assert said(judge(0, *(50.0,) * 7)) == ("SLOWER", "live")
+
+
+@pytest.mark.parametrize(("first", "agree"), [(50.0, True), (0.1, True), (0.0, False), (-0.1, False)])
+def test_a_reason_states_whether_all_pairs_agree(first: float, agree: bool) -> None:
+    """A pair without a change, or with one the other way, does not agree with a slowdown of the others."""
+    found = judge(first, *(50.0,) * 7)
+    assert found is not None
+    assert isinstance(found.reason, reasons.PairsDiffer)
+    assert found.reason.all_agree is agree
 
 
 def records(*pairs: tuple[float, float, bool]) -> list[PairRecord]:
@@ -311,6 +326,9 @@ LATE = (5.0, 5.0, 12.0, 8.0, 3.0, 14.0, 9.0, 4.0, 2.0, 7.0)  # SLOWER at the ten
         ((2.8, 2.8, 2.8, 2.8, 2.8), False, None),
         ((2.8, 2.8, 2.8, 2.8, 2.8, 2.8), False, ("SAME", "live")),
         ((3.2, 3.2, 3.2, 3.2, 3.2), False, ("SLOWER", "live")),
+        ((-2.7, -2.7, -2.7, -2.7, -2.7), False, None),
+        ((-2.7, -2.7, -2.7, -2.7, -2.7, -2.7), False, ("SAME", "live")),
+        ((-3.2, -3.2, -3.2, -3.2, -3.2), False, ("FASTER", "live")),
         ((2.6, -1, 2.9, 3.1, 2.5, 2.4, 2.8, 2.7, 2.9), False, ("UNDECIDED", "near")),
         ((-2.6, 1, -2.9, -3.1, -2.5, -2.4, -2.8, -2.7, -2.9), False, ("UNDECIDED", "near")),
         # The most pairs.
@@ -435,6 +453,12 @@ def test_what_can_only_be_under_the_minimum_is_same_in_a_strict_run_too() -> Non
     assert not verdict.fails(strict=True)
     assert verdict.smallest_seen is not None
     assert verdict.smallest_seen >= 0.06
+    assert verdict.estimate is not None
+    most_s = (verdict.estimate.high - 1) * 1e-3
+    assert verdict.reason == reasons.UnderMinimum(pytest.approx(most_s), 60e-6, at_most=True)
+    faster = judge(-2.2, -2, -2.1, rules=policy(min_change_s=60e-6))
+    assert faster is not None
+    assert faster.reason == reasons.UnderMinimum(0.0, 60e-6, at_most=True)
 
 
 def test_a_confirming_pair_that_brings_it_under_the_minimum_acquits() -> None:
@@ -540,6 +564,21 @@ def test_giving_up_costs_hardly_any_slowdown() -> None:
     gives_up, never = mc.many(), mc.many(gives_up=False)
     assert gives_up.judge(unchanged).used.mean() < 0.55 * never.judge(unchanged).used.mean()
     assert gives_up.judge(slower).share(Status.SLOWER) > never.judge(slower).share(Status.SLOWER) - 0.01
+
+
+@pytest.mark.parametrize(("sd", "tolerance"), [(0.001, 0.0017), (0.02, 0.034), (0.001, 0.03), (0.3, 6.0)])
+def test_the_slowdown_named_follows_from_a_known_spread(
+    monkeypatch: pytest.MonkeyPatch, sd: float, tolerance: float
+) -> None:
+    """Ten pairs of it are SLOWER with a chance of 98.5 %: it lies 2.17 standard errors over the least such mean."""
+    monkeypatch.setattr("pytest_rlperf.judge.live.PLACED_SPREAD", Spread((sd,), (1.0,)))
+    verdict = judge(0, 0, 0, rules=policy(tolerance=tolerance))
+    assert said(verdict) == ("SAME", "live")
+    assert verdict is not None
+    assert verdict.smallest_seen is not None
+    error = sd / math.sqrt(10)
+    least = max(math.log1p(tolerance), math.log1p(tolerance / 2) + 1.1 * stats.norm.ppf(1 - 0.01 / 5) * error)
+    assert math.log1p(verdict.smallest_seen) == pytest.approx(least + stats.norm.ppf(0.985) * error, rel=1e-4)
 
 
 @pytest.mark.parametrize("sd", [0.005, 0.01, 0.02, 0.05])
