@@ -398,7 +398,9 @@ def _text(report: pytest.TestReport | None) -> str:
 def _prepare(start: m.Start) -> pytest.Config:
     """Return the user's own configuration, without the settings that are for the run alone."""
     config = _prepareconfig(list(start.args))
-    config.inicfg.pop("faulthandler_timeout", None)  # a measured test is open for longer than its own code runs
+    for settings in ("_inicfg", "inicfg"):  # the second before pytest 9; now it is deprecated
+        # A measured test is open for longer than its own code runs.
+        vars(config).get(settings, {}).pop("faulthandler_timeout", None)
     for name, marker in _DROPPED.items():
         if config.pluginmanager.unregister(name=name) is not None and marker is not None:
             config.addinivalue_line("markers", marker)

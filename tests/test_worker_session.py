@@ -1,0 +1,260 @@
+"""A worker's session in this process: the answers to its orders, what it drops and seeds, and its end."""
+
+from __future__ import annotations
+
+import io
+import random
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from _pytest import capture
+
+from pytest_rlperf.errors import MeasurementError
+from pytest_rlperf.measure.rounds import Clocks
+from pytest_rlperf.model import SliceKind, Workload
+from pytest_rlperf.model.sides import PROTOCOL
+from pytest_rlperf.model.spans import Span
+from pytest_rlperf.testing import FakeClock
+from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers import session
+from pytest_rlperf.workers.channel import Channel
+
+HERE = Path(__file__).resolve()
+WARM = (m.Check(), m.WarmUp(None, 0.0, None, kernels=False))
+
+
+def start(**changes: Any) -> m.Start:
+    """Return a worker's settings."""
+    settings = {"path": [], "args": [], "files": [], "watched": [], "packages": [], "foreign": []}
+    defaults = {"descriptor": 0, "number": 0, "scratch": "", "markup": False, "reports": False}
+    return m.Start(**(settings | defaults | changes))
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    """Return the run's end of a connection, and the worker's."""
+    here, there = map(Channel, socket.socketpair())
+    yield here, there
+    here.close()
+    there.close()
+
+
+# --------------------------------------------------------------------------- orders within a test
+
+
+@pytest.fixture
+def measured(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> Callable[..., list[m.FromWorker]]:
+    """Return a function that has a worker measure calls of 1 ms by some orders; it returns the answers."""
+    here, there = ends
+    clock = FakeClock()
+    monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: cls(clock, clock, 76.0)))
+    call = partial(clock.advance, 1e-3)
+    workload = Workload("callable", call, 4.0, "thing", call)
+    item: Any = SimpleNamespace(config=pytestconfig)
+
+    def measure(*orders: m.ToWorker) -> list[m.FromWorker]:
+        engine = session.RemoteEngine(start(watched=[str(HERE.parent)]), there, sync_edges=False)
+        for order in (*orders, m.Unwind()):
+            m.send(here, order)
+        with pytest.raises(session.Unwound):
+            engine.measure(workload, item)
+        called, *answers = (m.receive_from_worker(here) for _ in range(1 + len(orders)))
+        assert called == m.Called("callable", "thing", 4.0)
+        assert None not in answers
+        return [answer for answer in answers if answer is not None]
+
+    return measure
+
+
+def test_a_survey_lists_files_of_functions_and_of_modules(measured: Callable[..., list[m.FromWorker]]) -> None:
+    """The file of this module is there by its name, and by its path as that of live functions."""
+    *_, surveyed = measured(*WARM, m.Survey())
+    assert isinstance(surveyed, m.Surveyed)
+    assert surveyed.loaded.files[__name__] == surveyed.loaded.files[str(HERE)] == str(HERE)
+    assert surveyed.loaded.importers == {}
+
+
+def test_a_worker_stays_on_cpus_until_its_test_is_left(
+    measured: Callable[..., list[m.FromWorker]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After it the process may use all of its own again."""
+    placed: list[object] = []
+    monkeypatch.setattr(session, "place", placed.append)
+    assert measured(m.Place([0]), m.Place([1, 2])) == [m.Placed(), m.Placed()]
+    assert placed == [[0], [1, 2], session.usable_cpus()]
+
+
+def test_slices_of_a_slowed_worker_do_extra_work(
+    measured: Callable[..., list[m.FromWorker]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order's steps are done in each round of the slices that follow."""
+    done: list[int] = []
+    monkeypatch.setattr("pytest_rlperf.measure.rounds.work", done.append)
+    take = m.Take(SliceKind.PLAIN)
+    *_, before, slowed, after = measured(*WARM, take, m.Slow(0.5, 7), take)
+    assert slowed == m.Slowed(7)
+    for taken in (before, after):
+        assert isinstance(taken, m.Taken)
+        assert taken.record.call_s == pytest.approx(1e-3)
+        assert taken.record.items == 4.0 * taken.record.calls
+    assert set(done) == {7}
+
+
+def test_one_call_is_traced(measured: Callable[..., list[m.FromWorker]]) -> None:
+    """Of a call without phases that is the call."""
+    assert measured(*WARM, m.TraceCall())[-1] == m.Traced((Span("call", 0.0, 1e-3, "host"),), ())
+
+
+def test_an_order_out_of_place_is_an_error(ends: tuple[Channel, Channel]) -> None:
+    """A worker at its call that is to quit, or to run another test, has an error that names the order."""
+    here, there = ends
+    m.send(here, m.Quit())
+    engine = session.RemoteEngine(start(), there, sync_edges=False)
+    workload = Workload("callable", lambda: None, 1.0, "call", lambda: None)
+    with pytest.raises(MeasurementError, match=r"unexpected order to a worker that measures: Quit\(\)"):
+        engine.measure(workload, SimpleNamespace())  # type: ignore[arg-type]
+
+
+def test_generators_are_seeded_once_a_test(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
+    """Those that are loaded at its start at once, the others before the first call, and none again between calls."""
+    seeds: list[int] = []
+    drawn: list[float] = []
+    here, there = ends
+    engine = session.RemoteEngine(start(), there, sync_edges=False)
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with monkeypatch.context() as patch:
+            patch.delitem(sys.modules, "numpy.random")
+            patch.setitem(sys.modules, "torch", SimpleNamespace(manual_seed=seeds.append))
+            engine.seed(1001)
+            engine._seed_loaded()
+        assert seeds == [1001]
+        assert random.random() == random.Random(1001).random()
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+        for order in (m.Check(), m.Check(), m.Unwind()):
+            m.send(here, order)
+        workload = Workload("callable", lambda: None, 1.0, "call", lambda: drawn.append(np.random.random()))
+        with pytest.raises(session.Unwound):
+            engine.measure(workload, SimpleNamespace(config=pytestconfig))  # type: ignore[arg-type]
+        assert drawn == list(np.random.RandomState(1001).random_sample(2))
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+# --------------------------------------------------------------------------- the session
+
+
+def answers(
+    ends: tuple[Channel, Channel], *orders: m.ToWorker, error: Exception | None = None
+) -> list[m.FromWorker | None]:
+    """Return the answers of a session that collected nothing, because of an error in a test file where one is given."""
+    here, there = ends
+    engine: Any = SimpleNamespace(receive=iter((*orders, m.Quit())).__next__, loaded=m.Loaded, dropped=0)
+    daemons: Any = SimpleNamespace(new=list)
+    found = session.Session(start(), there, engine, daemons, terminal=-1)
+    if error is not None:
+
+        def collect() -> None:
+            raise pytest.Collector.CollectError("the test module cannot be imported") from error
+
+        call = pytest.CallInfo.from_call(collect, "collect")
+        found.pytest_exception_interact(SimpleNamespace(nodeid="test_it.py"), call)  # type: ignore[arg-type]
+        found.pytest_collectreport(pytest.CollectReport("test_it.py", "failed", str(error), []))
+    assert found.pytest_runtestloop(SimpleNamespace(items=[]))  # type: ignore[arg-type]
+    there.close()
+    received = []
+    while (message := _next(here)) is not None:
+        received.append(message)
+    return received
+
+
+def _next(channel: Channel) -> m.FromWorker | None:
+    try:
+        return m.receive_from_worker(channel, 10)
+    except EOFError:
+        return None
+
+
+@pytest.fixture(autouse=True)
+def _no_frozen_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have sessions end without a collection of all that the tests have loaded."""
+    monkeypatch.setattr(session, "_collect_before_the_end", lambda: None)
+
+
+def test_an_order_to_leave_may_cross_the_end_of_its_test(ends: tuple[Channel, Channel]) -> None:
+    """Between tests it has no effect, and no answer."""
+    assert answers(ends, m.Unwind(), m.Unwind()) == [m.Ready(PROTOCOL)]
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "name_missing"),
+    [
+        (None, "test_it.py::test_new was not collected", True),
+        (ImportError("no module named new"), "no module named new", True),
+        (SyntaxError("invalid syntax"), "invalid syntax", False),
+    ],
+)
+def test_a_test_that_is_missing_has_the_reason(
+    ends: tuple[Channel, Channel], error: Exception | None, text: str, name_missing: bool
+) -> None:
+    """A file that could not be imported for want of a name is older code's; one with another error is broken."""
+    ready, done = answers(ends, m.Run("test_it.py::test_new", None, 1000, reporter=False), error=error)
+    assert ready == m.Ready(PROTOCOL, errors="" if error is None else text)
+    assert isinstance(done, m.Done)
+    assert (done.outcome, done.text, done.name_missing) == ("missing", text, name_missing)
+
+
+@pytest.mark.filterwarnings("error")
+def test_settings_of_the_run_alone_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin that repeats tests, but for the marker that it declares; limits of a test's time and of failures."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    monkeypatch.delenv("PYTEST_PLUGINS", raising=False)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfaulthandler_timeout = 5\n")
+    for name in ("rerunfailures", "kept"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    args = ["-s", "--assert=plain", "--maxfail=1", "-p", "rerunfailures", "-p", "kept"]
+    config = session._prepare(start(args=args, files=["test_it.py"], scratch=str(tmp_path)))
+    try:
+        assert config.pluginmanager.has_plugin("kept")
+        assert not config.pluginmanager.has_plugin("rerunfailures")
+        assert [line for line in config.getini("markers") if line.startswith("flaky: ")]
+        assert config.args == ["test_it.py"]
+        assert (config.option.maxfail, config.getini("faulthandler_timeout")) == (0, 0.0)
+    finally:
+        config._ensure_unconfigure()
+
+
+def test_output_is_captured_by_other_versions_of_pytest_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pytest makes its files by another function, a worker leaves it alone."""
+    monkeypatch.delattr(capture, "TemporaryFile")
+    session._keep_captured_output(tmp_path)
+    assert not hasattr(capture, "TemporaryFile")
+
+
+def test_a_process_ends_with_all_that_was_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads first, then exit functions, then what is yet to be written, also where a stream is closed."""
+    did: list[object] = []
+    out = io.StringIO()
+    out.close()
+    monkeypatch.setattr("threading._shutdown", lambda: did.append("threads"))
+    monkeypatch.setattr("atexit._run_exitfuncs", lambda: did.append("exit functions"))
+    monkeypatch.setattr("os._exit", did.append)
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(flush=lambda: did.append("stream")))
+    session._end_process(3)
+    monkeypatch.undo()
+    assert did == ["threads", "exit functions", "stream", 3]
