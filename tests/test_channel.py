@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,8 +26,9 @@ from hypothesis import strategies as st
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.worker import WorkerStoppedError, wait_all
-from pytest_rlperf.model import Shape, Side, SliceKind, SliceRecord, Tally, Warm
+from pytest_rlperf.model import Phase, Shape, Share, Side, SliceKind, SliceRecord, Tally, Warm
 from pytest_rlperf.model.sides import PROTOCOL
+from pytest_rlperf.model.spans import Span
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.workers import channel, process
 from pytest_rlperf.workers import messages as m
@@ -216,6 +221,8 @@ def test_any_bytes_are_a_message_or_unreadable(payload: bytes) -> None:
         m.Taken(SliceRecord(**{**vars(RECORD), "call_s": float("inf")})),
         m.Taken(SliceRecord(**{**vars(RECORD), "calls": 0})),
         m.Taken(SliceRecord(**{**vars(RECORD), "cpu_s": -0.1})),
+        m.Taken(replace(RECORD, phases=(Phase("a/b", count=-1.0, total_s=1e-3, self_s=1e-3, device="host"),))),
+        m.Taken(replace(RECORD, phases=(Phase("a/b", count=1.0, total_s=-1e-3, self_s=1e-3, device="host"),))),
         m.Slowed(-1),
     ],
 )
@@ -258,10 +265,10 @@ def test_start_settings_cross_by_a_file(tmp_path: Path) -> None:
 class FakeWorker:
     """A worker whose process only sleeps, and whose end of the connection the test has."""
 
-    def __init__(self, scratch: Path, number: int = 0, limit_s: float = 0.05) -> None:
+    def __init__(self, scratch: Path, number: int = 0, limit_s: float = 0.05, first: str = "") -> None:
         sleeper = scratch / f"python{number}"  # one each: a shell reads its script while it runs
         scratch.mkdir(parents=True, exist_ok=True)
-        sleeper.write_text("#!/bin/sh\nexec sleep 1000\n")
+        sleeper.write_text(f"#!/bin/sh\n{first}\nexec sleep 1000\n")
         sleeper.chmod(0o700)
         self.end: socket.socket
         self.forwarded: list[object] = []
@@ -421,6 +428,96 @@ def test_an_answer_to_an_earlier_order_is_none(tmp_path: Path) -> None:
     with pytest.raises(WorkerLostError, match="answered Taken to an earlier message where Taken was due"):
         worker.process.take(SliceKind.PLAIN)
     worker.close()
+
+
+def started(worker: FakeWorker, *messages: m.FromWorker) -> WorkerProcess:
+    """Return a worker at work on a test, whose later orders are answered by some messages, one each."""
+    for number, message in enumerate((m.Ready(PROTOCOL, ["test"]), CALLED, *messages)):
+        worker.end.send(frame(payload_of(message), number + 1, number))
+    worker.process.wait_ready()
+    worker.process.start_run("test", None, reporter=True, setup_s=30, patience_s=30)
+    worker.process.wait_called()
+    return worker.process
+
+
+def test_each_order_returns_its_answer(tmp_path: Path) -> None:
+    """And the files that a worker has loaded later than at its check are added to those it had loaded then."""
+    worker = FakeWorker(tmp_path, limit_s=30)
+    share = Share("python", 0.5)
+    span = Span("call", 0.0, 1e-3, "host")
+    process = started(
+        worker,
+        m.Checked(0.001, 1.0, m.Loaded({"a": "a.py"}, {"c": "a"}), children=False),
+        m.Surveyed(m.Loaded({"b": "b.py"}, {"d": "b"}), children=True),
+        m.Surveyed(m.Loaded(), children=False),
+        m.Slowed(7),
+        m.Placed(),
+        m.Explained((share,), ("a note",)),
+        m.Traced((span,), ()),
+    )
+    process.start_check()
+    assert process.wait_checked() == (0.001, 1.0)
+    assert not process.has_children
+    process.survey()
+    process.survey()
+    assert process.loaded == {"a": "a.py", "b": "b.py"}
+    assert process.importers == {"c": "a", "d": "b"}
+    assert process.has_children, "a worker had children also where those of later calls have ended"
+    assert process.slow_down(0.1, None) == 7
+    process.place([0, 1])
+    assert process.explain() == m.Explained((share,), ("a note",))
+    assert process.trace() == m.Traced((span,), ())
+    orders = [m.receive_order(worker.speaker) for _ in range(8)]
+    assert orders[2:] == [
+        *(m.Survey(), m.Survey(), m.Slow(0.1, None), m.Place([0, 1])),
+        *(m.Explain(), m.TraceCall()),
+    ]
+    worker.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "theirs"), [(m.Ready(PROTOCOL + 1), f"protocol {PROTOCOL + 1}"), (m.Placed(), r"Placed\(\)")]
+)
+def test_a_worker_of_another_version_is_ended(tmp_path: Path, message: m.FromWorker, theirs: str) -> None:
+    """Its first message has another protocol's number, or is another message."""
+    worker = FakeWorker(tmp_path, limit_s=30)
+    worker.say(message)
+    with pytest.raises(WorkerLostError, match=f"worker 0 has another version of pytest-rlperf: it uses {theirs}, this"):
+        worker.process.wait_ready()
+    assert not worker.process.alive
+    worker.close()
+
+
+def test_a_worker_that_reads_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An order that is larger than the connection's buffer is given up after the limit of a message."""
+    monkeypatch.setattr(process, "FRAME_LIMIT_S", 0.01)
+    worker = FakeWorker(tmp_path, limit_s=30)
+    with pytest.raises(WorkerLostError, match="worker 0 read no message within 0 s and was ended"):
+        worker.process.start_run("x" * 10_000_000, None, reporter=True, setup_s=30, patience_s=30)
+    assert not worker.process.alive
+    worker.close()
+
+
+def test_a_connection_that_outlives_its_worker_is_none(tmp_path: Path) -> None:
+    """Another process holds it open, as one does that the worker forked: the worker's end is found all the same."""
+    worker = FakeWorker(tmp_path, limit_s=30)
+    os.kill(worker.process._process.pid, signal.SIGKILL)
+    with hanging_is_an_error(), pytest.raises(WorkerLostError, match=r"worker 0 was killed by SIGKILL"):
+        worker.process.wait_ready()
+    worker.close()
+
+
+def test_a_worker_ended_by_force_takes_its_descendants_with_it(tmp_path: Path) -> None:
+    """Also those in sessions of their own, which no signal to its process group reaches."""
+    leave = f'{shlex.quote(sys.executable)} -ISc \'import os; os.setsid(); os.execvp("sleep", ["sleep", "1000"])\' &'
+    worker = FakeWorker(tmp_path, limit_s=30, first=leave)
+    own = psutil.Process(worker.process._process.pid)
+    with hanging_is_an_error():
+        while not any(os.getsid(child.pid) == child.pid for child in own.children()):
+            pass
+    (child,) = own.children()
+    worker.close()
+    assert child.wait(60) is None  # it is no child of this process, so its status is unknown
 
 
 def test_a_worker_that_is_gone_uses_nothing(tmp_path: Path) -> None:

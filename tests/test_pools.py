@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,27 @@ def test_a_group_opens_once_and_keeps_its_reporter(many: WorkerPools) -> None:
     assert group.workers == [first]
     left = ["start_unwinding", "unwind"]
     assert [worker.did for worker in members(pool).values()] == [[], left, ["unwind", *left], []]
+
+
+def test_what_a_test_holds_is_given_back_at_its_end() -> None:
+    """The last first, and once: its numbers, and the machine where it has that."""
+    did: list[str] = []
+
+    @contextlib.contextmanager
+    def machine() -> Iterator[None]:
+        did.append("taken")
+        yield
+        did.append("left")
+
+    group = WorkerGroup("test", None, lambda message: None, setup_s=1.0, patience_s=1.0)
+    group.at_end(lambda: did.append("given back"))
+    assert not group.has_machine
+    group.enter(machine())
+    assert group.has_machine
+    assert did == ["taken"]
+    group.close()
+    group.close()
+    assert did == ["taken", "left", "given back"]
 
 
 @pytest.mark.parametrize(("lost", "did"), [("dead", ["end"]), ("cancelled", [])])

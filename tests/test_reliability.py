@@ -208,7 +208,7 @@ def _is_running(pid: int) -> bool:
 
 
 def test_scratch_of_dead_runs_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run removes the scratch directories whose lock nobody holds, and no other."""
+    """A run removes its user's scratch directories whose lock nobody holds, and no other."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     living, next_run = Guardian(), Guardian()
     kept = living.new_directory()
@@ -218,6 +218,17 @@ def test_scratch_of_dead_runs_is_removed(tmp_path: Path, monkeypatch: pytest.Mon
     next_run.new_directory()
     assert kept.exists()
     assert not (tmp_path / "rlperf-dead").exists()
+    (tmp_path / "rlperf-others").mkdir()
+    (tmp_path / "rlperf-others" / "lock").touch()
+    with monkeypatch.context() as patch:
+        user = os.getuid()
+        patch.setattr("os.getuid", lambda: user + 1)
+        other_users = Guardian()
+        other_users.new_directory()
+    assert (tmp_path / "rlperf-others" / "lock").exists()
+    other_users.close()
+    (tmp_path / "rlperf-others" / "lock").unlink()
+    (tmp_path / "rlperf-others").rmdir()
     living.close()
     next_run.close()
     assert [path.name for path in tmp_path.iterdir()] == ["rlperf-strange"]
@@ -354,6 +365,10 @@ from pytest_rlperf.workers import guardian
 guardian.GRACE_S = 0.3
 if sys.argv[3] == "no /proc":
     guardian.Path = lambda *parts: Path("/nowhere")
+if sys.argv[3] == "no pidfd_open":
+    del guardian.os.pidfd_open
+if sys.argv[3] == "gone":  # the run's end is what wakes it, and not that it has another parent by then
+    guardian.os.getppid = lambda run=int(sys.argv[2]): run
 guardian._guard(sys.argv[1], int(sys.argv[2]))
 """
 # A run that ends while another process holds its pipe: once the guardian has looked for it, by a descriptor.
@@ -367,11 +382,11 @@ while "pidfd" not in "".join(os.readlink(f"{links}/{number}") for number in os.l
 """
 
 
-@pytest.mark.parametrize("end", ["finished", "closed", "gone", "no /proc"])
+@pytest.mark.parametrize("end", ["finished", "closed", "gone", "never there", "no /proc", "no pidfd_open"])
 def test_the_guardians_program(tmp_path: Path, end: str) -> None:
     """It ends the workers that it was to watch, and what has the run's mark; it leaves the others alone."""
     (tmp_path / "scratch").mkdir()
-    arguments = [str(tmp_path / "scratch"), str(os.getpid())]
+    arguments = [str(tmp_path / "scratch"), str(os.getppid() if end == "never there" else os.getpid())]
     marked = {} if end in ("closed", "no /proc") else {VARIABLE: arguments[0]}
     worker, daemon, forgotten = (
         subprocess.Popen(["sleep", "300"], start_new_session=True, env=os.environ | variables)
@@ -389,7 +404,7 @@ def test_the_guardians_program(tmp_path: Path, end: str) -> None:
             program.wait(60)
         if marked:
             assert daemon.wait(60) == -signal.SIGKILL
-        if end != "gone":
+        if end not in ("gone", "never there"):
             assert worker.wait(60) == (-signal.SIGKILL if end == "finished" else -signal.SIGTERM)
         assert forgotten.poll() is None
         deadline_s = time.monotonic() + 60
