@@ -27,7 +27,7 @@ from pytest_rlperf.judge.history import chains, change_points, courses, link_of
 from pytest_rlperf.model import Baseline, Link, Machine, Outcome, Provenance, Status, VersionChange, session_figures
 from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Session
 from pytest_rlperf.model.live import Live
-from pytest_rlperf.report.history import HistoryReport, blocks, render_history, step_command
+from pytest_rlperf.report.history import HistoryReport, blocks, history_document, render_history, step_command
 from pytest_rlperf.report.html import render_history_page
 from pytest_rlperf.report.run_json import run_document, written
 from pytest_rlperf.sides.git import find_repository
@@ -261,6 +261,30 @@ def test_of_several_comparisons_the_nearest_and_most_exact_stays() -> None:
     links = [link(0, 3, 1.2), link(2, 3, 1.1, 0.01), link(2, 3, 1.05, 0.001), link(0, 2)]
     assert chains(links, order, {}) == [[link(0, 2), link(2, 3, 1.05, 0.001)]]
     assert chains([link(4, 3)], order, {}) == []
+
+
+@pytest.mark.parametrize("log_ratio", [100.0, -100.0])
+@pytest.mark.parametrize("error", [0.0, 100.0, 1e308])
+def test_a_chain_of_ratios_without_sense_has_a_course(log_ratio: float, error: float) -> None:
+    """A file may have any that are numbers: their product along eight links is one too, and can be shown."""
+    found = course(links=[Link(sha(number), sha(number + 1), log_ratio, error) for number in range(8)])
+    assert render_history(report(found))
+    assert written(history_document(report(found)))
+    assert render_history_page(report(found))
+    assert all(0 < point.value < math.inf > point.error for line in found.lines for point in line.points)
+
+
+def test_sessions_of_figures_without_sense_have_a_course() -> None:
+    """The change between two levels may be larger than any float, and so may the error of either."""
+    figures = [1e-308] * 4 + [1e308] * 4
+    found = course([session(number, relative) for number, relative in enumerate(figures)])
+    assert len(found.steps) == 1
+    assert 1e30 < found.steps[0].low <= found.steps[0].high < math.inf
+    uncertain = course([session(number, relative, error=1e308) for number, relative in enumerate(figures)])
+    assert not uncertain.steps
+    for each in (found, uncertain):
+        assert render_history(report(each))
+        assert written(history_document(report(each)))
 
 
 def test_without_a_repository_times_order_the_chain() -> None:

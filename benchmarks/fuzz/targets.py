@@ -11,20 +11,25 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_rlperf import traces
 from pytest_rlperf.baseline import schema
+from pytest_rlperf.baseline.history import Sessions
 from pytest_rlperf.cli.command import UsageError
 from pytest_rlperf.cli.files import parse, results_of
 from pytest_rlperf.cli.show import _rendered
 from pytest_rlperf.errors import SideError, TimerFileError
+from pytest_rlperf.judge.history import courses
 from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.verdict import Evidence, judge
-from pytest_rlperf.model import Allowance, Baseline, Result, TimerTree
+from pytest_rlperf.model import Allowance, Baseline, Link, Result, TimerTree, session_figures
 from pytest_rlperf.report.github_comment import COMMENT_BYTES, MARKER, ArtifactError, comment_of_zip
+from pytest_rlperf.report.history import HistoryReport, history_document, render_history
+from pytest_rlperf.report.run_json import written
 from pytest_rlperf.report.tree import render_diff, render_tree
 from pytest_rlperf.sides import git
 from pytest_rlperf.sides.spec import parse_spec
@@ -63,16 +68,28 @@ def parse_baseline(data: bytes) -> tuple[Baseline, bytes] | None:
 
 
 def use_baseline(found: tuple[Baseline, bytes]) -> None:
-    """Judge today's figures by a baseline, store it, and show it."""
+    """Judge today's figures by a baseline, store it, and show it and its courses."""
     baseline, data = found
     written = schema.decode(schema.encode(baseline))  # to five digits
     assert written.results.keys() == baseline.results.keys()
     assert schema.decode(schema.encode(written)) == written
     for stored in baseline.results.values():
         judge(Evidence(_today(), stored), _POLICY)
+    show_courses(baseline)
     recorded = parse_run(data)
     if recorded is not None:
         show(recorded)
+
+
+def show_courses(baseline: Baseline) -> None:
+    """Show the course of every test of a baseline, as its only version."""
+    sessions = Sessions()
+    sessions.add_baseline(baseline)
+    tests = {test: list(found.values()) for test, found in sessions.tests.items()}
+    report = HistoryReport(tuple(courses(tests, sessions.links, [], (), {})), {baseline.machine: "machine"}, "file")
+    text = render_history(report)
+    assert all(line.isprintable() for line in text.split("\n")), text
+    written(history_document(report))
 
 
 def parse_run(data: bytes) -> Recorded | None:
@@ -186,6 +203,28 @@ def _zipped(data: bytes) -> bytes:
     return buffer.getvalue()
 
 
+def _with_history(baseline: Baseline) -> Baseline:
+    """Return a baseline whose tests have sessions enough for a change, and a chain of live comparisons."""
+    shas = [4 * f"{number:010x}" for number in range(1, 5)]
+    changes = ((0.0, 0.0, ()), (0.05, 0.004, (("numpy", "2.0.0", "2.1.0"), ("gone", "1.0", None))), (-0.02, 0.003, ()))
+    links = [Link(*ends, *change) for ends, change in zip(pairwise(shas), changes, strict=True)]
+    results = {}
+    for test, stored in baseline.results.items():
+        last = session_figures(stored.result, stored.session, same_code=False)
+        levels = [0.8, 0.81, 0.79, 0.8, 1.0, 1.01, 0.99, 1.0]
+        history = [
+            replace(
+                last,
+                session=f"2025-01-{day:02}T00:00:00+00:00 {shas[0][:12]}",
+                relative=level * last.relative,
+                relative_memory=level * last.relative_memory,
+            )
+            for day, level in enumerate(levels, 1)
+        ]
+        results[test] = replace(stored, history=(*history, last), links=tuple(links))
+    return replace(baseline, results=results)
+
+
 _SAMPLE: Baseline = schema.decode(_sample("baseline_schema_1.json"))
 _POLICY = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
 _RUN = _sample("run.json")
@@ -200,7 +239,11 @@ _SPECS = (
 )  # fmt: skip
 
 TARGETS = {
-    "baseline": Target(parse_baseline, (_sample("baseline_schema_1.json"), schema.encode(_SAMPLE)), use_baseline),
+    "baseline": Target(
+        parse_baseline,
+        (_sample("baseline_schema_1.json"), schema.encode(_SAMPLE), schema.encode(_with_history(_SAMPLE))),
+        use_baseline,
+    ),
     "run": Target(parse_run, (_shorter(_RUN), _shorter(_RUN, 1)), show),
     "artifact": Target(parse_artifact, (_zipped(_shorter(_RUN)), _zipped(_shorter(_RUN, 1)))),
     "trailers": Target(parse_trailers, _TRAILERS),

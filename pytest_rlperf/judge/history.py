@@ -28,6 +28,7 @@ LEAST_CHANGE = LIVE_TOLERANCE / 2  # of a change point; a search for the commit 
 LEAST_TOLERANCE = 0.005  # of a search
 _SAME_SIZE = 0.05
 _DIGITS = 12  # of a SHA: the names of sessions have no more
+_LOG_MOST = 100.0  # of a ratio or its error: files that others wrote may have any, and their product must be a number
 _UNUSABLE = (Status.INVALID, Status.INCOMPARABLE)
 
 
@@ -87,10 +88,10 @@ def _chain_segment(
 ) -> Segment:
     """Return the products along a chain: errors of independent comparisons add up in squares."""
     ratios = accumulate((link.log_ratio for link in row), initial=0.0)
-    squares = accumulate((link.error**2 for link in row), initial=0.0)
+    errors = accumulate((link.error for link in row), math.hypot, initial=0.0)
     points = (
-        Point(times.get(sha, ""), sha, math.exp(log_ratio), math.sqrt(squared), place=order.get(sha))
-        for sha, log_ratio, squared in zip([row[0].base, *(link.head for link in row)], ratios, squares, strict=True)
+        Point(times.get(sha, ""), sha, _ratio(log_ratio), min(error, _LOG_MOST), place=order.get(sha))
+        for sha, log_ratio, error in zip([row[0].base, *(link.head for link in row)], ratios, errors, strict=True)
     )
     return Segment(tuple(points), Break.FIRST if is_first else Break.GAP)
 
@@ -192,7 +193,7 @@ def _stored_steps(line: Line) -> list[Step]:
     for segment in line.segments:
         points = segment.points
         logs = [math.log(point.value) for point in points]
-        error = math.sqrt(sum(point.error**2 for point in points) / len(points))
+        error = math.hypot(*(point.error for point in points)) / math.sqrt(len(points))
         places = change_points(logs, error)
         levels = [logs[begin:end] for begin, end in pairwise([0, *places, len(logs)])]
         freedom = len(logs) - len(levels)
@@ -219,8 +220,13 @@ def _chain_steps(row: Sequence[Link], segment: Segment) -> list[Step]:
 def _step(machine: Machine | None, before: Point, after: Point, change: float, half: float) -> Step:
     # Live pairs are SLOWER for certain from 4/3 of the tolerance on.
     tolerance = None if change > math.log1p(4 / 3 * LIVE_TOLERANCE) else max(LEAST_TOLERANCE, math.expm1(change) / 2)
-    ratios = (math.exp(change), math.exp(change - half), math.exp(change + half))
+    ratios = (_ratio(change), _ratio(change - half), _ratio(change + half))
     return Step(machine, before, after, *ratios, tolerance=tolerance)
+
+
+def _ratio(log_ratio: float) -> float:
+    """Return a ratio by its logarithm, as large or small as there is any sense in."""
+    return math.exp(max(-_LOG_MOST, min(log_ratio, _LOG_MOST)))
 
 
 # ----------------------------------------------------------------------- courses
