@@ -16,6 +16,7 @@ from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.policy import verdict as policy_verdict
 from pytest_rlperf.judge.stats import Variance, welch
 from pytest_rlperf.judge.stored import judge_stored, session_variance
+from pytest_rlperf.judge.validity import other_device
 from pytest_rlperf.model import (
     POWER_CAP,
     Conditions,
@@ -605,6 +606,10 @@ def test_one_disturbed_worker_makes_a_result_invalid() -> None:
         ((throttled(), throttled("other"), DEVICE), None),
         ((DEVICE, DEVICE, DEVICE), None),
         ((None, throttled(POWER_CAP), throttled()), reasons.CapInSomeWorkers("cuda:0 Made Up", 1, 2)),
+        (
+            (throttled(), replace(throttled(POWER_CAP), device="cuda:1 Made Up")),
+            reasons.CapInSomeWorkers("cuda:0 Made Up", 1, 2),
+        ),
     ],
 )
 def test_a_power_cap_disturbs_where_it_comes_and_goes(
@@ -645,6 +650,15 @@ def test_figures_of_another_device_are_incomparable(
     verdict = judge(on_device(was, was), on_device(now, now))
     assert (verdict.status is Status.INCOMPARABLE) == (difference is not None)
     assert difference is None or verdict.reason == reasons.OtherDevice(difference, None, stores=False)
+
+
+def test_the_first_worker_stands_for_all() -> None:
+    """All workers of a result ran the same code on the same devices; a result without workers used none."""
+    steady = replace(DEVICE, gated=Pace.STEADY)
+    assert other_device(on_device(DEVICE, steady), on_device(DEVICE), None) is None
+    found = other_device(on_device(steady, DEVICE), on_device(DEVICE), "main")
+    assert found == reasons.OtherDevice(reasons.OtherPace(Pace.STEADY, Pace.LATENCY), "main", stores=False)
+    assert other_device(on_device(), on_device(None), None) is None
 
 
 def test_one_worker_is_too_few() -> None:

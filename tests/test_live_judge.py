@@ -19,6 +19,7 @@ from scipy import stats
 
 from pytest_rlperf.judge.live import (
     PLACED_SPREAD,
+    UNPLACED_SPREAD,
     PairLimits,
     carriers,
     contributions,
@@ -27,7 +28,7 @@ from pytest_rlperf.judge.live import (
     slower_least,
 )
 from pytest_rlperf.judge.policy import make_policy
-from pytest_rlperf.judge.stats import SDS, Spread, binomial_tail, squared_deviations
+from pytest_rlperf.judge.stats import SDS, LogNormal, Spread, binomial_tail, squared_deviations
 from pytest_rlperf.measure.figures import trimmed_mean
 from pytest_rlperf.model import Contribution, Estimate, Live, PairRecord, PairSpread, Policy, Status, Verdict, reasons
 from pytest_rlperf.report.wording import carriers_text, verdict_lines, verdict_message
@@ -105,6 +106,27 @@ def test_a_bound_at_any_error_rate_is_the_normal_one(tail: float) -> None:
     known = Spread((0.01,), (1.0,))
     assert known.half_width(4, tail) == pytest.approx(stats.norm.isf(tail) * 0.005, rel=1e-9)
     assert known.half_width(4, 5e-324) == pytest.approx(stats.norm.isf(5e-324) * 0.005, rel=0.01)
+
+
+def test_an_expected_spread_is_a_mixture_of_log_normal_ones() -> None:
+    """Each of its values, a fifth over the one before, has a chance by the density of its logarithm."""
+    log_sds = np.log(SDS)
+    assert np.exp(np.diff(log_sds)) == pytest.approx(math.exp(0.2))
+    assert (min(SDS), max(SDS)) == pytest.approx((1e-4, 45), rel=0.02)
+    density = 0.6 * stats.norm.pdf(log_sds, math.log(0.01), 0.4) + 0.4 * stats.norm.pdf(log_sds, math.log(0.08), 1.2)
+    spread = Spread.expected(LogNormal(0.6, 0.01, 0.4), LogNormal(0.4, 0.08, 1.2))
+    assert (spread.sds, spread.chances) == (SDS, pytest.approx(density / sum(density)))
+    assert spread == PLACED_SPREAD
+
+
+@pytest.mark.parametrize("squares", [0.0, 1e-4, 0.1, 1e4])
+def test_a_bound_takes_few_steps(monkeypatch: pytest.MonkeyPatch, squares: float) -> None:
+    """Ten are enough at any error rate: a run looks at every pair of every test, and a search by halves takes 35."""
+    tails = (0.49, 0.1, 0.005, 0.002, 1e-9, 1e-310)
+    spreads = [Spread((0.01,), (1.0,)), *(spread.after(squares, 3) for spread in (PLACED_SPREAD, UNPLACED_SPREAD))]
+    exact = [spread.half_width(4, tail) for spread in spreads for tail in tails]
+    monkeypatch.setattr("pytest_rlperf.judge.stats._STEPS_MOST", 10)
+    assert [spread.half_width(4, tail) for spread in spreads for tail in tails] == exact
 
 
 @pytest.mark.parametrize("values", [[0.05], [0.0, 0.03, 0.06], [0.01, 0.012, 0.01, 0.009], [0.2, -0.1, 0.1, 0.4, 0.0]])

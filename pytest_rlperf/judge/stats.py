@@ -128,7 +128,7 @@ class Spread:
             if beyond and slope:
                 # Newton's step for the tail's logarithm, which is nearly straight.
                 step = before + math.sqrt(math.pi) / 2 * beyond / slope * math.log(beyond / tail)
-                found = step if low < step < high else found
+                found = step if low <= step <= high else found
             if abs(found - before) <= _PRECISION * found:
                 break
         return found
