@@ -53,21 +53,35 @@ def test_baseline_from_before_gets_its_oldest_commit(
     """Of the sessions that it still knows, and whose code git has."""
     keep_first(tmp_path, baseline(*old), now, "")
     found = read_anchor(tmp_path)
-    assert (None if found is None else found.commit) == commit
+    assert (None if found is None else (found.commit, found.created)) == (
+        None if commit is None else (commit, session(int(commit[0])).created)
+    )
+
+
+def test_an_anchor_is_a_file_for_diffs(tmp_path: Path) -> None:
+    """It has a line a field."""
+    keep_first(tmp_path, None, session(2), "A")
+    assert (tmp_path / "anchor").read_text(encoding="utf-8") == (
+        '{\n "commit": "' + "2" * 40 + '",\n "created": "2026-01-02T00:00:00",\n'
+        ' "reason": "the first commit that was stored",\n "by": "A"\n}\n'
+    )
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "is not an anchor"),
-        ("[]", "is not an anchor"),
-        ('{"commit": 1, "created": "", "reason": ""}', "is not an anchor"),
-        ('{"commit": "--output=x", "created": "", "reason": ""}', "expected a full hexadecimal SHA"),
+        (b"", "is not an anchor"),
+        (b"[]", "is not an anchor"),
+        (b'{"commit": 1, "created": "", "reason": ""}', "is not an anchor"),
+        (b'{"commit": "\xff", "created": "", "reason": ""}', "is not an anchor"),
+        (b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "is not an anchor"),
+        (b'{"commit": "--output=x", "created": "", "reason": ""}', "expected a full hexadecimal SHA"),
     ],
+    ids=["empty", "a list", "a number", "not UTF-8", "nested too deep", "an option"],
 )
-def test_unreadable_anchor_names_the_way_out(tmp_path: Path, content: str, words: str) -> None:
+def test_unreadable_anchor_names_the_way_out(tmp_path: Path, content: bytes, words: str) -> None:
     """Anything but an anchor with a full SHA, which git could read as an option, is an error in words."""
-    (tmp_path / "anchor").write_text(content, encoding="utf-8")
+    (tmp_path / "anchor").write_bytes(content)
     with pytest.raises(BaselineError, match=f"{words}.*rlperf anchor REF --reason TEXT"):
         read_anchor(tmp_path)
 

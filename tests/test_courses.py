@@ -606,23 +606,57 @@ def test_figures_without_kernels_are_no_session() -> None:
     found.add_result(builders.MACHINE, builders.provenance(), builders.result(workers=()))
     found.add_result(builders.MACHINE, builders.provenance(), builders.result(workers=(builders.worker(relative=0.0),)))
     assert not found.tests
-    found.add_result(builders.MACHINE, builders.provenance(), builders.result(workers=(builders.worker(),)))
+    one = builders.result(workers=(builders.worker(relative=0.5),))
+    found.add_result(builders.MACHINE, builders.provenance(), one)
     (sessions,) = found.tests.values()
-    assert [each.error for each in sessions.values()] == [0.0]
+    assert [(each.relative, each.error) for each in sessions.values()] == [(pytest.approx(0.5), 0.0)]
+
+
+def test_a_sessions_error_is_that_of_the_mean_of_its_workers() -> None:
+    """Of a single worker it is not known, and counts as none."""
+    figures = session_figures(builders.result(TEST), "s", same_code=False)
+    history = tuple(
+        replace(figures, session=f"{workers}", workers=workers, squares=2e-4, squares_memory=4e-4)
+        for workers in (1, 2, 5)
+    )
+    found = Sessions()
+    entry = replace(builders.stored(builders.result(TEST), "s"), history=history)
+    found.add_baseline(Baseline(2, builders.MACHINE, {"s": builders.provenance()}, {TEST: entry}))
+    errors = [(each.error, each.error_memory) for each in found.tests[TEST].values()]
+    assert errors == [
+        (0.0, 0.0),
+        (pytest.approx(0.01), pytest.approx(math.sqrt(2e-4))),
+        (pytest.approx(math.sqrt(1e-5)), pytest.approx(math.sqrt(2e-5))),
+    ]
+
+
+def test_a_sessions_time_of_a_call_is_kept_from_the_version_that_has_it() -> None:
+    """Later versions of a file have the multiples of the kernels alone."""
+    for order in ((1e-3, None), (None, 1e-3), (1e-3, 2e-3)):
+        found = Sessions()
+        for call_s in order:
+            found.add(TEST, session(0, call_s=call_s))
+        (known,) = found.tests[TEST].values()
+        assert known.call_s == 1e-3
 
 
 def test_versions_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is too large, and in the working tree one that is no baseline and a directory; other files are none."""
     git(tmp_path, "init", "-q")
-    builders.write(tmp_path, {"b/x.json": "{}", "b/notes.txt": "text"})
+    mib = "x" * (1 << 20)
+    builders.write(tmp_path, {"b/notes.txt": "text", "b/w.json": mib, "b/x.json": f"{mib}x"})
     git(tmp_path, "add", "--all")
     git(tmp_path, "commit", "-qm", "One")
     (tmp_path / "b/y.json").mkdir()
-    monkeypatch.setattr("pytest_rlperf.baseline.history.LARGEST_BYTES", 1)
+    monkeypatch.setattr("pytest_rlperf.baseline.history.LARGEST_BYTES", 1 << 20)
     skipped = read_sessions(find_repository(tmp_path), tmp_path / "b").skipped
     commit = git(tmp_path, "rev-parse", "--short=12", "HEAD")
-    assert skipped[0] == f"b/x.json of {commit}: it has over 0 MiB"
-    assert [text.partition(": ")[0] for text in skipped[1:]] == [str(tmp_path / "b/x.json"), str(tmp_path / "b/y.json")]
+    assert [text.partition(": ")[0] for text in skipped] == [
+        *(f"b/{name}.json of {commit}" for name in "wx"),
+        *(str(tmp_path / f"b/{name}.json") for name in "wxy"),
+    ]
+    assert "JSON is malformed" in skipped[0]
+    assert skipped[1].endswith(": it has over 1 MiB")
 
 
 def test_the_command_imports_neither_pytest_nor_ruptures_at_once() -> None:

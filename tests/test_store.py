@@ -14,7 +14,7 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from importlib.metadata import distribution, version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import builders
 import pytest
@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
-from pytest_rlperf.baseline.provenance import changed_versions, make_provenance, providing, read_tree
+from pytest_rlperf.baseline.provenance import HARNESS, changed_versions, make_provenance, providing, read_tree
 from pytest_rlperf.baseline.schema import SCHEMA, decode, encode
-from pytest_rlperf.baseline.store import LINKS_MOST, BaselineError, Store
+from pytest_rlperf.baseline.store import LARGEST_BYTES, LINKS_MOST, BaselineError, Store
 from pytest_rlperf.cli.command import UsageError
 from pytest_rlperf.cli.files import parse
 from pytest_rlperf.errors import SideError
@@ -157,6 +157,34 @@ def test_what_was_not_measured_takes_no_room(store: Store) -> None:
     assert set(result["workers"][0]) == {"calls", "collections", "cpu_share", "seed", "slices", "wall"}
     assert set(result["phases"][0]) == {"path", "self_s", "total_s"}
     assert "accelerators" not in data["machine"]
+
+
+def test_what_a_file_leaves_out_is_filled_in(store: Store) -> None:
+    """As the first to write it left it out: a file's meaning never changes with a default."""
+    store.write("s", ORIGIN, {"a": stored("a")})
+
+    def strip(data: Any) -> None:
+        entry = data["results"]["a"]
+        figures = {"call_s": 1e-3, "relative": 2.0, "relative_memory": 0.5}
+        entry["result"]["workers"] = [{"calls": 7, "cpu_share": 1.0, "slices": 3, "wall": figures}]
+        entry["history"] = [
+            {"session": "s", "relative": 2.0, "relative_memory": 0.5, "squares": 0, "squares_memory": 0}
+        ]
+        entry["links"] = [{"base": "a" * 40, "head": "b" * 40, "log_ratio": 100.0, "error": 0.0}]
+
+    edit(store, strip)
+    entry = read(store).results["a"]
+    figures = Figures(1e-3, 2.0, 0.5)
+    (found,) = entry.result.workers
+    assert found == WorkerRecord(
+        wall=figures, cpu=figures, items_per_call=8.0, slices=3, calls=7, collections=0, cpu_share=1.0,
+        idle_cpu_share=0.0, seed=0, threads=1, long=False, alone=False, device=None,
+    )  # fmt: skip
+    assert entry.result.phases == (Phase("gae", 1.0, 0.001, 0.001, "host"),)
+    assert (entry.result.notes, entry.result.shares, entry.result.counting) == ((), (), None)
+    assert entry.history == (SessionFigures("s", True, "wall", 5, 2.0, 0.5, 0.0, 0.0),)
+    assert entry.links == (Link("a" * 40, "b" * 40, 100.0, 0.0, ()),)
+    assert (entry.accepted, entry.first, entry.pairs) == (None, None, None)
 
 
 def test_counts_are_stored_with_the_figures(store: Store) -> None:
@@ -772,6 +800,18 @@ def test_a_huge_file_is_refused(store: Store) -> None:
         file.truncate(1 << 40)
     with pytest.raises(BaselineError, match="over 64 MiB"):
         store.read()
+    assert LARGEST_BYTES == 64 << 20
+
+
+def test_the_largest_file_is_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one with a byte more is not."""
+    store.write("s", ORIGIN, {"a": stored("a")})
+    size = store.path.stat().st_size
+    monkeypatch.setattr("pytest_rlperf.baseline.store.LARGEST_BYTES", size)
+    assert store.read() is not None
+    monkeypatch.setattr("pytest_rlperf.baseline.store.LARGEST_BYTES", size - 1)
+    with pytest.raises(BaselineError, match="over 0 MiB"):
+        store.read()
 
 
 def test_a_bad_file_of_another_machine_stops_nobody(store: Store) -> None:
@@ -820,6 +860,11 @@ def refusal(store: Store) -> str:
             lambda raw: raw.replace(b' "sessions"', b'<<<<<<< HEAD\n "sessions"'),
             "has merge-conflict markers from line 32 on: keep one side of each conflict",
             id="merge conflict",
+        ),
+        pytest.param(
+            lambda raw: b"\n<<<<<<< HEAD\n" + raw,
+            "has merge-conflict markers from line 2 on",
+            id="merge conflict after an empty line",
         ),
         pytest.param(lambda raw: b'{"results": ' + b"[" * 100_000, "nested too deep", id="nested too deep"),
         pytest.param(
@@ -1033,6 +1078,13 @@ def test_machine_classes_have_names_of_their_own() -> None:
         assert len(slug(machine)) < 128  # of the 255 bytes that a file's name may have
         assert re.fullmatch(r"[a-z0-9._-]+", slug(machine))
         assert Path(slug(machine)).name == slug(machine)
+    assert len(slug(replace(HERE, arch="a" * 300))) == 109
+
+
+def test_a_machine_class_keeps_its_name() -> None:
+    """Under another one its baseline would not be found: the name is the same in every version of this package."""
+    assert slug(HERE) == "linux-x86_64-4c-cpython3.11-e02ea7ee"
+    assert slug(replace(HERE, accelerators=("Made Up GPU",))) == "linux-x86_64-4c-cpython3.11-87208147"
 
 
 def test_machines_in_words() -> None:
@@ -1082,6 +1134,37 @@ def test_distributions_are_found_on_python_3_10_too(monkeypatch: pytest.MonkeyPa
     assert providing(["msgspec", "numpy", "_pytest", "a_module_of_nobody"]) == {"msgspec", "numpy", "pytest"}
 
 
+def test_a_distributions_modules_are_those_it_lists_or_has_files_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Python's own function is not used: files that are no Python module's do not count."""
+
+    class Installed(NamedTuple):
+        metadata: dict[str, str]
+        listed: str | None
+        files: list[Path] | None
+
+        def read_text(self, name: str) -> str | None:
+            """Return one file's text."""
+            return self.listed if name == "top_level.txt" else None
+
+    installed = [
+        Installed({"Name": "Lists"}, "one\ntwo\n", [Path("three.py")]),
+        Installed({"Name": "Files"}, None, [*map(Path, ("two/__init__.py", "four.cpython.so", "five/x.txt", "x.dat"))]),
+        Installed({"Name": "Nothing"}, "", None),
+    ]
+    monkeypatch.setattr("pytest_rlperf.baseline.provenance.distributions", lambda: installed)
+    monkeypatch.setattr("sys.version_info", (3, 10))
+    found = {name: providing([name]) for name in ("one", "two", "three", "four", "five", "x", "__init__", "so", "py")}
+    assert {name: names for name, names in found.items() if names} == {
+        **{"one": {"Lists"}, "two": {"Lists", "Files"}, "four": {"Files"}},
+    }
+
+
+def test_the_harness_is_what_runs_tests() -> None:
+    """Counts are the same under other versions of these; NumPy and this package may change them."""
+    assert {"pytest", "msgspec", "psutil", "rich", "pytest-timeout", "pip"} <= HARNESS
+    assert not {"numpy", "pytest-rlperf"} & HARNESS
+
+
 def test_versions_that_changed_are_named() -> None:
     """A distribution that is gone has no version now; one that is as it was is not listed."""
     now = version("pytest")
@@ -1089,6 +1172,10 @@ def test_versions_that_changed_are_named() -> None:
     assert changed_versions(then) == [
         ("msgspec", "0.0.1", version("msgspec")),
         ("rlperf-was-here", "1", None),
+    ]
+    assert changed_versions({"a-package-of-nobody": "1", "pytest": "0"}) == [
+        ("a-package-of-nobody", "1", None),
+        ("pytest", "0", now),
     ]
 
 
