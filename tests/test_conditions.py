@@ -246,6 +246,9 @@ def test_a_machine_class_names_its_gpus() -> None:
     ("changed", "text"),
     [
         ({"nvmlDeviceGetPowerManagementLimit": 250_000}, "250 W"),
+        ({"nvmlDeviceGetPowerManagementLimit": 700_000}, "700 W"),
+        ({"nvmlSystemGetCudaDriverVersion": 12000}, "CUDA 12.0,"),
+        ({"nvmlSystemGetCudaDriverVersion": 13090}, "CUDA 13.9,"),
         ({"nvmlDeviceGetMigMode": [1, 1]}, "MIG on"),
         ({"nvmlSystemGetDriverVersion": "535.1"}, "driver 535.1"),
         ({"nvmlDeviceGetPowerManagementLimit": NVMLError("Not Supported")}, "power limit unknown"),
