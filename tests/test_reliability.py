@@ -258,11 +258,17 @@ def detach():
 """
 
 WATCH = """
+import multiprocessing
 import subprocess
+import time
 from pytest_rlperf.workers.daemons import DaemonWatch
 
 watch = DaemonWatch()
 held = subprocess.Popen(["sleep", "287"], start_new_session=True)
+forked = multiprocessing.get_context("fork").Process(target=lambda: (os.setsid(), time.sleep(287)), daemon=True)
+forked.start()
+while os.getsid(forked.pid) != forked.pid:
+    pass
 forgotten = subprocess.Popen(["sleep", "286"], start_new_session=True).pid
 ended = detach()
 os.kill(ended, 9)
@@ -271,8 +277,11 @@ assert sorted(watch.new()) == sorted(zip(daemons, ("sleep 287", "sleep 286"))), 
 assert watch.new() == []
 watch.end()
 assert held.poll() is None
-held.kill()
+assert forked.is_alive()
+for process in (held, forked):
+    process.kill()
 held.wait()
+forked.join()
 print("ended", *daemons)
 """
 
@@ -281,7 +290,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's"
 
 @on_linux
 def test_daemons_are_found_once_and_ended(tmp_path: Path) -> None:
-    """Found are a process of no living parent and one that no object stands for, not one that a program waits for."""
+    """Found are a process of no living parent and one that no object stands for, not those that have an object."""
     (tmp_path / "watch.py").write_text(DETACH + WATCH)
     watch = [sys.executable, "-W", "ignore", "watch.py"]
     done = subprocess.run(watch, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
