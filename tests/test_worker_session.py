@@ -32,9 +32,9 @@ WARM = (m.Check(), m.WarmUp(None, 0.0, None, kernels=False))
 
 def start(**changes: Any) -> m.Start:
     """Return a worker's settings."""
-    settings = {"path": [], "args": [], "files": [], "watched": [], "packages": [], "foreign": []}
-    defaults = {"descriptor": 0, "number": 0, "scratch": "", "markup": False, "reports": False}
-    return m.Start(**(settings | defaults | changes))
+    lists: dict[str, Any] = {"path": [], "args": [], "files": [], "watched": [], "packages": [], "foreign": []}
+    others = {"descriptor": 0, "number": 0, "scratch": "", "markup": False, "reports": False}
+    return m.Start(**(lists | others | changes))
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def answers(
         found.pytest_collectreport(pytest.CollectReport("test_it.py", "failed", str(error), []))
     assert found.pytest_runtestloop(SimpleNamespace(items=[]))  # type: ignore[arg-type]
     there.close()
-    received = []
+    received: list[m.FromWorker | None] = []
     while (message := _next(here)) is not None:
         received.append(message)
     return received

@@ -12,7 +12,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -206,8 +205,11 @@ def _zipped(data: bytes) -> bytes:
 def _with_history(baseline: Baseline) -> Baseline:
     """Return a baseline whose tests have sessions enough for a change, and a chain of live comparisons."""
     shas = [4 * f"{number:010x}" for number in range(1, 5)]
-    changes = ((0.0, 0.0, ()), (0.05, 0.004, (("numpy", "2.0.0", "2.1.0"), ("gone", "1.0", None))), (-0.02, 0.003, ()))
-    links = [Link(*ends, *change) for ends, change in zip(pairwise(shas), changes, strict=True)]
+    links = (
+        Link(shas[0], shas[1], 0.0, 0.0),
+        Link(shas[1], shas[2], 0.05, 0.004, (("numpy", "2.0.0", "2.1.0"), ("gone", "1.0", None))),
+        Link(shas[2], shas[3], -0.02, 0.003),
+    )
     results = {}
     for test, stored in baseline.results.items():
         last = session_figures(stored.result, stored.session, same_code=False)
@@ -221,7 +223,7 @@ def _with_history(baseline: Baseline) -> Baseline:
             )
             for day, level in enumerate(levels, 1)
         ]
-        results[test] = replace(stored, history=(*history, last), links=tuple(links))
+        results[test] = replace(stored, history=(*history, last), links=links)
     return replace(baseline, results=results)
 
 
