@@ -191,10 +191,9 @@ def test_what_a_test_holds_is_given_back_at_its_end() -> None:
 
     group = WorkerGroup("test", None, lambda message: None, setup_s=1.0, patience_s=1.0)
     group.at_end(lambda: did.append("given back"))
-    assert not group.has_machine
+    before = group.has_machine
     group.enter(machine())
-    assert group.has_machine
-    assert did == ["taken"]
+    assert (before, group.has_machine, did) == (False, True, ["taken"])
     group.close()
     group.close()
     assert did == ["taken", "left", "given back"]
