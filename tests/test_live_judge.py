@@ -115,7 +115,8 @@ def test_an_expected_spread_is_a_mixture_of_log_normal_ones() -> None:
     assert (min(SDS), max(SDS)) == pytest.approx((1e-4, 45), rel=0.02)
     density = 0.6 * stats.norm.pdf(log_sds, math.log(0.01), 0.4) + 0.4 * stats.norm.pdf(log_sds, math.log(0.08), 1.2)
     spread = Spread.expected(LogNormal(0.6, 0.01, 0.4), LogNormal(0.4, 0.08, 1.2))
-    assert (spread.sds, spread.chances) == (SDS, pytest.approx(density / sum(density)))
+    assert spread.sds == SDS
+    assert spread.chances == pytest.approx(density / sum(density))
     assert spread == PLACED_SPREAD
 
 

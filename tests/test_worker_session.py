@@ -17,6 +17,7 @@ import pytest
 from _pytest import capture
 
 from pytest_rlperf.errors import MeasurementError
+from pytest_rlperf.measure.placement import usable_cpus
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.model import SliceKind, Workload
 from pytest_rlperf.model.sides import PROTOCOL
@@ -90,7 +91,7 @@ def test_a_worker_stays_on_cpus_until_its_test_is_left(
     placed: list[object] = []
     monkeypatch.setattr(session, "place", placed.append)
     assert measured(m.Place([0]), m.Place([1, 2])) == [m.Placed(), m.Placed()]
-    assert placed == [[0], [1, 2], session.usable_cpus()]
+    assert placed == [[0], [1, 2], usable_cpus()]
 
 
 def test_slices_of_a_slowed_worker_do_extra_work(
