@@ -27,7 +27,9 @@ from typing import Any, NamedTuple
 from pytest_rlperf.run.shards import divide
 
 LIBRARY = """
-def work(rounds):
+def work(rounds, test):
+    if test % 100 == 50:
+        rounds *= {factor}
     return sum(number * number for number in range(rounds))
 """
 TESTS = """
@@ -37,8 +39,7 @@ from scale_library import work
 
 @pytest.mark.parametrize("number", range({tests}))
 def test_work(rlperf, number):
-    rounds = {rounds} + number % 7
-    rlperf(lambda: work(rounds * {factor} if number % 100 == 50 else rounds))
+    rlperf(lambda: work({rounds} + number % 7, number))
 """
 ROUNDS = 16_000  # about 1 ms
 _POLL_S = 0.1
@@ -98,11 +99,11 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def make_project(project: Path, tests: int, *, stores: bool) -> None:
-    """Write the project, store its baseline if that is wanted, and commit a change of its tests' work."""
+    """Write the project, store its baseline if that is wanted, and commit a change of its library."""
     project.mkdir(parents=True)
-    (project / "scale_library.py").write_text(LIBRARY, encoding="utf-8")
-    path = project / "test_scale.py"
-    path.write_text(TESTS.format(tests=tests, rounds=ROUNDS, factor=1), encoding="utf-8")
+    library = project / "scale_library.py"
+    library.write_text(LIBRARY.format(factor=1), encoding="utf-8")
+    (project / "test_scale.py").write_text(TESTS.format(tests=tests, rounds=ROUNDS), encoding="utf-8")
     (project / ".gitignore").write_text("*.json\n*.log\n__pycache__\n.pytest_cache\n!baselines/**\n", encoding="utf-8")
     (project / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     git(project, "init", "--quiet")
@@ -110,8 +111,7 @@ def make_project(project: Path, tests: int, *, stores: bool) -> None:
     if stores:
         stored = run_pytest(project, "--rlperf-save-baseline", "--rlperf-max-time=0.5")
         print(f"stored a baseline of {tests} tests in {stored.seconds:.0f} s", flush=True)
-    path.write_text(TESTS.format(tests=tests, rounds=ROUNDS, factor=2), encoding="utf-8")
-    (project / "scale_library.py").write_text(f'"""Reworded."""\n{LIBRARY}', encoding="utf-8")
+    library.write_text(LIBRARY.format(factor=2), encoding="utf-8")
     commit(project, "Slow down one of a hundred")
 
 
