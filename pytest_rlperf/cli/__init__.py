@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pytest_rlperf.cli.anchor import ANCHOR
 from pytest_rlperf.cli.cache import CACHE
-from pytest_rlperf.cli.command import Command, Exit, Parser, discard_output
+from pytest_rlperf.cli.command import Command, Exit, Parser
 from pytest_rlperf.cli.history import HISTORY
 from pytest_rlperf.cli.init import INIT
 from pytest_rlperf.cli.merge import MERGE
@@ -41,11 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if others and not arguments.command.passes_on:
         arguments.parser.error(f"unrecognized arguments: {' '.join(others)}")
     arguments.others = others
-    try:
-        code: int = arguments.command.run(arguments.parser, arguments)
-    except BrokenPipeError:  # whoever read has seen enough
-        discard_output()
-        return Exit.NOTHING_SLOWER
+    code: int = arguments.command.run(arguments.parser, arguments)
     return code
 
 

@@ -77,13 +77,16 @@ def has_color() -> bool:
 
 
 def print_text(text: str) -> None:
-    """Write text, with what the encoding lacks written out; UsageError where it cannot be written."""
+    """Write text, with what the encoding lacks written out; UsageError where it cannot be written.
+
+    A pipe whose reader has closed it is no error: the command goes on, to its own exit code.
+    """
     encoding = sys.stdout.encoding or "utf-8"
     try:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
-        raise
+        discard_output()
     except OSError as error:
         discard_output()
         raise UsageError(f"cannot write the output: {error.strerror or error}; send it to another place") from None

@@ -206,8 +206,9 @@ def _add_runs(sessions: Sessions, runs: Sequence[tuple[str, RunFile]]) -> dict[s
         head = origin.commit if origin.settleable else None
         if head is not None:
             times[head] = origin.created
+        machines = run.machines()
         for test, outcome in run.tests.items():
-            sessions.add_result(run.machine, origin, outcome.result)
+            sessions.add_result(machines[test], origin, outcome.result)
             base = None if outcome.live is None else outcome.live.base_commit
             link = link_of(base, head, outcome)
             if link is not None:

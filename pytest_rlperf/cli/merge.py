@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_rlperf.report.summary import Summary
 
 _JSON = "--json"
+_HTML = "--html"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.report.files import OutputError, check_file
+    from pytest_rlperf.report.files import OutputError, check_apart, check_file
     from pytest_rlperf.report.html import check_html
     from pytest_rlperf.report.terminal import render_summary
 
@@ -40,16 +41,19 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         if arguments.json is not None:
             check_file(_JSON, arguments.json)
         if arguments.html is not None:
-            check_html(arguments.html)
+            check_html(arguments.html, _HTML)
+        check_apart({_JSON: arguments.json, _HTML: arguments.html})
         run = _merged(arguments.files)
         outcomes = list(run.tests.values())
         summary = summary_of(run, outcomes)
         table = replace(summary, notes=[*summary.notes, *_other_failures(run)])
-        print_text(render_summary(outcomes, table, width=table_width(), color=has_color(), verbose=arguments.verbose))
+        # Before the table, whose reader may stop reading.
         _write_files(run, summary, arguments.json, arguments.html)
     except OutputError as error:
         raise UsageError(str(error)) from None
-    _write_github(run, summary, arguments.json)
+    commands = _write_github(run, summary, arguments.json)
+    text = render_summary(outcomes, table, width=table_width(), color=has_color(), verbose=arguments.verbose)
+    print_text("".join([text, *(f"{command}\n" for command in commands)]))
     return _exit_code(run)
 
 
@@ -83,7 +87,7 @@ def _other_failures(run: RunFile) -> list[str]:
 def _write_files(run: RunFile, summary: Summary, json: Path | None, html: Path | None) -> None:
     """Write the files that options name; OutputError where one cannot be written."""
     from pytest_rlperf.report.files import write_file
-    from pytest_rlperf.report.html import render_html, write_html
+    from pytest_rlperf.report.html import render_html
     from pytest_rlperf.report.run_json import document_of, written
     from pytest_rlperf.report.summary import reproducing
 
@@ -92,11 +96,12 @@ def _write_files(run: RunFile, summary: Summary, json: Path | None, html: Path |
     if html is not None:
         created = "" if run.provenance is None else run.provenance.created
         outcomes = list(run.tests.values())
-        write_html(html, render_html(outcomes, summary, tolerances={}, command=reproducing([]), created=created))
+        page = render_html(outcomes, summary, tolerances={}, command=reproducing([]), created=created)
+        write_file(_HTML, html, page)
 
 
-def _write_github(run: RunFile, summary: Summary, json: Path | None) -> None:
-    """Write the job's summary and the step's outputs, where this is a job of GitHub Actions."""
+def _write_github(run: RunFile, summary: Summary, json: Path | None) -> list[str]:
+    """Write the job's summary and the step's outputs, where this is one of GitHub's jobs; return commands to print."""
     from pytest_rlperf.report.github import GitHubRun, write_github
     from pytest_rlperf.report.statuses import Unmeasured
 
@@ -110,8 +115,7 @@ def _write_github(run: RunFile, summary: Summary, json: Path | None) -> None:
         json=json,
         annotates=False,
     )
-    for command in write_github(os.environ, list(run.tests.values()), github):
-        print_text(f"{command}\n")
+    return write_github(os.environ, list(run.tests.values()), github)
 
 
 def _exit_code(run: RunFile) -> Exit:

@@ -6,9 +6,19 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_rlperf.cli.command import Command, Exit, UsageError, add_choice, chosen, has_color, print_text, table_width
+from pytest_rlperf.cli.command import (
+    Command,
+    Exit,
+    UsageError,
+    add_choice,
+    chosen,
+    has_color,
+    listed,
+    print_text,
+    table_width,
+)
 from pytest_rlperf.cli.files import DIRECTORY, exit_code, outcomes_of, provenances_of, read, results_of
-from pytest_rlperf.model import Outcome, Result, Status
+from pytest_rlperf.model import Machine, Outcome, Result, Status
 
 if TYPE_CHECKING:
     from pytest_rlperf.cli.files import Recorded
@@ -218,16 +228,16 @@ def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_machine(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.baseline.machine import differences, slug, this_machine
-    from pytest_rlperf.report.printable import shown
     from pytest_rlperf.report.recorded import render_machines
 
     if len(arguments.files) > 2:
         parser.error("name two files at most: a machine is compared with one other")
     files = dict(zip("AB", map(read, arguments.files), strict=False))
-    machines = {name: recorded.machine for name, (_, recorded) in files.items()}
-    if len(machines) < 2:
+    found = [each for name, (path, recorded) in files.items() for each in _machines(name, path, recorded)]
+    machines = {name: machine for name, _, machine in found}
+    if len(files) < 2:
         machines["this machine"] = this_machine()
-    legend = [f"{name}  {shown(path)}\n" for name, (path, _) in files.items()]
+    legend = [f"{name}  {source}\n" for name, source, _ in found]
     text = render_machines(machines, width=table_width())
     classes = [f"class of {name}: {slug(machine)}\n" for name, machine in machines.items()]
     comparison = ""
@@ -236,6 +246,20 @@ def _run_machine(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
         comparison = f"\nThey differ ({', '.join(names)}): {_DIFFER}\n" if names else f"\n{_EQUAL}\n"
     print_text("\n".join([*(["".join(legend)] if legend else []), text, "".join(classes)]) + comparison)
     return Exit.NOTHING_SLOWER
+
+
+def _machines(name: str, path: str, recorded: Recorded) -> list[tuple[str, str, Machine]]:
+    """Return a file's machine classes, each with a name and its source: of a merged run the parts measured there."""
+    from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.report.run_json import RunFile
+
+    parts: dict[Machine, list[str]] = {}
+    for part in recorded.parts if isinstance(recorded, RunFile) else ():
+        parts.setdefault(part.machine, []).append(part.name)
+    if len(parts) < 2:
+        return [(name, shown(path), recorded.machine)]
+    numbered = enumerate(parts.items(), 1)
+    return [(f"{name}{number}", f"{shown(path)}: {listed(own)}", machine) for number, (machine, own) in numbered]
 
 
 MACHINE = Command(

@@ -167,8 +167,9 @@ class Shard:
     """The tests that one of ``count`` runs measures, the one of that ``number``, counted from 1.
 
     ``places`` has the place of each of its tests among the ``collected`` ones of all shards, by the test's key.
-    ``gated`` of those share the error rate. ``division`` is a digest of which tests each shard has: shards of another
-    digest collected other tests, or had other durations to divide them by.
+    ``gated`` of those share the error rate. ``division`` is a digest of which tests each shard has, by which durations,
+    and of the options that verdicts depend on: shards of another digest are of another run. ``against`` is the code
+    that the user had all tests compared with, None where the baseline decides about that.
     """
 
     number: int
@@ -177,6 +178,7 @@ class Shard:
     gated: int
     places: dict[str, int]
     division: str
+    against: str | None = None
 
     @property
     def name(self) -> str:

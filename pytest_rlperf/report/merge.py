@@ -12,6 +12,7 @@ from pytest_rlperf.model import Machine, Part, Provenance, Shard
 from pytest_rlperf.report.run_json import RunFile
 
 _NAMED_MOST = 5
+_ALL_DIRTY = "all shards measured uncommitted changes, and nothing shows that these are the same"
 
 
 class MergeError(ValueError):
@@ -51,9 +52,13 @@ def merge_shards(files: Mapping[str, RunFile]) -> RunFile:
     """Return the run whose shards these are, by the names of their files; MergeError where they are not all of one."""
     shards = {file: _shard(file, run) for file, run in files.items()}
     _refuse_other_shards(shards)
+    _refuse_other_rules(files, shards)
     ordered = sorted(shards.items(), key=lambda entry: entry[1].number)
     places = {key: place for _, shard in ordered for key, place in shard.places.items()}
-    return merge_runs({shard.name: files[file] for file, shard in ordered}, places)
+    merged = merge_runs({shard.name: files[file] for file, shard in ordered}, places)
+    if len(files) > 1 and all(run.provenance is not None and run.provenance.dirty for run in files.values()):
+        return replace(merged, notes=(*merged.notes, _ALL_DIRTY))
+    return merged
 
 
 def without_result(run: RunFile) -> dict[str, list[str]]:
@@ -86,7 +91,7 @@ def _shard(file: str, run: RunFile) -> Shard:
     if shard is None:
         merged = "is merged already" if run.parts else "is no shard"
         raise MergeError(f"{file} {merged}: merge the files that --rlperf-shard=K/N --rlperf-json=FILE writes")
-    known = {*run.tests, *run.failed, *run.unmeasured}
+    known = {*run.tests, *run.unmeasured}  # what failed may be a file that cannot be collected, and so no test
     if not (1 <= shard.number <= shard.count and len(shard.places) <= shard.collected and known <= shard.places.keys()):
         raise MergeError(f"{file} is not as --rlperf-json writes it: its tests are not those of its shard")
     return shard
@@ -99,8 +104,8 @@ def _refuse_other_shards(shards: Mapping[str, Shard]) -> None:
             raise MergeError(f"{file} is {shard.name}, and {other_file} is {other.name}: merge shards of one run")
         if (shard.division, shard.collected, shard.gated) != (other.division, other.collected, other.gated):
             raise MergeError(
-                f"{file} and {other_file} are shards of different tests ({shard.collected} and {other.collected} "
-                "collected): start all shards with the same tests, options and baseline"
+                f"{file} and {other_file} are shards of different tests or options ({shard.collected} and "
+                f"{other.collected} collected): start all shards with the same tests, options and baseline"
             )
     found: dict[int, str] = {}
     for file, shard in shards.items():
@@ -120,6 +125,33 @@ def _refuse_other_shards(shards: Mapping[str, Shard]) -> None:
     places = sorted(place for shard in shards.values() for place in shard.places.values())
     if len(places) != any_shard.collected or places != list(range(len(places))):
         raise MergeError("the shards are not as --rlperf-json writes them: together they have not all collected tests")
+
+
+def _refuse_other_rules(runs: Mapping[str, RunFile], shards: Mapping[str, Shard]) -> None:
+    """Raise MergeError where shards were compared with different code, or not all with --rlperf-strict."""
+    for (file, run), (other_file, other) in pairwise(runs.items()):
+        if run.strict != other.strict:
+            strict, loose = (file, other_file) if run.strict else (other_file, file)
+            raise MergeError(f"{strict} is of --rlperf-strict, and {loose} is not: start all shards with it, or none")
+        against, other_against = (shards[name].against or "the baseline" for name in (file, other_file))
+        if against != other_against:
+            raise MergeError(
+                f"{file} compared with {against}, and {other_file} with {other_against}: start all shards with one "
+                "--rlperf-against"
+            )
+    bases: dict[str, str] = {}
+    for file, run in runs.items():
+        lives = [outcome.live for outcome in run.tests.values() if outcome.live is not None]
+        # With a baseline each test is compared with the commit of its own figures.
+        for live in lives if shards[file].against is not None else ():
+            if live.base_commit is not None:
+                bases.setdefault(live.base_commit, file)
+    if len(bases) > 1:
+        (commit, file), (other_commit, other_file), *_ = bases.items()
+        raise MergeError(
+            f"{file} compared with commit {commit[:12]}, and {other_file} with {other_commit[:12]}: a branch may have "
+            "moved; start all shards with one commit"
+        )
 
 
 def _refuse_other_commits(runs: Mapping[str, RunFile]) -> None:

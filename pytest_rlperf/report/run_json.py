@@ -49,8 +49,7 @@ def run_document(
 ) -> dict[str, Any]:
     """Return a measured run: each test's result, what it was compared with, and its verdict.
 
-    ``provenance`` is of the code that was measured, ``failed`` the keys of tests that failed for whatever reason. The
-    others are as in :class:`RunFile`.
+    ``provenance`` is of the code that was measured. The others are as in :class:`RunFile`.
     """
     return {
         "schema": SCHEMA,
@@ -130,15 +129,16 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 def short_verdicts(run: RunFile, keys: Iterable[str]) -> str:
     """Return the verdicts of tests as a JSON list of a line each, short enough to paste: under 1 kB for usual names."""
-    lines = [json.dumps(_plain(_short_verdict(run, key)), ensure_ascii=False, allow_nan=False) for key in keys]
+    machines = run.machines()
+    found = (_short_verdict(run, key, machines[key]) for key in keys)
+    lines = [json.dumps(_plain(each), ensure_ascii=False, allow_nan=False) for each in found]
     return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
 
 
-def _short_verdict(run: RunFile, key: str) -> dict[str, Any]:
+def _short_verdict(run: RunFile, key: str, machine: Machine) -> dict[str, Any]:
     """Return a verdict's figures: times in seconds a call, the change as a ratio with its interval."""
     outcome = run.tests[key]
     estimate, live, commit = outcome.verdict.estimate, outcome.live, run.provenance and run.provenance.commit
-    machine = next((part.machine for part in run.parts if key in part.tests), run.machine)
     reason, *_ = message(outcome).splitlines() or [""]
     return {
         "test": key,
@@ -196,10 +196,10 @@ class RunFile:
     """A measured run as ``--rlperf-json`` writes it; ``compared`` names what it was compared with.
 
     ``provenance`` is of the code that was measured, None where that was not kept. ``failed`` are the keys of tests that
-    failed for whatever reason, ``unmeasured`` those of others that ran and have no figures, such as skipped ones; a
-    test that is nowhere did not run, as the run ended early. ``strict`` is true where only SAME and FASTER pass.
-    ``shard`` is None where all tests were measured. ``parts`` are those of a merged run: each has a machine, and
-    ``machine`` is that of the first.
+    failed for whatever reason, and the ids of files that could not be collected; ``unmeasured`` are the keys of others
+    that ran and have no figures, such as skipped ones. A test that is nowhere did not run, as the run ended early.
+    ``strict`` is true where only SAME and FASTER pass. ``shard`` is None where all tests were measured. ``parts`` are
+    those of a merged run: each has a machine, and ``machine`` is that of the first.
     """
 
     machine: Machine
@@ -212,6 +212,11 @@ class RunFile:
     strict: bool = False
     shard: Shard | None = None
     parts: tuple[Part, ...] = ()
+
+    def machines(self) -> dict[str, Machine]:
+        """Return the machine class that measured each test: of a merged run that of the test's part."""
+        merged = {key: part.machine for part in self.parts for key in part.tests}
+        return {key: merged.get(key, self.machine) for key in self.tests}
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ class EndOfRun:
     def write(self, failed: Collection[str], finished: Collection[str]) -> list[str]:
         """Write the files that options name, and return the errors of those that could not be written.
 
-        ``failed`` are the keys of tests that failed, ``finished`` those of tests that came to their end.
+        ``failed`` are the keys of tests that failed, and the ids of files that cannot be collected, ``finished`` the
+        keys of tests that came to their end.
         """
         settings = {result_key(item): self._settings.for_test(item) for item in self._items.values()}
         return write_outputs(

@@ -35,7 +35,7 @@ from pytest_rlperf.run.loop import Budget, TestLoop, make_lanes
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.outputs import check_outputs
 from pytest_rlperf.run.saving import save
-from pytest_rlperf.run.shards import SHARD, make_shard
+from pytest_rlperf.run.shards import SHARD, judging, make_shard
 
 _BESIDE = "the time that imports and fixtures take"
 _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
@@ -131,7 +131,9 @@ class MeasuredRun:
         gated = [key for key, item in zip(keys, items, strict=True) if self._settings.for_test(item).gate]
         # What one shard stores must not change how the next one divides.
         seconds = {} if self._settings.save else self._run.baselines.measured_s()
-        shard = self._run.shard = make_shard(wanted, keys, gated, seconds)
+        shard = self._run.shard = make_shard(
+            wanted, keys, gated, seconds, rules=judging(self._settings), against=self._settings.against
+        )
         others = [item for item, key in zip(items, keys, strict=True) if key not in shard.places]
         items[:] = [item for item, key in zip(items, keys, strict=True) if key in shard.places]
         if others:
@@ -213,6 +215,11 @@ class MeasuredRun:
             TestLoop(session.config, self._run, self._path, self._make_lanes(), line).run(session)
         return True
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Remember what cannot be collected: --continue-on-collection-errors measures the others, and fails."""
+        if report.failed:
+            self._failed.add(report.nodeid)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Remember which tests failed, and which came to the end of their call; feed pytest-benchmark's tables."""
         benchmark = getattr(report, "rlperf_benchmark", None)
@@ -252,7 +259,7 @@ class MeasuredRun:
             self._run.note(TextNote("nothing was measured: no test called an rlperf fixture"))
         if not names_tests(self._config):
             self._run.note(*self._run.accepted.unmatched({*keys.values(), *self._left_out}))
-        failed = {keys[nodeid] for nodeid in self._failed if nodeid in keys}
+        failed = {keys.get(nodeid, nodeid) for nodeid in self._failed}
         if self._settings.save and self._run.outcomes.tests:
             expected = {keys[nodeid] for nodeid in self._xfailed if nodeid in keys}
             self._save(session, failed | expected, finished=finished)

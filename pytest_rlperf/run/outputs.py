@@ -78,8 +78,8 @@ def write_outputs(
 ) -> list[str]:
     """Write the files that options name, and return the errors of those that could not be written.
 
-    ``failed`` are the keys of tests that failed, ``unmeasured`` those of others without figures, ``params`` tests'
-    parameters by their keys.
+    ``failed`` are the keys of tests that failed, and the ids of files that cannot be collected, ``unmeasured`` the keys
+    of other tests without figures, ``params`` tests' parameters by their keys.
     """
     errors = []
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from pytest_rlperf.model import Shard
+from pytest_rlperf.options import Config
 
 SHARD = pytest.StashKey[Shard]()  # in the configuration of a run that another run divides
 
@@ -32,21 +33,44 @@ def divide(keys: Sequence[str], seconds: Mapping[str, float], count: int) -> lis
     return [[key for key in keys if shard_of[key] == number] for number in range(count)]
 
 
+def judging(settings: Config) -> list[object]:
+    """Return those of a run's options that verdicts depend on, all but ``against`` and ``strict``."""
+    counters = settings.counters
+    return [
+        settings.baseline,
+        settings.confirm,
+        settings.tolerance,
+        settings.alpha,
+        settings.pairs,
+        settings.min_change_s,
+        [counters.mode, counters.named],
+    ]
+
+
 def make_shard(
-    wanted: tuple[int, int], keys: Sequence[str], gated: Collection[str], seconds: Mapping[str, float]
+    wanted: tuple[int, int],
+    keys: Sequence[str],
+    gated: Collection[str],
+    seconds: Mapping[str, float],
+    *,
+    rules: Sequence[object] = (),
+    against: str | None = None,
 ) -> Shard:
     """Return the shard ``wanted``, a number and how many there are, of the tests ``keys``.
 
-    ``gated`` are those of the tests that can fail for their time; ``seconds`` are as in :func:`divide`.
+    ``gated`` are those of the tests that can fail for their time; ``seconds`` are as in :func:`divide`. ``rules`` are
+    the options that verdicts depend on, plain values.
     """
     number, count = wanted
     parts = divide(keys, seconds, count)
     places = {key: place for place, key in enumerate(keys)}
+    division = json.dumps([[sorted(part) for part in parts], sorted(seconds.items()), rules])
     return Shard(
         number=number,
         count=count,
         collected=len(places),
         gated=len(set(gated)),
         places={key: places[key] for key in parts[number - 1]},
-        division=hashlib.sha256(json.dumps([sorted(part) for part in parts]).encode()).hexdigest()[:16],
+        division=hashlib.sha256(division.encode()).hexdigest()[:16],
+        against=against,
     )
