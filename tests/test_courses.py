@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,23 @@ from pytest_rlperf.baseline.schema import encode
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import main
 from pytest_rlperf.judge.history import chains, change_points, courses, link_of
-from pytest_rlperf.model import Baseline, Link, Machine, Outcome, Provenance, Status, VersionChange, session_figures
+from pytest_rlperf.model import (
+    Baseline,
+    Link,
+    Machine,
+    Outcome,
+    Part,
+    Provenance,
+    Status,
+    Verdict,
+    VersionChange,
+    session_figures,
+)
 from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Session
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.report.history import HistoryReport, blocks, history_document, render_history, step_command
 from pytest_rlperf.report.html import render_history_page
-from pytest_rlperf.report.run_json import run_document, written
+from pytest_rlperf.report.run_json import RunFile, document_of, run_document, written
 from pytest_rlperf.sides.git import find_repository
 
 TEST = "tests/test_gae.py::test_gae[128-8]"
@@ -157,12 +169,21 @@ def test_a_change_of_packages_is_no_change_of_code() -> None:
 
 
 def test_sessions_are_in_the_order_of_their_commits() -> None:
-    """Also where an older commit was measured later; in that of time where a commit is not in the history."""
+    """Also where an older commit was measured later."""
     late = session(1, 2.0, created="2026-03-01T00:00:00+00:00", commit=sha(1)[:12])
     (line,) = course([session(0), session(2), late]).lines
     assert [point.place for point in line.points] == [0, 1, 2]
-    (line,) = course([session(0), session(2), replace(late, commit="")]).lines
-    assert [point.value for point in line.points] == [1.0, 1.0, 2.0]
+
+
+def test_sessions_without_a_place_leave_the_others_in_order() -> None:
+    """One of uncommitted changes or of another branch is left off; one from before a shallow clone's edge is first."""
+    late = session(1, 2.0, created="2026-03-01T00:00:00+00:00")
+    others = [replace(late, commit="", name="changed"), replace(late, commit="e" * 40, name="other branch")]
+    before = replace(session(0, 3.0), created="2025-12-31T00:00:00+00:00", commit="d" * 40, name="before")
+    found = course([session(2), late, *others, before])
+    assert [point.value for point in found.lines[0].points] == [3.0, 2.0, 1.0]
+    assert found.left_off == tuple(others)
+    assert course(others).left_off == ()  # without any place, time orders them
 
 
 def test_the_calmer_kernel_is_taken() -> None:
@@ -197,6 +218,15 @@ def test_a_change_between_sessions_of_no_commit_has_no_commits() -> None:
     """Uncommitted code has no place in the history."""
     (step,) = course([session(n, 1.0 if n < 8 else 1.2, commit="") for n in range(16)]).steps
     assert step.commits == ()
+
+
+def test_a_change_between_sessions_of_one_commit_is_not_the_codes() -> None:
+    """In words: the commit is the same."""
+    times = [f"2026-02-{n + 1:02}T00:00:00+00:00" for n in range(16)]
+    sessions = [session(5, 1.0 if n < 8 else 1.2, created=time, name=time) for n, time in enumerate(times)]
+    found = course(sessions)
+    text = render_history(report(found))
+    assert f"from {sha(5)[:12]} to {sha(5)[:12]}: the commit is the same" in text
 
 
 # --------------------------------------------------------------------------- chains
@@ -316,6 +346,23 @@ def test_live_pairs_decide_where_there_are_some() -> None:
     assert len(course(sessions, [link(n, n + 1) for n in range(9, 16)]).steps) == 1
 
 
+def test_figures_of_any_size_make_a_course() -> None:
+    """Forged ones too: their products and levels are bounded, so that everything can be written."""
+    links = [Link(sha(n), sha(n + 1), 100.0, 100.0) for n in range(8)]
+    sessions = [session(n, 1e-300 if n < 8 else 1e18, error=1e150, error_memory=1e150) for n in range(16)]
+    found = course(sessions, links)
+    assert "over 8 links" in render_history(report(found))
+    written(history_document(report(found)))
+    if find_spec("jinja2") is not None:
+        assert "over 8 links" in render_history_page(report(found))
+    assert link_of(sha(1), sha(2), builders.outcome(live=live(sha(1)), judged=wide(1e-300))) is None
+
+
+def wide(low: float) -> Verdict:
+    """Return a verdict with an interval down to a lower bound."""
+    return replace(builders.verdict(), estimate=builders.estimate(1.0, low=low, high=1e18, confidence=0.5))
+
+
 # --------------------------------------------------------------------------- in words
 
 
@@ -360,9 +407,10 @@ def test_the_page_draws_every_point_within_the_plot() -> None:
 
 
 def test_a_course_without_changes_has_a_page() -> None:
-    """One point too, and sessions of no commit."""
+    """One point too, a session of no commit, and one from before the history begins."""
     pytest.importorskip("jinja2")
-    page = render_history_page(report(course([session(0, commit="")]), course([session(0), session(1, commit="")])))
+    before = session(1, commit="e" * 40, created="2025-12-01T00:00:00+00:00")
+    page = render_history_page(report(course([session(0, commit="")]), course([session(0), before])))
     assert "No change in the course of 2 tests" in page
     assert page.count("<circle") == 3
 
@@ -520,9 +568,83 @@ def test_files_of_runs_make_a_course_of_their_own(
     assert len(live.splitlines()) == 4  # the first base was never measured, so it has no time
 
 
+def test_a_merged_run_has_the_machines_of_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test's figures are on the line of the machine class that measured it."""
+    monkeypatch.chdir(tmp_path)
+    keys = ("test_a", "test_b")
+    parts = tuple(
+        Part(f"shard {n} of 2", machine, (key,))
+        for n, machine, key in zip((1, 2), (builders.MACHINE, OTHER), keys, strict=True)
+    )
+    tests = {key: builders.outcome(builders.result(key)) for key in keys}
+    origin = builders.provenance(commit=sha(1))
+    run = RunFile(builders.MACHINE, (), (), tests, provenance=origin, parts=parts)
+    builders.write(tmp_path, {"run.json": written(document_of(run))})
+    assert main(["history", "--run", "run.json", "--json", "out.json"]) == 0
+    document = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    machines = [document["machines"][document["tests"][key]["lines"][0]["machine"]]["cpu"] for key in keys]
+    assert machines == [builders.MACHINE.cpu, OTHER.cpu]
+
+
+def test_files_that_cannot_be_read_are_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a directory: one that is cut off, one of a later version, one without the commit that it measured."""
+    monkeypatch.chdir(tmp_path)
+    whole = run_file(tmp_path / "runs/1.json", sha(1), None, 1).read_text(encoding="utf-8")
+    document = json.loads(whole)
+    later, unknown = (json.dumps(document | change) for change in ({"schema": 99}, {"provenance": None}))
+    builders.write(tmp_path, {"runs/2.json": whole[:500], "runs/3.json": later, "runs/4.json": unknown})
+    assert main(["history", "--run", "runs"]) == 0
+    text = capsys.readouterr().out
+    assert "1 session\n" in text
+    for name, words in (
+        ("2", "is no run and no baseline: not JSON"),
+        ("3", "has schema version 99"),
+        ("4", "does not have the commit that it measured"),
+    ):
+        assert f"note: left out a file of --run: runs/{name}.json {words}" in text
+    (tmp_path / "runs/1.json").unlink()
+    assert main(["history", "--run", "runs"]) == 4
+    assert "without a run that can be read: runs/4.json does not have the commit" in capsys.readouterr().err
+
+
+def test_sessions_on_no_line_are_counted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One of a commit that is not in the history, in both tests; the others stay in the order of their commits."""
+    origin = builders.provenance(commit=sha(1), created="2027-01-01T00:00:00+00:00")
+    tests = {TEST: builders.outcome(builders.result(TEST))}
+    for name, dirty in (("x", False), ("y", True)):
+        run = run_document(builders.MACHINE, tests, [], [], provenance=replace(origin, dirty=dirty, created=f"{name}"))
+        (here / f"{name}.json").write_text(written(run), encoding="utf-8")
+    assert main(["history", "--run", "x.json", "--run", "y.json"]) == 0
+    note = "note: 2 sessions are on no line: 1 of uncommitted changes and 1 of commits that are not in this history"
+    text = capsys.readouterr().out
+    assert note in text
+    assert "12 sessions" in text
+
+
+@pytest.mark.parametrize("place", [".", "sub"])
+def test_the_projects_own_version_cuts_no_line(here: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a project that is not installed here: its pyproject.toml has the name."""
+    builders.write(here, {f"{place}/pyproject.toml": '[project]\nname = "My_Own"\n', "sub/runs/none.txt": ""})
+    monkeypatch.chdir(here / place)
+    tests = {"test_it": builders.outcome(builders.result("test_it"))}
+    for number in range(3):
+        commit = git(here, "rev-parse", f"HEAD~{2 - number}")
+        created = f"2027-01-0{number + 1}T00:00:00+00:00"
+        origin = builders.provenance(commit=commit, created=created, packages={"my-own": f"0.{number}", "numpy": "2"})
+        run = run_document(builders.MACHINE, tests, [], [], provenance=origin)
+        builders.write(here, {f"sub/runs/{number}.json": written(run)})
+    assert main(["history", "test_it", "--run", str(here / "sub/runs"), "--json", "out.json"]) == 0
+    document = json.loads(Path("out.json").read_text(encoding="utf-8"))
+    (line,) = document["tests"]["test_it"]["lines"]
+    assert [len(segment["points"]) for segment in line["segments"]] == [3]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--json", "o.x", "--html", "./o.x"], "--json and --html both name o.x: name a file for each"),
         (["gea"], "'gea' is no test of this history; did you mean tests/test_gae.py::test_gae[128-8]?"),
         (["nothing-like-it-at-all"], "is no test of this history; there is: tests/test_gae.py::test_gae[128-8]"),
         (["--run", "code.py"], "code.py is no run and no baseline"),

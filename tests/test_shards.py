@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -20,10 +21,11 @@ from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import Exit, UsageError
 from pytest_rlperf.cli.files import parse
-from pytest_rlperf.model import Outcome, Shard, Status
+from pytest_rlperf.model import Live, Outcome, Shard, Status
+from pytest_rlperf.options import read_config
 from pytest_rlperf.report.merge import MergeError, machine_lines, merge_runs, merge_shards, without_result
 from pytest_rlperf.report.run_json import RunFile, document_of, written
-from pytest_rlperf.run.shards import divide, make_shard
+from pytest_rlperf.run.shards import divide, judging, make_shard
 
 KEYS = [f"tests/test_it.py::test_{number}" for number in range(7)]
 OTHER = replace(builders.MACHINE, cpu="Made Up 9001")
@@ -78,6 +80,18 @@ def test_shards_of_one_division_have_one_digest() -> None:
     assert sorted(place for shard in shards for place in shard.places.values()) == list(range(7))
     assert make_shard((1, 3), KEYS[:6], KEYS[:5], {}).division != shards[0].division
     assert make_shard((1, 3), KEYS, KEYS[:5], {KEYS[0]: 9.0, KEYS[1]: 1.0}).division != shards[0].division
+    assert make_shard((1, 3), KEYS, KEYS[:5], {"another baseline's": 1.0}).division != shards[0].division
+    assert make_shard((1, 3), KEYS, KEYS[:5], {}, rules=[0.01]).division != shards[0].division
+
+
+@pytest.mark.parametrize("option", ["--rlperf-tolerance=4%", "--rlperf-alpha=0.05", "--rlperf-pairs=4..5"])
+def test_the_options_that_judge_are_in_the_digest(pytester: pytest.Pytester, option: str) -> None:
+    """Each of them makes another division; the time for a test does not."""
+    one, same, other = (
+        judging(read_config(pytester.parseconfigure("--rlperf", *options)))
+        for options in ((), ("--rlperf-max-time=2",), (option,))
+    )
+    assert one == same != other
 
 
 # --------------------------------------------------------------------------- merging
@@ -163,6 +177,23 @@ def with_shard(run: RunFile, **changes: Any) -> RunFile:
     return replace(run, shard=replace(shard_of(run), **changes))
 
 
+def against(number: int, commit: str, ref: str | None = "main") -> RunFile:
+    """Return a shard that was compared live with a commit."""
+    run = with_shard(part_of(number), against=ref)
+    live = Live("main", "HEAD", builders.result(), (builders.pair(0.0),) * 3, (), base_commit=commit)
+    return replace(run, tests={key: replace(found, live=live) for key, found in run.tests.items()})
+
+
+def test_shards_of_one_base_are_merged() -> None:
+    """Each test of a baseline has a commit of its own."""
+    for runs in (
+        {"a": against(1, "a" * 40), "b": against(2, "a" * 40)},
+        {"a": against(1, "a" * 40, None), "b": against(2, "b" * 40, None)},
+        {"a": against(1, "a" * 40), "b": with_shard(part_of(2), against="main")},
+    ):
+        assert list(merge_shards(runs).tests) == KEYS
+
+
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
@@ -174,11 +205,23 @@ def with_shard(run: RunFile, **changes: Any) -> RunFile:
         ({"a": merge_shards({"a": part_of(1), "b": part_of(2)})}, "a is merged already"),
         (
             {"a": part_of(1), "b": with_shard(part_of(2), division="other", collected=8)},
-            "a and b are shards of different tests (7 and 8 collected): start all shards with the same tests",
+            "a and b are shards of different tests or options (7 and 8 collected): start all shards",
         ),
         (
             {"a": part_of(1), "b": with_shard(part_of(2), gated=3)},
-            "a and b are shards of different tests (7 and 7 collected)",
+            "a and b are shards of different tests or options (7 and 7 collected)",
+        ),
+        (
+            {"a": part_of(1), "b": part_of(2, strict=True)},
+            "b is of --rlperf-strict, and a is not: start all shards with it, or none",
+        ),
+        (
+            {"a": part_of(1), "b": with_shard(part_of(2), against="v0.9")},
+            "a compared with the baseline, and b with v0.9: start all shards with one --rlperf-against",
+        ),
+        (
+            {"a": against(1, "a" * 40), "b": against(2, "b" * 40)},
+            "a compared with commit aaaaaaaaaaaa, and b with bbbbbbbbbbbb: a branch may have moved",
         ),
         (
             {"a": part_of(1), "b": part_of(2, provenance=replace(ORIGIN, commit="e" * 40))},
@@ -228,6 +271,15 @@ def test_what_differs_between_shards_is_noted() -> None:
     )
     assert merged.provenance is not None
     assert merged.provenance.dirty
+    merged = merge_shards({"a": part_of(1, provenance=changed), "b": part_of(2, provenance=changed)})
+    assert merged.notes[-1] == "all shards measured uncommitted changes, and nothing shows that these are the same"
+
+
+def test_what_cannot_be_collected_fails_the_run(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is the same in all shards, and no test of theirs."""
+    paths = save(*(part_of(number, failed=("tests/test_broken.py",)) for number in (1, 2)))
+    assert main(["merge", *paths]) == Exit.SLOWER
+    assert "failed, as the logs of their shards show: tests/test_broken.py\n" in capsys.readouterr().out
 
 
 def test_a_shard_that_ended_early_is_seen() -> None:
@@ -279,7 +331,7 @@ def test_a_failed_test_of_any_shard_fails_the_run(save: Save, capsys: pytest.Cap
     slower, undecided = ({**tests, first: outcome(first, status)} for status in (Status.SLOWER, Status.UNDECIDED))
     assert main(["merge", *save(part_of(1, tests=slower), part_of(2))]) == Exit.SLOWER
     assert main(["merge", *save(part_of(1, tests=undecided), part_of(2))]) == Exit.NOTHING_SLOWER
-    assert main(["merge", *save(part_of(1, tests=undecided, strict=True), part_of(2))]) == Exit.SLOWER
+    assert main(["merge", *save(part_of(1, tests=undecided, strict=True), part_of(2, strict=True))]) == Exit.SLOWER
     without = {key: test for key, test in tests.items() if key != first}
     capsys.readouterr()
     assert main(["merge", *save(part_of(1, tests=without, failed=(first,)), part_of(2))]) == Exit.SLOWER
@@ -320,6 +372,7 @@ def test_files_that_are_no_shards_are_usage_errors(
         [one, str(tmp_path / "none.json")],
         [one, str(baseline.path)],
         [one, two, f"--json={tmp_path}"],
+        [one, two, f"--json={tmp_path}/o.x", f"--html={tmp_path}/o.x"],
     ):
         assert main(["merge", *files]) == Exit.USAGE, files
         printed = capsys.readouterr()
@@ -355,6 +408,47 @@ def test_the_job_that_merges_has_the_summary(
     outputs = (tmp_path / "GITHUB_OUTPUT").read_text(encoding="utf-8")
     assert f"\n{out}\n" in outputs
     assert "\nSLOWER\n" in outputs
+
+
+@pytest.mark.parametrize("command", ["merge", "show"])
+def test_a_reader_that_leaves_changes_no_exit_code(command: str, save: Save, tmp_path: Path) -> None:
+    """As `rlperf merge | head -1` has: the files are written, and a slower test is exit code 1."""
+    first = next(iter(shard_of(part_of(1)).places))
+    slower = part_of(1, tests={**part_of(1).tests, first: outcome(first, Status.SLOWER)})
+    out = tmp_path / "run.json"
+    arguments = ["merge", *save(slower, part_of(2)), f"--json={out}"] if command == "merge" else ["show", *save(slower)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_rlperf", *arguments],
+            env=builders.environment(),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (Exit.SLOWER, b"")
+    assert command == "show" or list(read_back(out.read_text(encoding="utf-8")).tests) == KEYS
+
+
+def test_all_machines_of_a_merged_run_are_shown(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A column for each class, with its shards; its verdicts name the one that measured them."""
+    out = tmp_path / "run.json"
+    assert main(["merge", *save(part_of(1), part_of(2, machine=OTHER)), f"--json={out}"]) == Exit.NOTHING_SLOWER
+    capsys.readouterr()
+    assert main(["machine", str(out)]) == Exit.NOTHING_SLOWER
+    text = capsys.readouterr().out
+    assert f"A1  {out}: shard 1 of 2\nA2  {out}: shard 2 of 2\n" in text
+    assert "Made Up 9000" in text
+    assert "Made Up 9001" in text
+    assert [line.split(":")[0] for line in text.splitlines() if line.startswith("class")] == [
+        "class of A1",
+        "class of A2",
+        "class of this machine",
+    ]
 
 
 # --------------------------------------------------------------------------- as a run
@@ -410,6 +504,16 @@ def test_all_shards_share_the_error_rate(pytester: pytest.Pytester) -> None:
     for shard in ("1/2", "2/2", "6/6"):
         pytester.inline_run("--rlperf-inline", *builders.ONE_CALL[1:], f"--rlperf-shard={shard}", plugins=[Spy()])
     assert counted == [4, 4, 4]
+
+
+def test_a_file_that_cannot_be_collected_is_in_the_json(pytester: pytest.Pytester) -> None:
+    """With --continue-on-collection-errors the run fails, and so does the merged one."""
+    pytester.makepyfile(test_it="def test_it(rlperf):\n    rlperf(lambda: 1)", test_broken="import no_such_module")
+    options = ("--rlperf-shard=1/1", "--rlperf-json=1.json", "--continue-on-collection-errors")
+    run = pytester.inline_run("--rlperf-inline", *builders.ONE_CALL[1:], *options)
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    assert read_back((pytester.path / "1.json").read_text(encoding="utf-8")).failed == ("test_broken.py",)
+    assert main(["merge", str(pytester.path / "1.json")]) == Exit.SLOWER
 
 
 def test_shards_measure_all_tests_once(tmp_path: Path) -> None:

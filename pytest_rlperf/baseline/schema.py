@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pytest_rlperf.model import (
+    LARGEST_LOG,
     Baseline,
     Machine,
     Provenance,
@@ -49,7 +50,6 @@ _SESSION: dict[str, Any] = {"clock": "wall", "same_code": True, "workers": 5}
 _LINK: dict[str, Any] = {"packages": []}
 _MACHINE: dict[str, Any] = {"accelerators": []}
 
-LARGEST_LOG = 100.0  # of a ratio, whose exponential must be a number
 _EXACT = {str, int, bool, NoneType}  # values that are stored as they are
 _OPEN_DEPTH = 2  # objects down to here have a line a member, and below it those of these names
 _OPEN_NAMES = {"counting", "packages", "result"}
@@ -349,7 +349,8 @@ def _impossible_past(stored: StoredResult) -> Iterator[str]:
                 yield f"links[{index}].{name} is {sha!r}, expected a full hexadecimal SHA"
         if not abs(link.log_ratio) <= LARGEST_LOG:
             yield f"links[{index}].log_ratio is {link.log_ratio}, expected the logarithm of a ratio"
-        least_zero[f"links[{index}].error"] = link.error
+        if not 0 <= link.error <= LARGEST_LOG:
+            yield f"links[{index}].error is {link.error}, expected the standard error of a ratio's logarithm"
     if pairs is not None:
         positive["pairs.freedom"] = pairs.freedom
         least_zero["pairs.squares"] = pairs.squares

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,6 +16,7 @@ from pytest_rlperf.cli.files import content_of, parse
 
 if TYPE_CHECKING:
     from pytest_rlperf.baseline.history import Sessions
+    from pytest_rlperf.model import Provenance
     from pytest_rlperf.model.history import Course, LoggedCommit
     from pytest_rlperf.report.history import HistoryReport
     from pytest_rlperf.report.run_json import RunFile
@@ -39,32 +40,38 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--baseline-dir", default="baselines", metavar="DIR", help="the directory of the baselines (default: baselines)"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the courses as JSON")
-    parser.add_argument("--csv", metavar="DIR", help="write a CSV file for each line, and otava.yaml for Apache Otava")
-    parser.add_argument("--html", metavar="FILE", help="write a page with plots")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the courses as JSON")
+    parser.add_argument(
+        "--csv", type=Path, metavar="DIR", help="write a CSV file for each line, and otava.yaml for Apache Otava"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
     parser.epilog = "For example: rlperf history test_gae --run nightly/ --html history.html"
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.errors import SideError
     from pytest_rlperf.options import parse_name
-    from pytest_rlperf.report.files import OutputError, check_directory, check_file
+    from pytest_rlperf.report.files import OutputError, check_apart, check_directory, check_file
     from pytest_rlperf.report.history import render_history
     from pytest_rlperf.report.html import check_html
 
     try:
         directory = Path(arguments.baseline_dir, parse_name(arguments.baseline))
-        if arguments.json is not None:
-            check_file("--json", Path(arguments.json))
-        if arguments.csv is not None:
-            check_directory("--csv", Path(arguments.csv))
-        if arguments.html is not None:
-            check_html(Path(arguments.html), "--html")
-        report = _report(arguments, directory)
-        print_text(render_history(report))
-        _write(arguments, report)
-    except (OutputError, SideError, ValueError) as error:
+    except ValueError as error:
         raise UsageError(str(error)) from None
+    try:
+        if arguments.json is not None:
+            check_file("--json", arguments.json)
+        if arguments.csv is not None:
+            check_directory("--csv", arguments.csv)
+        if arguments.html is not None:
+            check_html(arguments.html, "--html")
+        check_apart({"--json": arguments.json, "--html": arguments.html})
+        report = _report(arguments, directory)
+        _write(arguments, report)
+    except (OutputError, SideError) as error:
+        raise UsageError(str(error)) from None
+    print_text(render_history(report))
     return Exit.NOTHING_SLOWER
 
 
@@ -76,11 +83,11 @@ def _write(arguments: argparse.Namespace, report: HistoryReport) -> None:
     from pytest_rlperf.report.run_json import written
 
     if arguments.json is not None:
-        write_file("--json", Path(arguments.json), written(history_document(report)))
+        write_file("--json", arguments.json, written(history_document(report)))
     if arguments.csv is not None:
-        write_csv("--csv", Path(arguments.csv), report)
+        write_csv("--csv", arguments.csv, report)
     if arguments.html is not None:
-        write_file("--html", Path(arguments.html), render_history_page(report))
+        write_file("--html", arguments.html, render_history_page(report))
 
 
 def _report(arguments: argparse.Namespace, directory: Path) -> HistoryReport:
@@ -92,12 +99,14 @@ def _report(arguments: argparse.Namespace, directory: Path) -> HistoryReport:
     from pytest_rlperf.report.history import HistoryReport
     from pytest_rlperf.sides.git import repository_around
 
-    runs = [run for path in arguments.runs for run in _runs(path)]
+    skipped: list[str] = []
+    runs = [run for path in arguments.runs for run in _runs(path, skipped)]
     repository = repository_around(Path())
     sessions = read_sessions(repository, directory)
     times = _add_runs(sessions, runs)
     if not sessions.tests and not sessions.links:
         raise UsageError(_nothing(repository, directory, sessions))
+    sessions.skipped += [f"a file of --run: {error}" for error in skipped]
     tests = _chosen(dict.fromkeys((*sessions.tests, *sessions.links)), arguments.tests)
     commits = [] if repository is None else [LoggedCommit(*fields) for fields in repository.course()]
     found = courses(
@@ -140,18 +149,39 @@ def _chosen(known: Iterable[str], patterns: list[str]) -> list[str]:
 
 
 def _free(sessions: Sessions, repository: Repository | None) -> set[str]:
-    """Return the packages whose versions do not matter: those that run tests, and those of the tree itself."""
+    """Return the packages whose versions do not matter: those that run tests, and those of the tree itself.
+
+    The latter are installed from the tree, or are the projects around the present directory, installed or not.
+    """
     from pytest_rlperf.baseline.provenance import HARNESS
     from pytest_rlperf.sides.packages import installs_from, normalized
 
-    own = set() if repository is None else {normalized(install.name) for install in installs_from(repository.top)}
+    own: set[str] = set()
+    if repository is not None:
+        own = {normalized(install.name) for install in installs_from(repository.top)}
+        own |= set(map(normalized, _project_names(Path().resolve(), repository.top.resolve())))
     names = {name for known in sessions.tests.values() for session in known.values() for name in session.packages or ()}
     return {name for name in names if normalized(name) in HARNESS | own}
+
+
+def _project_names(directory: Path, top: Path) -> Iterator[str]:
+    """Yield the names in the pyproject.toml of a directory and of those above it, up to the top."""
+    from pytest_rlperf.errors import SideError
+    from pytest_rlperf.sides.build import read_settings
+
+    for place in (directory, *directory.parents):
+        if place.is_relative_to(top):
+            with suppress(SideError, OSError):  # one that cannot be read names nothing
+                project = read_settings(place).get("project")
+                name = project.get("name") if isinstance(project, dict) else None
+                if isinstance(name, str):
+                    yield name
 
 
 def _notes(
     repository: Repository | None, commits: Sequence[LoggedCommit], sessions: Sessions, found: Sequence[Course]
 ) -> tuple[str, ...]:
+    from pytest_rlperf import units
     from pytest_rlperf.sides.git import DEEPEN, short
 
     notes = []
@@ -159,7 +189,18 @@ def _notes(
         notes.append(f"this clone is shallow: history begins at {short(commits[0].sha)}; {DEEPEN}")
     notes += [f"left out {skipped}" for skipped in sessions.skipped[:_SKIPPED_MOST]]
     if len(sessions.skipped) > _SKIPPED_MOST:
-        notes.append(f"left out {len(sessions.skipped) - _SKIPPED_MOST} more versions that cannot be read")
+        notes.append(f"left out {len(sessions.skipped) - _SKIPPED_MOST} more that cannot be read")
+    left_off = {(session.machine, session.name): session for course in found for session in course.left_off}
+    if left_off:
+        uncommitted = sum(not session.commit for session in left_off.values())
+        of = {
+            "of uncommitted changes": uncommitted,
+            "of commits that are not in this history": len(left_off) - uncommitted,
+        }
+        notes.append(
+            f"{units.counted(len(left_off), 'session')} {'is' if len(left_off) == 1 else 'are'} on no line: "
+            + " and ".join(f"{count} {origin}" for origin, count in of.items() if count)
+        )
     if not all(course.is_searched for course in found):
         notes.append(
             "changes in stored sessions are not looked for without ruptures: pip install 'pytest-rlperf[history]'"
@@ -170,39 +211,52 @@ def _notes(
 # ----------------------------------------------------------------------- files of runs
 
 
-def _runs(path: str) -> list[tuple[str, RunFile]]:
-    """Return the runs in a file, or in those files of a directory that hold one; UsageError where there is none."""
+def _runs(path: str, skipped: list[str]) -> list[tuple[Provenance, RunFile]]:
+    """Return the runs in a file, or in the files of a directory, each with its origin; UsageError where there is none.
+
+    The errors of those files of a directory that cannot be read are added to ``skipped``.
+    """
+    if path == "-" or not os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir it raises for no path
+        found = _run_in(path)
+        if found is None:
+            raise UsageError(f"{path} is no run; --rlperf-json writes runs, and baselines are read from git")
+        return [found]
+    runs, faults = [], []
+    for file in sorted(map(str, Path(path).glob("*.json"))):
+        try:
+            runs.append(_run_in(file))
+        except UsageError as error:
+            faults.append(str(error))
+    if not any(runs):
+        why = f": {faults[-1]}" if faults else "; --rlperf-json=FILE writes a run"
+        raise UsageError(f"{path} is a directory without a run that can be read{why}")
+    skipped += faults
+    return [found for found in runs if found is not None]
+
+
+def _run_in(path: str) -> tuple[Provenance, RunFile] | None:
+    """Return the run in a file with its origin, None where it holds another kind; UsageError where it has faults."""
+    from pytest_rlperf.baseline.schema import is_sha
     from pytest_rlperf.report.run_json import RunFile
 
-    if path == "-" or not os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir it raises for no path
-        recorded = parse(content_of(path), path)
-        if not isinstance(recorded, RunFile):
-            raise UsageError(f"{path} is no run; --rlperf-json writes runs, and baselines are read from git")
-        return [(path, recorded)]
-    found = []
-    for file in sorted(Path(path).glob("*.json")):
-        with suppress(UsageError):
-            recorded = parse(content_of(str(file)), str(file))
-            if isinstance(recorded, RunFile):
-                found.append((str(file), recorded))
-    if not found:
-        raise UsageError(f"{path} is a directory without a run that can be read; --rlperf-json=FILE writes a run")
-    return found
+    run = parse(content_of(path), path)
+    if not isinstance(run, RunFile):
+        return None
+    origin = run.provenance
+    if origin is None:
+        raise UsageError(f"{path} does not have the commit that it measured; write it anew with --rlperf-json")
+    bases = [outcome.live.base_commit for outcome in run.tests.values() if outcome.live is not None]
+    if not all(map(is_sha, (origin.commit, *bases))):
+        raise UsageError(f"{path} has a commit that is no full hexadecimal SHA; write it anew with --rlperf-json")
+    return origin, run
 
 
-def _add_runs(sessions: Sessions, runs: Sequence[tuple[str, RunFile]]) -> dict[str, str]:
+def _add_runs(sessions: Sessions, runs: Sequence[tuple[Provenance, RunFile]]) -> dict[str, str]:
     """Add the figures and live comparisons of runs, and return when their commits were measured."""
-    from pytest_rlperf.baseline.schema import is_sha
     from pytest_rlperf.judge.history import link_of
 
     times: dict[str, str] = {}
-    for path, run in runs:
-        origin = run.provenance
-        if origin is None:
-            raise UsageError(f"{path} does not have the commit that it measured; write it anew with --rlperf-json")
-        bases = [outcome.live.base_commit for outcome in run.tests.values() if outcome.live is not None]
-        if not all(map(is_sha, (origin.commit, *bases))):
-            raise UsageError(f"{path} has a commit that is no full hexadecimal SHA; write it anew with --rlperf-json")
+    for origin, run in runs:
         head = origin.commit if origin.settleable else None
         if head is not None:
             times[head] = origin.created

@@ -250,16 +250,17 @@ def _run_machine(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
 
 def _machines(name: str, path: str, recorded: Recorded) -> list[tuple[str, str, Machine]]:
     """Return a file's machine classes, each with a name and its source: of a merged run the parts measured there."""
+    from pytest_rlperf.report.merge import machine_parts
     from pytest_rlperf.report.printable import shown
     from pytest_rlperf.report.run_json import RunFile
 
-    parts: dict[Machine, list[str]] = {}
-    for part in recorded.parts if isinstance(recorded, RunFile) else ():
-        parts.setdefault(part.machine, []).append(part.name)
+    parts = machine_parts(recorded) if isinstance(recorded, RunFile) else {}
     if len(parts) < 2:
         return [(name, shown(path), recorded.machine)]
-    numbered = enumerate(parts.items(), 1)
-    return [(f"{name}{number}", f"{shown(path)}: {listed(own)}", machine) for number, (machine, own) in numbered]
+    return [
+        (f"{name}{number}", f"{shown(path)}: {listed([part.name for part in own])}", machine)
+        for number, (machine, own) in enumerate(parts.items(), 1)
+    ]
 
 
 MACHINE = Command(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise
+from operator import not_
 
 from pytest_rlperf.judge.policy import CONFIDENCE, LIVE_TOLERANCE
 from pytest_rlperf.judge.stats import normal_quantile, squared_deviations, student_quantile
-from pytest_rlperf.model import Code, Estimate, Link, Machine, Outcome, Status, VersionChange
+from pytest_rlperf.model import LARGEST_LOG, Code, Estimate, Link, Machine, Outcome, Status, VersionChange
 from pytest_rlperf.model.history import (
     Break,
     Course,
@@ -28,7 +29,6 @@ LEAST_CHANGE = LIVE_TOLERANCE / 2  # of a change point; a search for the commit 
 LEAST_TOLERANCE = 0.005  # of a search
 _SAME_SIZE = 0.05
 _DIGITS = 12  # of a SHA: the names of sessions have no more
-_LOG_MOST = 100.0  # of a ratio or its error: files that others wrote may have any, and their product must be a number
 _UNUSABLE = (Status.INVALID, Status.INCOMPARABLE)
 
 
@@ -51,7 +51,8 @@ def link_of(
     estimate = verdict.estimate
     if estimate is None or live.base_commit != base or not 0 < estimate.low <= estimate.high < math.inf:
         return None
-    return Link(base, head, math.log(estimate.ratio), standard_error(estimate), tuple(packages))
+    error = standard_error(estimate)
+    return Link(base, head, math.log(estimate.ratio), error, tuple(packages)) if error <= LARGEST_LOG else None
 
 
 def standard_error(estimate: Estimate) -> float:
@@ -90,7 +91,7 @@ def _chain_segment(
     ratios = accumulate((link.log_ratio for link in row), initial=0.0)
     errors = accumulate((link.error for link in row), math.hypot, initial=0.0)
     points = (
-        Point(times.get(sha, ""), sha, _ratio(log_ratio), min(error, _LOG_MOST), place=order.get(sha))
+        Point(times.get(sha, ""), sha, _ratio(log_ratio), min(error, LARGEST_LOG), place=order.get(sha))
         for sha, log_ratio, error in zip([row[0].base, *(link.head for link in row)], ratios, errors, strict=True)
     )
     return Segment(tuple(points), Break.FIRST if is_first else Break.GAP)
@@ -99,13 +100,29 @@ def _chain_segment(
 # ----------------------------------------------------------------------- stored sessions
 
 
-def _stored_line(sessions: Iterable[Session], order: Mapping[str, int], free: Collection[str]) -> Line:
-    """Return the sessions of one machine class as a line, by the kernel whose multiples vary less from one to the next.
+def _in_order(
+    sessions: Iterable[Session], commits: Sequence[LoggedCommit], order: Mapping[str, int]
+) -> tuple[list[Session], list[Session]]:
+    """Return the sessions of one machine class in the order of their commits, and those that have no place in it.
 
-    Sessions are in the order of their commits where the history has all of them, else in that of time.
+    Commits that were measured before the history begins, as a shallow clone's may, come first, in the order of time. So
+    do all sessions where the history has none of them.
     """
-    known = all(session.commit[:_DIGITS] in order for session in sessions)
-    ordered = sorted(sessions, key=lambda each: (order[each.commit[:_DIGITS]] if known else 0, each.created))
+    timed = sorted(sessions, key=lambda each: each.created)
+    placed = [session for session in timed if session.commit[:_DIGITS] in order]
+    if not placed:
+        return timed, []
+    others = [session for session in timed if session.commit[:_DIGITS] not in order]
+    is_early = [bool(session.commit) and session.created < commits[0].created for session in others]
+    placed.sort(key=lambda each: order[each.commit[:_DIGITS]])
+    return [*compress(others, is_early), *placed], [*compress(others, map(not_, is_early))]
+
+
+def _stored_line(ordered: Sequence[Session], order: Mapping[str, int], free: Collection[str]) -> Line:
+    """Return ordered sessions of one machine class as a line.
+
+    Its values are multiples of the kernel by which they vary less from one session to the next.
+    """
     groups: list[tuple[Break, tuple[PackageChange, ...], list[Session]]] = []
     versions: dict[str, str] = {}
     for session in ordered:
@@ -226,7 +243,7 @@ def _step(machine: Machine | None, before: Point, after: Point, change: float, h
 
 def _ratio(log_ratio: float) -> float:
     """Return a ratio by its logarithm, as large or small as there is any sense in."""
-    return math.exp(max(-_LOG_MOST, min(log_ratio, _LOG_MOST)))
+    return math.exp(max(-LARGEST_LOG, min(log_ratio, LARGEST_LOG)))
 
 
 # ----------------------------------------------------------------------- courses
@@ -266,10 +283,12 @@ def _course(
     lines = [Line(None, "", tuple(segments))] if rows else []
     steps = [step for row, segment in zip(rows, segments, strict=True) for step in _chain_steps(row, segment)]
     live = [{point.commit[:_DIGITS] for point in segment.points} for segment in segments]
-    is_searched = True
+    is_searched, left_off = True, []
     for machine in dict.fromkeys(session.machine for session in sessions):
-        line = _stored_line([session for session in sessions if session.machine == machine], order, free)
+        ordered, others = _in_order([each for each in sessions if each.machine == machine], commits, order)
+        line = _stored_line(ordered, order, free)
         lines.append(line)
+        left_off += others
         try:
             found = _stored_steps(line)
         except ImportError:
@@ -277,7 +296,8 @@ def _course(
             continue
         steps += [step for step in found if not any(_ends(step) <= chain for chain in live)]
     known = [step for step in steps if abs(math.log(step.ratio)) >= math.log1p(LEAST_CHANGE)]
-    return Course(test, tuple(lines), tuple(_with_commits(step, commits, order) for step in known), is_searched)
+    whole = tuple(_with_commits(step, commits, order) for step in known)
+    return Course(test, tuple(lines), whole, is_searched, tuple(left_off))
 
 
 def _ends(step: Step) -> set[str]:

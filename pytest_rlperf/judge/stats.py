@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pytest_rlperf.model import Estimate
 
-_LOG_MOST = 700.0
+_LOG_MOST = 40.0  # of a ratio: its exponential is under 1e18, the largest figure that is read from a file
 _PRECISION = 1e-9  # of a bound, relative
 _STEPS_MOST = 100  # to find one
 
@@ -194,5 +194,5 @@ def _ratio(log_ratio: float, two_sided: float, one_sided: float, confidence: flo
 
 
 def _exp(value: float) -> float:
-    """Return a ratio that is a float: a bound from two figures may lie beyond the largest."""
+    """Return a ratio that a run's file can hold: a bound from two figures may lie beyond."""
     return math.exp(max(-_LOG_MOST, min(value, _LOG_MOST)))

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
     from pytest_rlperf.model.stored import (
         KERNEL_VERSION,
+        LARGEST_LOG,
         Acceptance,
         Anchor,
         Baseline,
@@ -72,6 +73,7 @@ else:
 
 __all__ = [
     "KERNEL_VERSION",
+    "LARGEST_LOG",
     "POWER_CAP",
     "POWER_CAP_VARIES",
     "Acceptance",

@@ -122,10 +122,12 @@ class Step:
 class Course:
     """A test's lines, the chain of live ratios first, and the changes in them.
 
-    ``is_searched`` is false where the library that finds changes in stored lines is missing.
+    ``is_searched`` is false where the library that finds changes in stored lines is missing. ``left_off`` are sessions
+    that have no place on a line: their code is in no commit, or in one that is not in the first-parent history.
     """
 
     test: str
     lines: tuple[Line, ...]
     steps: tuple[Step, ...]
     is_searched: bool = True
+    left_off: tuple[Session, ...] = ()

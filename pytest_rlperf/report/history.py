@@ -69,6 +69,8 @@ def step_text(step: Step, machines: Mapping[Machine, str]) -> str:
     interval = f"{units.change(step.ratio)} [{units.change(step.low)}, {units.change(step.high)}]"
     ends = [_short(point.commit) or point.created for point in (step.before, step.after)]
     between = units.counted(len(step.commits), "commit") if step.commits else "commits that are not in this history"
+    if step.before.commit and ends[0] == ends[1]:
+        between = "the commit is the same"
     return f"{'slower' if step.is_slower else 'faster'} {interval} {how}, from {ends[0]} to {ends[1]}: {between}"
 
 

@@ -68,11 +68,17 @@ def without_result(run: RunFile) -> dict[str, list[str]]:
     return {name: keys for name, keys in left.items() if keys}
 
 
-def machine_lines(run: RunFile) -> list[str]:
-    """Return a line a machine class: of a merged run with the parts that were measured there."""
+def machine_parts(run: RunFile) -> dict[Machine, list[Part]]:
+    """Return the parts of a merged run by the machine class that measured them."""
     parts: dict[Machine, list[Part]] = {}
     for part in run.parts:
         parts.setdefault(part.machine, []).append(part)
+    return parts
+
+
+def machine_lines(run: RunFile) -> list[str]:
+    """Return a line a machine class: of a merged run with the parts that were measured there."""
+    parts = machine_parts(run)
     if not parts:
         return [describe(run.machine)]
     return [

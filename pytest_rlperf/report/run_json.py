@@ -13,6 +13,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.model import (
+    LARGEST_LOG,
+    Estimate,
     Fitness,
     Machine,
     Outcome,
@@ -230,7 +232,7 @@ class SelfcheckFile:
 
 _KINDS: dict[object, type[RunFile | SelfcheckFile]] = {"run": RunFile, "selfcheck": SelfcheckFile}
 _WITH_LINES = (".message", ".notes")  # places of texts that may have several lines; names have one
-_LARGEST_LOG = 100.0  # of a ratio, whose exponential must be a number
+_CONFIDENCES = (0.5, 0.999999)  # of an interval whose standard error can be found
 _LARGEST = 1e18  # of a count or a figure; a later sum or conversion cannot fail
 _EXPECTED: dict[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
 
@@ -266,8 +268,11 @@ def read_document(document: object, *, tests_most: int | None = None) -> RunFile
         for fault in impossible_figures(result, stored=False):
             raise ReadingError(f"{place}.{fault}")
     for place, ratio in _log_ratios(recorded):
-        if not abs(ratio) <= _LARGEST_LOG:
+        if not abs(ratio) <= LARGEST_LOG:
             raise ReadingError(f"{place} is {ratio}, expected the logarithm of a ratio")
+    for place, estimate in _estimates(recorded):
+        for fault in _impossible_bounds(estimate):
+            raise ReadingError(f"{place}.{fault}")
     return recorded
 
 
@@ -384,6 +389,31 @@ def _log_ratios(recorded: RunFile | SelfcheckFile) -> Iterator[tuple[str, float]
                 place = f"$.tests[{_shown(key)}].live.pairs[{index}]"
                 yield f"{place}.wall_log_ratio", pair.wall_log_ratio
                 yield f"{place}.cpu_log_ratio", pair.cpu_log_ratio
+
+
+def _estimates(recorded: RunFile | SelfcheckFile) -> Iterator[tuple[str, Estimate]]:
+    """Yield the estimates of every verdict, with their places in the file."""
+    for key, test in recorded.tests.items():
+        verdicts = {"verdict": test.verdict} if isinstance(test, Outcome) else {}
+        if isinstance(test, Selfcheck):
+            verdicts = {f"trials[{index}].verdict": trial.verdict for index, trial in enumerate(test.trials)}
+        for name, verdict in verdicts.items():
+            if verdict.estimate is not None:
+                yield f"$.tests[{_shown(key)}].{name}.estimate", verdict.estimate
+
+
+def _impossible_bounds(estimate: Estimate) -> Iterator[str]:
+    """Yield what no estimate can have, by its field: later arithmetic takes logarithms and divides."""
+    low, ratio, high = estimate.low, estimate.ratio, estimate.high
+    if not 0 < ratio < math.inf:
+        yield f"ratio is {ratio}, expected a positive number"
+    if not 0 < low <= ratio:
+        yield f"low is {low}, expected a positive number up to the ratio"
+    if not ratio <= high < math.inf:
+        yield f"high is {high}, expected a number from the ratio on"
+    least, most = _CONFIDENCES
+    if not least <= estimate.confidence <= most:
+        yield f"confidence is {estimate.confidence}, expected a number from {least} to {most}"
 
 
 def _shown(value: object) -> str:

@@ -22,6 +22,7 @@ from pytest_rlperf.report.history import (
 from pytest_rlperf.report.html.charts import Axis, around
 from pytest_rlperf.report.html.page import environment
 
+_MOST = 1e30  # of a value by the first one: forged figures must not leave the axis without an end
 _LEAST_RANGE = (-2.5, 2.5)  # per cent that a plot shows at least, so that noise looks small
 _LABELS_MOST = 6  # commits named below a plot
 
@@ -156,7 +157,7 @@ def _dot(point: Point, x: float, axis: Axis, first: float, line: Line) -> Dot:
 
 
 def _percent(value: float, first: float) -> float:
-    return 100 * (value / first - 1)
+    return 100 * (min(value / first, _MOST) - 1)
 
 
 def _steps(course: Course, line: Line, places: Mapping[int, float]) -> Iterator[Rule]:
