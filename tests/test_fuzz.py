@@ -100,3 +100,15 @@ def test_a_log_ratio_without_a_ratio_is_refused() -> None:
     data = _run_with(lambda test: test["live"]["pairs"][0].update(wall_log_ratio=1e4))
     with pytest.raises(UsageError, match=r"live\.pairs\[0\]\.wall_log_ratio is 10000\.0"):
         parse(data, "file")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("ratio", 0.0), ("ratio", -1.0), ("ratio", None), ("low", 0.0), ("low", 1e9), ("high", 1e-9)]
+    + [("confidence", value) for value in (0.0, 1e-12, 1.0, 5.0, None)],
+)
+def test_an_estimate_without_an_error_is_refused(field: str, value: float | None) -> None:
+    """Its logarithm or its standard error would be none; the message names the test and the field."""
+    data = _run_with(lambda test: test["verdict"]["estimate"].update({field: value}))
+    with pytest.raises(UsageError, match=r"\$\.tests\['.*'\]\.verdict\.estimate\.(ratio|low|high|confidence) is "):
+        parse(data, "file")

@@ -953,6 +953,7 @@ SESSION = asdict(SessionFigures("r", False, "wall", 5, 20.5, 0.25, 1e-4, 1e-4))
         (["results", "a", "links"], [LINK, LINK | {"head": "--all"}], "$.results['a'].links[1].head is '--all'"),
         (["results", "a", "links"], [LINK | {"log_ratio": 101.0}], "$.results['a'].links[0].log_ratio is 101.0"),
         (["results", "a", "links"], [LINK | {"error": -1.0}], "$.results['a'].links[0].error is -1.0"),
+        (["results", "a", "links"], [LINK | {"error": 101.0}], "$.results['a'].links[0].error is 101.0"),
         ([*RESULT, "counting"], {"phases": [{"path": "", "zero": [3]}], "workers": 2, "repetitions": 2}, ".exact"),
         ([*RESULT, "items"], None, ".result.items"),
         ([*RESULT, "items"], 0.0, ".result.items"),

@@ -105,7 +105,7 @@ def _report(arguments: argparse.Namespace, directory: Path) -> HistoryReport:
     sessions = read_sessions(repository, directory)
     times = _add_runs(sessions, runs)
     if not sessions.tests and not sessions.links:
-        raise UsageError(_nothing(repository, directory, sessions))
+        raise UsageError(_nothing(repository, directory, sessions, has_runs=bool(runs)))
     sessions.skipped += [f"a file of --run: {error}" for error in skipped]
     tests = _chosen(dict.fromkeys((*sessions.tests, *sessions.links)), arguments.tests)
     commits = [] if repository is None else [LoggedCommit(*fields) for fields in repository.course()]
@@ -124,12 +124,13 @@ def _report(arguments: argparse.Namespace, directory: Path) -> HistoryReport:
     return HistoryReport(tuple(found), names, source, notes)
 
 
-def _nothing(repository: Repository | None, directory: Path, sessions: Sessions) -> str:
+def _nothing(repository: Repository | None, directory: Path, sessions: Sessions, *, has_runs: bool) -> str:
     if sessions.skipped:
         return f"no version of {directory} can be read: {sessions.skipped[-1]}"
+    runs = "no run that was given has figures to compare" if has_runs else "no file of a run was given"
     if repository is None:
-        return f"{Path().absolute()} is in no git repository, and no file of a run was given: --run FILE names one"
-    return f"no commit of {repository.top} has a baseline in {directory}, and no file of a run was given: {_STORE}"
+        return f"{Path().absolute()} is in no git repository, and {runs}: --run FILE names one"
+    return f"no commit of {repository.top} has a baseline in {directory}, and {runs}: {_STORE}"
 
 
 def _chosen(known: Iterable[str], patterns: list[str]) -> list[str]:

@@ -409,7 +409,7 @@ def _impossible_bounds(estimate: Estimate) -> Iterator[str]:
         yield f"ratio is {ratio}, expected a positive number"
     if not 0 < low <= ratio:
         yield f"low is {low}, expected a positive number up to the ratio"
-    if not ratio <= high < math.inf:
+    if not ratio <= high:  # which may be infinite
         yield f"high is {high}, expected a number from the ratio on"
     least, most = _CONFIDENCES
     if not least <= estimate.confidence <= most:
