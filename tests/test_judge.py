@@ -148,6 +148,13 @@ def test_sessions_that_differ_widen_the_interval_of_two_figures_a_side() -> None
     assert math.log(estimate.floor) == pytest.approx(0.3 - stats.t.ppf(0.998, freedom) * math.sqrt(squared))
 
 
+def test_bounds_of_few_figures_are_numbers_that_a_runs_file_holds() -> None:
+    """Two figures that differ by decades leave no bound of use, and no larger one than its reader takes."""
+    estimate = welch([1e-9, 1.0], [1.0, 1e9], confidence=0.99, alpha=0.01)
+    assert 1e-18 < estimate.low < estimate.ratio < estimate.high < 1e18
+    assert 1e-18 < estimate.floor < estimate.ratio < estimate.ceiling < 1e18
+
+
 def test_one_figure_is_no_sample() -> None:
     """A single worker has no spread to judge by."""
     with pytest.raises(ValueError, match="two figures a side"):
