@@ -502,7 +502,7 @@ links = st.builds(
     base=st.text("0123456789abcdef", min_size=40, max_size=40),
     head=st.text("0123456789abcdef", min_size=64, max_size=64),
     log_ratio=st.floats(-100, 100),
-    error=seconds,
+    error=st.floats(0, 100),
     packages=st.lists(st.builds(VersionChange, words, words, st.none() | words), max_size=3).map(tuple),
 )
 entries = st.builds(

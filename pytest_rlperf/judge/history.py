@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, compress, pairwise
-from operator import not_
+from itertools import accumulate, pairwise
 
 from pytest_rlperf.judge.policy import CONFIDENCE, LIVE_TOLERANCE
 from pytest_rlperf.judge.stats import normal_quantile, squared_deviations, student_quantile
@@ -113,9 +112,11 @@ def _in_order(
     if not placed:
         return timed, []
     others = [session for session in timed if session.commit[:_DIGITS] not in order]
-    is_early = [bool(session.commit) and session.created < commits[0].created for session in others]
+    begins = commits[0].created
+    early = [session for session in others if session.commit and session.created < begins]
+    left = [session for session in others if not (session.commit and session.created < begins)]
     placed.sort(key=lambda each: order[each.commit[:_DIGITS]])
-    return [*compress(others, is_early), *placed], [*compress(others, map(not_, is_early))]
+    return [*early, *placed], left
 
 
 def _stored_line(ordered: Sequence[Session], order: Mapping[str, int], free: Collection[str]) -> Line:
