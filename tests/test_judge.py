@@ -131,9 +131,10 @@ def test_a_constant_factor_is_found_exactly(base: list[float], factor: float) ->
 
 
 def test_figures_without_spread_have_an_interval_of_no_width() -> None:
-    """Equal figures on each side are no error."""
-    estimate = welch([1.0] * 5, [1.5] * 5, confidence=0.99, alpha=0.01)
-    assert (estimate.low, estimate.ratio, estimate.high) == pytest.approx((1.5, 1.5, 1.5))
+    """Equal figures on each side are no error, also where they are 1, whose logarithms are exact."""
+    for ratio in (1.0, 1.5):
+        estimate = welch([1.0] * 5, [ratio] * 5, confidence=0.99, alpha=0.01)
+        assert (estimate.low, estimate.ratio, estimate.high) == pytest.approx((ratio, ratio, ratio))
 
 
 def test_sessions_that_differ_widen_the_interval_of_two_figures_a_side() -> None:
