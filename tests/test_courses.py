@@ -710,7 +710,9 @@ def test_figures_without_kernels_are_no_session() -> None:
     """Sessions of several machines are compared by multiples of the kernels."""
     found = Sessions()
     found.add_result(builders.MACHINE, builders.provenance(), builders.result(workers=()))
-    found.add_result(builders.MACHINE, builders.provenance(), builders.result(workers=(builders.worker(relative=0.0),)))
+    for figures in ((0.0, 1.0), (1.0, 0.0), (-1.0, 1.0), (math.inf, 1.0), (1.0, math.inf)):
+        one = builders.result(workers=(builders.worker(1e-3, *figures),))
+        found.add_result(builders.MACHINE, builders.provenance(), one)
     assert not found.tests
     one = builders.result(workers=(builders.worker(relative=0.5),))
     found.add_result(builders.MACHINE, builders.provenance(), one)
@@ -728,8 +730,11 @@ def test_a_sessions_error_is_that_of_the_mean_of_its_workers() -> None:
         for workers in (1, 2, 5)
     )
     found = Sessions()
-    entry = replace(builders.stored(builders.result(TEST), "s"), history=history)
-    found.add_baseline(Baseline(2, builders.MACHINE, {"s": builders.provenance()}, {TEST: entry}))
+    entry = replace(builders.stored(builders.result(TEST), "5"), history=history)
+    origins = {name: builders.provenance() for name in "25"}
+    found.add_baseline(Baseline(2, builders.MACHINE, origins, {TEST: entry}))
+    calls = [each.call_s for each in found.tests[TEST].values()]
+    assert calls == [None, None, entry.result.call_s], "the seconds of a call are those of the last session alone"
     errors = [(each.error, each.error_memory) for each in found.tests[TEST].values()]
     assert errors == [
         (0.0, 0.0),

@@ -24,7 +24,15 @@ from hypothesis import strategies as st
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
-from pytest_rlperf.baseline.provenance import HARNESS, changed_versions, make_provenance, providing, read_tree
+from pytest_rlperf.baseline.provenance import (
+    HARNESS,
+    Tree,
+    changed_versions,
+    make_provenance,
+    providing,
+    read_tree,
+    versions,
+)
 from pytest_rlperf.baseline.schema import SCHEMA, decode, encode
 from pytest_rlperf.baseline.store import LARGEST_BYTES, LINKS_MOST, BaselineError, Store
 from pytest_rlperf.cli.command import UsageError
@@ -955,6 +963,7 @@ SESSION = asdict(SessionFigures("r", False, "wall", 5, 20.5, 0.25, 1e-4, 1e-4))
         (["results", "a", "links"], [LINK | {"error": -1.0}], "$.results['a'].links[0].error is -1.0"),
         (["results", "a", "links"], [LINK | {"error": 101.0}], "$.results['a'].links[0].error is 101.0"),
         ([*RESULT, "counting"], {"phases": [{"path": "", "zero": [3]}], "workers": 2, "repetitions": 2}, ".exact"),
+        ([*RESULT, "counting"], {"phases": [{"path": "", "zero": ["a"], "exact": 3}], "workers": 2}, ".exact"),
         ([*RESULT, "items"], None, ".result.items"),
         ([*RESULT, "items"], 0.0, ".result.items"),
         ([*RESULT, "items"], -8.0, ".result.items"),
@@ -1164,6 +1173,15 @@ def test_the_harness_is_what_runs_tests() -> None:
     """Counts are the same under other versions of these; NumPy and this package may change them."""
     assert {"pytest", "msgspec", "psutil", "rich", "pytest-timeout", "pip"} <= HARNESS
     assert not {"numpy", "pytest-rlperf"} & HARNESS
+    assert {"pytest", "msgspec", "psutil", "rich", "pip"} <= versions(HARNESS).keys()
+
+
+@pytest.mark.parametrize("python", [(3, 11), (3, 12), (3, 14)])
+def test_pythons_own_function_finds_distributions(monkeypatch: pytest.MonkeyPatch, python: tuple[int, int]) -> None:
+    """From the version on that has it whole."""
+    monkeypatch.setattr("pytest_rlperf.baseline.provenance.packages_distributions", lambda: {"module": ["A", "B"]})
+    monkeypatch.setattr("sys.version_info", python)
+    assert providing(["module", "other"]) == {"A", "B"}
 
 
 def test_versions_that_changed_are_named() -> None:
@@ -1257,9 +1275,18 @@ def test_baselines_kept_in_the_rootdir_hide_no_changes(repository: Path) -> None
     assert provenance(repository, repository, []).dirty
 
 
+def test_code_that_changes_meanwhile_is_dirty() -> None:
+    """So is code that was dirty before."""
+    clean, dirty = Tree("a" * 40, "b" * 40, dirty=False), Tree("a" * 40, "b" * 40, dirty=True)
+    other = replace(clean, tree="c" * 40)
+    found = [make_provenance(*trees, []).dirty for trees in ((clean, clean), (dirty, dirty), (clean, other))]
+    assert found == [False, True, True]
+
+
 def test_outside_git(tmp_path: Path) -> None:
     """Without a repository, or before its first commit, there is no code to come back to."""
-    assert not provenance(tmp_path, tmp_path / "baselines", []).settleable
+    found = provenance(tmp_path, tmp_path / "baselines", [])
+    assert (found.commit, found.tree, found.dirty, found.settleable) == (None, None, False, False)
     git(tmp_path, "init", "--quiet")
     found = provenance(tmp_path, tmp_path / "baselines", [])
     assert (found.commit, found.tree, found.settleable) == (None, None, False)
