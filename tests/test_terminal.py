@@ -349,6 +349,16 @@ def test_new_tests_print_one_line_each() -> None:
     assert "test_0  NEW\n  no baseline yet\n  sac_update " in verbose
 
 
+def test_unmeasured_tests_have_their_reason_once() -> None:
+    """Tests of equal code have a row each, and one reason; with -v it stands with each test."""
+    plain = outcome("test_0", Status.SAME, 1e-3, message="same code as HEAD~1")
+    same = [replace(plain, result=replace(plain.result, nodeid=f"test_{number}", workers=())) for number in range(9)]
+    text = render_summary(same, SUMMARY, width=80, color=False, verbose=False)
+    assert "\n\n9 tests  SAME\n  same code as HEAD~1\n\nmachine" in text
+    verbose = render_summary(same, SUMMARY, width=80, color=False, verbose=True)
+    assert verbose.count("same code as HEAD~1") == 9
+
+
 def test_a_new_test_with_a_note_shows_it() -> None:
     """A note of the measurement is not left out with the phases."""
     new = outcome("test_new", Status.NEW, 1e-3)

@@ -157,11 +157,11 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
     def write(console: Console) -> None:
         if outcomes:
             _print_verdicts(console, outcomes, verbose=verbose)
-            brief = [] if verbose else [outcome for outcome in outcomes if _is_plainly_new(outcome)]
+            brief = [] if verbose else [outcome for outcome in outcomes if _is_brief(outcome)]
             for outcome in outcomes:
                 if outcome not in brief:
                     print_details(console, outcome, verbose=verbose)
-            _print_new(console, brief)
+            _print_brief(console, brief)
         print_facts(console, _facts(summary))
         for step in summary.steps:
             for title, line in zip_longest(("next",), (f"{step.effect}:", *(f"  {line}" for line in step.lines))):
@@ -170,21 +170,22 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
     return rendered(write, width=width, color=color)
 
 
-def _is_plainly_new(outcome: Outcome) -> bool:
-    """Whether there is no more to a test than that there is nothing to compare it with."""
+def _is_brief(outcome: Outcome) -> bool:
+    """Whether there is no more to a test than that there is nothing to compare it with, or nothing to measure."""
     is_new = outcome.verdict.status is Status.NEW and outcome.result.measured
-    return is_new and not outcome.result.notes and not outcome.verdict.counters
+    is_equal = outcome.verdict.status is Status.SAME and not outcome.result.measured
+    return (is_new or is_equal) and not outcome.result.notes and not outcome.verdict.counters
 
 
-def _print_new(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """Print why tests are NEW, a line for those of one reason."""
-    reasons = Counter(message(outcome) for outcome in outcomes)
-    for text, count in reasons.items():
+def _print_brief(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """Print why tests are NEW, or SAME unmeasured: once for those of one reason."""
+    for (status, text), count in Counter((outcome.verdict.status, message(outcome)) for outcome in outcomes).items():
         title = Text(f"{units.counted(count, 'test')}  ")
-        title.append(Status.NEW.value, STYLES[Status.NEW.value])
+        title.append(status.value, STYLES[status.value])
         console.print(title)
         console.print(_indented(_text(text)))
-        console.print(_indented(_text("-v shows phases")))
+        if status is Status.NEW:
+            console.print(_indented(_text("-v shows phases")))
         console.print()
 
 
