@@ -53,6 +53,7 @@ from pytest_rlperf.baseline.machine import describe, this_machine
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = ROOT / "pytest_rlperf" / "suite"
+TESTS = [str(path) for path in sorted(SUITE.glob("test_*.py"))]  # without those of libraries
 NEIGHBOUR = """
 import os, random, time
 parent = os.getppid()
@@ -129,7 +130,7 @@ def run_slowed(repetition: int, folder: Path) -> Slowed:
     """Compare the suite with itself, slowed down; the unchanged trials, in the same processes, are left out."""
     path = folder.absolute() / f"slowed-{repetition:02}.json"
     path.unlink(missing_ok=True)
-    arguments = [str(SUITE.relative_to(ROOT)), "--rlperf-selfcheck", "-o", f"rlperf_slowdowns={100 * SLOWDOWN:g}%"]
+    arguments = [*TESTS, "--rlperf-selfcheck", "-o", f"rlperf_slowdowns={100 * SLOWDOWN:g}%"]
     _, code, output = run([*arguments, f"--rlperf-json={path}"], ROOT)
     if code != 0 or not path.exists():
         raise StepError(output)
@@ -187,7 +188,7 @@ def run_benchmark(folder: Path, *arguments: str, slow: bool) -> tuple[float, Fig
     own = ["-c", "pytest.ini", "--rootdir=.", f"--confcutdir={SUITE}", "-p", "gate_quality_plugin"]
     outputs = [f"--benchmark-storage=file://{folder}/stored", f"--benchmark-json={path}"]
     variables = {"PYTHONPATH": str(ROOT / "benchmarks"), VARIABLE: "yes" if slow else "no"}
-    wall_s, code, output = run([str(SUITE), *own, *outputs, *arguments], folder, **variables)
+    wall_s, code, output = run([*TESTS, *own, *outputs, *arguments], folder, **variables)
     failed: dict[str, tuple[str, ...]] = {}
     for test, name, limit in re.findall(r"^\t(\S+) \(.*\) - Field '(\w+)' has failed .* > ([0-9.]+)$", output, re.M):
         failed[test] = (*failed.get(test, ()), f"{name}:{float(limit):g}%")
