@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from test_workflows import check
+from test_workflows import check, load
 
 from pytest_rlperf.cli import init, main
 from pytest_rlperf.components.libraries import libraries
 
+GATE = Path(".github", "workflows", "gate.yml")
 STARTED = [library.module for library in libraries() if library.starter]
 GAE = """
 def compute_gae(rewards, values, dones, last_values, gamma=0.99, lam=0.95, *, out=None):
@@ -117,6 +119,31 @@ def test_of_a_project(pytester: pytest.Pytester, installed: Installed) -> None:
     assert "sac_update" not in listed(text)[:4]
 
 
+def test_two_classes_of_one_name(pytester: pytest.Pytester, installed: Installed) -> None:
+    """Each test imports its own class, a third by a number."""
+    installed()
+    bodies = {"a": "def sample(self, batch_size): ...", "b": "def update(self, batch_size): ..."}
+    bodies["c"] = "def collect(self, n_steps): ..."
+    pytester.makepyfile(**{f"mine/{name}": f"class Agent:\n    {body}\n" for name, body in bodies.items()})
+    pytester.makepyfile(**{"mine/__init__": ""})
+    text = written(pytester, "--output=test_perf.py", at="test_perf.py")
+    assert (
+        "from mine.a import Agent\nfrom mine.b import Agent as OwnAgent\nfrom mine.c import Agent as OwnAgent1\n"
+        in text
+    )
+    for call in ("replay_sample(Agent(...)", "sac_update(OwnAgent(...)", "ppo_collect(OwnAgent1(...)"):
+        assert f"    rlperf_{call}" in text
+
+
+def test_code_with_a_very_long_expression(pytester: pytest.Pytester, installed: Installed) -> None:
+    """A module that Python's parser refuses is left out; in one that it takes, the other components are found."""
+    installed()
+    envs = "class Envs:\n    def reset(self): ...\n    def step(self, num_envs):\n        return "
+    names = {"mine/__init__": "", "mine/a": "A = " + "1 + " * 20_000 + "1\n", "mine/b": envs + "1 + " * 600 + "1\n"}
+    pytester.makepyfile(**names, **{"mine/code": CODE})
+    assert "from mine.code import" in written(pytester, "--output=test_perf.py", at="test_perf.py")
+
+
 def test_a_projects_tests_run(pytester: pytest.Pytester, installed: Installed) -> None:
     """The function is checked, and what must be edited first is skipped."""
     installed()
@@ -155,6 +182,11 @@ def test_code_that_tests_cannot_import_is_left_out(pytester: pytest.Pytester, in
         ('[tool.pytest]\ntestpaths = ["checks"]', "checks"),
         ('[tool.pytest.ini_options]\ntestpaths = "checks"', "checks"),
         ('[tool.pytest.ini_options]\ntestpaths = ["missing"]', "tests"),
+        ('[tool.pytest.ini_options]\ntestpaths = [1, "checks"]', "checks"),
+        ("[tool.pytest.ini_options]\ntestpaths = 3", "tests"),
+        ("[tool.pytest]\nini_options = 1", "tests"),
+        ("[tool]\npytest = 1", "tests"),
+        ("tool = 1", "tests"),
         ("", "tests"),
     ],
 )
@@ -200,19 +232,109 @@ def test_the_next_commands_are_shown(
     ]
 
 
+def gate(root: Path) -> dict[str, Any]:
+    """Return the job of the workflow that was written, which satisfies its schema."""
+    path = root / GATE
+    assert check(path).returncode == 0
+    (job,) = load(path)["jobs"].values()
+    return dict(job)
+
+
+def commands(job: dict[str, Any]) -> tuple[str, str]:
+    """Return the commands that install and measure."""
+    install, measure = (step["run"] for step in job["steps"] if "run" in step)
+    return install, measure
+
+
 def test_the_workflow(pytester: pytest.Pytester, installed: Installed) -> None:
-    """It is the one of the guide; a project that cannot be installed has the libraries in its place."""
+    """It is the guide's, but that it installs what the written tests import, and names their file."""
     installed("gymnasium")
-    gate = Path(".github", "workflows", "gate.yml")
     written(pytester, "--github")
     text = Path(init.__file__).with_name("gate.yml").read_text(encoding="utf-8")
-    without = gate.read_text(encoding="utf-8")
-    assert without == text.replace("-e . pytest-rlperf", "'pytest-rlperf[rl]' 'gymnasium'")
-    assert check(gate).returncode == 0
-    gate.unlink()
-    pytester.makepyprojecttoml("")
+    without = GATE.read_text(encoding="utf-8")
+    text = text.replace("python -m pytest ", "python -m pytest tests/test_perf.py ")
+    assert without == text.replace("-e . pytest-rlperf", "pytest-rlperf gymnasium")
+    GATE.unlink()
+    pytester.makepyprojecttoml("[project]")
     assert main(["init", "--github"]) == 0, "the tests are there, the workflow is not"
-    assert gate.read_text(encoding="utf-8") == text
+    assert GATE.read_text(encoding="utf-8") == text.replace("-e . pytest-rlperf", "-e . pytest-rlperf gymnasium")
+
+
+def test_the_workflow_installs_torch(pytester: pytest.Pytester, installed: Installed) -> None:
+    """The written tests import it, which a project need not declare."""
+    installed("torch", "stable_baselines3")
+    pytester.makepyprojecttoml("[project]")
+    written(pytester, "--github")
+    assert commands(gate(pytester.path))[0] == "pip install -e . 'pytest-rlperf[rl]' stable-baselines3"
+
+
+@pytest.mark.parametrize(
+    ("files", "is_project"),
+    [
+        ({"setup.py": ""}, True),
+        ({"pyproject.toml": "[build-system]"}, True),
+        ({"pyproject.toml": "[tool.ruff]", "setup.cfg": "[metadata]\nname = mine\n"}, True),
+        ({"pyproject.toml": "[tool.ruff]"}, False),
+        ({"pyproject.toml": "[tool.ruff]", "setup.cfg": "[flake8]"}, False),
+        ({"setup.cfg": "[flake8]"}, False),
+        ({"setup.cfg": "[metadata]\nname = mine\n"}, False),
+    ],
+    ids=[
+        "setup.py",
+        "build-system",
+        "metadata",
+        "ruff",
+        "ruff, flake8",
+        "flake8",
+        "setup.cfg alone, which pip refuses",
+    ],
+)
+def test_the_workflow_installs_a_project(
+    pytester: pytest.Pytester, installed: Installed, files: dict[str, str], is_project: bool
+) -> None:
+    """Settings of other tools make none."""
+    installed()
+    for name, text in files.items():
+        (pytester.path / name).write_text(text, encoding="utf-8")
+    written(pytester, "--github")
+    assert commands(gate(pytester.path))[0] == f"pip install {'-e . ' if is_project else ''}pytest-rlperf"
+
+
+@pytest.mark.parametrize("place", ["perf/test_perf.py", "my checks/test it.py", "a: b #c/test_perf.py"])
+def test_the_workflow_measures_the_written_file(pytester: pytest.Pytester, installed: Installed, place: str) -> None:
+    """Also where pytest by itself would not collect it."""
+    installed()
+    pytester.makepyprojecttoml('[tool.pytest.ini_options]\ntestpaths = ["tests"]')
+    pytester.mkdir("tests")
+    written(pytester, "--github", f"--output={pytester.path / place}", at=place)
+    measure = shlex.split(commands(gate(pytester.path))[1])
+    assert measure[:5] == ["python", "-m", "pytest", place, "--rlperf-against=$GITHUB_BASE_REF"]
+
+
+def test_the_workflow_of_a_project_below_the_repositorys_top(
+    pytester: pytest.Pytester,
+    installed: Installed,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It stands where GitHub reads it, and its commands run in the project's directory."""
+    installed()
+    project = pytester.mkdir("projects") / "mine"
+    project.mkdir()
+    pytester.mkdir(".git")
+    monkeypatch.chdir(project)
+    assert main(["init", "--github"]) == 0
+    assert "wrote ../../.github/workflows/gate.yml: each pull request" in capsys.readouterr().out
+    assert (project / "tests" / "test_perf.py").exists()
+    assert not (project / ".github").exists()
+    job = gate(pytester.path)
+    assert job["defaults"] == {"run": {"working-directory": "projects/mine"}}
+    assert "pytest tests/test_perf.py " in commands(job)[1]
+    outside = pytester.path.parent / "test_perf.py"
+    assert main(["init", "--github", f"--output={outside}"]) == 4
+    expected = f"rlperf: error: {outside} is outside {pytester.path}, and the workflow checks out nothing else\n"
+    assert capsys.readouterr().err == expected
+    assert not outside.exists()
 
 
 def test_a_workflow_is_kept(
@@ -220,10 +342,13 @@ def test_a_workflow_is_kept(
 ) -> None:
     """Where the workflow is there, nothing is written."""
     installed()
-    gate = pytester.path / ".github" / "workflows" / "gate.yml"
-    gate.parent.mkdir(parents=True)
-    gate.touch()
+    path = pytester.path / GATE
+    path.parent.mkdir(parents=True)
+    path.touch()
     assert main(["init", "--github"]) == 4
-    assert capsys.readouterr().err.startswith("rlperf: error: .github/workflows/gate.yml exists")
-    assert gate.read_bytes() == b""
+    assert capsys.readouterr().err == (
+        "rlperf: error: .github/workflows/gate.yml exists, and rlperf init writes over no file: "
+        "move it, or leave out --github\n"
+    )
+    assert path.read_bytes() == b""
     assert not (pytester.path / "tests").exists()

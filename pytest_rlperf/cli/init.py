@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
+import json
+import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,7 +23,11 @@ if TYPE_CHECKING:
 
 _FILE = "test_perf.py"
 _GATE = Path(".github", "workflows", "gate.yml")
-_INSTALL = "pip install -e . pytest-rlperf"
+
+# Lines of gate.yml that differ between projects.
+_STEPS = "    steps:\n"
+_INSTALL = "run: pip install -e . pytest-rlperf"
+_MEASURE = "run: python -m pytest"
 
 _HEAD = '''\
 """Performance tests, begun by `rlperf init`. They are yours: change sizes, rename tests, delete those you do not need.
@@ -104,10 +112,15 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     root = Path()
     try:
         output = arguments.output or _tests_directory(read_settings(root)) / _FILE
-        keep = output.exists() and arguments.github and not _GATE.exists()
-        for path in ([output] if not keep else []) + ([_GATE] if arguments.github else []):
+        top = _repository_top(root)
+        gate = Path(os.path.relpath(top / _GATE))
+        if arguments.github and not output.resolve().is_relative_to(top):
+            raise UsageError(f"{output} is outside {top}, and the workflow checks out nothing else")
+        keep = output.exists() and arguments.github and not gate.exists()
+        advice = {output: "--output PATH names another", gate: "move it, or leave out --github"}
+        for path in ([output] if not keep else []) + ([gate] if arguments.github else []):
             if path.exists() or path.is_symlink():
-                raise UsageError(f"{path} exists, and rlperf init writes over no file: --output PATH names another")
+                raise UsageError(f"{path} exists, and rlperf init writes over no file: {advice[path]}")
         packages = _packages(root, output)
         used, own = _own_components(packages)
         found = _installed_libraries(used)
@@ -115,8 +128,8 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             _write(output, _test_file(found, own))
             print_text(shown(f"wrote {output}: {', '.join(_tests(output))}") + "\n")
         if arguments.github:
-            _write(_GATE, _workflow(root, found))
-            print_text(f"wrote {_GATE}: each pull request is compared with its base\n")
+            _write(gate, _workflow(root, top, output, found))
+            print_text(shown(f"wrote {gate}: each pull request is compared with its base") + "\n")
     except (SideError, OSError) as error:
         raise UsageError(str(error)) from None
     print_text(_next_steps(shown(str(output))))
@@ -144,10 +157,22 @@ def _write(path: Path, text: str) -> None:
 
 def _tests_directory(settings: dict[str, Any]) -> Path:
     """Return the first directory of tests that pytest's settings in pyproject.toml name, or ``tests``."""
-    options = settings.get("tool", {}).get("pytest", {})
-    named = options.get("ini_options", options).get("testpaths", [])
-    places = named.split() if isinstance(named, str) else named
-    return next((Path(place) for place in places if Path(place).is_dir()), Path("tests"))
+    options = _table(_table(settings, "tool"), "pytest")
+    named = (_table(options, "ini_options") or options).get("testpaths")
+    places = named.split() if isinstance(named, str) else named if isinstance(named, list) else []
+    return next((Path(place) for place in places if isinstance(place, str) and Path(place).is_dir()), Path("tests"))
+
+
+def _table(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a table among settings, empty where there is none of that name."""
+    found = settings.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _repository_top(root: Path) -> Path:
+    """Return the top of the git repository around the project, where GitHub reads workflows; the root outside one."""
+    here = root.resolve()
+    return next((place for place in (here, *here.parents) if (place / ".git").exists()), here)
 
 
 def _packages(root: Path, output: Path) -> list[Package]:
@@ -199,8 +224,8 @@ def _modules(package: Package) -> Iterator[tuple[str, ast.Module]]:
         if path.is_file() and not any(part.startswith(("_", "test")) for part in parts):
             try:
                 yield ".".join(parts), ast.parse(path.read_bytes())
-            except (SyntaxError, ValueError):
-                continue  # a template, or code of another Python
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue  # a template, code of another Python, or an expression of thousands of parts
 
 
 def _components(module: str, tree: ast.Module) -> Iterator[Found]:
@@ -210,7 +235,7 @@ def _components(module: str, tree: ast.Module) -> Iterator[Found]:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             if takes_rollout(node.name, *_parameters(node)):
-                uses_torch = re.search(r"\btorch\b|\bTensor\b", ast.unparse(node))
+                uses_torch = re.search(r"\btorch\b|\bTensor\b", _text(node))
                 backend = ', backend="torch"' if uses_torch else ""
                 yield Found(node.name, module, "rlperf_gae", backend, made=False)
         elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -218,8 +243,16 @@ def _components(module: str, tree: ast.Module) -> Iterator[Found]:
             for name, (parameter, fixture, rest) in _METHODS.items():
                 if name in methods and _parameters(methods[name])[0][1:2] == [parameter]:
                     yield Found(node.name, module, fixture, rest)
-            if {"reset", "step"} <= methods.keys() and "num_envs" in ast.unparse(node):
+            if {"reset", "step"} <= methods.keys() and "num_envs" in _text(node):
                 yield Found(node.name, module, "rlperf_vecenv_step", "")
+
+
+def _text(node: ast.AST) -> str:
+    """Return the code of a definition, empty where it is nested too deeply."""
+    try:
+        return ast.unparse(node)
+    except RecursionError:
+        return ""
 
 
 def _parameters(function: ast.FunctionDef) -> tuple[list[str], list[str]]:
@@ -248,7 +281,7 @@ def _test_file(found: Iterable[Library], own: Iterable[Found]) -> str:
     starters = [library.starter for library in found]
     trees = [ast.walk(ast.parse(starter)) for starter in starters]
     taken = {node.asname or node.name for tree in trees for node in tree if isinstance(node, ast.alias)}
-    sources = [each.source(f"Own{each.name}" if each.name in taken else each.name) for each in own] + starters
+    sources = [each.source(name) for each, name in _with_names(own, taken)] + starters
     if not any("(rlperf_gae)" in source for source in sources):
         sources.append(_EXAMPLE)
     if find_spec("torch") is not None:
@@ -257,6 +290,15 @@ def _test_file(found: Iterable[Library], own: Iterable[Found]) -> str:
     head = "\n".join(_sorted_imports({line for lines in imports for line in lines}))
     first = "\n" if find_spec("torch") is not None else "\n\n"
     return f"{_HEAD}\n{head}\n{first}" + "\n\n\n".join(bodies) + "\n"
+
+
+def _with_names(own: Iterable[Found], taken: Iterable[str]) -> Iterator[tuple[Found, str]]:
+    """Yield each component with the name to import it by, which no component of another module has."""
+    modules = dict.fromkeys(taken, "")
+    for each in own:
+        others = (f"Own{each.name}{number or ''}" for number in itertools.count())
+        names = itertools.chain([each.name], others)
+        yield each, next(name for name in names if modules.setdefault(name, each.module) == each.module)
 
 
 def _divided(source: str) -> tuple[list[str], str]:
@@ -279,13 +321,23 @@ def _tests(output: Path) -> list[str]:
     return [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
 
 
-def _workflow(root: Path, found: Iterable[Library]) -> str:
-    """Return the workflow, with the command that installs the project or, where there is none, what the tests use."""
+def _workflow(root: Path, top: Path, output: Path, found: Iterable[Library]) -> str:
+    """Return the workflow that installs the project, where it is one, and all that the tests use, and runs them."""
+    from pytest_rlperf.sides.packages import is_project
+
+    uses_torch = re.search(rb"\btorch\b", output.read_bytes())
+    needed = dict.fromkeys(
+        [f"pytest-rlperf{'[rl]' if uses_torch else ''}", *(library.requirement for library in found)]
+    )
+    install = shlex.join(["pip", "install", *(["-e", "."] if is_project(root) else []), *needed])
+    tests = shlex.quote(Path(os.path.relpath(output.resolve(), root.resolve())).as_posix())
+    block = ">-\n          " if re.search("[:#]", tests) else ""  # one line, in which YAML reads no sign of its own
     text = Path(__file__).with_name("gate.yml").read_text(encoding="utf-8")
-    if any((root / name).exists() for name in ("pyproject.toml", "setup.py", "setup.cfg")):
+    text = text.replace(_INSTALL, f"run: {install}").replace(_MEASURE, f"run: {block}python -m pytest {tests}")
+    if root.resolve() == top:
         return text
-    needed = dict.fromkeys(["pytest-rlperf[rl]", *(library.requirement for library in found)])
-    return text.replace(_INSTALL, f"pip install {' '.join(repr(name) for name in needed)}")
+    place = json.dumps(root.resolve().relative_to(top).as_posix(), ensure_ascii=False)
+    return text.replace(_STEPS, f"    defaults:\n      run:\n        working-directory: {place}\n{_STEPS}")
 
 
 INIT = Command("init", "Write a first file of measured tests, for what is installed here.", _add_arguments, _run)

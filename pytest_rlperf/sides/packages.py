@@ -179,7 +179,7 @@ class _Scan:
     def _holds_code(self, directory: Path) -> bool:
         """Whether a directory has code other than tests."""
         # An entry of sys.path contains packages but is none, and so does a project.
-        rooted = directory in self.roots or (_is_project(directory) and not _is_package(directory))
+        rooted = directory in self.roots or (is_project(directory) and not _is_package(directory))
         if rooted or not in_tree(directory, self.top):
             return False
         children = sorted(directory.iterdir())
@@ -319,15 +319,21 @@ def is_named(project_dir: Path, name: str) -> bool:
     return False
 
 
-def _is_project(directory: Path) -> bool:
-    """Whether a directory can be built; a pyproject.toml with settings of tools alone does not suffice."""
-    if any((directory / name).is_file() for name in _BUILD_FILES[1:]):
+def is_project(directory: Path) -> bool:
+    """Whether pip can build a directory; settings of other tools in pyproject.toml or setup.cfg do not suffice."""
+    if (directory / "setup.py").is_file():
         return True
-    settings = directory / _BUILD_FILES[0]
-    if not settings.is_file():
+    settings = directory / "pyproject.toml"
+    if not settings.is_file():  # without one, pip reads no setup.cfg
         return False
-    text = settings.read_text(encoding="utf-8", errors="replace")
-    return re.search(r"^\s*\[\s*(project|build-system|tool\.poetry)\s*[].]", text, re.MULTILINE) is not None
+    return _has_section(settings, r"(project|build-system|tool\.poetry)\s*[].]") or _has_section(
+        directory / "setup.cfg", r"metadata\s*]"
+    )
+
+
+def _has_section(path: Path, name: str) -> bool:
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return re.search(rf"^\s*\[\s*{name}", text, re.MULTILINE) is not None
 
 
 def _project_above(path: Path, top: Path) -> Path | None:
@@ -335,7 +341,7 @@ def _project_above(path: Path, top: Path) -> Path | None:
     for directory in [path, *path.parents]:
         if not directory.is_relative_to(top):
             break
-        if directory.is_dir() and _is_project(directory):
+        if directory.is_dir() and is_project(directory):
             return directory
     return None
 
