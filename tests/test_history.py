@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import json
+import math
 import os
 import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import builders
 import pytest
 from builders import git, write
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model import Project
+from pytest_rlperf.judge.live import PairLimits
+from pytest_rlperf.judge.policy import make_policy
+from pytest_rlperf.model import Live, Project, Status, WrittenReason
+from pytest_rlperf.model.bisection import BisectionReport, Candidate
+from pytest_rlperf.model.reasons import OtherWork, TooFewPairs, Work
+from pytest_rlperf.run import bisect
+from pytest_rlperf.run.bisect import BisectLoop, Compared, Search, State
+from pytest_rlperf.run.live_comparison import OtherWorkError
 from pytest_rlperf.sides.history import History, find_history
 from pytest_rlperf.sides.prepare import uncommitted
 
@@ -227,3 +242,174 @@ def test_first_slower_commit_is_named_with_its_phase(
     done = pytester.runpytest_subprocess("--rlperf-bisect=HEAD~2")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["*test_x is * on commit * against commit *: *"])
+
+
+# --------------------------------------------------------------------------- searches by made-up comparisons
+
+COMMITS = tuple(Candidate(f"{number}" * 40, f"commit {number}", "a subject") for number in range(1, 9))
+RATIOS = (1.0, 1.0, 1.0, 1.0, 1.0, 1.2, 1.2, 1.2, 1.2)  # of commits 0 to 8
+
+
+class MadeUpHistory(History):
+    """Has commits without code."""
+
+    def sides(self, base: int, head: int) -> Any:
+        """Return the numbers of two commits."""
+        return base, head
+
+
+@dataclass
+class MadeUp:
+    """Searches whose comparisons find RATIOS after ``taken_s``; the one of number ``interrupted`` has a Ctrl-C."""
+
+    place: Path
+    budget_s: float | None = None
+    taken_s: float = 10.0
+    interrupted: int = 0
+    status: Status = Status.SLOWER
+    now_s: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    limits_s: list[float] = field(default_factory=list)
+
+    def search(self, tests: Sequence[str], state: State | None = None) -> BisectionReport | None:
+        """Search by tests, or go on with a search, and return the report; a Ctrl-C ends it too."""
+        settings = SimpleNamespace(
+            budget_s=self.budget_s, pairs=(3, 10), for_test=lambda item: SimpleNamespace(tolerance=None)
+        )
+        loop: Any = SimpleNamespace(
+            _path=[],
+            _lanes=SimpleNamespace(count=1),
+            _run=SimpleNamespace(settings=settings, note=lambda *notes: self.notes.extend(map(str, notes))),
+            _progress=SimpleNamespace(begin=str, show=str, clear=str),
+            _worker_pools=lambda project: SimpleNamespace(close=lambda: None),
+            compare=self.compare,
+        )
+        parser = SimpleNamespace(parse_known_args=lambda arguments: SimpleNamespace(file_or_dir=["tests"]))
+        config = SimpleNamespace(
+            _parser=parser, invocation_params=SimpleNamespace(args=()), getoption=lambda name, default: default
+        )
+        items = [SimpleNamespace(nodeid=test, config=config) for test in tests]
+        session: Any = SimpleNamespace(items=items, config=config)
+        search = Search(loop, session, state or State("good..bad", list(tests)), self.place)
+        with contextlib.suppress(KeyboardInterrupt):
+            search.run()
+        return search.report
+
+    def kept(self) -> State:
+        """Return the search as it is kept for the next run."""
+        return bisect._read(self.place)
+
+    def compare(
+        self, sides: Any, pools: Any, items: Sequence[pytest.Item], limits: Any, limit_s: float, used: int, title: str
+    ) -> Compared:
+        """Return RATIOS of two commits by every test, with three pairs."""
+        self.now_s += self.taken_s
+        self.limits_s.append(limit_s)
+        if len(self.limits_s) == self.interrupted:
+            raise KeyboardInterrupt
+        ratio = RATIOS[sides[1]] / RATIOS[sides[0]]
+        pairs = tuple(builders.pair(math.log(ratio) + shift) for shift in (-0.001, 0.0, 0.001))
+        live = Live("good", "bad", builders.result(), pairs, ())
+        reason = TooFewPairs(3, 4, 1.3) if self.status is Status.UNDECIDED else WrittenReason("code", "why")
+        judged = replace(builders.verdict(self.status, ratio), reason=reason)
+        return Compared({item.nodeid: builders.outcome(judged=judged, live=live) for item in items})
+
+
+@pytest.fixture
+def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeUp:
+    """Return searches of eight commits, the fifth of which is slower, that are kept in a directory."""
+    found = MadeUp(tmp_path / "cache" / "bisection.json")
+    history = MadeUpHistory(Candidate("0" * 40, "good"), COMMITS, (), project(tmp_path), lambda step: None)
+    monkeypatch.setattr(bisect, "find_history", lambda spec, project, on_step: history)
+    monkeypatch.setattr(bisect, "make_project", lambda session, path, settings: project(tmp_path))
+    monkeypatch.setattr(bisect, "time", SimpleNamespace(monotonic=lambda: found.now_s))
+    return found
+
+
+def named(report: BisectionReport | None) -> dict[str, list[str]]:
+    """Return the commits that a report names, by test."""
+    assert report is not None
+    return {found.test: [each.title for each in found.candidates] for found in report.found if found.is_named}
+
+
+def test_search_goes_on_by_the_tests_that_are_collected(made_up: MadeUp) -> None:
+    """The others are named, and keep their figures for the next time."""
+    made_up.interrupted = 3
+    assert named(made_up.search(["t::a", "t::b"])) == {}
+    report = made_up.search(["t::b"], made_up.kept())
+    assert named(report) == {"t::b": ["commit 5"]}
+    (note,) = made_up.notes
+    assert "left out 1 test of this search, not collected here: t::a" in note
+    assert named(made_up.search(["t::a"], made_up.kept())) == {"t::a": ["commit 5"]}
+    kept = made_up.kept()
+    assert kept.log_ratios["t::a"] == kept.log_ratios["t::b"]
+
+
+def test_search_that_is_interrupted_in_its_first_comparison_goes_on(made_up: MadeUp) -> None:
+    """It takes the place of an earlier one, and the report has the command."""
+    made_up.place.parent.mkdir()
+    made_up.place.write_text(json.dumps({"spec": "OLD..SEARCH", "tests": ["t::old"]}), encoding="utf-8")
+    made_up.interrupted = 1
+    report = made_up.search(["t::a"])
+    assert report is not None
+    assert (report.stopped, report.command) == ("interrupted", "pytest --rlperf-bisect=continue tests")
+    kept = made_up.kept()
+    assert (kept.spec, kept.tests) == (f"{'0' * 40}..{'8' * 40}", ["t::a"])
+    assert named(made_up.search(["t::a"], kept)) == {"t::a": ["commit 5"]}
+
+
+def test_budget_is_for_the_whole_search(made_up: MadeUp) -> None:
+    """Each comparison gets what is left of it, in equal shares; the last one is left out where nothing is left."""
+    commits = {"t::a": ["commit 5"], "t::b": ["commit 5"]}
+    assert named(made_up.search(["t::a", "t::b"])) == commits
+    assert set(made_up.limits_s) == {math.inf}
+    made_up.budget_s = 10.0 * (len(made_up.limits_s) - 1)
+    left_s = [made_up.budget_s - 10.0 * before for before in range(len(made_up.limits_s) - 1)]
+    made_up.limits_s.clear()
+    report = made_up.search(["t::a", "t::b"])
+    assert named(report) == commits
+    assert report is not None
+    assert (report.stopped, [found.step for found in report.found]) == ("the budget is spent", [None, None])
+    assert made_up.limits_s == [seconds / 2 for seconds in left_s]
+    made_up.limits_s.clear()
+    report = made_up.search(["t::a", "t::b"], made_up.kept())
+    assert report is not None
+    assert (report.stopped, made_up.limits_s) == ("", [made_up.budget_s / 2])
+    assert None not in [found.step for found in report.found]
+
+
+@pytest.mark.parametrize(("budget_s", "flags"), [(None, ""), (60.0, " and --rlperf-budget")])
+def test_first_comparison_without_time_names_the_limits(made_up: MadeUp, budget_s: float | None, flags: str) -> None:
+    """More pairs would not help."""
+    made_up.budget_s, made_up.status = budget_s, Status.UNDECIDED
+    with pytest.raises(SideError, match=rf"^t::a is UNDECIDED on .*: allow more --rlperf-max-time{flags}$"):
+        made_up.search(["t::a"])
+
+
+@pytest.mark.parametrize(
+    ("max_time_s", "limit_s", "taken_s"),
+    [(60.0, math.inf, 180.0), (60.0, 90.0, 90.0), (60.0, -5.0, 12.0), (2.0, 1.0, 6.0)],
+)
+def test_comparison_has_time_for_its_fewest_pairs(
+    monkeypatch: pytest.MonkeyPatch, max_time_s: float, limit_s: float, taken_s: float
+) -> None:
+    """Four pairs, the fewest that can be SLOWER, have 3 s each whatever is left of the budget."""
+    settings = SimpleNamespace(
+        pairs=(3, 10), max_time_s=max_time_s, counters=SimpleNamespace(are_counted=False, gates=())
+    )
+    policy = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+    given: list[float] = []
+
+    class Comparison:
+        def __init__(self, *arguments: Any) -> None:
+            given.append(arguments[7])
+
+        def compare(self) -> Any:
+            raise OtherWorkError(OtherWork("head", "base", Work("rlperf", "call", 1.0), Work("rlperf", "call", 2.0)))
+
+    monkeypatch.setattr(bisect, "LiveComparison", Comparison)
+    loop: Any = SimpleNamespace(_run=SimpleNamespace(policy=lambda settings: policy))
+    test: Any = SimpleNamespace(group=SimpleNamespace(key="t::a"), settings=settings, lanes=None, progress=None)
+    base_side: Any = None
+    BisectLoop._one(loop, base_side, test, PairLimits(3, 30), limit_s, Compared())
+    assert given == [taken_s]

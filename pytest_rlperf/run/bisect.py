@@ -17,7 +17,7 @@ from pytest_rlperf import units
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.judge.bisection import PAIRS_MOST, SURE, Bisection, is_partial, next_probe
-from pytest_rlperf.judge.live import PairLimits
+from pytest_rlperf.judge.live import PairLimits, slower_least
 from pytest_rlperf.judge.policy import LIVE_TOLERANCE
 from pytest_rlperf.model import Outcome, Sides, Status
 from pytest_rlperf.model.bisection import BisectionReport, FirstSlower, Skipped
@@ -28,7 +28,7 @@ from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.hooks import MeasuredRun
 from pytest_rlperf.run.lanes import LanesOfTest
 from pytest_rlperf.run.live_comparison import COUNTED_PAIRS, LiveComparison, OtherWorkError
-from pytest_rlperf.run.loop import Fabricated, Finished, TestInLane, TestLoop, make_project
+from pytest_rlperf.run.loop import LEAST_PAIR_S, Fabricated, Finished, TestInLane, TestLoop, make_project
 from pytest_rlperf.run.one_test import Measured, conclude, counting_pass, essence
 from pytest_rlperf.sides.cache import open_cache
 from pytest_rlperf.sides.history import find_history
@@ -41,6 +41,7 @@ CONTINUE = "continue"
 PROBE_PAIRS = 3
 _REFRESH_S = 0.1
 _STATE = "bisection.json"
+_BUDGET_SPENT = "the budget is spent"
 
 
 @dataclass
@@ -128,21 +129,37 @@ class BisectLoop(TestLoop):
     """Compares two candidates by any tests at once, each pair of candidates in workers of its own."""
 
     def compare(
-        self, sides: Sides, pools: WorkerPools, items: Sequence[pytest.Item], limits: PairLimits, used: int, title: str
+        self,
+        sides: Sides,
+        pools: WorkerPools,
+        items: Sequence[pytest.Item],
+        limits: PairLimits,
+        limit_s: float,
+        used: int,
+        title: str,
     ) -> Compared:
-        """Compare by tests; pairs begin with processes of other layouts than those of the first ``used`` pairs."""
+        """Compare by tests; pairs begin with processes of other layouts than those of the first ``used`` pairs.
+
+        A test takes ``limit_s`` at the most, or the time of the fewest pairs that can be SLOWER.
+        """
         base, head = (pools.add(f"{side.label} worker", side, sides) for side in (sides.base, sides.head))
         try:
             base_side = BaseSide(sides, base, head)
             for _ in range(used):
                 head.claim()
-            return self._compare_all(base_side, pools, items, limits, title)
+            return self._compare_all(base_side, pools, items, limits, limit_s, title)
         finally:
             for pool in (base, head):
                 pool.close(QUIT_LIMIT_S)
 
     def _compare_all(
-        self, base_side: BaseSide, pools: WorkerPools, items: Sequence[pytest.Item], limits: PairLimits, title: str
+        self,
+        base_side: BaseSide,
+        pools: WorkerPools,
+        items: Sequence[pytest.Item],
+        limits: PairLimits,
+        limit_s: float,
+        title: str,
     ) -> Compared:
         compared = Compared()
         tests: list[TestInLane] = []
@@ -152,7 +169,7 @@ class BisectLoop(TestLoop):
         with ThreadPoolExecutor(self._lanes.count) as threads:
             try:
                 left = {
-                    threads.submit(test.run, lambda test: self._one(base_side, test, limits, compared), None)
+                    threads.submit(test.run, lambda test: self._one(base_side, test, limits, limit_s, compared), None)
                     for test in tests
                 }
                 while left:
@@ -169,12 +186,15 @@ class BisectLoop(TestLoop):
             _add_reason(test, compared)
         return compared
 
-    def _one(self, base_side: BaseSide, test: TestInLane, limits: PairLimits, compared: Compared) -> m.Conclude:
+    def _one(
+        self, base_side: BaseSide, test: TestInLane, limits: PairLimits, limit_s: float, compared: Compared
+    ) -> m.Conclude:
         """Compare by one test."""
         started_s, key, settings = time.monotonic(), test.group.key, test.settings
         counting = counting_pass(settings, 2 * COUNTED_PAIRS)
         policy = self._run.policy(settings)
         max_time_s = settings.max_time_s * max(1.0, limits.most / settings.pairs[1])
+        max_time_s = min(max_time_s, max(limit_s, LEAST_PAIR_S * max(limits.least, slower_least(policy))))
         comparison = LiveComparison(
             test.group, base_side, policy, limits, test.lanes, counting, test.progress, max_time_s
         )
@@ -234,16 +254,15 @@ class Search:
             loop._progress.begin(self._state.spec)
             self._history = find_history(self._state.spec, project, loop._progress.show)
             self._pools = pools
-            self._begin()
             try:
-                stopped = self._probe_all()
-                if not stopped:
-                    self._compare_steps()
+                self._begin()
+                stopped = self._probe_all() or self._compare_steps()
             except KeyboardInterrupt:
                 stopped = "interrupted"
                 raise
             finally:
-                self.report = self._make_report(stopped)
+                if self._searches or stopped:
+                    self.report = self._make_report(stopped)
         finally:
             loop._progress.clear()
             pools.close()
@@ -255,8 +274,13 @@ class Search:
         state.bad = last.key
         # As names of commits may move until the search is continued.
         state.spec = history.spec(0, len(history.candidates))
-        missing = [key for key in state.tests if state.bad not in state.log_ratios.get(key, {})]
+        absent = [key for key in state.tests if key not in self._items]
+        if absent:
+            tests = units.counted(len(absent), "test")
+            self._run.note(TextNote(f"left out {tests} of this search, not collected here: {', '.join(absent[:3])}"))
+        missing = [key for key in self._items if state.bad not in state.log_ratios.get(key, {})]
         if missing:
+            self._save()  # in place of an earlier search's, for one that is interrupted here
             compared = self._compare(0, len(history.candidates), missing, self._most_pairs(), "the whole range")
             errors = {}
             for key in missing:
@@ -264,12 +288,12 @@ class Search:
                     self._take_whole(key, compared)
                 except SideError as error:
                     errors[key] = error
-            state.tests = [key for key in state.tests if key not in errors]
-            if not state.tests:
+            if errors.keys() == self._items.keys():
                 raise next(iter(errors.values()))
+            state.tests = [key for key in state.tests if key not in errors]
             self._run.note(*(TextNote(f"left out: {error}") for error in errors.values()))
             self._save()
-        self._searches = {key: self._search_of(key) for key in state.tests}
+        self._searches = {key: self._search_of(key) for key in state.tests if key in self._items}
 
     def _take_whole(self, key: str, compared: Compared) -> None:
         history = self._history
@@ -286,6 +310,9 @@ class Search:
             advice = "name another range, or a smaller --rlperf-tolerance"
             if outcome.verdict.status is Status.UNDECIDED:
                 advice = "search on a quieter machine, or allow more --rlperf-pairs"
+                if outcome.verdict.was_cut_short:
+                    advice = "allow more --rlperf-max-time"
+                    advice += "" if self._run.settings.budget_s is None else " and --rlperf-budget"
             if any(history.suspects):
                 files = ", ".join(dict.fromkeys(file for suspect in history.suspects for file in suspect.files))
                 advice += f"; packages stay as installed here, and {files} changed (--rlperf-bisect=pip:NAME==GOOD)"
@@ -310,11 +337,11 @@ class Search:
 
     def _probe_all(self) -> str:
         """Probe until no search is left; return why it ended before, or nothing."""
-        budget_s, longest_s = self._run.settings.budget_s, 0.0
+        longest_s = 0.0
         while (number := next_probe(list(self._searches.values()))) is not None:
             begun_s = time.monotonic()
-            if budget_s is not None and begun_s - self._started_s + longest_s > budget_s:
-                return "the budget is spent"
+            if self._left_s() < longest_s:
+                return _BUDGET_SPENT
             keys = [key for key, search in self._searches.items() if not search.is_over and search.gain(number)]
             limits = PairLimits(PROBE_PAIRS, PROBE_PAIRS)
             candidate = self._history[number]
@@ -338,8 +365,8 @@ class Search:
         state.log_ratios[key].setdefault(commit, []).extend(outcome.live.log_ratios)
         self._searches[key] = search.after(number, outcome.live.log_ratios)
 
-    def _compare_steps(self) -> None:
-        """Compare every commit that is named with the last one before it that runs."""
+    def _compare_steps(self) -> str:
+        """Compare every commit that is named with the last one before it that runs; return why not, or nothing."""
         named: dict[tuple[int, int], list[str]] = {}
         for key, search in self._searches.items():
             best = search.likeliest()
@@ -349,8 +376,16 @@ class Search:
             if (before, after) == (0, len(self._history.candidates)) and all(key in self._wholes for key in keys):
                 self._steps |= {key: self._wholes[key] for key in keys}
                 continue
+            if self._left_s() <= 0:
+                return _BUDGET_SPENT
             title = f"{self._history[after].title} with the one before"
             self._steps |= self._compare(before, after, keys, self._most_pairs(), title).outcomes
+        return ""
+
+    def _left_s(self) -> float:
+        """Return what is left of the time for the whole search."""
+        budget_s = self._run.settings.budget_s
+        return math.inf if budget_s is None else budget_s - (time.monotonic() - self._started_s)
 
     def _most_pairs(self) -> PairLimits:
         """Return the limits of the first and the last comparison, on which a search rests: a gate's pairs, or more."""
@@ -372,7 +407,8 @@ class Search:
         commit = history[head].key
         used = max((len(self._state.log_ratios.get(key, {}).get(commit, ())) for key in keys), default=0)
         items = [self._items[key] for key in keys]
-        return loop.compare(sides, self._pools, items, limits, 0 if base else used, title)
+        limit_s = self._left_s() * min(loop._lanes.count, len(items)) / len(items)
+        return loop.compare(sides, self._pools, items, limits, limit_s, 0 if base else used, title)
 
     def _save(self) -> None:
         self._state.seconds = self._before_s + time.monotonic() - self._started_s
