@@ -35,10 +35,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 TESTS = ("judge", "live_judge", "verdict", "acceptance", "selfcheck_parts", "counters", "store")  # without threads
 SLOWEST_S = 0.3  # of CPU time; a test that takes more is left out: it samples a rule that quicker tests check
-LIMIT_S = 30.0  # of all tests of a mutant
+LIMIT_S = 30.0  # of CPU time, of all tests of a mutant
+WAIT_S = 20  # of all time, of one test: it may wait for what does not come
 
 _LEFT_OUT = ("RemoveDecorator", "VariableInserter", "VariableReplacer")
 _KEPT = {
@@ -227,7 +228,8 @@ class Session:
 
     def _run(self, chosen: Sequence[str]) -> None:
         items = [self.items[test] for test in chosen]
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in zip(items, [*items[1:], None][: len(items)], strict=True):
+            signal.alarm(WAIT_S)  # which ends the fork
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
 
 

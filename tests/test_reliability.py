@@ -385,8 +385,14 @@ GONE = """
 import os, subprocess, sys
 
 guard = subprocess.Popen([sys.executable, "-c", *sys.argv[1:3], str(os.getpid()), "gone"])
-links = f"/proc/{guard.pid}/fd"
-while "pidfd" not in "".join(os.readlink(f"{links}/{number}") for number in os.listdir(links)):
+
+def link(number):
+    try:
+        return os.readlink(f"/proc/{guard.pid}/fd/{number}")
+    except FileNotFoundError:
+        return ""  # closed meanwhile
+
+while not any("pidfd" in link(number) for number in os.listdir(f"/proc/{guard.pid}/fd")):
     pass
 """
 

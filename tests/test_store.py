@@ -907,7 +907,7 @@ def test_a_file_of_a_future_version(store: Store) -> None:
     store.path.write_text('{"schema": 99, "results": "of another shape"}', encoding="utf-8")
     text = refusal(store)
     assert "schema version 99" in text
-    assert f"up to {SCHEMA}" in text
+    assert f"up to {SCHEMA}: upgrade pytest-rlperf" in text
 
 
 @pytest.mark.parametrize("version", [0, -1])

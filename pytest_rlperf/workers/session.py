@@ -297,14 +297,12 @@ class Session:
         errors = "\n\n".join(self._errors.values())
         m.send(self._channel, m.Ready(PROTOCOL, list(self._items), _encodable(errors), self._engine.loaded()))
         while True:
-            match self._engine.receive():
+            match self._engine.receive():  # an order to leave may have crossed with the end of its test
                 case m.Run() as order:
                     self._run(session, order)
                 case m.Quit():
                     _collect_before_the_end()
                     return True
-                case m.Unwind():
-                    pass  # it crossed with the end of its test
 
     def _run(self, session: pytest.Session, order: m.Run) -> None:
         self._last = None
