@@ -33,7 +33,7 @@ from pytest_rlperf.baseline.provenance import (
     read_tree,
     versions,
 )
-from pytest_rlperf.baseline.schema import SCHEMA, decode, encode
+from pytest_rlperf.baseline.schema import SCHEMA, decode, encode, expanded
 from pytest_rlperf.baseline.store import LARGEST_BYTES, LINKS_MOST, BaselineError, Store
 from pytest_rlperf.cli.command import UsageError
 from pytest_rlperf.cli.files import parse
@@ -572,6 +572,15 @@ def old_store(tmp_path: Path) -> Store:
     return store
 
 
+def test_a_document_is_given_what_its_file_leaves_out(store: Store) -> None:
+    """A reader of the JSON has every field; a document of another shape stays as it is."""
+    store.write("s", ORIGIN, {"a": stored("a")})
+    written = json.loads(store.path.read_bytes())
+    assert "first" not in written["results"]["a"]
+    assert expanded(written)["results"]["a"]["first"] is None
+    assert [expanded(other) for other in ([3], {"results": 3})] == [[3], {"results": 3}]
+
+
 def test_a_file_of_the_first_version_is_read(old_store: Store) -> None:
     """Its figures and counts are all there, zeros too."""
     baseline = old_store.read()
@@ -963,6 +972,7 @@ SESSION = asdict(SessionFigures("r", False, "wall", 5, 20.5, 0.25, 1e-4, 1e-4))
         (["results", "a", "links"], [LINK | {"error": -1.0}], "$.results['a'].links[0].error is -1.0"),
         (["results", "a", "links"], [LINK | {"error": 101.0}], "$.results['a'].links[0].error is 101.0"),
         ([*RESULT, "counting"], {"phases": [{"path": "", "zero": [3]}], "workers": 2, "repetitions": 2}, ".exact"),
+        ([*RESULT, "counting"], {"phases": [{"path": "", "zero": "ab"}], "workers": 2, "repetitions": 2}, ".exact"),
         ([*RESULT, "counting"], {"phases": [{"path": "", "zero": ["a"], "exact": 3}], "workers": 2}, ".exact"),
         ([*RESULT, "items"], None, ".result.items"),
         ([*RESULT, "items"], 0.0, ".result.items"),
