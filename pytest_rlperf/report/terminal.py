@@ -157,11 +157,11 @@ def render_summary(outcomes: Sequence[Outcome], summary: Summary, *, width: int,
     def write(console: Console) -> None:
         if outcomes:
             _print_verdicts(console, outcomes, verbose=verbose)
-            brief = [] if verbose else [outcome for outcome in outcomes if _is_brief(outcome)]
             for outcome in outcomes:
-                if outcome not in brief:
+                if verbose or not _is_brief(outcome):
                     print_details(console, outcome, verbose=verbose)
-            _print_brief(console, brief)
+            if not verbose:
+                _print_brief(console, [outcome for outcome in outcomes if _is_brief(outcome)])
         print_facts(console, _facts(summary))
         for step in summary.steps:
             for title, line in zip_longest(("next",), (f"{step.effect}:", *(f"  {line}" for line in step.lines))):
