@@ -79,7 +79,7 @@ def has_color() -> bool:
 def print_text(text: str) -> None:
     """Write text, with what the encoding lacks written out; UsageError where it cannot be written.
 
-    A pipe whose reader has closed it is no error: the command goes on, to its own exit code.
+    A closed pipe is no error: the command goes on to its own exit code.
     """
     encoding = sys.stdout.encoding or "utf-8"
     try:

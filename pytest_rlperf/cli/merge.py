@@ -47,7 +47,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         outcomes = list(run.tests.values())
         summary = summary_of(run, outcomes)
         table = replace(summary, notes=[*summary.notes, *_other_failures(run)])
-        # Before the table, whose reader may stop reading.
+        # Files come before the table, since its reader may close the pipe.
         _write_files(run, summary, arguments.json, arguments.html)
     except OutputError as error:
         raise UsageError(str(error)) from None

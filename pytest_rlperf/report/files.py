@@ -31,7 +31,7 @@ def check_file(option: str, path: Path) -> None:
 
 
 def check_apart(paths: Mapping[str, Path | None]) -> None:
-    """Raise OutputError where two options name one file, of which the first would be lost."""
+    """Raise OutputError where two options name one file: the second would overwrite what the first wrote."""
     options: dict[Path, str] = {}
     for option, path in paths.items():
         if path is not None and (other := options.setdefault(path.resolve(), option)) != option:
