@@ -275,7 +275,7 @@ def _all_members(path: str, value: object) -> Iterator[tuple[str, object]]:
         yield from ((f"{path}[{index}]", member) for index, member in enumerate(value.args))
         yield from ((f"{path}[{name}]", member) for name, member in value.keywords.items())
     elif isinstance(value, Mapping):
-        yield from ((f"{path}[{key!r}]", member) for key, member in value.items())
+        yield from ((f"{path}[{_shown(key)}]", member) for key, member in value.items())
     elif isinstance(value, list | tuple | deque | set | frozenset):
         yield from ((f"{path}[{index}]", member) for index, member in enumerate(value))
     else:
@@ -284,6 +284,14 @@ def _all_members(path: str, value: object) -> Iterator[tuple[str, object]]:
                 yield f"{path}.{slot}", getattr(value, slot)
         own = getattr(value, "__dict__", None)
         yield from ((f"{path}.{name}", member) for name, member in (own if isinstance(own, dict) else {}).items())
+
+
+def _shown(key: object) -> str:
+    """Return a mapping's key as text: a name or number itself, of any other its class.
+
+    An optimizer keeps its state by parameter: the text of a tensor takes milliseconds, and waits for its device.
+    """
+    return repr(key) if isinstance(key, str | int | float) else f"<{type(key).__name__}>"
 
 
 def _slots(kind: type) -> Iterator[str]:
