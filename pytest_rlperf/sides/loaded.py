@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import sys
@@ -16,18 +17,26 @@ def loaded_files(watched: Sequence[str], packages: Sequence[str]) -> dict[str, s
     Links in the paths are resolved.
     """
     homes = [os.path.realpath(home) for home in watched]
-    directories: dict[str, str] = {}
+    below = tuple(home + os.sep for home in homes)
     loaded = {}
     for name, file in _modules():
-        directory, base = os.path.split(file)
-        if directory not in directories:
-            directories[directory] = os.path.realpath(directory)
-        path = os.path.join(directories[directory], base)  # noqa: PTH118 - thousands of modules
-        if os.path.islink(path):  # noqa: PTH114 - likewise
-            path = os.path.realpath(path)
-        if belongs_to(name, packages) or any(path == home or path.startswith(home + os.sep) for home in homes):
+        path = _resolved(file)
+        if path.startswith(below) or path in homes or belongs_to(name, packages):
             loaded[name] = path
     return loaded
+
+
+@functools.cache
+def _resolved(file: str) -> str:
+    """Return a loaded file's path without links, as it was when first asked for: there are thousands of them."""
+    directory, base = os.path.split(file)
+    path = os.path.join(_resolved_directory(directory), base)  # noqa: PTH118 - thousands of modules
+    return os.path.realpath(path) if os.path.islink(path) else path  # noqa: PTH114 - likewise
+
+
+@functools.cache
+def _resolved_directory(directory: str) -> str:
+    return os.path.realpath(directory)
 
 
 def executed_files(watched: Sequence[str]) -> dict[str, str]:
