@@ -709,7 +709,7 @@ def test_how_edges_are_told_crosses_a_worker(
     monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: clocks))
     monkeypatch.setattr(session, "place", lambda cpus: None)
     here, there = map(Channel, socket.socketpair())
-    engine = session.RemoteEngine(START, there, sync_edges=sync_edges)
+    engine = session.RemoteEngine(START, there, session.Collector(), sync_edges=sync_edges)
     orders = (m.Check(), m.WarmUp(None, 0.1, None, kernels=False), m.Take(SliceKind.TRACED), m.Unwind())
     for order in orders:
         m.send(here, order)

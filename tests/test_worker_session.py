@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import random
 import socket
@@ -63,7 +64,7 @@ def measured(
     item: Any = SimpleNamespace(config=pytestconfig)
 
     def measure(*orders: m.ToWorker) -> list[m.FromWorker]:
-        engine = session.RemoteEngine(start(watched=[str(HERE.parent)]), there, sync_edges=False)
+        engine = session.RemoteEngine(start(watched=[str(HERE.parent)]), there, session.Collector(), sync_edges=False)
         for order in (*orders, m.Unwind()):
             m.send(here, order)
         with pytest.raises(session.Unwound):
@@ -119,7 +120,7 @@ def test_an_order_out_of_place_is_an_error(ends: tuple[Channel, Channel]) -> Non
     """A worker at its call that is to quit, or to run another test, has an error that names the order."""
     here, there = ends
     m.send(here, m.Quit())
-    engine = session.RemoteEngine(start(), there, sync_edges=False)
+    engine = session.RemoteEngine(start(), there, session.Collector(), sync_edges=False)
     workload = Workload("callable", lambda: None, 1.0, "call", lambda: None)
     with pytest.raises(MeasurementError, match=r"unexpected order to a worker that measures: Quit\(\)"):
         engine.measure(workload, SimpleNamespace())  # type: ignore[arg-type]
@@ -132,13 +133,13 @@ def test_generators_are_seeded_once_a_test(
     seeds: list[int] = []
     drawn: list[float] = []
     here, there = ends
-    engine = session.RemoteEngine(start(), there, sync_edges=False)
+    engine = session.RemoteEngine(start(), there, session.Collector(), sync_edges=False)
     python, numpy = random.getstate(), np.random.get_state()
     try:
         with monkeypatch.context() as patch:
             patch.delitem(sys.modules, "numpy.random")
             patch.setitem(sys.modules, "torch", SimpleNamespace(manual_seed=seeds.append))
-            engine.seed(1001)
+            engine.begin(1001)
             engine._seed_loaded()
         assert seeds == [1001]
         assert random.random() == random.Random(1001).random()
@@ -152,6 +153,29 @@ def test_generators_are_seeded_once_a_test(
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
+
+
+@pytest.mark.parametrize("own", [None, (300, 4, 5)])
+def test_the_garbage_collector_is_rare_until_the_call(
+    ends: tuple[Channel, Channel], pytestconfig: pytest.Config, own: tuple[int, int, int] | None
+) -> None:
+    """Fixtures and imports come before it; the measured call has the user's thresholds, also those set on the way."""
+    here, there = ends
+    usual, seen = gc.get_threshold(), []
+    workload = Workload("callable", lambda: None, 1.0, "call", lambda: seen.append(gc.get_threshold()))
+    m.send(here, m.Check())
+    m.send(here, m.Unwind())
+    engine = session.RemoteEngine(start(), there, session.Collector(), sync_edges=False)
+    try:
+        engine.begin(1001)
+        assert gc.get_threshold() > usual
+        if own is not None:
+            gc.set_threshold(*own)
+        with pytest.raises(session.Unwound):
+            engine.measure(workload, SimpleNamespace(config=pytestconfig))  # type: ignore[arg-type]
+    finally:
+        gc.set_threshold(*usual)
+    assert seen == [own or usual]
 
 
 # --------------------------------------------------------------------------- the session

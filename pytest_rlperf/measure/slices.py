@@ -144,6 +144,10 @@ class Meter:
         That is the checked call or, where it will have compiled something, one more.
         """
         __tracebackhide__ = True
+        # The one collection of all generations, which walks every loaded module. Counting and warming up collect too:
+        # what has been made since.
+        gc.collect()
+        gc.freeze()
         used_before, arrays_before = self._library.used(), live_arrays()
         start_ns = self.clocks.wall_ns()
         with in_one_process():

@@ -119,11 +119,35 @@ class OutputLimit:
         return True
 
 
+class Collector:
+    """Has the garbage collector run rarely while a worker imports and sets up: each run walks all that was imported.
+
+    Thresholds that the user's code sets meanwhile stay.
+    """
+
+    _RARE = (50_000, 10, 10)
+
+    def __init__(self) -> None:
+        self._usual = gc.get_threshold()
+
+    def be_rare(self) -> None:
+        """Have it run rarely from now on."""
+        if gc.get_threshold() != self._RARE:
+            self._usual = gc.get_threshold()
+            gc.set_threshold(*self._RARE)
+
+    def be_usual(self) -> None:
+        """Have it run as the user's code has it."""
+        if gc.get_threshold() == self._RARE:
+            gc.set_threshold(*self._usual)
+
+
 class RemoteEngine:
     """Measures a workload, order by order of the run."""
 
-    def __init__(self, start: m.Start, channel: Channel, *, sync_edges: bool) -> None:
+    def __init__(self, start: m.Start, channel: Channel, collector: Collector, *, sync_edges: bool) -> None:
         self._start = start
+        self._collector = collector
         self._sync_edges = sync_edges
         self._kernel_shapes: dict[SliceKind, Shape] = {}
         self._channel = channel
@@ -139,8 +163,9 @@ class RemoteEngine:
         dropped, self._output.dropped = self._output.dropped, 0
         return dropped
 
-    def seed(self, seed: int) -> None:
-        """Seed every random generator that is loaded."""
+    def begin(self, seed: int) -> None:
+        """Get ready for a test's fixtures: seed every random generator that is loaded."""
+        self._collector.be_rare()
         self._seed = seed
         self._seeded = set()
         random.seed(seed)
@@ -149,6 +174,7 @@ class RemoteEngine:
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
+        self._collector.be_usual()
         m.send(self._channel, m.Called(workload.component, workload.unit, workload.items))
         meter = Meter(workload, self._kernels, sync_edges=self._sync_edges, kernel_shapes=self._kernel_shapes)
         ended = children_seen()[1]
@@ -315,7 +341,7 @@ class Session:
         # The test that follows the last one here may be another than in the run.
         session._setupstate.teardown_exact(item)
         self._reporting = order.reporter
-        self._engine.seed(order.seed)
+        self._engine.begin(order.seed)
         following = None if order.next_key is None else self._items.get(order.next_key)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         outcome = "passed" if self._last is None else self._last.outcome
@@ -485,6 +511,8 @@ def vary_heap() -> list[object]:
 def main() -> None:
     """Run a worker until the run has no more use for it."""
     _kept = vary_heap()
+    collector = Collector()
+    collector.be_rare()
     _end_on_sigterm()
     terminal = os.dup(1)  # before pytest captures it
     start = m.read_start(Path(os.environ.pop(m.ENVIRONMENT_KEY)))
@@ -494,7 +522,7 @@ def main() -> None:
     os.register_at_fork(after_in_child=channel.abandon)
     _keep_captured_output(Path(start.scratch))
     config = _prepare(start)
-    engine = RemoteEngine(start, channel, sync_edges=read_option(config, "device_edges") == "sync")
+    engine = RemoteEngine(start, channel, collector, sync_edges=read_option(config, "device_edges") == "sync")
     config.stash[ENGINE] = engine
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
     daemons = DaemonWatch()
