@@ -21,7 +21,7 @@ from pytest_rlperf.model import Count, Counting, PhaseCounts, Tally, Workload
 from pytest_rlperf.probes import quieten_ranges
 
 REPETITIONS = 2
-_SHARE = 0.15  # of the time a test may be measured, for all of its workers together
+_SHARE = 0.1  # of the time a test may be measured, for all of its workers together
 _GATING_SHARE = 0.5  # likewise, where counts decide: a gate that is left out lets everything pass
 _FIRST_CALL_SHARE = 0.1  # likewise: a first call that took longer leaves no time for another
 _LENIENCE = 4.0  # times the first worker's limit for the others, whose calls are as long but for a cold start
@@ -126,7 +126,7 @@ def _instruments(counts: dict[tuple[str, str], int]) -> set[str]:
 
 
 class CountingPass:
-    """Decides which workers of one test count, and for how long: about 15 % of ``max_time_s`` for ``workers`` of them.
+    """Decides which workers of one test count, and for how long: about 10 % of ``max_time_s`` for ``workers`` of them.
 
     It takes up to half of that time where counts ``gates`` the test. The first worker decides for all: where calls are
     too long for its share, no other counts. Where counts are not wanted (``is_wanted``), none does.
