@@ -1143,13 +1143,13 @@ def test_what_cannot_be_looked_into_is_passed_by() -> None:
     assert dict(reached("owner", owner))["owner.after[0]"] == 1.5
 
 
-def test_keys_that_are_objects_are_named_by_their_class() -> None:
+def test_keys_that_are_objects_are_named_by_their_class_and_place() -> None:
     """Their own text may take long, as a tensor's, or fail."""
 
     class Silent:
         def __repr__(self) -> str:
             raise RuntimeError
 
-    state = {Silent(): 1.5, "step": 2.5, 3: 3.5}
+    state = {Silent(): 1.5, "step": 2.5, 3: 3.5, Silent(): 4.5}
     paths = [path for path, value in reached("state", state) if isinstance(value, float)]
-    assert paths == ["state[<Silent>]", "state['step']", "state[3]"]
+    assert paths == ["state[<Silent 0>]", "state['step']", "state[3]", "state[<Silent 3>]"]

@@ -275,7 +275,8 @@ def _all_members(path: str, value: object) -> Iterator[tuple[str, object]]:
         yield from ((f"{path}[{index}]", member) for index, member in enumerate(value.args))
         yield from ((f"{path}[{name}]", member) for name, member in value.keywords.items())
     elif isinstance(value, Mapping):
-        yield from ((f"{path}[{_shown(key)}]", member) for key, member in value.items())
+        named = ((_shown(key, place), member) for place, (key, member) in enumerate(value.items()))
+        yield from ((f"{path}[{name}]", member) for name, member in named)
     elif isinstance(value, list | tuple | deque | set | frozenset):
         yield from ((f"{path}[{index}]", member) for index, member in enumerate(value))
     else:
@@ -286,12 +287,12 @@ def _all_members(path: str, value: object) -> Iterator[tuple[str, object]]:
         yield from ((f"{path}.{name}", member) for name, member in (own if isinstance(own, dict) else {}).items())
 
 
-def _shown(key: object) -> str:
-    """Return a mapping's key as text: a name or number itself, of any other its class.
+def _shown(key: object, place: int) -> str:
+    """Return a mapping's key as text: a name or number itself, of any other its class and its place.
 
     An optimizer keeps its state by parameter: the text of a tensor takes milliseconds, and waits for its device.
     """
-    return repr(key) if isinstance(key, str | int | float) else f"<{type(key).__name__}>"
+    return repr(key) if isinstance(key, str | int | float) else f"<{type(key).__name__} {place}>"
 
 
 def _slots(kind: type) -> Iterator[str]:
