@@ -125,20 +125,20 @@ class Collector:
     Thresholds that the user's code sets meanwhile stay.
     """
 
-    _RARE = (50_000, 10, 10)
-
     def __init__(self) -> None:
         self._usual = gc.get_threshold()
+        self._rare: tuple[int, ...] | None = None
 
     def be_rare(self) -> None:
         """Have it run rarely from now on."""
-        if gc.get_threshold() != self._RARE:
+        if gc.get_threshold() != self._rare:
             self._usual = gc.get_threshold()
-            gc.set_threshold(*self._RARE)
+            gc.set_threshold(50_000, 10, 10)
+            self._rare = gc.get_threshold()  # Python 3.14 has no third generation, and gives 0 for it
 
     def be_usual(self) -> None:
         """Have it run as the user's code has it."""
-        if gc.get_threshold() == self._RARE:
+        if gc.get_threshold() == self._rare:
             gc.set_threshold(*self._usual)
 
 
