@@ -1,6 +1,6 @@
 """The rule for live pairs on simulated noise of the shape that shared machines were measured to have.
 
-Slices of both sides are simulated as a live comparison takes them, ABBA and BAAB within one common load; pairs also
+Slices of both sides are simulated as a live comparison takes them, strictly in turn under one common load; pairs also
 straight from distributions that are worse than those. A copy of the rule that judges all tests at once decides them,
 and is first compared with the rule itself. Nothing is measured: the same seed prints the same tables everywhere::
 
@@ -25,7 +25,8 @@ from pytest_rlperf.judge import live
 from pytest_rlperf.judge.live import PairLimits, judge_pairs, slower_least
 from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.stats import Spread, binomial_tail
-from pytest_rlperf.measure.figures import TRIM
+from pytest_rlperf.measure.pairs import PAIR_TRIM
+from pytest_rlperf.measure.rounds import TURN_S
 from pytest_rlperf.model import PairSpread, Policy, Status, Verdict
 
 Array: TypeAlias = NDArray[np.float64]
@@ -44,9 +45,7 @@ def policy_of(tests: int = TESTS, tolerance: float | None = None) -> Policy:
 
 POLICY = policy_of()
 
-SLICE_S = 0.015
-BLOCKS = 20  # of four slices: 1.2 s a pair
-ABBA_BAAB = np.array([False, True, True, False, True, False, False, True])  # whether head has the turn
+BLOCKS = 80  # of a slice of each side: 1.2 s a pair
 
 # --------------------------------------------------------------------------- the noise
 
@@ -81,9 +80,9 @@ BUSY = replace(BURSTS, neighbour=1.8, stall_share=0.005)  # all of it but modes
 
 def slices(generator: np.random.Generator, noise: Noise, pairs: int) -> Array:
     """Return the logarithms of slice times, without what processes differ in: a row a pair, in the order taken."""
-    count = 4 * BLOCKS
-    keep = math.exp(-SLICE_S / 2.0)
-    stop, start = SLICE_S / 4.0, SLICE_S / 6.0
+    count = 2 * BLOCKS
+    keep = math.exp(-TURN_S / 2.0)
+    stop, start = TURN_S / 4.0, TURN_S / 6.0
     load = generator.normal(0.0, noise.burst_sd, pairs)
     busy = generator.random(pairs) < 0.4
     common, own = np.empty((pairs, count)), np.empty((pairs, count))
@@ -97,20 +96,18 @@ def slices(generator: np.random.Generator, noise: Noise, pairs: int) -> Array:
     return common + own + stalled * math.log(100)
 
 
-def block_log_ratios(generator: np.random.Generator, noise: Noise, pairs: int) -> Array:
-    """Return each block's log-ratio of head to base: a row a pair."""
-    turns = np.tile(ABBA_BAAB, BLOCKS // 2)
-    taken = slices(generator, noise, pairs)
-    base, head = (taken[:, side].reshape(pairs, BLOCKS, 2).mean(axis=2) for side in (~turns, turns))
-    found: Array = head - base
-    return found
+def slice_log_ratios(generator: np.random.Generator, noise: Noise, pairs: int) -> Array:
+    """Return the log-ratios of head to base of every two slices that follow each other: a row a pair."""
+    steps = np.diff(slices(generator, noise, pairs), axis=1)
+    steps[:, 1::2] *= -1  # from head to base
+    return steps
 
 
-def trimmed_means(blocks: Array) -> Array:
-    """Return each row's trimmed mean, as a live comparison makes a pair's one figure of its blocks."""
-    count = blocks.shape[1]
-    cut = int(TRIM * count)
-    found: Array = np.sort(blocks, axis=1)[:, cut : count - cut].mean(axis=1)
+def trimmed_means(log_ratios: Array) -> Array:
+    """Return each row's trimmed mean, as a live comparison makes a pair's one figure of its slices."""
+    count = log_ratios.shape[1]
+    cut = int(PAIR_TRIM * count)
+    found: Array = np.sort(log_ratios, axis=1)[:, cut : count - cut].mean(axis=1)
     return found
 
 
@@ -128,10 +125,10 @@ def process_noise(generator: np.random.Generator, noise: Noise, pairs: int) -> A
 def pair_log_ratios(generator: np.random.Generator, noise: Noise, tests: int, pairs: int, effect: float) -> Array:
     """Return log-ratios of head to base, a row a test, of a head slower by ``effect``.
 
-    A factor common to all of a pair's blocks moves their trimmed mean by just that, so slices are simulated once and
+    A factor common to all of a side's slices moves their trimmed mean by just that, so slices are simulated once and
     drawn from, and what the processes differ by is drawn anew for every pair.
     """
-    bank = trimmed_means(block_log_ratios(generator, noise, min(tests * pairs, 20_000)))
+    bank = trimmed_means(slice_log_ratios(generator, noise, min(tests * pairs, 20_000)))
     drawn = generator.choice(bank, tests * pairs) + process_noise(generator, noise, tests * pairs)
     found: Array = (drawn + math.log1p(effect)).reshape(tests, pairs)
     return found
@@ -304,7 +301,7 @@ def disagreements(log_ratios: Array, tests: int = TESTS, *, placed: bool = True)
 def blocks_rule_alarms(generator: np.random.Generator, noise: Noise, runs: int) -> float:
     """Return the share of unchanged runs in which Wilcoxon's test on the blocks of three pairs finds a slowdown."""
     pairs = runs * TESTS * LIMITS.least
-    blocks = block_log_ratios(generator, noise, pairs) + process_noise(generator, noise, pairs)[:, None]
+    blocks = slice_log_ratios(generator, noise, pairs) + process_noise(generator, noise, pairs)[:, None]
     samples = blocks.reshape(runs * TESTS, -1)
     found = stats.wilcoxon(samples, axis=1, alternative="greater").pvalue < POLICY.alpha / TESTS
     return float(np.reshape(found, (runs, TESTS)).any(axis=1).mean())

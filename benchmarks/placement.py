@@ -26,9 +26,9 @@ import numpy as np
 import psutil
 from placement_workers import CPUS, WORKLOADS, Worker, ask_both, processes
 
-from pytest_rlperf.measure.figures import by_cpu, by_wall, never_waits, trimmed_mean
+from pytest_rlperf.measure.figures import Clock, by_cpu, by_wall, never_waits, trimmed_mean
 from pytest_rlperf.measure.one_side import BLOCKS_LEAST
-from pytest_rlperf.measure.pairs import Block, Pair
+from pytest_rlperf.measure.pairs import Block, Pair, slices_of
 from pytest_rlperf.model import Shape, SliceKind, Warm
 from pytest_rlperf.units import seconds as in_words
 
@@ -78,8 +78,8 @@ def idlest_cpu(pair: Pair, index: int, block: int) -> None:
     own_s = dict.fromkeys(CPUS, 0.0)
     end_s = time.monotonic() + LOOK_S
     while time.monotonic() < end_s:
-        taken = Block.take(pair, SliceKind.PLAIN, swapped=False, single=False)
-        for record in (*taken.base, *taken.head):
+        taken = Block.take(pair, SliceKind.PLAIN)
+        for record in taken:
             own_s[record.cpu] += record.cpu_s
     after = psutil.cpu_times(percpu=True)
     free_s = {cpu: own_s[cpu] + after[cpu].idle - before[cpu].idle for cpu in CPUS}
@@ -131,6 +131,11 @@ class Found:
         return f"{clocks}, {in_words(self.call_s)}, {self.blocks} blocks{', alone' if self.alone else ''}"
 
 
+def block_log_ratios(blocks: Sequence[Block], clock: Clock) -> list[float]:
+    """Return the logarithm of head's time over base's in every block."""
+    return [math.log(clock(block.head) / clock(block.base)) for block in blocks]
+
+
 def measure(pair: Pair, warm: Sequence[Warm], mode: Mode, index: int, seconds: float) -> Found:
     """Take a pair's blocks in a mode, for about so many seconds."""
     blocks: list[Block] = []
@@ -139,10 +144,10 @@ def measure(pair: Pair, warm: Sequence[Warm], mode: Mode, index: int, seconds: f
     while len(blocks) < BLOCKS_LEAST or len(blocks) % mode.span or time.monotonic() < end_s:
         if blocks:
             mode.seat(pair, index, len(blocks))
-        blocks.append(Block.take(pair, SliceKind.PLAIN, swapped=len(blocks) % 2 == 1, single=False))
-    sides = [[record for block in blocks for record in getattr(block, side)] for side in ("base", "head")]
+        blocks.append(Block.take(pair, SliceKind.PLAIN))
+    sides = [slices_of(blocks, side) for side in ("base", "head")]
     wall, cpu = (
-        trimmed_mean(np.reshape([block.log_ratio(clock) for block in blocks], (-1, mode.span)).mean(axis=1).tolist())
+        trimmed_mean(np.reshape(block_log_ratios(blocks, clock), (-1, mode.span)).mean(axis=1).tolist())
         for clock in (by_wall, by_cpu)
     )
     call_s = statistics.median(record.call_s for side in sides for record in side)

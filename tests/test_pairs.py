@@ -13,9 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_rlperf.measure.figures import by_cpu, by_wall, trimmed_mean
-from pytest_rlperf.measure.pairs import Block, Pair, PairedMeasurement, PairsMeasured, typical_shares
+from pytest_rlperf.measure.pairs import (
+    PAIR_TRIM,
+    Block,
+    Pair,
+    PairedMeasurement,
+    PairsMeasured,
+    log_ratios_of,
+    typical_shares,
+)
 from pytest_rlperf.measure.placement import IdleWatch
-from pytest_rlperf.measure.rounds import slice_shape
+from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, slice_shape
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S
 from pytest_rlperf.model import DeviceSlice, Pace, Phase, Shape, SliceKind, SliceRecord, Warm, log_ratios
 from pytest_rlperf.testing import FakeClock
@@ -80,7 +88,8 @@ class Simulated(FakeWorker):
         self.shapes.append(shape)
         self.limits_s.append(limit_s)
         self.kernels.append(kernels)
-        self._shape = shape or slice_shape(self.call_s, 76.0, single=False, long=long)
+        slice_s = SLICE_S if kernels else TURN_S
+        self._shape = shape or slice_shape(self.call_s, 76.0, single=False, long=long, slice_s=slice_s)
         warm_up_s = max(min(0.25, limit_s), self.call_s) if limit_s > 0 else 0.0
         self._clock.advance(warm_up_s)
         return Warm(self._shape, self.call_s, warm_up_s, threads=2, single=self.single)
@@ -202,35 +211,23 @@ def blocks(turns: str, length: int) -> list[str]:
 # --------------------------------------------------------------------------- whose turn it is
 
 
-def test_blocks_are_mirrored_and_so_are_pairs() -> None:
-    """Every block has its slices as ABBA, the next one as BAAB; what one pair begins with, the next one does not."""
-    world = World()
-    world.measure()
-    for index, turns in enumerate(world.turns()):
-        first, second = ("BHHB", "HBBH") if index % 2 else ("HBBH", "BHHB")
-        found = blocks(plain(turns), 4)
-        assert len(found) > 10
-        assert found == [first if number % 2 == 0 else second for number in range(len(found))]
-
-
-@pytest.mark.parametrize(("base_s", "head_s", "length"), [(0.99, 0.99, 4), (1.0, 1.0, 2), (1.2, 0.9, 2), (0.9, 1.2, 2)])
-def test_calls_of_a_second_are_taken_one_a_side(base_s: float, head_s: float, length: int) -> None:
-    """Where a call of either side takes a second or more a block is one slice each, and who begins still changes."""
+@pytest.mark.parametrize(("base_s", "head_s"), [(2e-3, 2e-3), (1.2, 0.9)])
+def test_turns_alternate_and_so_do_pairs(base_s: float, head_s: float) -> None:
+    """The sides take slices strictly in turn, however long they are; every other pair begins with the other side."""
     world = World(base_s, head_s)
     world.measure()
-    orders = {2: ["HB", "BH"], 4: ["HBBH", "BHHB"]}[length]
     for index, turns in enumerate(world.turns()):
-        found = blocks(plain(turns), length)
-        assert found == [orders[(number + index) % 2] for number in range(len(found))]
-        assert len(found) >= 2
+        found = blocks(plain(turns), 2)
+        assert len(found) >= 3
+        assert set(found) == {["HB", "BH"][index % 2]}
 
 
 def test_both_sides_of_all_pairs_take_slices_of_one_shape() -> None:
     """The first pair's head sizes the slices, by its own pace; all other workers use that size."""
     world = World(base_s=2e-3, head_s=3e-3)
     world.measure()
-    shape = slice_shape(3e-3, 76.0, single=False)
-    assert shape != slice_shape(2e-3, 76.0, single=False)
+    shape = slice_shape(3e-3, 76.0, single=False, slice_s=TURN_S)
+    assert shape != slice_shape(2e-3, 76.0, single=False, slice_s=TURN_S)
     assert world.heads[0].shapes == [None]
     others = [*world.bases[:3], *world.heads[1:3]]
     assert [worker.shapes for worker in others] == [[shape]] * 5
@@ -289,31 +286,19 @@ def test_traced_blocks_are_interleaved() -> None:
     measured = world.measure()
     for turns in world.turns():
         seen, traced_after = 0, []
-        for block in blocks(turns, 4):
+        for block in blocks(turns, 2):
             if block.islower():
-                assert block in ("hbbh", "bhhb")
+                assert block in ("hb", "bh")
                 traced_after.append(seen)
             else:
                 assert block.isupper()
                 seen += 1
         assert traced_after == list(range(1, seen + 1, 4))
-    assert len(measured.traced) == sum(turns.count("h") for turns in world.turns()) / 2
-    assert all(len(block.base) == len(block.head) == 2 for block in measured.traced)
+    assert len(measured.traced) == sum(turns.count("h") for turns in world.turns())
+    assert all(slice_.kind is SliceKind.TRACED for block in measured.traced for slice_ in block)
 
 
 # --------------------------------------------------------------------------- a pair's figure
-
-
-def test_either_side_begins_traced_blocks() -> None:
-    """Where a traced block is one slice a side, too, who begins changes."""
-    world = World(1.1, 1.1)
-    measured = world.measure(max_time_s=90)
-    assert len(measured.traced) == 3
-    world = World()
-    world.measure()
-    for turns in world.turns():
-        traced = blocks("".join(letter for letter in turns if letter.islower()), 4)
-        assert all(one != other for one, other in itertools.pairwise(traced))
 
 
 def test_traced_slices_are_not_counted() -> None:
@@ -325,7 +310,7 @@ def test_traced_slices_are_not_counted() -> None:
     for index, record in enumerate(measured.pairs):
         assert record.wall_log_ratio == pytest.approx(0.0, abs=1e-12)
         assert record.head.wall.call_s == pytest.approx(2e-3)
-        assert record.head.slices == record.base.slices == 2 * record.blocks == world.turns()[index].count("H")
+        assert record.head.slices == record.base.slices == record.blocks == world.turns()[index].count("H")
         assert record.head.collections == record.head.slices
     for side in (measured.base, measured.head):
         assert side.traced_call_s == 1.0
@@ -363,26 +348,6 @@ def test_a_constant_factor_is_found_exactly(base_s: float, ratio: float) -> None
         assert record.head.wall.relative == record.head.wall.relative_memory == 0.0
 
 
-@settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_swapping_sides_mirrors_every_figure(seed: int) -> None:
-    """Workers with a noise of their own give the opposite figure when what was head is base."""
-    figures = []
-    for swapped in (False, True):
-        world = World()
-        for number, worker in enumerate([*world.bases, *world.heads]):
-            noise = random.Random(f"{seed} {number}")
-            factors = [math.exp(noise.gauss(0, 0.1)) for _ in range(200)]
-            worker.pace = factors.__getitem__
-        if swapped:
-            world.bases, world.heads = world.heads, world.bases
-        figures.append([(record.wall_log_ratio, record.cpu_log_ratio) for record in world.measure().pairs])
-    assert figures[0][0] != (0.0, 0.0)
-    for (wall, cpu), (mirrored_wall, mirrored_cpu) in zip(*figures, strict=True):
-        assert wall == pytest.approx(-mirrored_wall, abs=1e-12)
-        assert cpu == pytest.approx(-mirrored_cpu, abs=1e-12)
-
-
 def plain_slice(call_s: float, cpu_s: float) -> SliceRecord:
     """Return a slice of one call."""
     return SliceRecord(SliceKind.PLAIN, call_s, call_s, 1, 1.0, call_s, cpu_s, 0, 0, 0, ())
@@ -390,25 +355,50 @@ def plain_slice(call_s: float, cpu_s: float) -> SliceRecord:
 
 times_s = st.floats(1e-6, 10.0)
 taken = st.tuples(times_s, st.floats(0.1, 1.0)).map(lambda pair: plain_slice(pair[0], pair[0] * pair[1]))
-drawn_blocks = st.builds(Block, st.tuples(taken, taken), st.tuples(taken, taken))
+drawn_blocks = st.builds(Block, taken, taken)
+
+
+@given(drawn=st.lists(drawn_blocks, min_size=1, max_size=12), head_first=st.booleans())
+def test_swapping_sides_mirrors_every_figure(drawn: list[Block], head_first: bool) -> None:
+    """What was base is head, in the same turns: a figure is the opposite, by either clock."""
+    mirrored = [Block(base=block.head, head=block.base) for block in drawn]
+    for clock in (by_wall, by_cpu):
+        one = log_ratios_of(drawn, clock, head_first=head_first)
+        other = log_ratios_of(mirrored, clock, head_first=not head_first)
+        assert trimmed_mean(one, PAIR_TRIM) == pytest.approx(-trimmed_mean(other, PAIR_TRIM), abs=1e-12)
 
 
 @given(drawn=st.lists(drawn_blocks, min_size=1, max_size=12), scale=st.floats(1e-3, 1e3))
 def test_scaling_both_sides_changes_nothing(drawn: list[Block], scale: float) -> None:
     """A machine at another pace gives the same ratio, by either clock."""
 
-    def scaled(records: tuple[SliceRecord, ...]) -> tuple[SliceRecord, ...]:
-        return tuple(plain_slice(scale * record.call_s, scale * record.cpu_s) for record in records)
+    def scaled(record: SliceRecord) -> SliceRecord:
+        return plain_slice(scale * record.call_s, scale * record.cpu_s)
 
-    for clock in (by_wall, by_cpu):
-        before = trimmed_mean([block.log_ratio(clock) for block in drawn])
-        after = trimmed_mean([Block(scaled(block.base), scaled(block.head)).log_ratio(clock) for block in drawn])
+    for clock, head_first in itertools.product((by_wall, by_cpu), (False, True)):
+        before = log_ratios_of(drawn, clock, head_first=head_first)
+        after = log_ratios_of([Block(*map(scaled, block)) for block in drawn], clock, head_first=head_first)
         assert after == pytest.approx(before, abs=1e-9)
+
+
+@given(
+    pace=st.lists(st.floats(0.1, 10.0), min_size=2, max_size=40).filter(lambda pace: len(pace) % 2 == 0),
+    head_first=st.booleans(),
+)
+def test_slices_are_compared_with_their_neighbours_in_time(pace: list[float], head_first: bool) -> None:
+    """Of n slices there are n - 1 differences, and a factor common to two neighbours is in none but their others'."""
+    head = slice(0 if head_first else 1, None, 2)
+    base = slice(1 if head_first else 0, None, 2)
+    drawn = [Block(plain_slice(b, b), plain_slice(2 * h, h)) for b, h in zip(pace[base], pace[head], strict=True)]
+    found = log_ratios_of(drawn, by_wall, head_first=head_first)
+    steps = [math.log(after / before) for before, after in itertools.pairwise(pace)]
+    to_head = [step if (index % 2 == 0) != head_first else -step for index, step in enumerate(steps)]
+    assert sorted(found) == pytest.approx(sorted(math.log(2) + step for step in to_head))
 
 
 @pytest.mark.parametrize("stalled", [0, 1, 7, 20, 30])
 def test_one_stalled_slice_does_not_move_a_figure(stalled: int) -> None:
-    """A slice a hundred times as long as the others is one block's, which is cut off: nothing is left of it."""
+    """A slice a hundred times as long as the others is in two differences, which are cut off: nothing is left of it."""
     world = World()
     world.heads[1].pace = lambda slice_: 100.0 if slice_ == stalled else 1.0
     measured = world.measure()
@@ -439,6 +429,20 @@ def test_contention_that_comes_and_goes_cancels() -> None:
     slow = lambda _: 2.0 if world.clock.now_ns // 500_000_000 % 2 else 1.0  # noqa: E731
     for worker in (*world.bases, *world.heads):
         worker.pace = slow
+    for record in world.measure().pairs:
+        assert record.wall_log_ratio == pytest.approx(math.log(1.05), abs=1e-3)
+
+
+def test_a_pace_that_jumps_and_drifts_cancels() -> None:
+    """A pace that jumps at every eighth slice or so, up to twice as slow, and drifts between moves no figure."""
+    world = World(base_s=2e-3, head_s=2.1e-3)
+    jumps = random.Random(1)
+    paces = [1.0]
+    for index in range(2000):
+        paces.append(jumps.uniform(1.0, 2.0) if jumps.random() < 1 / 8 else paces[-1] * (1 + 1e-4 * (index % 7)))
+    taken = itertools.count()
+    for worker in (*world.bases, *world.heads):
+        worker.pace = lambda _: paces[next(taken)]
     for record in world.measure().pairs:
         assert record.wall_log_ratio == pytest.approx(math.log(1.05), abs=1e-3)
 
@@ -559,8 +563,9 @@ def test_setting_up_is_not_counted() -> None:
     slow.setup_s = 100.0
     expected, found = quick.measure(), slow.measure()
     assert [record.setup_s for record in found.pairs] == [100.0] * 3
-    assert [record.blocks for record in found.pairs] == [record.blocks for record in expected.pairs]
-    assert [record.seconds for record in found.pairs] == pytest.approx([record.seconds for record in expected.pairs])
+    blocks_of, seconds_of = ([getattr(record, name) for record in expected.pairs] for name in ("blocks", "seconds"))
+    assert [record.blocks for record in found.pairs] == pytest.approx(blocks_of, abs=1)  # seconds add up otherwise
+    assert [record.seconds for record in found.pairs] == pytest.approx(seconds_of, abs=0.04)  # a block or two
     assert slow.heads[0].limits_s == [WARM_UP_MOST_S]
 
 
@@ -570,7 +575,7 @@ def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s:
     """No test takes more than its time and what one block, begun in time, takes."""
     world = World(call_s, call_s, wanted=math.inf)
     measured = world.measure(max_time_s=max_time_s)
-    per_block_s = (2 if call_s >= 1 else 4) * max(call_s, 0.02)
+    per_block_s = 2 * max(call_s, 0.02)
     assert world.clock.now_ns / 1e9 <= max_time_s + per_block_s + 0.6
     assert world.asked[-1] == (len(measured.pairs), True)
     assert all(record.blocks >= 1 for record in measured.pairs)
@@ -708,7 +713,7 @@ def test_a_pair_ends_when_its_own_error_is_small_beside_the_spread_between_pairs
     world.tolerance = 0.03
     for number, (base, head) in enumerate(zip(world.bases, world.heads, strict=True)):
         noise = random.Random(number)
-        base.pace = lambda _, noise=noise: math.exp(noise.gauss(0, 0.05))  # type: ignore[misc]
+        base.pace = lambda _, noise=noise: math.exp(noise.gauss(0, 0.15))  # type: ignore[misc]
         head.call_s *= math.exp(0.1 * (-1) ** number)
     seconds = [record.seconds for record in world.measure(least=6).pairs]
     assert min(seconds[:3]) > 1.1

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.kernels import make_kernels
-from pytest_rlperf.measure.rounds import SLICE_S, Clocks, slice_figure_ns, slice_shape
+from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, Clocks, slice_figure_ns, slice_shape
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Shape, SliceKind, Workload
 from pytest_rlperf.testing import FakeClock
@@ -128,6 +128,8 @@ def test_a_slice_reports_what_its_calls_took() -> None:
     assert record.rounds_s == pytest.approx(SLICE_S, rel=0.1)
     assert record.items == 4 * record.calls
     assert record.phases == ()
+    subject.warm_up(None, 10.0, kernels=False)
+    assert subject.take(SliceKind.PLAIN).rounds_s == pytest.approx(TURN_S, rel=0.1)
 
 
 def test_both_sides_take_the_given_shape() -> None:

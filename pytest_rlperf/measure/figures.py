@@ -29,13 +29,16 @@ def by_cpu(record: SliceRecord) -> float:
     return min(record.call_s, max(record.cpu_s / record.calls, 1e-12))
 
 
-def trimmed_mean(values: Sequence[float]) -> float:
-    """Return the mean of ``values`` without the lowest and the highest fifth of them, one each of three or more."""
-    cut = max(int(TRIM * len(values)), 1 if len(values) >= 3 else 0)
+def trimmed_mean(values: Sequence[float], trim: float = TRIM) -> float:
+    """Return the mean of ``values`` without a share of the lowest and of the highest, one each of three or more.
+
+    ``trim`` is that share, at each end.
+    """
+    cut = max(int(trim * len(values)), 1 if len(values) >= 3 else 0)
     return statistics.fmean(sorted(values)[cut : len(values) - cut])
 
 
-def trimmed_error(values: Sequence[float]) -> float:
+def trimmed_error(values: Sequence[float], trim: float) -> float:
     """Return the standard error of :func:`trimmed_mean`; infinite of fewer than five values, which show no spread.
 
     (From the winsorized variance: J. W. Tukey and D. H. McLaughlin, "Less vulnerable confidence and significance
@@ -44,7 +47,7 @@ def trimmed_error(values: Sequence[float]) -> float:
     count = len(values)
     if count < 5:
         return math.inf
-    cut = int(TRIM * count)
+    cut = min(int(trim * count), (count - 2) // 2)  # two are left at least
     rising = sorted(values)
     kept = rising[cut : count - cut]
     winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut

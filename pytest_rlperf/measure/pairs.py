@@ -8,6 +8,7 @@ So a pair gives one figure however long it runs, and pairs are added until the c
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import threading
 import time
@@ -20,7 +21,6 @@ from pytest_rlperf.measure.figures import (
     Clock,
     by_cpu,
     by_wall,
-    mean_log,
     merge_phases,
     traced_call_s,
     trimmed_error,
@@ -28,7 +28,7 @@ from pytest_rlperf.measure.figures import (
     typical_call_s,
     worker_record,
 )
-from pytest_rlperf.measure.one_side import SINGLE_CALL_S, BlockPace, SideMeasurement
+from pytest_rlperf.measure.one_side import BlockPace, SideMeasurement
 from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.measure.worker import Worker
@@ -42,6 +42,8 @@ _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 _ERROR_OF_SPREAD = 0.5
 _ERROR_OF_TOLERANCE = 1 / 6  # until a spread is known: that of pairs on a quiet machine is a third of the tolerance
 _SPREAD_LEAST = 3  # pairs
+PAIR_TRIM = 0.3  # of differences, at each end: while others use the core, pace jumps between many of the slices
+_IN_TWO = math.sqrt(2)  # each slice is in two of a pair's differences, whose mean errs by so much more than it seems
 
 
 class Pair(NamedTuple):
@@ -56,30 +58,26 @@ class Pair(NamedTuple):
     check_s: float
     setup_s: float
 
+    @property
+    def head_first(self) -> bool:
+        """Whether head has the first turn: in every other pair."""
+        return self.number % 2 == 0
 
-@dataclass(frozen=True)
-class Block:
-    """Slices in the order ABBA or BAAB, too short for the machine to change much in between."""
 
-    base: tuple[SliceRecord, ...]
-    head: tuple[SliceRecord, ...]
+class Block(NamedTuple):
+    """A slice of each side, one right after the other."""
+
+    base: SliceRecord
+    head: SliceRecord
 
     @classmethod
-    def take(cls, pair: Pair, kind: SliceKind, *, swapped: bool, single: bool) -> Block:
-        """Have both workers take slices: head's first where ``swapped``, one each where ``single``."""
+    def take(cls, pair: Pair, kind: SliceKind) -> Block:
+        """Have both workers take a slice: head first where the pair's number is even."""
         __tracebackhide__ = True
-        order = [pair.head, pair.base] if swapped else [pair.base, pair.head]
-        if not single:
-            order += reversed(order)
-        taken = [(worker is pair.base, worker.take(kind)) for worker in order]
-        return cls(
-            base=tuple(record for is_base, record in taken if is_base),
-            head=tuple(record for is_base, record in taken if not is_base),
-        )
-
-    def log_ratio(self, clock: Clock) -> float:
-        """Return the logarithm of head's time over base's."""
-        return mean_log(self.head, clock) - mean_log(self.base, clock)
+        if pair.head_first:
+            head = pair.head.take(kind)
+            return cls(pair.base.take(kind), head)
+        return cls(pair.base.take(kind), pair.head.take(kind))
 
     def shares(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
         """Return each side's phases: the time in none of their children, as shares of the side's own call.
@@ -87,15 +85,25 @@ class Block:
         A slice that is held up has all its phases held up, so shares are right where times are not.
         """
         base, head = (
-            {phase.path: _own_s(phase) / traced_call_s(side) for phase in merge_phases(side)}
-            for side in (self.base, self.head)
+            {phase.path: _own_s(phase) / traced_call_s([side]) for phase in merge_phases([side])} for side in self
         )
         return base, head
 
 
 def slices_of(blocks: Sequence[Block], side: str) -> list[SliceRecord]:
     """Return the slices of one side, ``"base"`` or ``"head"``, of several blocks."""
-    return [record for block in blocks for record in getattr(block, side)]
+    return [getattr(block, side) for block in blocks]
+
+
+def log_ratios_of(blocks: Sequence[Block], clock: Clock, *, head_first: bool) -> list[float]:
+    """Return the logarithms of head's time over base's for every two slices that follow each other.
+
+    Each slice but the first and the last is in two of them, so that a pace that drifts cancels. Where the pace jumps,
+    one of them is off and the others are not.
+    """
+    base, head = ([math.log(clock(record)) for record in slices_of(blocks, side)] for side in ("base", "head"))
+    between = zip(base, head[1:], strict=False) if head_first else zip(base[1:], head, strict=False)
+    return [theirs - ours for ours, theirs in (*zip(base, head, strict=True), *between)]
 
 
 def _own_s(phase: Phase) -> float:
@@ -155,31 +163,30 @@ class WarmPair:
         """Take blocks of both sides' slices, and a traced one every few blocks.
 
         It ends when the standard error of the pair's figure is under ``enough_error``, in logarithms, or after PAIR_S.
-        Head's slices begin the first block of every other pair, base's that of the others.
+        Turns alternate strictly: a slice after one of the same process would find warmer caches than the others.
         """
         __tracebackhide__ = True
-        single = max(side.call_s for side in self.warm) >= SINGLE_CALL_S
         pace = BlockPace(self.share_s - self._spent_s(clock), PAIR_S, clock, traced_blocks=1.0)
-        swapped = self.pair.number % 2 == 0
         while not (pace.elapsed_s >= PAIR_LEAST_S and self._error() < enough_error) and pace.begins():
-            self.blocks.append(Block.take(self.pair, SliceKind.PLAIN, swapped=swapped, single=single))
+            self.blocks.append(Block.take(self.pair, SliceKind.PLAIN))
             if pace.traces():
-                first = swapped == (len(self.traced) % 2 == 0)  # not always the side that begins every fourth block
-                self.traced.append(Block.take(self.pair, SliceKind.TRACED, swapped=first, single=single))
-            swapped = not swapped
+                self.traced.append(Block.take(self.pair, SliceKind.TRACED))
         self.seconds = self._spent_s(clock)
 
     def _spent_s(self, clock: Callable[[], float]) -> float:
         return clock() - self.started_s - self.waited_s
 
     def _error(self) -> float:
-        """Return the standard error of the pair's figure, by its blocks alone; infinite with fewer than five."""
-        return trimmed_error([block.log_ratio(by_wall) for block in self.blocks])
+        """Return the standard error of the pair's figure, by its own slices; infinite with fewer than three blocks."""
+        return _IN_TWO * trimmed_error(self._log_ratios(by_wall), PAIR_TRIM)
+
+    def _log_ratios(self, clock: Clock) -> list[float]:
+        return log_ratios_of(self.blocks, clock, head_first=self.pair.head_first)
 
     def record(self, idle: IdleWatch) -> PairRecord:
         """Return the pair's figures."""
         base, head = (self._worker(side, warm, idle) for side, warm in zip(("base", "head"), self.warm, strict=True))
-        slices = (record for block in self.blocks for record in (*block.base, *block.head))
+        slices = (record for block in self.blocks for record in block)
         return PairRecord(
             wall_log_ratio=self.log_ratio(by_wall),
             cpu_log_ratio=self.log_ratio(by_cpu),
@@ -195,7 +202,7 @@ class WarmPair:
 
     def log_ratio(self, clock: Clock) -> float:
         """Return the pair's one figure."""
-        return trimmed_mean([block.log_ratio(clock) for block in self.blocks])
+        return trimmed_mean(self._log_ratios(clock), PAIR_TRIM)
 
     def _worker(self, side: str, warm: Warm, idle: IdleWatch) -> WorkerRecord:
         worker: Worker = getattr(self.pair, side)
@@ -313,11 +320,11 @@ class PairedMeasurement:
                 self._settles_soon = head.warm_up_s < 2 * WARM_UP_S <= most_s
                 return pair.base.warm_up(head.shape, most_s if head.call_s < part_s else 0.0, kernels=False), head
         most_s = most_s if self._call_s < part_s else 0.0
-        sides = [pair.head, pair.base] if pair.number % 2 == 0 else [pair.base, pair.head]
+        sides = [pair.head, pair.base] if pair.head_first else [pair.base, pair.head]
         if self._settles_soon:
             most_s = min(WARM_UP_AGAIN_S, most_s)
         first, second = (worker.warm_up(self._shape, most_s, kernels=False) for worker in sides)
-        return (second, first) if pair.number % 2 == 0 else (first, second)
+        return (second, first) if pair.head_first else (first, second)
 
     def take(self, pair: WarmPair) -> None:
         """Take the slices of a pair that is warm, and then watch whether the first pair works while it waits."""

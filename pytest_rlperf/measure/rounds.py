@@ -1,4 +1,4 @@
-"""Rounds: back-to-back calls under one pair of clock readings, and how many of them fill a slice of 10-20 ms."""
+"""Rounds: back-to-back calls under one pair of clock readings, and how many of them fill a slice of 5-20 ms."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pytest_rlperf.measure.slowdown import work
 from pytest_rlperf.model import Shape
 
 SLICE_S = 0.015
+TURN_S = 0.0075  # a slice in turn with another process: the machine's pace changes within tens of milliseconds
 LONG_CALL_S = 0.002  # from here on a slice holds too few rounds for a median: its figure is the mean
 _ROUND_RESOLUTIONS = 1000  # a round is this many clock resolutions long, so that reading the clock costs 0.1 %
 _STEADY_CALLS = 8  # at least: the device's first wait for work and its last are parts of one round's time
@@ -65,14 +66,16 @@ class Timed:
     finish: Callable[[], None] | None = None
 
 
-def slice_shape(call_s: float, floor_ns: float, *, single: bool, long: bool | None = None) -> Shape:
-    """Return the rounds and iterations that fill a slice with calls of ``call_s``.
+def slice_shape(
+    call_s: float, floor_ns: float, *, single: bool, long: bool | None = None, slice_s: float = SLICE_S
+) -> Shape:
+    """Return the rounds and iterations that fill a slice of ``slice_s`` with calls of ``call_s``.
 
     A round is at least 1000 times ``floor_ns`` long, unless ``single`` limits a round to one call.
     """
     call_ns = max(1.0, 1e9 * call_s)
     iterations = 1 if single else max(1, math.ceil(_ROUND_RESOLUTIONS * floor_ns / call_ns))
-    rounds = max(1, round(1e9 * SLICE_S / (iterations * call_ns)))
+    rounds = max(1, round(1e9 * slice_s / (iterations * call_ns)))
     return Shape(iterations=iterations, rounds=rounds, long=call_s >= LONG_CALL_S if long is None else long)
 
 

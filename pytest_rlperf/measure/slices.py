@@ -1,4 +1,4 @@
-"""One process's side of measuring: check, warm up, size the rounds, take slices of 10-20 ms."""
+"""One process's side of measuring: check, warm up, size the rounds, take slices of 5-20 ms."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from pytest_rlperf.measure.device import Accelerator, find_accelerator
 from pytest_rlperf.measure.device_state import DeviceLibrary, Torch, used_between
 from pytest_rlperf.measure.placement import ActivityWatch, cpu_reader
 from pytest_rlperf.measure.rounds import (
+    SLICE_S,
+    TURN_S,
     Clocks,
     Round,
     Timed,
@@ -187,7 +189,7 @@ class Meter:
 
         ``long`` is whether the figure of a slice is the mean round, as in a stored result to compare with; None leaves
         it to the calls' length. Without any time the checked call stands for the workload's pace, and nothing more is
-        run. Without ``kernels`` no slice of a reference kernel follows.
+        run. Without ``kernels`` no slice of a reference kernel follows, but another process has every other turn.
         """
         __tracebackhide__ = True
         start_ns = self.clocks.wall_ns()
@@ -202,7 +204,7 @@ class Meter:
                     pace_s = settle(Timed(kernel, None), _KERNEL_WARM_UP_S, self.clocks)
                     self._kernel_shapes[kind] = kernel_shape(pace_s)
                 self._shapes[kind] = self._kernel_shapes[kind]
-        self._choose_shapes(shape, long)
+        self._choose_shapes(shape, long, SLICE_S if kernels else TURN_S)
         self.workload.processed(0)  # items processed while warming up belong to no slice
         gc.collect()
         gc.freeze()  # a later collection need not walk older objects; thaw() undoes it
@@ -235,10 +237,14 @@ class Meter:
                 lambda: settle(workload, WARM_UP_AGAIN_S, self.clocks), lambda: self.clocks.wall_ns() < deadline_ns
             )
 
-    def _choose_shapes(self, shape: Shape | None, long: bool | None) -> None:
-        """Size the slices of the workload; those at the gated pace have ``shape`` where it is given."""
+    def _choose_shapes(self, shape: Shape | None, long: bool | None, slice_s: float) -> None:
+        """Size the slices of the workload; those at the gated pace have ``shape`` where it is given.
+
+        On a device a slice is SLICE_S long in any case, for its conditions are read before and after each.
+        """
         single = self.workload.setup is not None
-        latency = slice_shape(self._call_s, self.clocks.floor_ns, single=single, long=long)
+        slice_s = slice_s if self.device is None else SLICE_S
+        latency = slice_shape(self._call_s, self.clocks.floor_ns, single=single, long=long, slice_s=slice_s)
         if self.device is None:
             self._shapes |= dict.fromkeys([SliceKind.PLAIN, SliceKind.TRACED], shape or latency)
             return
