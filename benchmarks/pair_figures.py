@@ -114,12 +114,14 @@ def show(results: dict[str, Figures]) -> None:
             cells = [off(found.get((scheme.title, length_s), [])) for length_s in LENGTHS_S]
             print(f"| {name} | {scheme.title} | {' | '.join(cells)} |")
     for scheme in SCHEMES:
-        cells = []
-        for length_s in LENGTHS_S:
-            all_of = [found.get((scheme.title, length_s), []) for found in results.values()]
-            usable = [math.log(rms(figures)) for figures in all_of if len(figures) > 1]
-            cells.append(f"{100 * math.exp(statistics.fmean(usable)):.2f}" if len(usable) == len(results) else "")
-        print(f"| geometric mean | {scheme.title} | {' | '.join(cells)} |")
+        print(f"| geometric mean | {scheme.title} | {' | '.join(typical(results, scheme, s) for s in LENGTHS_S)} |")
+
+
+def typical(results: dict[str, Figures], scheme: Scheme, length_s: float) -> str:
+    """Return how far a scheme's figures are off, over the workloads for which every scheme has figures."""
+    common = [found for found in results.values() if all(len(found.get((s.title, length_s), [])) > 1 for s in SCHEMES)]
+    logs = [math.log(rms(found[scheme.title, length_s])) for found in common]
+    return f"{100 * math.exp(statistics.fmean(logs)):.2f} ({len(logs)} workloads)" if logs else ""
 
 
 def rms(figures: Sequence[float]) -> float:

@@ -94,6 +94,7 @@ class LivePairs:
         )
         self._begun = 0
         self._is_over = False
+        self._is_first_open = threading.Event()  # where the test never gets to its call, no other pair sets it up too
         self._alone: set[int] = set()  # the pairs that have had the machine to themselves
         self._needs_machine = False  # for the work of a call; a spread of pairs is another reason
         self._is_restless = False
@@ -119,6 +120,7 @@ class LivePairs:
         opened: dict[int, WorkerPair] = {}
         if self.lanes.count == 1:  # nothing is measured meanwhile, so that all may set up at once
             opened = dict(enumerate(self.open(range(self._limits.least))))
+            self._is_first_open.set()
         places = self.lanes.first(self._limits.least)
         running: dict[Future[None], int] = {}
         verdict: Verdict | None = None
@@ -170,10 +172,13 @@ class LivePairs:
         """Set up one pair at its place and measure it there, or with the machine to itself where it needs that."""
         try:
             with place as cpu:
+                if index:
+                    self._is_first_open.wait()
                 if self._is_over and opened is None:
                     return
                 started_s = time.monotonic()
                 pair = opened or self.open([index])[0]
+                self._is_first_open.set()
                 warm = self._warm_up(index, pair, started_s)
                 waits = warm is not None and self._wants_machine(warm)
                 if warm is not None and not waits:
@@ -187,6 +192,8 @@ class LivePairs:
                         self._measure(warm, cpu)
             self.close(index, pair)
         except BaseException:
+            self._is_over = True
+            self._is_first_open.set()
             self.fail()
             raise
 
@@ -234,7 +241,6 @@ class LiveComparison(LivePairs):
         self._numbers: dict[int, int] = {}  # of the workers, by pair: each pair has others
         self._closed: set[int] = set()
         self._tallies: dict[int, tuple[Tally | None, Tally | None]] = {}
-        self._is_reported = threading.Event()  # the first pair's head worker has begun, which reports the test
         self._is_counted = threading.Event()  # the first pair has counted, which decides for all
 
     def compare(self) -> tuple[Result, Live]:
@@ -270,8 +276,6 @@ class LiveComparison(LivePairs):
         pairs = [(base.ready(number), head.ready(number)) for number in numbers]
         if 0 in indices:
             self.group.begin(pairs[0][1])
-            self._is_reported.set()
-        self._is_reported.wait()
         self.group.open(
             [worker for index, pair in zip(indices, pairs, strict=True) for worker in in_turn(index, *pair)]
         )
@@ -301,7 +305,6 @@ class LiveComparison(LivePairs):
 
     def fail(self) -> None:
         """Let go of the pairs that wait for the first one."""
-        self._is_reported.set()
         self._is_counted.set()
 
     def _found(self, measured: PairsMeasured, verdict: Verdict) -> tuple[Result, Live]:
