@@ -21,6 +21,7 @@ from builders import environment, git, provenance, result, write
 
 from pytest_rlperf.baseline.machine import this_machine
 from pytest_rlperf.baseline.store import Store
+from pytest_rlperf.run.lanes import count_lanes
 
 OK, FAILED, USAGE = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.USAGE_ERROR
 QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=8")  # time for six pairs, which unplaced workers take to confirm
@@ -257,6 +258,35 @@ def test_another_directory_is_a_side(repository: Repository, tmp_path: Path) -> 
     assert run.code == FAILED, run.out
     assert run.verdicts == {"test_work": "SLOWER"}
     assert {path: path.read_bytes() for path in other.rglob("*.py")} == before
+
+
+@pytest.mark.skipif(count_lanes().most < 2, reason="one lane sets up all the first pairs at once")
+def test_a_test_that_skips_itself_is_set_up_by_one_pair(repository: Repository) -> None:
+    """Other pairs wait until the first one has got to its call; where it never does they are not begun."""
+    begun = repository.tmp / "begun"
+    repository.write(
+        "tests/test_it.py",
+        f"""
+        import os, pathlib, pytest, mylib
+
+        @pytest.fixture
+        def missing():
+            pathlib.Path({str(begun)!r}).open("a").write("x")
+            pytest.skip("not installed here")
+
+        def test_skipped(rlperf, missing):
+            rlperf(mylib.work)
+
+        def test_work(rlperf):
+            rlperf(mylib.work)
+        """,
+    )
+    repository.commit()
+    repository.library("head")
+    run = repository.against("HEAD", "--rlperf-lanes=2")
+    assert run.code == OK, run.out
+    assert "1 passed, 1 skipped" in run.out
+    assert begun.read_text() == "xx"
 
 
 # ------------------------------------------------------------------ nothing to compare, or nothing to compare with
