@@ -47,7 +47,7 @@ def trimmed_error(values: Sequence[float], trim: float) -> float:
     count = len(values)
     if count < 5:
         return math.inf
-    cut = min(int(trim * count), (count - 2) // 2)  # two are left at least
+    cut = int(trim * count)
     rising = sorted(values)
     kept = rising[cut : count - cut]
     winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
