@@ -113,25 +113,14 @@ def show(results: dict[str, Figures]) -> None:
         for scheme in SCHEMES:
             cells = [off(found.get((scheme.title, length_s), [])) for length_s in LENGTHS_S]
             print(f"| {name} | {scheme.title} | {' | '.join(cells)} |")
-    for scheme in SCHEMES:
-        print(f"| geometric mean | {scheme.title} | {' | '.join(typical(results, scheme, s) for s in LENGTHS_S)} |")
-
-
-def typical(results: dict[str, Figures], scheme: Scheme, length_s: float) -> str:
-    """Return how far a scheme's figures are off, over the workloads for which every scheme has figures."""
-    common = [found for found in results.values() if all(len(found.get((s.title, length_s), [])) > 1 for s in SCHEMES)]
-    logs = [math.log(rms(found[scheme.title, length_s])) for found in common]
-    return f"{100 * math.exp(statistics.fmean(logs)):.2f} ({len(logs)} workloads)" if logs else ""
-
-
-def rms(figures: Sequence[float]) -> float:
-    """Return the root of the mean square: the truth is 0."""
-    return math.sqrt(statistics.fmean(figure**2 for figure in figures))
 
 
 def off(figures: Sequence[float]) -> str:
-    """Return how far figures are off, and the largest; nothing where pairs are too short for a figure."""
-    return f"{100 * rms(figures):.2f} ({100 * max(map(abs, figures)):.1f})" if len(figures) > 1 else ""
+    """Return the root mean square of figures, whose truth is 0, and the largest; nothing where pairs are too short."""
+    if len(figures) < 2:
+        return ""
+    rms = math.sqrt(statistics.fmean(figure**2 for figure in figures))
+    return f"{100 * rms:.2f} ({100 * max(map(abs, figures)):.1f})"
 
 
 def main() -> None:
