@@ -16,15 +16,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from placement_workers import CPUS, WORKLOADS, Worker, ask_both, processes
 
 from pytest_rlperf.measure.figures import by_wall, mean_log, trimmed_mean
-from pytest_rlperf.measure.pairs import PAIR_TRIM, Block, log_ratios_of
-from pytest_rlperf.measure.rounds import SLICE_S, TURN_S
-from pytest_rlperf.model import Shape, SliceKind, SliceRecord
+from pytest_rlperf.measure.pairs import Block, LogRatios
+from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, Clocks, slice_shape
+from pytest_rlperf.model import SliceKind, SliceRecord
 
 NAMES = ("loop", "gae", "vecenv", "replay", "sac", "ppo")
 LENGTHS_S = (0.2, 0.4, 0.8, 1.6)  # of a pair
@@ -50,7 +50,7 @@ def of_neighbours(turns: Sequence[Turn]) -> float:
     """Return the trimmed mean over every two slices that follow each other, as a live comparison does."""
     two = [turns[start : start + 2] for start in range(0, len(turns) - 1, 2)]
     blocks = [Block(*(turn.record for turn in sorted(pair, key=lambda turn: turn.is_head))) for pair in two]
-    return trimmed_mean(log_ratios_of(blocks, by_wall, head_first=turns[0].is_head), PAIR_TRIM)
+    return LogRatios.of(blocks, by_wall, head_first=turns[0].is_head).figure()
 
 
 @dataclass(frozen=True)
@@ -85,19 +85,19 @@ def take(workers: tuple[Worker, Worker], order: str, *, head_first: bool) -> lis
     return turns
 
 
-def measure(workers: tuple[Worker, Worker], index: int, name: str, shapes: dict[str, Shape], found: Figures) -> None:
+def measure(workers: tuple[Worker, Worker], index: int, name: str, calls_s: dict[str, float], found: Figures) -> None:
     """Measure a workload by every scheme, in a pair of processes."""
     for order in (("prepare", name), ("check",)):
         ask_both(workers, *order)
     for worker in workers:
         worker.place([CPUS[index % len(CPUS)]])
-    if name not in shapes:
-        shapes[name] = workers[1].warm_up(None, WARM_UP_S).shape
-    ask_both(workers, "warm_up", shapes[name], WARM_UP_S)
+    if name not in calls_s:
+        calls_s[name] = workers[1].warm_up(None, WARM_UP_S).call_s
+    ask_both(workers, "warm_up", None, WARM_UP_S)
     first = index % len(SCHEMES)
     for scheme in (*SCHEMES[first:], *SCHEMES[:first]):
-        rounds = max(1, round(shapes[name].rounds * scheme.slice_s / TURN_S))
-        ask_both(workers, "warm_up", replace(shapes[name], rounds=rounds), 0.0)
+        shape = slice_shape(calls_s[name], Clocks.host().floor_ns, single=False, slice_s=scheme.slice_s)
+        ask_both(workers, "warm_up", shape, 0.0)
         turns = take(workers, scheme.order, head_first=index % 2 == 0)
         for length_s in LENGTHS_S:
             seen = [turn for turn in turns if turn.end_s <= length_s]
@@ -134,11 +134,11 @@ def main() -> None:
     if unknown:
         parser.error(f"no such workload: {', '.join(unknown)} (there are {', '.join(WORKLOADS)})")
     results: dict[str, Figures] = {name: {} for name in names}
-    shapes: dict[str, Shape] = {}
+    calls_s: dict[str, float] = {}
     for index in range(options.pairs):
         with processes(index) as workers:
             for name in names:
-                measure(workers, index, name, shapes, results[name])
+                measure(workers, index, name, calls_s, results[name])
                 print(f"pair {index + 1} of {options.pairs}: {name}", file=sys.stderr, flush=True)
     show(results)
 

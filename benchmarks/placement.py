@@ -156,7 +156,9 @@ def measure(pair: Pair, warm: Sequence[Warm], mode: Mode, index: int, seconds: f
     return Found(wall, cpu, alone, single, call_s, len(blocks))
 
 
-def ready(workers: tuple[Worker, Worker], name: str, shapes: dict[str, Shape]) -> tuple[Pair, Sequence[Warm]]:
+def ready(
+    workers: tuple[Worker, Worker], index: int, name: str, shapes: dict[str, Shape]
+) -> tuple[Pair, Sequence[Warm]]:
     """Have both workers make, check and warm up a workload; the first pair's head sizes the slices of all."""
     base, head = workers
     for order in (("prepare", name), ("check",)):
@@ -164,7 +166,7 @@ def ready(workers: tuple[Worker, Worker], name: str, shapes: dict[str, Shape]) -
     if name not in shapes:
         shapes[name] = head.warm_up(None, WARM_UP_S).shape
     # Both at once, where a live comparison has one after the other: it takes half the time.
-    return Pair(0, base, head, 0.0, 0.0), ask_both(workers, "warm_up", shapes[name], WARM_UP_S)
+    return Pair(index, base, head, 0.0, 0.0), ask_both(workers, "warm_up", shapes[name], WARM_UP_S)
 
 
 Results: TypeAlias = Mapping[str, Mapping[str, list[Found]]]
@@ -178,7 +180,7 @@ def run(names: Sequence[str], pairs: int, seconds: float) -> Results:
     for index in range(pairs):
         with processes(index) as workers:
             for number, name in enumerate(names):
-                pair, warm = ready(workers, name, shapes)
+                pair, warm = ready(workers, index, name, shapes)
                 first = (index + number) % len(MODES)
                 for mode in [*MODES, *MODES][first : first + len(MODES)]:
                     found = measure(pair, warm, MODES[mode], index, seconds)

@@ -30,7 +30,7 @@ from pytest_rlperf.judge.live import (
 from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.stats import SDS, LogNormal, Spread, binomial_tail, squared_deviations
 from pytest_rlperf.measure.figures import trimmed_mean
-from pytest_rlperf.measure.pairs import PAIR_TRIM
+from pytest_rlperf.measure.pairs import LogRatios
 from pytest_rlperf.model import Contribution, Estimate, Live, PairRecord, PairSpread, Policy, Status, Verdict, reasons
 from pytest_rlperf.report.wording import carriers_text, verdict_lines, verdict_message
 
@@ -514,16 +514,17 @@ PAIR_NOISE = mc.GAUSSIAN | mc.OTHER_PAIRS
 
 
 def test_the_simulated_pair_is_the_measured_ones_figure() -> None:
-    """The simulation trims as a live comparison does."""
+    """The simulation makes a pair's figure of its slices' ratios as a live comparison does."""
     ratios = np.random.default_rng(2).standard_t(2, (50, 17))
-    assert mc.trimmed_means(ratios) == pytest.approx([trimmed_mean(row, PAIR_TRIM) for row in ratios.tolist()])
+    expected = [LogRatios(row[::2], row[1::2]).figure() for row in ratios.tolist()]
+    assert mc.pair_figures(ratios) == pytest.approx(expected)
 
 
 def test_a_stall_and_a_neighbour_do_not_move_a_pair() -> None:
     """A disturbance of both sides cancels, and single slices of a hundred times the time are trimmed away."""
     generator = np.random.default_rng(3)
     noise = mc.Noise(burst_sd=0.1, neighbour=1.8, stall_share=0.01)
-    pairs = mc.trimmed_means(mc.slice_log_ratios(generator, noise, 2000))
+    pairs = mc.pair_figures(mc.slice_log_ratios(generator, noise, 2000))
     assert np.abs(np.mean(pairs)) < 0.0005
     assert np.std(pairs) < 0.005
 

@@ -16,10 +16,10 @@ from pytest_rlperf.measure.figures import by_cpu, by_wall, trimmed_mean
 from pytest_rlperf.measure.pairs import (
     PAIR_TRIM,
     Block,
+    LogRatios,
     Pair,
     PairedMeasurement,
     PairsMeasured,
-    log_ratios_of,
     typical_shares,
 )
 from pytest_rlperf.measure.placement import IdleWatch
@@ -363,9 +363,9 @@ def test_swapping_sides_mirrors_every_figure(drawn: list[Block], head_first: boo
     """What was base is head, in the same turns: a figure is the opposite, by either clock."""
     mirrored = [Block(base=block.head, head=block.base) for block in drawn]
     for clock in (by_wall, by_cpu):
-        one = log_ratios_of(drawn, clock, head_first=head_first)
-        other = log_ratios_of(mirrored, clock, head_first=not head_first)
-        assert trimmed_mean(one, PAIR_TRIM) == pytest.approx(-trimmed_mean(other, PAIR_TRIM), abs=1e-12)
+        one = LogRatios.of(drawn, clock, head_first=head_first)
+        other = LogRatios.of(mirrored, clock, head_first=not head_first)
+        assert one.figure() == pytest.approx(-other.figure(), abs=1e-12)
 
 
 @given(drawn=st.lists(drawn_blocks, min_size=1, max_size=12), scale=st.floats(1e-3, 1e3))
@@ -376,9 +376,9 @@ def test_scaling_both_sides_changes_nothing(drawn: list[Block], scale: float) ->
         return plain_slice(scale * record.call_s, scale * record.cpu_s)
 
     for clock, head_first in itertools.product((by_wall, by_cpu), (False, True)):
-        before = log_ratios_of(drawn, clock, head_first=head_first)
-        after = log_ratios_of([Block(*map(scaled, block)) for block in drawn], clock, head_first=head_first)
-        assert after == pytest.approx(before, abs=1e-9)
+        before = LogRatios.of(drawn, clock, head_first=head_first)
+        after = LogRatios.of([Block(*map(scaled, block)) for block in drawn], clock, head_first=head_first)
+        assert [*after.within, *after.between] == pytest.approx([*before.within, *before.between], abs=1e-9)
 
 
 @given(
@@ -390,10 +390,22 @@ def test_slices_are_compared_with_their_neighbours_in_time(pace: list[float], he
     head = slice(0 if head_first else 1, None, 2)
     base = slice(1 if head_first else 0, None, 2)
     drawn = [Block(plain_slice(b, b), plain_slice(2 * h, h)) for b, h in zip(pace[base], pace[head], strict=True)]
-    found = log_ratios_of(drawn, by_wall, head_first=head_first)
+    found = LogRatios.of(drawn, by_wall, head_first=head_first)
     steps = [math.log(after / before) for before, after in itertools.pairwise(pace)]
     to_head = [step if (index % 2 == 0) != head_first else -step for index, step in enumerate(steps)]
-    assert sorted(found) == pytest.approx(sorted(math.log(2) + step for step in to_head))
+    expected = [math.log(2) + step for step in to_head]
+    assert found.within == pytest.approx(expected[::2])
+    assert found.between == pytest.approx(expected[1::2])
+
+
+@given(count=st.integers(2, 20), drift=st.floats(-0.1, 0.1), head_first=st.booleans())
+def test_a_pace_that_drifts_cancels(count: int, drift: float, head_first: bool) -> None:
+    """From two blocks on, however few they are, a machine that gets slower from slice to slice moves no figure."""
+    pace = [math.exp(drift * index) for index in range(2 * count)]
+    firsts, seconds = pace[::2], pace[1::2]
+    base, head = (seconds, firsts) if head_first else (firsts, seconds)
+    drawn = [Block(plain_slice(b, b), plain_slice(1.05 * h, h)) for b, h in zip(base, head, strict=True)]
+    assert LogRatios.of(drawn, by_wall, head_first=head_first).figure() == pytest.approx(math.log(1.05))
 
 
 @pytest.mark.parametrize("stalled", [0, 1, 7, 20, 30])
@@ -417,10 +429,11 @@ def test_how_far_a_stalled_block_can_move_a_figure(values: list[float], at: int,
     """From three blocks on it moves a pair's figure by the spread of the others over those that count, no more."""
     with_stall = list(values)
     with_stall[at % len(values)] = sign * stall
-    counted = len(values) - 2 * max(1, int(0.2 * len(values)))
+    counted = len(values) - 2 * max(1, int(PAIR_TRIM * len(values)))
     spread = max(values) - min(values)
-    assert abs(trimmed_mean(with_stall) - trimmed_mean(values)) <= spread / counted + 1e-12
-    assert min(values) - 1e-12 <= trimmed_mean(with_stall) <= max(values) + 1e-12
+    calm, stalled = (trimmed_mean(each, PAIR_TRIM) for each in (values, with_stall))
+    assert abs(stalled - calm) <= spread / counted + 1e-12
+    assert min(values) - 1e-12 <= stalled <= max(values) + 1e-12
 
 
 def test_contention_that_comes_and_goes_cancels() -> None:
@@ -673,7 +686,7 @@ def test_a_single_pair_is_watched_for_a_second_after_it() -> None:
 
 
 def test_a_pair_ends_when_its_own_error_is_small() -> None:
-    """Slices that agree end a pair after 0.4 s, from the fifth block on; slices that differ take the planned 1.2 s."""
+    """Slices that agree end a pair after 0.4 s; slices that differ take the planned 1.2 s."""
     steady, noisy = World(), World()
     for world in (steady, noisy):
         world.tolerance = 0.03
@@ -686,6 +699,13 @@ def test_a_pair_ends_when_its_own_error_is_small() -> None:
         assert record.blocks >= 5
     for record, warm_s in zip(noisy.measure().pairs, warm_up_s, strict=True):
         assert record.seconds - warm_s > 1.1
+
+
+def test_a_pair_ends_early_by_six_blocks_or_more() -> None:
+    """Fewer say little of how far they are off, also where they agree: calls of 80 ms take six blocks, not three."""
+    world = World(base_s=0.08, head_s=0.08)
+    world.tolerance = 0.03
+    assert [record.blocks for record in world.measure().pairs] == [6] * 3
 
 
 def test_pairs_that_begin_at_the_same_time_have_time_each() -> None:

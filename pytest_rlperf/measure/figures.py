@@ -51,7 +51,9 @@ def trimmed_error(values: Sequence[float], trim: float) -> float:
     rising = sorted(values)
     kept = rising[cut : count - cut]
     winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
-    return math.sqrt((count - 1) * statistics.variance(winsorized) / (len(kept) * (len(kept) - 1)))
+    mean = statistics.fmean(winsorized)
+    squares = math.fsum((value - mean) ** 2 for value in winsorized)
+    return math.sqrt(squares / (len(kept) * (len(kept) - 1)))
 
 
 def mean_log(records: Sequence[SliceRecord], clock: Clock) -> float:

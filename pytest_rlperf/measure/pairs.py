@@ -42,8 +42,9 @@ _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 _ERROR_OF_SPREAD = 0.5
 _ERROR_OF_TOLERANCE = 1 / 6  # until a spread is known: that of pairs on a quiet machine is a third of the tolerance
 _SPREAD_LEAST = 3  # pairs
-PAIR_TRIM = 0.3  # of differences, at each end: while others use the core, pace jumps between many of the slices
-_IN_TWO = math.sqrt(2)  # each slice is in two of a pair's differences, whose mean errs by so much more than it seems
+PAIR_TRIM = 0.3  # of ratios, at each end: while others use the core, pace jumps between many of the slices
+_OVERLAP = math.sqrt(2)  # each slice is in two ratios, so that their mean errs by so much more than it seems
+_ERROR_BLOCKS_LEAST = 6  # fewer are off together now and then, and seem to agree
 
 
 class Pair(NamedTuple):
@@ -95,15 +96,35 @@ def slices_of(blocks: Sequence[Block], side: str) -> list[SliceRecord]:
     return [getattr(block, side) for block in blocks]
 
 
-def log_ratios_of(blocks: Sequence[Block], clock: Clock, *, head_first: bool) -> list[float]:
-    """Return the logarithms of head's time over base's for every two slices that follow each other.
+class LogRatios(NamedTuple):
+    """The logarithms of head's time over base's, for every two slices that follow each other; by which side is first.
 
-    Each slice but the first and the last is in two of them, so that a pace that drifts cancels. Where the pace jumps,
-    one of them is off and the others are not.
+    Each slice but the first and the last is in two of them. Where the machine's pace jumps, one of them is off and the
+    others are not. A traced block may lie between two slices.
     """
-    base, head = ([math.log(clock(record)) for record in slices_of(blocks, side)] for side in ("base", "head"))
-    between = zip(base, head[1:], strict=False) if head_first else zip(base[1:], head, strict=False)
-    return [theirs - ours for ours, theirs in (*zip(base, head, strict=True), *between)]
+
+    within: list[float]  # blocks
+    between: list[float]  # a block's second slice and the next one's first
+
+    @classmethod
+    def of(cls, blocks: Sequence[Block], clock: Clock, *, head_first: bool) -> LogRatios:
+        """Compare the slices of blocks, in which head was first or base."""
+        base, head = ([math.log(clock(record)) for record in slices_of(blocks, side)] for side in ("base", "head"))
+        next_first = zip(base, head[1:], strict=False) if head_first else zip(base[1:], head, strict=False)
+        return cls(
+            [theirs - ours for ours, theirs in zip(base, head, strict=True)],
+            [theirs - ours for ours, theirs in next_first],
+        )
+
+    def figure(self) -> float:
+        """Return what a pair shows; from two blocks on a pace that drifts cancels."""
+        return statistics.fmean(trimmed_mean(kind, PAIR_TRIM) for kind in self if kind)
+
+    def error(self) -> float:
+        """Return the standard error of the figure, by these ratios alone; infinite of too few."""
+        if len(self.within) < _ERROR_BLOCKS_LEAST:
+            return math.inf
+        return _OVERLAP * trimmed_error([*self.within, *self.between], PAIR_TRIM)
 
 
 def _own_s(phase: Phase) -> float:
@@ -177,11 +198,10 @@ class WarmPair:
         return clock() - self.started_s - self.waited_s
 
     def _error(self) -> float:
-        """Return the standard error of the pair's figure, by its own slices; infinite with fewer than three blocks."""
-        return _IN_TWO * trimmed_error(self._log_ratios(by_wall), PAIR_TRIM)
+        return self._log_ratios(by_wall).error()
 
-    def _log_ratios(self, clock: Clock) -> list[float]:
-        return log_ratios_of(self.blocks, clock, head_first=self.pair.head_first)
+    def _log_ratios(self, clock: Clock) -> LogRatios:
+        return LogRatios.of(self.blocks, clock, head_first=self.pair.head_first)
 
     def record(self, idle: IdleWatch) -> PairRecord:
         """Return the pair's figures."""
@@ -202,7 +222,7 @@ class WarmPair:
 
     def log_ratio(self, clock: Clock) -> float:
         """Return the pair's one figure."""
-        return trimmed_mean(self._log_ratios(clock), PAIR_TRIM)
+        return self._log_ratios(clock).figure()
 
     def _worker(self, side: str, warm: Warm, idle: IdleWatch) -> WorkerRecord:
         worker: Worker = getattr(self.pair, side)

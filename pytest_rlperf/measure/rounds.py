@@ -16,7 +16,7 @@ from pytest_rlperf.model import Shape
 
 SLICE_S = 0.015
 TURN_S = 0.0075  # a slice in turn with another process: the machine's pace changes within tens of milliseconds
-LONG_CALL_S = 0.002  # from here on a slice holds too few rounds for a median: its figure is the mean
+LONG_CALL_S = 0.002  # from here on a slice holds too few rounds for a median, three in a turn: its figure is the mean
 _ROUND_RESOLUTIONS = 1000  # a round is this many clock resolutions long, so that reading the clock costs 0.1 %
 _STEADY_CALLS = 8  # at least: the device's first wait for work and its last are parts of one round's time
 _STEADY_S = 0.25  # for so many, of long calls

@@ -189,7 +189,8 @@ class Meter:
 
         ``long`` is whether the figure of a slice is the mean round, as in a stored result to compare with; None leaves
         it to the calls' length. Without any time the checked call stands for the workload's pace, and nothing more is
-        run. Without ``kernels`` no slice of a reference kernel follows, but another process has every other turn.
+        run. Without ``kernels`` no slice of a reference kernel follows: another process takes turns with this one, and
+        slices are TURN_S long.
         """
         __tracebackhide__ = True
         start_ns = self.clocks.wall_ns()

@@ -94,7 +94,7 @@ class LivePairs:
         )
         self._begun = 0
         self._is_over = False
-        self._is_first_open = threading.Event()  # where the test never gets to its call, no other pair sets it up too
+        self._is_first_open = threading.Event()  # in lanes: a test that never gets to its call is set up by one pair
         self._alone: set[int] = set()  # the pairs that have had the machine to themselves
         self._needs_machine = False  # for the work of a call; a spread of pairs is another reason
         self._is_restless = False
@@ -140,6 +140,7 @@ class LivePairs:
                     verdict = self._judge(is_last=not running)
             finally:
                 self._is_over = True
+                self._is_first_open.set()
         # Those that are left failed, or were not needed. The first pair's worker reports the test: its error is shown.
         for future in sorted(running, key=running.__getitem__):
             future.result()
