@@ -1,8 +1,9 @@
 """How far a pair's figure is off, by the length of its slices, whose turn it is, and how the slices are compared.
 
-Both workers of a pair run the same code, so whatever their figures differ by is error: of the slices, which shrinks
-with more of them, and of the processes, which does not. Each pair is two fresh processes on one CPU. They take up one
-workload after another and measure each by every scheme, each pair beginning with another one. Prints Markdown::
+Each pair is two fresh processes of the same code on one CPU. They take up one workload after another and measure each
+by every scheme, each pair beginning with another one. How far a scheme's figure is from what the other schemes found,
+each in its longest time, is the error of its slices. How far that is from 0 is the difference of the two processes,
+which no scheme can change. Prints Markdown::
 
     python benchmarks/pair_figures.py                    # about eight minutes
     python benchmarks/pair_figures.py --only gae,sac     # some of the workloads
@@ -71,7 +72,7 @@ SCHEMES = (
     Scheme("3.8 ms, ABAB, neighbours", "AB", TURN_S / 2, of_neighbours),
 )
 
-Figures = dict[tuple[str, float], list[float]]
+Figures = dict[tuple[str, float], dict[int, float]]  # by scheme and length of a pair: by pair
 
 
 def take(workers: tuple[Worker, Worker], order: str, *, head_first: bool) -> list[Turn]:
@@ -102,25 +103,37 @@ def measure(workers: tuple[Worker, Worker], index: int, name: str, calls_s: dict
         for length_s in LENGTHS_S:
             seen = [turn for turn in turns if turn.end_s <= length_s]
             if len(seen) >= 12:
-                found.setdefault((scheme.title, length_s), []).append(scheme.figure(seen))
+                found.setdefault((scheme.title, length_s), {})[index] = scheme.figure(seen)
 
 
 def show(results: dict[str, Figures]) -> None:
-    """Print how far figures are off, in percent, by scheme and length of a pair."""
+    """Print how far figures are off, in percent, by scheme and length of a pair, and how far processes differ."""
     columns = [f"{length_s:g} s" for length_s in LENGTHS_S]
     print(f"| workload | slices | {' | '.join(columns)} |\n|---|---|{'---|' * len(columns)}")
     for name, found in results.items():
         for scheme in SCHEMES:
-            cells = [off(found.get((scheme.title, length_s), [])) for length_s in LENGTHS_S]
+            others = truths(found, [other for other in SCHEMES if other is not scheme])
+            cells = []
+            for length_s in LENGTHS_S:
+                figures = found.get((scheme.title, length_s), {})
+                cells.append(off([figure - others[index] for index, figure in figures.items()]))
             print(f"| {name} | {scheme.title} | {' | '.join(cells)} |")
+    differences = {name: off(list(truths(found, SCHEMES).values())) for name, found in results.items()}
+    print(f"\nThe processes of a pair differ by: {', '.join(f'{name} {cell}' for name, cell in differences.items())}.")
 
 
-def off(figures: Sequence[float]) -> str:
-    """Return the root mean square of figures, whose truth is 0, and the largest; nothing where pairs are too short."""
-    if len(figures) < 2:
+def truths(found: Figures, schemes: Sequence[Scheme]) -> dict[int, float]:
+    """Return what ``schemes`` found in their longest time, averaged, by pair."""
+    longest = [found[(scheme.title, LENGTHS_S[-1])] for scheme in schemes]
+    return {index: statistics.fmean(figures[index] for figures in longest) for index in longest[0]}
+
+
+def off(errors: Sequence[float]) -> str:
+    """Return the root mean square in percent, and the largest; nothing where hardly a pair was long enough."""
+    if len(errors) < 2:
         return ""
-    rms = math.sqrt(statistics.fmean(figure**2 for figure in figures))
-    return f"{100 * rms:.2f} ({100 * max(map(abs, figures)):.1f})"
+    rms = math.sqrt(statistics.fmean(error**2 for error in errors))
+    return f"{100 * rms:.2f} ({100 * max(map(abs, errors)):.1f})"
 
 
 def main() -> None:
