@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import re
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -84,11 +86,11 @@ def sized(
 
 @settings(max_examples=50, deadline=None)
 @given(
-    call_ns=st.integers(100_000, 2_000_000_000),
+    call_ns=st.integers(100_000, 1_990_000),
     step_ns=st.integers(10, 100),
     dearer_ns=st.integers(0, 100),
     fixed_ns=st.integers(0, 2000),
-    steps=st.integers(0, 10_000_000),
+    steps=st.integers(0, 100_000),
 )
 def test_the_steps_of_a_share_are_found_exactly(
     call_ns: int, step_ns: int, dearer_ns: int, fixed_ns: int, steps: int
@@ -100,6 +102,42 @@ def test_the_steps_of_a_share_are_found_exactly(
     call = lambda: clock.advance(call_ns / 1e9)  # noqa: E731
     extra = Extra(clock, step_ns, step_ns + dearer_ns, fixed_ns)
     assert sized(share, call, None, clock, extra) == steps
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    call_ns=st.integers(2_000_000, 2_000_000_000),
+    step_ns=st.integers(10, 100),
+    dearer_ns=st.integers(0, 100),
+    fixed_ns=st.integers(0, 2000),
+    share=st.floats(0.01, 1),
+)
+def test_the_share_of_a_long_call_is_off_by_a_fixed_cost_at_the_most(
+    call_ns: int, step_ns: int, dearer_ns: int, fixed_ns: int, share: float
+) -> None:
+    """Where n steps beside a call cost a + b·n, the n found cost the share, give or take a and one step."""
+    clock = FakeClock()
+    call = lambda: clock.advance(call_ns / 1e9)  # noqa: E731
+    beside_ns = step_ns + dearer_ns
+    steps = sized(share, call, None, clock, Extra(clock, step_ns, beside_ns, fixed_ns))
+    assert fixed_ns + beside_ns * steps == pytest.approx(share * call_ns, abs=fixed_ns + beside_ns)
+
+
+@pytest.mark.parametrize(("call_s", "most"), [(1e-3, 0.01), (5e-3, 0.002), (40e-3, 0.005)])
+def test_a_restless_machine_moves_a_share_by_little(call_s: float, most: float) -> None:
+    """Where each call and its work take up to a fifth longer at random, the share of 5 % is off by a part of itself."""
+    draw = random.Random(1)
+    errors = []
+    for _ in range(30):
+        clock = FakeClock()
+        pace = lambda: draw.choice([1.0, 1.0, 1.0, 1.2])  # noqa: E731
+
+        def call(clock: FakeClock = clock, pace: Callable[[], float] = pace) -> None:
+            clock.advance(call_s * pace())
+
+        steps = sized(0.05, call, None, clock, Extra(clock, 20, 20, 0))
+        errors.append(20e-9 * steps / call_s - 0.05)
+    assert statistics.pstdev(errors) < most
 
 
 def test_short_calls_have_their_share_too() -> None:
@@ -162,9 +200,9 @@ def test_a_machine_too_restless_to_tell_goes_by_what_steps_take_alone() -> None:
     assert sized(0.05, call, None, clock, Extra(clock, 10, 0, 3000)) == 5000
 
 
-@pytest.mark.parametrize(("call_s", "most"), [(0.1, 36), (1.0, 27), (20.0, 12)])
+@pytest.mark.parametrize(("call_s", "most"), [(0.1, 27), (1.0, 20), (20.0, 9)])
 def test_long_calls_are_sized_by_few(call_s: float, most: int) -> None:
-    """Sizing takes seconds, or a dozen calls where they are longer, and finds the same."""
+    """Sizing takes seconds, or nine calls where they are longer, and finds the same."""
     clock = FakeClock()
     calls: list[int] = []
 
@@ -173,7 +211,7 @@ def test_long_calls_are_sized_by_few(call_s: float, most: int) -> None:
         clock.advance(call_s)
 
     assert sized(0.05, call, None, clock, Extra(clock, 20, 20, 0)) == round(0.05 * call_s / 20e-9)
-    assert 12 <= len(calls) <= most
+    assert 9 <= len(calls) <= most
 
 
 @pytest.mark.parametrize("steps", [0, 1, 1000])

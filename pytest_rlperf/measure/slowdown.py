@@ -8,7 +8,7 @@ another share.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import repeat
 
 from pytest_rlperf.measure.figures import trimmed_mean
@@ -17,6 +17,7 @@ _ROUNDS = 9
 _ROUNDS_LEAST = 3
 _TOO_LONG_NS = 5_000_000_000  # for more than the fewest rounds
 _LONG_ENOUGH_NS = 1_000_000_000  # for all rounds: an error here is an error in every slowdown
+_LONG_CALL_NS = 2_000_000  # caches that a call finds cold are no more than a thousandth of it
 _CALLS_NS = 4_000_000
 _ROUND_NS = 200_000
 _STEPS = 1000
@@ -40,32 +41,47 @@ def steps_for(
 
     Work between calls costs more than the same work by itself, for it and the call throw each other out of the
     caches; so few and many steps are measured beside the call, and the right number is interpolated between them.
-    ``setup`` runs untimed before each call, where the call needs it.
+    Beside a long call that difference is small, but calls differ by more than a few steps take: there work as long as
+    the call is measured beside it, and a share of that is taken. ``setup`` runs untimed before each call, where the
+    call needs it.
     """
-    few = max(1, round(share * _ratio(call, setup, _thousand, clock)))
+    as_long, call_ns = _as_long(call, setup, _thousand, clock)
+    few = max(1, round(share * as_long))
+    if call_ns >= _LONG_CALL_NS:
+        many = max(few, round(as_long))
+        (at_many,) = _added(call, (many,), setup, clock)
+        return round(share / at_many * many) if at_many > 0 else few
     low, high = max(1, few // 2), 2 * few + 8
-    variants = (call, slowed(call, low), slowed(call, high))
-    added: tuple[list[float], list[float]] = ([], [])
-    start_ns = clock()
-    while _goes_on(len(added[0]), clock() - start_ns):
-        plain_ns, low_ns, high_ns = (_call_ns(variant, clock, setup) for variant in variants)
-        added[0].append(low_ns / plain_ns - 1)
-        added[1].append(high_ns / plain_ns - 1)
-    at_low, at_high = (trimmed_mean(shares) for shares in added)
+    at_low, at_high = _added(call, (low, high), setup, clock)
     if at_high <= at_low:
         return few  # the measurement is too noisy to interpolate
     return max(0, round(low + (share - at_low) / (at_high - at_low) * (high - low)))
 
 
-def _ratio(
+def _added(
+    call: Callable[[], object], counts: Sequence[int], setup: Callable[[], None] | None, clock: Callable[[], int]
+) -> list[float]:
+    """Return by what share each of ``counts`` steps after a call makes it longer."""
+    variants = (call, *(slowed(call, steps) for steps in counts))
+    rounds: list[list[float]] = []
+    start_ns = clock()
+    while _goes_on(len(rounds), clock() - start_ns):
+        plain_ns, *slowed_ns = (_call_ns(variant, clock, setup) for variant in variants)
+        rounds.append([taken_ns / plain_ns - 1 for taken_ns in slowed_ns])
+    return [trimmed_mean(shares) for shares in zip(*rounds, strict=True)]
+
+
+def _as_long(
     call: Callable[[], object], setup: Callable[[], None] | None, step: Callable[[], object], clock: Callable[[], int]
-) -> float:
-    """Return how many steps take as long as a call, each by itself."""
+) -> tuple[float, float]:
+    """Return how many steps take as long as a call, each by itself, and the nanoseconds of a call."""
+    calls_ns: list[float] = []
     ratios: list[float] = []
     start_ns = clock()
     while len(ratios) < _ROUNDS_LEAST or (len(ratios) < _ROUNDS and clock() - start_ns < _TOO_LONG_NS):
-        ratios.append(_call_ns(call, clock, setup) / (_call_ns(step, clock) / _STEPS))
-    return statistics.median(ratios)
+        calls_ns.append(_call_ns(call, clock, setup))
+        ratios.append(calls_ns[-1] / (_call_ns(step, clock) / _STEPS))
+    return statistics.median(ratios), statistics.median(calls_ns)
 
 
 def _goes_on(rounds: int, taken_ns: int) -> bool:
