@@ -3,7 +3,7 @@
 Each pair is two fresh processes of the same code on one CPU. They take up one workload after another and measure each
 by every scheme, each pair beginning with another one. How far a scheme's figure is from what the other schemes found,
 each in its longest time, is the error of its slices. How far that is from 0 is the difference of the two processes,
-which no scheme can change. Prints Markdown::
+which no scheme can change, and what is left of the slices' errors. Prints Markdown::
 
     python benchmarks/pair_figures.py                    # about eight minutes
     python benchmarks/pair_figures.py --only gae,sac     # some of the workloads
@@ -116,16 +116,18 @@ def show(results: dict[str, Figures]) -> None:
             cells = []
             for length_s in LENGTHS_S:
                 figures = found.get((scheme.title, length_s), {})
-                cells.append(off([figure - others[index] for index, figure in figures.items()]))
+                cells.append(off([figures[index] - truth for index, truth in others.items() if index in figures]))
             print(f"| {name} | {scheme.title} | {' | '.join(cells)} |")
     differences = {name: off(list(truths(found, SCHEMES).values())) for name, found in results.items()}
-    print(f"\nThe processes of a pair differ by: {', '.join(f'{name} {cell}' for name, cell in differences.items())}.")
+    listed = ", ".join(f"{name} {cell}" for name, cell in differences.items())
+    print(f"\nThe processes of a pair seem to differ by: {listed}.")
 
 
 def truths(found: Figures, schemes: Sequence[Scheme]) -> dict[int, float]:
-    """Return what ``schemes`` found in their longest time, averaged, by pair."""
-    longest = [found[(scheme.title, LENGTHS_S[-1])] for scheme in schemes]
-    return {index: statistics.fmean(figures[index] for figures in longest) for index in longest[0]}
+    """Return what ``schemes`` found in their longest time, averaged, by pair; without those too short."""
+    longest = [found.get((scheme.title, LENGTHS_S[-1]), {}) for scheme in schemes]
+    pairs = set.intersection(*(set(figures) for figures in longest))
+    return {index: statistics.fmean(figures[index] for figures in longest) for index in sorted(pairs)}
 
 
 def off(errors: Sequence[float]) -> str:

@@ -184,7 +184,7 @@ class LivePairs:
                 waits = warm is not None and self._wants_machine(warm)
                 if warm is not None and not waits:
                     self._measure(warm, cpu)
-                if not waits:  # its workers are free before its lane is: the next pair need not start others
+                if not waits:  # its workers are free before its lane: another test's pair need not start others
                     self.close(index, pair)
             if warm is not None and waits:
                 waiting_s = time.monotonic()
@@ -193,7 +193,7 @@ class LivePairs:
                     if not self._is_over:
                         self._alone.add(index)
                         self._measure(warm, cpu)
-                    self.close(index, pair)
+                self.close(index, pair)
         except BaseException:
             self._is_over = True
             self._is_first_open.set()
