@@ -9,6 +9,7 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -123,28 +124,37 @@ def test_the_share_of_a_long_call_is_off_by_a_fixed_cost_at_the_most(
     assert fixed_ns + beside_ns * steps == pytest.approx(share * call_ns, abs=fixed_ns + beside_ns)
 
 
+class RestlessExtra(Extra):
+    """Extra work of 20 ns a step, on a machine where anything takes a fifth longer now and then."""
+
+    def __init__(self, clock: FakeClock, draw: random.Random) -> None:
+        super().__init__(clock, 20, 20, 0)
+        self._draw = draw
+
+    def spend(self, seconds: float) -> None:
+        """Let about ``seconds`` pass."""
+        self._clock.advance(seconds * self._draw.choice([1.0, 1.0, 1.0, 1.2]))
+
+    def by_itself(self) -> int:
+        """Do a thousand steps with no call beside them."""
+        self.spend(1000 * 20e-9)
+        return 0
+
+    def beside(self, steps: int) -> int:
+        """Do steps after a call."""
+        self.spend(steps * 20e-9)
+        return 0
+
+
 @pytest.mark.parametrize(("call_s", "most"), [(1e-3, 0.01), (5e-3, 0.002), (40e-3, 0.005)])
 def test_a_restless_machine_moves_a_share_by_little(call_s: float, most: float) -> None:
     """Where a call or the work beside it takes a fifth longer now and then, 5 % is off by a part of itself."""
     draw = random.Random(1)
-    pace = lambda: draw.choice([1.0, 1.0, 1.0, 1.2])  # noqa: E731
     errors = []
     for _ in range(30):
         clock = FakeClock()
-
-        def call(clock: FakeClock = clock) -> None:
-            clock.advance(call_s * pace())
-
-        class Restless(Extra):
-            def by_itself(self, clock: FakeClock = clock) -> int:
-                clock.advance(1000 * 20e-9 * pace())
-                return 0
-
-            def beside(self, steps: int, clock: FakeClock = clock) -> int:
-                clock.advance(steps * 20e-9 * pace())
-                return 0
-
-        steps = sized(0.05, call, None, clock, Restless(clock, 20, 20, 0))
+        extra = RestlessExtra(clock, draw)
+        steps = sized(0.05, partial(extra.spend, call_s), None, clock, extra)
         errors.append(20e-9 * steps / call_s - 0.05)
     assert math.sqrt(statistics.fmean(error**2 for error in errors)) < most
 
