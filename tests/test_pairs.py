@@ -708,6 +708,16 @@ def test_a_pair_ends_early_by_six_blocks_or_more() -> None:
     assert [record.blocks for record in world.measure().pairs] == [6] * 3
 
 
+def test_a_pair_of_long_calls_that_differ_takes_sixteen_blocks() -> None:
+    """It takes fewer where there is no time for them."""
+    plenty, little = World(base_s=0.1, head_s=0.1), World(base_s=0.1, head_s=0.1)
+    for number, worker in enumerate(worker for world in (plenty, little) for worker in (*world.bases, *world.heads)):
+        noise = random.Random(number)
+        worker.pace = lambda _, noise=noise: math.exp(noise.gauss(0, 0.1))  # type: ignore[misc]
+    assert [record.blocks for record in plenty.measure(max_time_s=60.0).pairs] == [16] * 3
+    assert all(3 <= record.blocks < 16 for record in little.measure(max_time_s=8.0).pairs)
+
+
 def test_pairs_that_begin_at_the_same_time_have_time_each() -> None:
     """They share what is left; where that is little, fewer begin, and in the end none."""
     world = World()

@@ -61,16 +61,23 @@ class SideMeasurement:
 class BlockPace:
     """Decides when another block is taken, and after which blocks phases are recorded; the same for pairs.
 
-    Blocks end after ``enough_s``, once there are three; or where the next one would not fit ``share_s``. The first is
-    taken in any case. ``traced_blocks`` is how long recording phases takes, in blocks.
+    Blocks end after ``enough_s``, once there are ``least``; or where the next one would not fit ``share_s``. The first
+    is taken in any case. ``traced_blocks`` is how long recording phases takes, in blocks.
     """
 
     def __init__(
-        self, share_s: float, enough_s: float, clock: Callable[[], float], *, traced_blocks: float = 0.0
+        self,
+        share_s: float,
+        enough_s: float,
+        clock: Callable[[], float],
+        *,
+        least: int = BLOCKS_LEAST,
+        traced_blocks: float = 0.0,
     ) -> None:
         self.blocks = 0
         self._share_s = share_s
         self._enough_s = enough_s
+        self._least = least
         self._clock = clock
         self._traced_blocks = traced_blocks
         self._longest_s = 0.0
@@ -85,7 +92,7 @@ class BlockPace:
         """Whether another block is to be taken; its time counts from this call."""
         if self.blocks:
             elapsed_s = self.elapsed_s
-            is_enough = self.blocks >= BLOCKS_LEAST and elapsed_s >= self._enough_s
+            is_enough = self.blocks >= self._least and elapsed_s >= self._enough_s
             if is_enough or elapsed_s + self._longest_s > self._share_s:
                 return False
         self.blocks += 1

@@ -36,6 +36,7 @@ from pytest_rlperf.model import Figures, PairRecord, Phase, Progress, Shape, Sli
 
 PAIR_S = 1.2  # measuring time of one pair, after warming up: from here on only more pairs narrow the interval
 PAIR_LEAST_S = 0.4  # likewise, where its own error is small already: what disturbs a machine lasts for longer
+PAIR_BLOCKS = 16  # fewer, of calls over 40 ms, say so little that starting another pair costs more than they do
 _WARM_UP_SHARE = 6  # part of a pair's time that one side may warm up for
 # n pairs of t seconds, each set up in u seconds, take n(t + u) for a variance of (s² + e²)/n, where s is the spread
 # between pairs and e a pair's own error, e² ~ 1/t. The time to a given variance is least where e/s = √(t/u).
@@ -183,11 +184,13 @@ class WarmPair:
     def take(self, clock: Callable[[], float], enough_error: float) -> None:
         """Take blocks of both sides' slices, and a traced one every few blocks.
 
-        It ends when the standard error of the pair's figure is under ``enough_error``, in logarithms, or after PAIR_S.
+        It ends when the standard error of the pair's figure is under ``enough_error``, in logarithms, or after PAIR_S
+        and PAIR_BLOCKS.
         Turns alternate strictly: a slice after one of the same process would find warmer caches than the others.
         """
         __tracebackhide__ = True
-        pace = BlockPace(self.share_s - self._spent_s(clock), PAIR_S, clock, traced_blocks=1.0)
+        share_s = self.share_s - self._spent_s(clock)
+        pace = BlockPace(share_s, PAIR_S, clock, least=PAIR_BLOCKS, traced_blocks=1.0)
         while not (pace.elapsed_s >= PAIR_LEAST_S and self._error() < enough_error) and pace.begins():
             self.blocks.append(Block.take(self.pair, SliceKind.PLAIN))
             if pace.traces():
