@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_rlperf import traces
@@ -364,6 +364,7 @@ def plain(
     metadata=METADATA,
     parallel=st.booleans(),
 )
+@example(root=Timing("", 0, 0), gauges={"unset": Gauge(0.0, math.inf, -math.inf, 0)}, metadata={}, parallel=False)
 @settings(max_examples=60, deadline=None)
 def test_mlagents_keeps_totals_counts_and_extras(
     root: Timing, gauges: dict[str, Gauge], metadata: dict[str, str], parallel: bool

@@ -75,7 +75,7 @@ def document(tree: TimerTree) -> dict[str, Any]:
     gauges = {
         name: gauge_document(gauge.value, gauge.low, gauge.high, gauge.count)
         for name, gauge in tree.gauges.items()
-        if not math.isnan(gauge.value + gauge.low + gauge.high)
+        if not any(map(math.isnan, (gauge.value, gauge.low, gauge.high)))
     }
     return root_document(tree.name, gauges, tree.metadata, _node([tree.root]))
 
