@@ -5,7 +5,7 @@ loads. Its suite is compared live with the first of them again and again, by pyt
 log-ratios of head to base are averaged over all pairs. Variants bring back what was found to differ between the sides;
 they take turns, session by session. Prints Markdown tables and judges nothing::
 
-    python benchmarks/bias.py                                  # the product as it is, about ten minutes
+    python benchmarks/bias.py                                  # the product as it is, 10 to 20 minutes
     python benchmarks/bias.py --only replay,gae --variants now,uncompiled,layout --sessions 20
 """
 
