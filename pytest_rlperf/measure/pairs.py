@@ -185,8 +185,8 @@ class WarmPair:
         """Take blocks of both sides' slices, and a traced one every few blocks.
 
         It ends when the standard error of the pair's figure is under ``enough_error``, in logarithms, or after PAIR_S
-        and PAIR_BLOCKS.
-        Turns alternate strictly: a slice after one of the same process would find warmer caches than the others.
+        and PAIR_BLOCKS. Turns alternate strictly: a slice after one of the same process would find warmer caches than
+        the others.
         """
         __tracebackhide__ = True
         share_s = self.share_s - self._spent_s(clock)

@@ -45,7 +45,7 @@ def steps_for(
     the call is measured beside it, and a share of that is taken. ``setup`` runs untimed before each call, where the
     call needs it.
     """
-    as_long, call_ns = _as_long(call, setup, _thousand, clock)
+    as_long, call_ns = _as_long(call, setup, clock)
     few = max(1, round(share * as_long))
     if call_ns >= _LONG_CALL_NS:
         many = max(few, round(as_long))
@@ -72,7 +72,7 @@ def _added(
 
 
 def _as_long(
-    call: Callable[[], object], setup: Callable[[], None] | None, step: Callable[[], object], clock: Callable[[], int]
+    call: Callable[[], object], setup: Callable[[], None] | None, clock: Callable[[], int]
 ) -> tuple[float, float]:
     """Return how many steps take as long as a call, each by itself, and the nanoseconds of a call."""
     calls_ns: list[float] = []
@@ -80,7 +80,7 @@ def _as_long(
     start_ns = clock()
     while len(ratios) < _ROUNDS_LEAST or (len(ratios) < _ROUNDS and clock() - start_ns < _TOO_LONG_NS):
         calls_ns.append(_call_ns(call, clock, setup))
-        ratios.append(calls_ns[-1] / (_call_ns(step, clock) / _STEPS))
+        ratios.append(calls_ns[-1] / (_call_ns(_thousand, clock) / _STEPS))
     return statistics.median(ratios), statistics.median(calls_ns)
 
 
