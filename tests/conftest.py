@@ -1,15 +1,24 @@
 """Settings of this repository's own test runs, and the fixtures that many tests need."""
 
+from __future__ import annotations
+
 import gc
 import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import builders
 import pytest
 
 from pytest_rlperf.testing import FakeClock
+
+if TYPE_CHECKING:
+    from wording import Wording
+
+pytest.register_assert_rewrite("wording", "example")
+collect_ignore = ["samples"]  # the projects in which tests run pytest
 
 pytest_plugins = ["pytester"]
 
@@ -90,6 +99,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
 
+def pytest_assertrepr_compare(op: str, right: object) -> list[str] | None:
+    """Show how a sentence differs from the catalogue's."""
+    return getattr(right, "catalogue_difference", None) if op == "==" else None
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave the tests of the plugin out of a measured run: none of them is measured, and they need the extra `test`."""
     measures = ("active", "save", "against", "selfcheck", "inline")
@@ -103,6 +117,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def clock() -> FakeClock:
     """Return a clock that stands still until a test advances it."""
     return FakeClock()
+
+
+@pytest.fixture
+def wording(request: pytest.FixtureRequest) -> Wording:
+    """Return what the catalogue of sentences has for this test."""
+    from wording import Catalogue, Wording  # syrupy is no part of a measured run, which loads this file too
+
+    return Wording(request.getfixturevalue("snapshot").use_extension(Catalogue))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Branch coverage of a room of the package, in every process that tests start: workers, guardians and their copies.
+"""Branch coverage of rooms of the package, in every process that tests start: workers, guardians and their copies.
 
 Processes of one room end in several ways: coverage saves its data at ``os._exit`` too, by a ``sitecustomize`` that only
 these tests' processes find. Those that are killed save nothing::
@@ -28,7 +28,7 @@ SETTINGS = """
 branch = true
 parallel = true
 data_file = {directory}/data
-source_pkgs = pytest_rlperf.{room}
+source_pkgs = {packages}
 patch = _exit, fork
 disable_warnings = no-data-collected, module-not-measured, module-not-imported
 [report]
@@ -40,11 +40,12 @@ exclude_also =
 
 
 def main() -> int:
-    """Run the tests, and print the coverage of the room; return the tests' exit code."""
-    room, *tests = sys.argv[1:]
+    """Run the tests, and print the coverage of the rooms; return the tests' exit code."""
+    rooms, *tests = sys.argv[1:]
+    packages = ", ".join(f"pytest_rlperf.{room}" for room in rooms.split(","))
     with tempfile.TemporaryDirectory() as directory:
         settings = Path(directory, "settings")
-        settings.write_text(SETTINGS.format(directory=directory, room=room), encoding="utf-8")
+        settings.write_text(SETTINGS.format(directory=directory, packages=packages), encoding="utf-8")
         Path(directory, "sitecustomize.py").write_text(START.format(settings=str(settings)), encoding="utf-8")
         path = os.pathsep.join(filter(None, [directory, os.environ.get("PYTHONPATH")]))
         pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]

@@ -1,0 +1,86 @@
+"""The catalogue of this product's sentences: `tests/wording/`, a file for each module of tests.
+
+A test asserts behaviour by statuses, codes and values, and leaves the sentence to the catalogue::
+
+    assert read_error(path) == wording
+
+After a sentence was improved, ``pytest --snapshot-update`` writes the catalogue anew, and its diff is what to review.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from syrupy.assertion import DiffMode, SnapshotAssertion
+from syrupy.extensions.amber import AmberSnapshotExtension
+from syrupy.location import PyTestLocation
+from syrupy.terminal import disable_color
+
+_DIRECTORY = Path(__file__).with_name("wording")
+
+# What differs between any two runs, and what stands for it.
+_CHANGING = (
+    (re.compile(r"(?:/[^\s/'\"`:]+)+/pytest-of-[^/\s]+/pytest-\d+/(?:popen-gw\d+/)?[^/\s'\"`:,)]+"), "TMP"),
+    (re.compile(re.escape(sys.executable)), "PYTHON"),
+    (re.compile(re.escape(str(Path(__file__).parents[1]))), "ROOT"),
+    (re.compile(r"\b0x[0-9a-f]{6,}\b"), "0x"),
+    (re.compile(r"\b[0-9a-f]{40}\b"), "COMMIT"),
+)
+_FIGURE = re.compile(r"(?<![\w-])[+\-<≤]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+
+
+def without_figures(text: object) -> str:
+    """Return a text with ``#`` for each figure: what a measured run writes, whose figures no test knows."""
+    return _FIGURE.sub("#", str(text))
+
+
+class Catalogue(AmberSnapshotExtension):
+    """Plain text instead of Python's representation, in one directory for all tests."""
+
+    def serialize(self, data: Any, **_: Any) -> str:
+        """Return a sentence, or several below each other, without what differs between any two runs."""
+        lines = map(str, data) if isinstance(data, list | tuple) else [str(data)]
+        text = "\n".join(lines)
+        for changing, name in _CHANGING:
+            text = changing.sub(name, text)
+        return "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) or "(nothing)"
+
+    @classmethod
+    def dirname(cls, *, test_location: PyTestLocation) -> str:
+        """Return the catalogue's directory."""
+        return str(_DIRECTORY)
+
+
+class Wording:
+    """What the catalogue has for one test: compare a text with it by ``==``, each comparison the next entry."""
+
+    def __init__(self, snapshot: SnapshotAssertion) -> None:
+        self._snapshot = snapshot
+
+    def __eq__(self, text: object) -> bool:
+        """Whether the catalogue has this text of a string, an error, or a list of them."""
+        return self._snapshot == text
+
+    def __hash__(self) -> int:
+        """Refuse: it stands for another text at each comparison."""
+        raise TypeError("the catalogue's wording is compared by ==, and is no key")
+
+    @property
+    def catalogue_difference(self) -> list[str]:
+        """Return the lines that differ in the last comparison."""
+        with disable_color():
+            lines = self._snapshot.get_assert_diff(diff_mode=DiffMode.DETAILED)
+        return ["the catalogue differs; `pytest --snapshot-update` accepts the new words", *lines]
+
+    @contextmanager
+    def raises(self, error: type[BaseException] | tuple[type[BaseException], ...]) -> Iterator[Any]:
+        """Expect an error, like ``pytest.raises``, in the words of the catalogue."""
+        with pytest.raises(error) as caught:
+            yield caught
+        assert str(caught.value) == self
