@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +76,24 @@ class Wording:
             lines = self._snapshot.get_assert_diff(diff_mode=DiffMode.DETAILED)
         return ["the catalogue differs; `pytest --snapshot-update` accepts the new words", *lines]
 
-    @contextmanager
-    def raises(self, error: type[BaseException] | tuple[type[BaseException], ...]) -> Iterator[Any]:
+    def raises(self, error: type[BaseException] | tuple[type[BaseException], ...]) -> _Raises:
         """Expect an error, like ``pytest.raises``, in the words of the catalogue."""
-        with pytest.raises(error) as caught:
-            yield caught
-        assert str(caught.value) == self
+        return _Raises(error, self)
+
+
+class _Raises:
+    """The block that has to raise an error."""
+
+    def __init__(self, error: type[BaseException] | tuple[type[BaseException], ...], wording: Wording) -> None:
+        self._raises = pytest.raises(error)
+        self._wording = wording
+
+    def __enter__(self) -> pytest.ExceptionInfo[BaseException]:
+        self._caught = self._raises.__enter__()
+        return self._caught
+
+    def __exit__(self, *raised: Any) -> bool:
+        expected = self._raises.__exit__(*raised)
+        if expected:
+            assert str(self._caught.value) == self._wording
+        return expected
