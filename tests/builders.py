@@ -176,6 +176,11 @@ def write(directory: Path, files: Mapping[str, str]) -> Path:
     return directory
 
 
+def scratch_left(temporary: Path) -> list[str]:
+    """Return the scratch of runs that is in a directory for temporary files."""
+    return [path.name for path in temporary.glob("*rlperf-*/*") if path.name != "sides"]
+
+
 def environment(**changes: str) -> dict[str, str]:
     """Return the environment of a user's run: without the settings of this one, of git's or of coverage's."""
     removed = ("PYTEST_", "GIT_", "COV_CORE_", "COVERAGE_PROCESS_")

@@ -18,6 +18,7 @@ ROOMS = (
     "errors",
     "units",
     "writing",
+    "scratch",
     "model",
     # the instruments: usable without pytest
     "testing",

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import builders
 import psutil
 import pytest
-from builders import environment, git, provenance, result, write
+from builders import environment, git, provenance, result, scratch_left, write
 
 from pytest_rlperf.baseline.machine import this_machine
 from pytest_rlperf.baseline.store import Store
@@ -115,7 +115,7 @@ class Repository:
 
     def left_over(self) -> list[str]:
         """Return the workers' temporary directories that are still there."""
-        return [path.name for path in self.tmp.iterdir() if path.name.startswith("rlperf-")]
+        return scratch_left(self.tmp)
 
 
 class Run:

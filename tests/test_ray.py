@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 import pytest
-from builders import ONE_CALL, environment, git, outcome, pair, result, write
+from builders import ONE_CALL, environment, git, outcome, pair, result, scratch_left, write
 
 from pytest_rlperf.model import Live, Project
 from pytest_rlperf.run import ray_cluster
@@ -504,7 +504,7 @@ def test_an_interrupt_ends_the_tasks(make_cluster: Callable[[int, int], OnCluste
     assert "KeyboardInterrupt" in out
     assert lines_of(out) == ["tests/test_it.py::test_first PASSED"]
     wait_for(lambda: not measuring(project))
-    assert not [path.name for path in project.tmp.iterdir() if path.name.startswith("rlperf-")]
+    assert scratch_left(project.tmp) == []
 
 
 @pytest.mark.slow

@@ -6,11 +6,13 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ import psutil
 import pytest
 from _pytest.capture import CaptureIO
 from _pytest.logging import LogCaptureHandler, LoggingPlugin
-from builders import ONE_CALL
+from builders import ONE_CALL, scratch_left, write
 
 from pytest_rlperf.workers import daemons, session
 from pytest_rlperf.workers.guardian import VARIABLE, Guardian
@@ -207,31 +209,110 @@ def _is_running(pid: int) -> bool:
         return False
 
 
+def dead_scratch(temporary: Path) -> Path:
+    """Return the scratch of a run that was killed with its guardian."""
+    made = subprocess.run(
+        [sys.executable, "-c", "from pytest_rlperf.scratch import make_scratch; print(make_scratch()[0])"],
+        env=os.environ | {"TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return Path(made.stdout.strip())
+
+
 def test_scratch_of_dead_runs_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run removes its user's scratch directories whose lock nobody holds, and no other."""
+    """A run removes the scratch of runs that are gone, and leaves that of living ones."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    living, next_run = Guardian(), Guardian()
+    living, next_run, dead = Guardian(), Guardian(), dead_scratch(tmp_path)
     kept = living.new_directory()
-    (tmp_path / "rlperf-dead").mkdir()
-    (tmp_path / "rlperf-dead" / "lock").touch()
-    (tmp_path / "rlperf-strange").mkdir()
+    assert not dead.exists()
+    dead = dead_scratch(tmp_path)
     next_run.new_directory()
     assert kept.exists()
-    assert not (tmp_path / "rlperf-dead").exists()
-    (tmp_path / "rlperf-others").mkdir()
-    (tmp_path / "rlperf-others" / "lock").touch()
-    with monkeypatch.context() as patch:
-        user = os.getuid()
-        patch.setattr("os.getuid", lambda: user + 1)
-        other_users = Guardian()
-        other_users.new_directory()
-    assert (tmp_path / "rlperf-others" / "lock").exists()
-    other_users.close()
-    (tmp_path / "rlperf-others" / "lock").unlink()
-    (tmp_path / "rlperf-others").rmdir()
+    assert not dead.exists()
     living.close()
     next_run.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["rlperf-strange"]
+    assert scratch_left(tmp_path) == []
+
+
+LOOK_ALIKE: dict[str, Callable[[Path], Path]] = {
+    "a directory with a lock in it": lambda dead: write(dead.parent.parent / "rlperf-notes", {"lock": ""}),
+    "a directory beside scratch, without a mark": lambda dead: write(dead.parent / "notes", {"lock": ""}),
+    "a copy of scratch": lambda dead: shutil.copytree(dead, dead.parent / "copy"),
+    "scratch that was moved away": lambda dead: dead.rename(dead.parent.parent / "rlperf-moved"),
+    "a forged mark elsewhere": lambda dead: forged(dead, dead.parent.parent / "pytest-rlperf-notes/notes"),
+    "a link to another directory": lambda dead: linked(dead, dead.parent / "link"),
+}
+
+
+def forged(dead: Path, place: Path) -> Path:
+    """Make a directory with the mark that scratch would have there."""
+    mark = (dead / "lock").read_text().replace(str(dead), str(place))
+    return write(place, {"lock": mark})
+
+
+def linked(dead: Path, place: Path) -> Path:
+    """Make a directory whose mark has the path of a link that leads to it."""
+    target = write(dead.parent.parent / "mine", {"lock": (dead / "lock").read_text().replace(str(dead), str(place))})
+    place.symlink_to(target)
+    return target
+
+
+@pytest.mark.parametrize("what", LOOK_ALIKE)
+def test_what_no_run_has_made_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """A run removes nothing that only looks like scratch of a dead one."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    kept = LOOK_ALIKE[what](dead_scratch(tmp_path))
+    kept.chmod(0o700)
+    (kept / "thesis.txt").write_text("mine")
+    run = Guardian()
+    run.new_directory()
+    run.close()
+    assert (kept / "thesis.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("planted", ["a link", "a link that leads nowhere", "an open directory", "another user's"])
+def test_a_planted_place_of_scratch_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
+    """Where others may own or read the place of scratch, a run makes a new directory, and touches nothing there."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead = dead_scratch(tmp_path)
+    place = dead.parent
+    if "link" in planted:
+        place.rename(tmp_path / "mine")
+        place.symlink_to(tmp_path / ("mine" if planted == "a link" else "nowhere"))
+        dead = tmp_path / "mine" / dead.name
+    elif planted == "an open directory":
+        place.chmod(0o755)
+    else:
+        lstat = Path.lstat
+        monkeypatch.setattr(Path, "lstat", lambda path: owned(lstat(path), os.getuid() + (path == place)))
+    before = set(tmp_path.iterdir())
+    run = Guardian()
+    directory = run.new_directory()
+    (new,) = set(tmp_path.iterdir()) - before
+    assert directory.is_relative_to(new)
+    assert new.stat().st_mode & 0o777 == 0o700
+    assert dead.exists()
+    run.close()
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_no_place_for_temporary_files_is_a_usage_error(tmp_path: Path) -> None:
+    """A run that can make no temporary files measures nothing, and names the reason and the variable."""
+    (tmp_path / "conftest.py").write_text("import tempfile\n\ntempfile.tempdir = '/proc/none'\n")
+    (tmp_path / "test_it.py").write_text("def test_it(rlperf): rlperf(lambda: sum(range(1000)))\n")
+    process = run(tmp_path)
+    output = process.stdout + process.stderr
+    assert process.returncode == pytest.ExitCode.USAGE_ERROR, output
+    assert "INTERNALERROR" not in output
+    assert "/proc/none" in output
+    assert "TMPDIR" in output
+
+
+def owned(found: os.stat_result, user: int) -> os.stat_result:
+    """Return a file's state with another owner."""
+    return os.stat_result((*found[:4], user, *found[5:]))
 
 
 # --------------------------------------------------------------------------- daemons
@@ -443,7 +524,7 @@ def test_a_guardian_that_was_killed_leaves_its_run_alone(tmp_path: Path, monkeyp
     guardian.watch(os.getpid())
     guardian.close()
     guardian.forget(os.getpid())
-    assert list(tmp_path.iterdir()) == []
+    assert scratch_left(tmp_path) == []
 
 
 # --------------------------------------------------------------------------- output

@@ -72,7 +72,7 @@ def test_cache_is_never_within_the_tree(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("HOME", str(top))
     monkeypatch.setenv("XDG_CACHE_HOME", str(top / ".cache") if home == "inside" else "here")
     directory = open_cache(top).directory
-    assert directory.parent == tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}"
+    assert directory.parent == tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}" / "sides"
     assert directory.parent.stat().st_mode & 0o777 == 0o700
     assert not list(top.iterdir())
 
@@ -159,7 +159,7 @@ def test_cache_that_others_could_exchange_gives_way(
     (tmp_path / ("open/pytest-rlperf" if which == "the cache" else "open")).chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "open"))
     directory = open_cache(tmp_path / "tree").directory
-    assert directory.parent == tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}"
+    assert directory.parent == tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}" / "sides"
     (tmp_path / "open").chmod(0o1777)  # as that of /tmp: nobody can exchange what is in it
     (tmp_path / "open/pytest-rlperf").chmod(0o700)
     assert open_cache(tmp_path / "tree").directory.parent == tmp_path / "open/pytest-rlperf"
@@ -511,3 +511,22 @@ def test_cache_is_shown_and_cleared(
     capsys.readouterr()
     assert main(["cache"]) == 0
     assert capsys.readouterr().out == "the cache is empty\n"
+
+
+@pytest.mark.parametrize("where", ["own", "linked"])
+def test_directories_of_others_are_not_cleared(tmp_path: Path, where: str) -> None:
+    """``rlperf cache --clear`` leaves alone what the cache has not made, and what a planted link leads to."""
+    place = tmp_path / "cache/pytest-rlperf"
+    if where == "linked":
+        opened = open_cache(tmp_path / "tree")
+        opened.entry("key", filled_with("mine"), never)
+        opened.close()
+        (tmp_path / "mine").mkdir()
+        place.rename(tmp_path / "mine/sides")
+        (tmp_path / "temporary" / f"pytest-rlperf-{os.getuid()}").symlink_to(tmp_path / "mine")
+        kept = next((tmp_path / "mine").rglob("package/file"))
+    else:
+        write(place, {"tools/tree": "", "tools/notes/lock": "", "tools/notes/kept": "mine"})
+        kept = place / "tools/notes/kept"
+    assert main(["cache", "--clear"]) == 0
+    assert kept.read_text(encoding="utf-8") == "mine"

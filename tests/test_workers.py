@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from builders import FIRST_CALLS, ONE_CALL, git
+from builders import FIRST_CALLS, ONE_CALL, git, scratch_left
 
 from pytest_rlperf.workers import no_coverage
 
@@ -90,7 +90,7 @@ def environment(directory: Path, **env: str) -> dict[str, str]:
 
 def left_over(directory: Path) -> list[str]:
     """Return the workers' temporary directories that are still there."""
-    return [path.name for path in (directory / "tmp").iterdir() if path.name.startswith("rlperf-")]
+    return scratch_left(directory / "tmp")
 
 
 # ------------------------------------------------------------------ a worker starts

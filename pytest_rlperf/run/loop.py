@@ -208,6 +208,8 @@ class TestLoop:
                 base_sides = BaseSides(project, pools, heads, head)
                 against = None if sides is None else self._base_side(base_sides, sides, session)
                 self._run_tests(session, partial(self._compare, solo, base_sides, against), lanes, pools)
+        except SideError as error:  # there is no place for temporary files
+            raise pytest.UsageError(str(error)) from None
         except KeyboardInterrupt:
             pools.close(INTERRUPTED_LIMIT_S)
             raise

@@ -20,7 +20,6 @@ import signal
 import socket
 import sys
 import tarfile
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,6 +44,7 @@ from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.loop import Budget, make_project, show_count
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.ray_node import HISTORY, SHALLOW, TREE, Order, entries_in, task
+from pytest_rlperf.scratch import temporary_directory
 from pytest_rlperf.sides.git import Repository, repository_around
 from pytest_rlperf.sides.packages import Package, built_files, in_tree, packages_under_test
 from pytest_rlperf.sides.sources import Today, check_size
@@ -536,11 +536,11 @@ class ClusterLoop:
         try:
             project = make_project(session, self.path, self.run_state.settings)
             self._parcel = Parcel.of(project, [*project.files, project.rootdir, project.directory])
-            with tempfile.TemporaryDirectory(prefix="rlperf-") as scratch:
-                self._parcel.pack(Path(scratch), self.run_state.settings.against, self._commits())
+            with temporary_directory() as directory:
+                self._parcel.pack(directory, self.run_state.settings.against, self._commits())
                 self.progress.begin("ray")
                 self.progress.show("connecting")
-                with connected(address, Path(scratch)) as self._cluster:
+                with connected(address, directory) as self._cluster:
                     self._measure(session)
         except (SideError, BaselineError) as error:
             raise pytest.UsageError(f"{OPTION}: {error}") from None

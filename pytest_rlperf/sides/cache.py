@@ -25,11 +25,12 @@ from pathlib import Path
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
+from pytest_rlperf.scratch import place_of_user
 
 KEPT_ENTRIES = 16  # of a tree: a few commits, and for builds an original, a build and its tests a side
 KEPT_BYTES = 10 * 2**30  # of all trees together
 _FORMAT = "3"  # of the content of entries; a new number leaves the entries of older versions unused
-_LOCK, _COMPLETE, _TREE = "lock", "complete", "tree"
+_LOCK, _COMPLETE, _TREE, _SIDES = "lock", "complete", "tree", "sides"
 
 
 class Cache:
@@ -112,11 +113,11 @@ class Cache:
 def open_cache(top: Path) -> Cache:
     """Return the cache of the tree at ``top``, which never lies within that tree."""
     resolved = top.resolve()
-    digest = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:12]
-    directory = _root(resolved) / f"{_slug(resolved.name, 40)}-{digest}"
+    tree = os.fsencode(resolved)
+    directory = _root(resolved) / f"{_slug(resolved.name, 40)}{_tree_digest(tree)}"
     try:
         _make(directory)
-        (directory / _TREE).write_bytes(os.fsencode(resolved))
+        (directory / _TREE).write_bytes(tree)
     except OSError as error:
         raise SideError(f"cannot keep sides in {directory}: {error}. Set XDG_CACHE_HOME to another directory") from None
     return Cache(directory)
@@ -143,13 +144,9 @@ def _users_root() -> Path:
     return (named if named.is_absolute() else Path.home() / ".cache") / "pytest-rlperf"
 
 
-def _temporary() -> Path:
-    return Path(tempfile.gettempdir()).resolve() / f"pytest-rlperf-{os.getuid()}"
-
-
 def _temporary_root(top: Path) -> Path:
     """Return a directory for temporary files that other users cannot write to."""
-    root = _temporary()
+    root = place_of_user() / _SIDES
     if root.is_relative_to(top):
         raise SideError(
             f"there is no place to keep a side: {root} lies within the tree {top} itself; set XDG_CACHE_HOME to a "
@@ -157,6 +154,7 @@ def _temporary_root(top: Path) -> Path:
         )
     _check_name(root)
     try:
+        _make(root.parent)
         _make(root)
     except OSError as error:
         raise SideError(
@@ -215,6 +213,11 @@ def _make(directory: Path) -> None:
 def _entry_name(key: str) -> str:
     digest = hashlib.sha256(f"{_FORMAT}\0{key}".encode("utf-8", "surrogateescape")).hexdigest()[:20]
     return f"{_slug(key, 24)}-{digest}"
+
+
+def _tree_digest(tree: bytes) -> str:
+    """Return the end of the name of a tree's directory, by which it is known as one of the cache's."""
+    return f"-{hashlib.sha256(tree).hexdigest()[:12]}"
 
 
 def _slug(text: str, length: int) -> str:
@@ -343,7 +346,10 @@ class Entry:
 
 def cache_entries() -> list[Entry]:
     """Return the entries of all trees, wherever this user's caches are, the last used first."""
-    roots = [_temporary()]
+    roots = []
+    with contextlib.suppress(OSError):  # none is there
+        if _is_own(place_of_user()):  # and not another user's link to a directory of this one
+            roots.append(place_of_user() / _SIDES)
     with contextlib.suppress(RuntimeError):  # no home directory
         roots.append(_users_root().resolve())
     entries = [entry for root in dict.fromkeys(roots) for entry in _entries_in(root)]
@@ -352,13 +358,14 @@ def cache_entries() -> list[Entry]:
 
 def _entries_in(root: Path) -> Iterator[Entry]:
     for lock in root.glob(f"*/*/{_LOCK}"):
-        with contextlib.suppress(OSError):  # removed meanwhile
+        with contextlib.suppress(OSError):  # removed meanwhile, or no directory of the cache's
             place = lock.parent
+            tree = (place.parent / _TREE).read_bytes()
+            if not place.parent.name.endswith(_tree_digest(tree)):
+                continue  # no directory of the cache's, and not its to remove
             found = _recorded(place)
             sizes = dict(_sizes(place)) if found is None else found[1]
-            tree = place.parent / _TREE
-            name = os.fsdecode(tree.read_bytes()) if tree.is_file() else place.parent.name
-            yield Entry(place, name, sum(sizes.values()), lock.stat().st_mtime)
+            yield Entry(place, os.fsdecode(tree), sum(sizes.values()), lock.stat().st_mtime)
 
 
 def _prune(directory: Path) -> None:

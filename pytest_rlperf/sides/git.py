@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import Allowance
 from pytest_rlperf.model.judged import TRAILER
 from pytest_rlperf.model.stored import ANCHOR_FILE
+from pytest_rlperf.scratch import temporary_directory
 from pytest_rlperf.sides.command import Completed, run
 
 _LIMIT_S = 120.0
@@ -315,8 +315,7 @@ class Repository:
             if full.startswith("refs/"):
                 refs[full] = self._checked("rev-parse", "--verify", full).strip()
         common = self.top / self._checked("rev-parse", "--git-common-dir").rstrip("\n")
-        with tempfile.TemporaryDirectory(prefix="rlperf-") as scratch:
-            bare = Path(scratch)
+        with temporary_directory() as bare:
             _checked(bare, "init", "--quiet", "--bare", "--template=")
             (bare / "objects/info").mkdir(exist_ok=True)
             (bare / "objects/info/alternates").write_bytes(bytes((common / "objects").resolve()) + b"\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -14,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Additions, OnStep
+from pytest_rlperf.scratch import temporary_directory
 from pytest_rlperf.sides.build import is_project, last_lines, needs_isolation, read_settings, run_pip
 from pytest_rlperf.sides.cache import Cache
 from pytest_rlperf.sides.environment import (
@@ -110,8 +110,8 @@ def _listed(project_dir: Path) -> list[str] | None:
 
 def _built(project_dir: Path) -> list[str]:
     """Return the dependencies in the metadata that a project's build makes; none where it makes none."""
-    with tempfile.TemporaryDirectory(prefix="rlperf-") as directory:
-        copied, report = Path(directory, "project"), Path(directory, "report.json")
+    with temporary_directory() as directory:
+        copied, report = directory / "project", directory / "report.json"
         shutil.copytree(project_dir, copied, symlinks=True, ignore=shutil.ignore_patterns(".git"))
         options = ["--dry-run", "--no-deps", "--ignore-installed", "--quiet", "--report", str(report), *_PATIENCE]
         isolation = [] if needs_isolation(sys.executable, [copied]) else ["--no-build-isolation"]

@@ -7,7 +7,6 @@ sessions of their own. This file is also the guardian's program, so it imports t
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import shutil
@@ -22,8 +21,6 @@ from pathlib import Path
 
 VARIABLE = "PYTEST_RLPERF_RUN"  # in the environment of a run's workers and of what they start: the run's scratch
 GRACE_S = 5.0  # for teardowns after the end of the run's process
-_PREFIX = "rlperf-"
-_LOCK = "lock"
 _FINISHED = "finished"
 _POLL_S = 0.05
 
@@ -31,7 +28,7 @@ _POLL_S = 0.05
 class Guardian:
     """The scratch directory of a run, and the process that guards it; both begin with the first directory used.
 
-    The run's process and the guardian hold a lock in the scratch directory: one without a holder is removed by the
+    The run's process and the guardian hold the lock of the scratch directory: one without a holder is removed by the
     next run. Any thread may use any method.
     """
 
@@ -45,7 +42,7 @@ class Guardian:
     def new_directory(self) -> Path:
         """Return a new directory for files of this run."""
         self._ensure_begun()
-        return Path(tempfile.mkdtemp(dir=self.scratch, prefix="workers-"))
+        return Path(tempfile.mkdtemp(dir=self.scratch, prefix=""))
 
     def variables(self) -> dict[str, str]:
         """Return the environment by which the guardian recognises a process of this run."""
@@ -87,13 +84,10 @@ class Guardian:
                 self.scratch = self._begin()
 
     def _begin(self) -> Path:
-        """Make the scratch directory, and start the guardian; remove the directories of runs that are gone."""
-        _remove_stale(Path(tempfile.gettempdir()))
-        scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        new = scratch / "new-lock"  # which other runs do not look for until it is held
-        self._lock_file = os.open(new, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._lock_file, fcntl.LOCK_EX)
-        new.rename(scratch / _LOCK)
+        """Make the scratch directory, and start the guardian."""
+        from pytest_rlperf.scratch import make_scratch  # which the guardian's program cannot import
+
+        scratch, self._lock_file = make_scratch()
         reading, self._pipe = os.pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(scratch), str(os.getpid())],
@@ -112,19 +106,6 @@ class Guardian:
         if self._pipe >= 0:
             with contextlib.suppress(BrokenPipeError):  # it was killed; the workers' own connections end them
                 os.write(self._pipe, f"{line}\n".encode())
-
-
-def _remove_stale(place: Path) -> None:
-    """Remove the scratch directories of this user's runs that are gone, with their guardians."""
-    for path in place.glob(f"{_PREFIX}*/{_LOCK}"):
-        with contextlib.suppress(OSError):  # held, another user's, or gone meanwhile
-            lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if path.parent.lstat().st_uid == os.getuid():
-                    shutil.rmtree(path.parent, ignore_errors=True)
-            finally:
-                os.close(lock)
 
 
 # --------------------------------------------------------------------------- the guardian's process
