@@ -1,4 +1,4 @@
-"""Settings of this repository's own test runs, and the fixtures that many tests need."""
+"""Settings of the plugin's own tests, and the fixtures that many of them need."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gc
 import os
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import builders
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from wording import Wording
 
 pytest.register_assert_rewrite("wording", "example")
-collect_ignore = ["samples"]  # the projects in which tests run pytest
-
-pytest_plugins = ["pytester"]
 
 # One thread each for the tests' processes, of which several run at a time: more only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -102,15 +98,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_assertrepr_compare(op: str, right: object) -> list[str] | None:
     """Show how a sentence differs from the catalogue's."""
     return getattr(right, "catalogue_difference", None) if op == "==" else None
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the tests of the plugin out of a measured run: none of them is measured, and they need the extra `test`."""
-    measures = ("active", "save", "against", "selfcheck", "inline")
-    active = any(config.getoption(f"rlperf_{name}") for name in measures)
-    if active and collection_path.is_relative_to(config.rootpath / "tests"):
-        return True
-    return None
 
 
 @pytest.fixture
