@@ -31,13 +31,17 @@ if "RLPERF_TIMERS" not in os.environ:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# What a test starts is a run of its own: no part of one that pytest-xdist distributes (`pytest -n 3`), nor of a job of
-# GitHub's, whose summary it would write into.
-for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "GITHUB_ACTIONS"):
-    os.environ.pop(name, None)
-
-
 _TIMERS = os.environ.get("RLPERF_TIMERS")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _runs_of_their_own() -> None:
+    """Have what a test starts be no part of the run that `pytest -n 3` distributes, nor of a job of GitHub's.
+
+    A measured run loads this file, too, and does belong to its job, whose summary it writes.
+    """
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "GITHUB_ACTIONS"):
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(autouse=True)

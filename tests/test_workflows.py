@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shutil
 import subprocess
@@ -279,6 +280,16 @@ def elsewhere(path: Path) -> str:
 def test_guide_has_the_workflows_as_they_are(path: Path) -> None:
     """The workflow that users copy is the one that runs here, but for the origin of the package."""
     assert f"<!-- {path.name} -->\n```yaml\n{elsewhere(path)}```\n" in GUIDE.read_text(encoding="utf-8")
+
+
+def test_the_gate_here_reports_to_github() -> None:
+    """Settings of the plugin's own tests hide no variable of GitHub's from a measured run of this repository."""
+    command = [sys.executable, "-m", "pytest", "--rlperf", "-p", "no:cacheprovider", "-k", "no_test_has_this_name"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
+    environ["GITHUB_ACTIONS"] = "true"
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr
+    assert "GITHUB_OUTPUT" in done.stdout, "the run looks for the files that GitHub gives a job"
 
 
 def test_init_writes_the_guides_gate() -> None:
