@@ -53,7 +53,7 @@ def options_table() -> str:
 
 def fixture_entries() -> str:
     """Return the fixtures as reStructuredText: the signature of what each returns, and its docstring."""
-    names = [name for name in vars(fixtures) if name in fixtures.NAMES]
+    names = [name for name in vars(fixtures) if name in fixtures.CALLS]
     return "\n".join(_entry(name, getattr(fixtures, name)) for name in names)
 
 

@@ -5,7 +5,7 @@ PYTEST_DONT_REWRITE: a worker has it loaded before pytest is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +27,16 @@ class Engine(Protocol):
 
 
 ENGINE = pytest.StashKey[Engine]()
+
+CALLS = {
+    "rlperf": "rlperf(function)",
+    "rlperf_vecenv_step": "rlperf_vecenv_step(env)",
+    "rlperf_replay_sample": "rlperf_replay_sample(buffer)",
+    "rlperf_gae": "rlperf_gae(compute_gae)",
+    "rlperf_sac_update": "rlperf_sac_update(agent)",
+    "rlperf_ppo_collect": "rlperf_ppo_collect(agent)",
+}
+"""The fixtures below, each with the call that a test makes."""
 
 
 class RunOnce:
@@ -56,7 +66,12 @@ class RunOnce:
 
 def is_measured(item: pytest.Item) -> bool:
     """Whether a test uses one of the fixtures below, itself or through another fixture."""
-    return not NAMES.isdisjoint(getattr(item, "fixturenames", ()))
+    return not CALLS.keys().isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def missing_call(names: Iterable[str]) -> str:
+    """Return the call that a measured test with fixtures of these names lacks: of ours, or of pytest-benchmark's."""
+    return next((CALLS[name] for name in names if name in CALLS), "benchmark(function)")
 
 
 def result_key(item: pytest.Item) -> str:
@@ -80,19 +95,19 @@ class _Measurement:
             check_markers(self._item)  # a typo in a marker fails every run, not only a measured one
         except pytest.UsageError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        self._used = False
+        self.used = False
 
     def __call__(self, component: str, *args: Any, phases: Any = None, **kwargs: Any) -> Result:
         """Make the component's workload and measure it; MeasurementError the second time."""
         __tracebackhide__ = True
-        if self._used:
+        if self.used:
             from pytest_rlperf.errors import MeasurementError
 
             raise MeasurementError(
                 f"{self._item.name} calls an rlperf fixture a second time; a test measures one component, so that its "
                 "verdict is the component's: parametrize it, or write two tests"
             )
-        self._used = True
+        self.used = True
         module = import_module(f"pytest_rlperf.components.{component}")
         make: Callable[..., Workload] = getattr(module, f"{component}_workload")
         workload = make(*args, **kwargs)
@@ -114,6 +129,18 @@ def _with_phases(workload: Workload, phases: Any, measured: Any) -> Workload:
     except ProbeError as error:
         raise ComponentError(str(error)) from None
     return replace(workload, probes=tuple(probes), harvest=None)
+
+
+def warn_if_uncalled(item: pytest.Item) -> None:
+    """Warn of a test that has passed, has a fixture in its own signature, and never called it."""
+    if not isinstance(item, pytest.Function) or ENGINE in item.config.stash:
+        return  # the notes of a measured run name such tests
+    measurement = item.funcargs.get("_rlperf_measurement")
+    asked = [name for name in item._fixtureinfo.argnames if name in CALLS]
+    if isinstance(measurement, _Measurement) and asked and not measurement.used:
+        from pytest_rlperf.report.wording import uncalled
+
+        item.warn(pytest.PytestWarning(uncalled({item.nodeid: missing_call(asked)})))
 
 
 @pytest.fixture
@@ -233,8 +260,3 @@ def rlperf_ppo_collect(_rlperf_measurement: _Measurement) -> Measure:
         return _rlperf_measurement("ppo", agent, n_steps, items, phases=phases)
 
     return measure
-
-
-NAMES = frozenset(
-    {"rlperf", "rlperf_vecenv_step", "rlperf_replay_sample", "rlperf_gae", "rlperf_sac_update", "rlperf_ppo_collect"}
-)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Generator
 
 import pytest
 
@@ -53,3 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_rlperf.run.bisect import BisectRun as Run
 
         config.pluginmanager.register(Run(config, settings, _STARTUP_PATH), "rlperf-run")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Warn where a test passes without the call that it is there for."""
+    yield
+    fixtures.warn_if_uncalled(item)

@@ -930,6 +930,8 @@ def test_nothing_measured_is_no_success(tmp_path: Path) -> None:
     assert result.outcomes == {"test_never_calls": "PASSED", "test_skipped": "SKIPPED"}
     assert "1 deselected" in result.counts
     assert "nothing was measured" in result.out
+    assert re.search(r"test_nothing\.py::test_never_calls\s[^,]*\srlperf\(", result.out), result.text
+    assert "PytestWarning" not in result.text
 
 
 def test_no_measured_tests_is_no_success(tmp_path: Path) -> None:
@@ -1167,6 +1169,95 @@ def test_without_the_option_components_run_once(tmp_path: Path) -> None:
     assert "== rlperf ==" not in result.out
     assert not [line for line in _lines(directory / "started") if "rlperf" in line]
     assert not (directory / "baselines").exists()
+
+
+CALLED_OR_NOT = """
+    import unittest
+
+    import pytest
+
+
+    def test_uncalled(rlperf_gae):
+        pass
+
+
+    def test_called(rlperf):
+        rlperf(lambda: None)
+
+
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_parametrized(rlperf, number):
+        if number == 1:
+            rlperf(lambda: None)
+
+
+    def test_skipped(rlperf):
+        pytest.skip("not today")
+
+
+    def test_failed(rlperf):
+        raise AssertionError
+
+
+    @pytest.mark.xfail
+    def test_xfailed(rlperf):
+        raise AssertionError
+
+
+    @pytest.fixture
+    def measure(rlperf):
+        return rlperf
+
+
+    def test_of_another_fixture(measure):
+        pass
+
+
+    class TestClass:
+        def test_method(self, rlperf_sac_update):
+            pass
+
+
+    class TestUnit(unittest.TestCase):
+        @pytest.fixture(autouse=True)
+        def take(self, rlperf):
+            self.rlperf = rlperf
+
+        def test_passed(self):
+            pass
+
+        def test_failed(self):
+            self.fail()
+"""
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_test_that_never_calls_its_fixture_is_a_warning(pytester: pytest.Pytester) -> None:
+    """Where a test itself takes a fixture and passes without the call, a warning at the test names both."""
+    path = pytester.makepyfile(test_it=textwrap.dedent(CALLED_OR_NOT))
+    run = pytester.inline_run("-p", "no:cacheprovider")
+    run.assertoutcome(passed=7, skipped=2, failed=2)
+    warned = {call.nodeid: call.warning_message for call in run.getcalls("pytest_warning_recorded")}
+    calls = {
+        "test_it.py::test_uncalled": "rlperf_gae(",
+        "test_it.py::test_parametrized[2]": "rlperf(",
+        "test_it.py::TestClass::test_method": "rlperf_sac_update(",
+    }
+    assert warned.keys() == calls.keys()
+    for nodeid, call in calls.items():
+        assert issubclass(warned[nodeid].category, pytest.PytestWarning)
+        assert nodeid in str(warned[nodeid].message)
+        assert f" {call}" in str(warned[nodeid].message)
+        assert Path(warned[nodeid].filename).name == path.name
+
+
+@pytest.mark.usefixtures("alone")
+def test_warnings_as_errors_fail_a_test_that_never_calls_its_fixture(pytester: pytest.Pytester) -> None:
+    """With `-W error` the test fails as for any warning that it causes, and no other does."""
+    pytester.makepyfile(test_it=textwrap.dedent(CALLED_OR_NOT))
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "error", "-k", "not test_failed")
+    result.assert_outcomes(passed=4, failed=3, skipped=1, xfailed=1, deselected=2)
+    result.stdout.fnmatch_lines(["*PytestWarning: *test_it.py::test_uncalled*rlperf_gae(*"])
 
 
 def _lines(path: Path) -> list[str]:

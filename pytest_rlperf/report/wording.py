@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_rlperf import units
@@ -604,6 +604,12 @@ def note_lines(found: Sequence[Note], *, verbose: bool) -> list[str]:
     kinds = dict.fromkeys(type(note.obstacle) for note in uncompared)
     lines += [_uncompared([note for note in uncompared if type(note.obstacle) is kind]) for kind in kinds]
     return [*dict.fromkeys(lines), *(line for note in found if isinstance(note, Saved) for line in saved_lines(note))]
+
+
+def uncalled(calls: Mapping[str, str]) -> str:
+    """Write which tests passed and never called their fixture, each with the call that it lacks."""
+    each = ", ".join(f"{nodeid} passed but never calls {call}" for nodeid, call in calls.items())
+    return f"{each}: nothing was checked or measured"
 
 
 def _note(

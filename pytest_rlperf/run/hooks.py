@@ -17,7 +17,7 @@ import pytest
 from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.fixtures import ENGINE, is_measured, result_key
+from pytest_rlperf.fixtures import ENGINE, is_measured, missing_call, result_key
 from pytest_rlperf.measure.one_side import WORKERS, expected_s
 from pytest_rlperf.measure.pairs import PAIR_S
 from pytest_rlperf.model import Code
@@ -27,7 +27,7 @@ from pytest_rlperf.pytest_benchmark import TakenOver, add_stats, uses_benchmark
 from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.github import check_github
 from pytest_rlperf.report.terminal import LiveLine, LogLine, NoLine
-from pytest_rlperf.report.wording import note_lines
+from pytest_rlperf.report.wording import note_lines, uncalled
 from pytest_rlperf.run.end import EndOfRun
 from pytest_rlperf.run.inline import InlineEngine
 from pytest_rlperf.run.lanes import Lanes
@@ -68,7 +68,7 @@ class MeasuredRun:
         self._failed: set[str] = set()
         self._finished: set[str] = set()
         self._xfailed: set[str] = set()
-        self._passed: list[str] = []
+        self._passed: list[pytest.Item] = []
         self._items: dict[str, pytest.Item] = {}
         self._left_out: set[str] = set()  # keys of measured tests that -k, -m and the like have deselected
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
@@ -236,17 +236,18 @@ class MeasuredRun:
             self._failed.add(report.nodeid)
         elif report.skipped and hasattr(report, "wasxfail"):
             self._xfailed.add(report.nodeid)
-        elif report.when == "call" and report.passed:
-            self._passed.append(report.nodeid)
+        elif report.when == "call" and report.passed and item is not None:
+            self._passed.append(item)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Store results, write files, and set the exit status: a run that measured nothing is no success."""
         finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         keys = {item.nodeid: result_key(item) for item in session.items}
-        silent = [nodeid for nodeid in self._passed if keys.get(nodeid) not in self._run.outcomes.keys]
+        silent = [item for item in self._passed if result_key(item) not in self._run.outcomes.keys]
         if silent:
-            self._run.note(TextNote(f"passed without calling an rlperf fixture, so not measured: {', '.join(silent)}"))
+            calls = {item.nodeid: missing_call(getattr(item, "fixturenames", ())) for item in silent}
+            self._run.note(TextNote(uncalled(calls)))
         self._refuse_empty_comparison(session)
         fitness = self._run.fitness
         if self._settings.strict and fitness is not None and not fitness.is_fit and exitstatus == pytest.ExitCode.OK:
