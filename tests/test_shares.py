@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ import pytest
 from pytest_rlperf.attribution import Profiler, ProfilerBusyError, refuse_company, shares
 from pytest_rlperf.attribution.environments import Aside, entered_by, is_environment, places_of
 from pytest_rlperf.attribution.owners import NativeOwners
+from pytest_rlperf.devices.jax import wait_for_all
+from pytest_rlperf.measure.attribution_pass import explain
+from pytest_rlperf.model import Workload
 from pytest_rlperf.model.counting import Share
 from pytest_rlperf.report.details import shares_lines
 
@@ -453,6 +457,27 @@ class TestPyTorch:
 
 
 # --------------------------------------------------------------------------- the table
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="needs jax")
+@pytest.mark.parametrize("waits", [True, False], ids=["the call waits", "the run waits"])
+def test_what_xla_takes_is_not_called_pythons(waits: bool) -> None:
+    """No profiler sees a compiled function of JAX's: the functions that may have called it are named so."""
+    jax: Any = pytest.importorskip("jax")
+    step, rows = jax.jit(lambda rows: (rows @ rows).sum()), jax.numpy.ones((300, 300))
+
+    def update() -> Any:
+        return step(rows).block_until_ready() if waits else step(rows)
+
+    update()
+    workload = Workload("callable", update, 1.0, "call", check=update)
+    table, notes = explain(workload, 1e-3, wait_for_all())
+    assert notes == ()
+    found = {share.name: share.share for share in table}
+    assert "python" not in found
+    assert found["jax"] > 0
+    assert found["python or jax"] > 0
+    assert found["jax"] + found["python or jax"] + found["unattributed"] == pytest.approx(1.0)
 
 
 def test_the_table_to_the_letter() -> None:

@@ -3,7 +3,7 @@
 Calls of two kinds are made in turns: with environments timed and nothing else, which gives the length of a call and
 its environments' part, and under cProfile with environments left out, which gives the time in native functions. Python
 has the rest. So an operator of an extension, which is no function call and which cProfile does not see, counts as
-Python.
+Python. It does not see JAX's compiled functions either, so where JAX runs, Python is not told apart from it.
 """
 
 from __future__ import annotations
@@ -253,6 +253,8 @@ def _own_times(
             _add(interpreted_s, owner, own_s)
         else:
             _add(native_s, owner, max(0.0, own_s - entry.callcount * event_cost_s / size / len(runs)))
+    if owners.JAX in interpreted_s and owners.PYTHON in interpreted_s:
+        interpreted_s[owners.PYTHON_OR_JAX] = interpreted_s.pop(owners.PYTHON)
     return native_s, interpreted_s
 
 

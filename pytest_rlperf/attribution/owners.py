@@ -14,6 +14,9 @@ from types import CodeType, ModuleType
 PYTHON = "python"
 PYTORCH = "pytorch"
 PYTORCH_PYTHON = "pytorch (Python)"
+JAX = "jax"
+PYTHON_OR_JAX = "python or jax"
+"""Python functions of calls that run on JAX: no profiler sees a compiled function of JAX's that they call."""
 ENVIRONMENT = "environment"
 DEVICE_WAIT = "device wait"
 WAITING = "waiting"
@@ -22,7 +25,7 @@ UNATTRIBUTED = "unattributed"
 HARNESS = "(harness)"
 """Functions that run only while shares are found; they are no part of a call."""
 
-ALWAYS = frozenset({PYTHON, PYTORCH, PYTORCH_PYTHON, ENVIRONMENT, DEVICE_WAIT, WAITING})
+ALWAYS = frozenset({PYTHON, PYTORCH, PYTORCH_PYTHON, JAX, PYTHON_OR_JAX, ENVIRONMENT, DEVICE_WAIT, WAITING})
 """Owners that are no extensions, shown however small."""
 
 ENV_METHODS = frozenset({"step", "reset", "step_async", "step_wait", "step_all", "reset_all", "step_and_maybe_reset"})
@@ -35,6 +38,7 @@ _FUNCTION = re.compile(r"<(?:built-in method )?(.+)>")
 _METHOD = re.compile(r"<(?:method|slot wrapper) '(\w+)' of '([\w.]+)' objects>")
 # The types of None, functions and generators have no name in builtins, but have one in types.
 _BUILTIN_TYPES = tuple(value for home in (builtins, types) for value in vars(home).values() if isinstance(value, type))
+_LIBRARIES = {"torch": PYTORCH_PYTHON, "jax": JAX}
 _WAITS = frozenset(
     {
         *("time.sleep", "_thread.lock.acquire", "_thread.RLock.acquire", "_queue.SimpleQueue.get"),
@@ -46,15 +50,17 @@ _WAITS = frozenset(
 
 
 def owner_of_code(code: CodeType) -> str:
-    """Return the owner of a Python function: Python, PyTorch's Python, or this package."""
+    """Return the owner of a Python function: Python, PyTorch's Python, JAX with XLA's work in it, or this package."""
     path = code.co_filename
     if path.startswith(_HARNESS):
         return HARNESS
     if path.startswith(str(_PACKAGE) + os.sep) and not path.startswith(_MEASURED):
         return UNATTRIBUTED  # the fixtures' own thunks and timers
-    torch = sys.modules.get("torch")
-    home = getattr(torch, "__file__", None)
-    return PYTORCH_PYTHON if home is not None and path.startswith(str(Path(home).parent) + os.sep) else PYTHON
+    for name, owner in _LIBRARIES.items():
+        home = getattr(sys.modules.get(name), "__file__", None)
+        if home is not None and path.startswith(str(Path(home).parent) + os.sep):
+            return owner
+    return PYTHON
 
 
 class NativeOwners:
@@ -107,4 +113,4 @@ class NativeOwners:
     def _owner(self, package: str) -> str:
         if package in sys.stdlib_module_names or package == "builtins":
             return PYTHON
-        return PYTORCH if package in {"torch", "functorch"} else package
+        return {"torch": PYTORCH, "functorch": PYTORCH, "jaxlib": JAX}.get(package, package)
