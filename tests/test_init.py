@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from test_workflows import check, load
+from test_workflows import PACKAGE, check, load
 
 from pytest_rlperf.cli import init, main
 from pytest_rlperf.components.libraries import libraries
@@ -253,11 +253,11 @@ def test_the_workflow(pytester: pytest.Pytester, installed: Installed) -> None:
     text = Path(init.__file__).with_name("gate.yml").read_text(encoding="utf-8")
     without = GATE.read_text(encoding="utf-8")
     text = text.replace("python -m pytest ", "python -m pytest tests/test_perf.py ")
-    assert without == text.replace("-e . pytest-rlperf", "pytest-rlperf gymnasium")
+    assert without == text.replace(f"-e . {PACKAGE}", f"{PACKAGE} gymnasium")
     GATE.unlink()
     pytester.makepyprojecttoml("[project]")
     assert main(["init", "--github"]) == 0, "the tests are there, the workflow is not"
-    assert GATE.read_text(encoding="utf-8") == text.replace("-e . pytest-rlperf", "-e . pytest-rlperf gymnasium")
+    assert GATE.read_text(encoding="utf-8") == text.replace(PACKAGE, f"{PACKAGE} gymnasium")
 
 
 def test_the_workflow_installs_torch(pytester: pytest.Pytester, installed: Installed) -> None:
@@ -265,7 +265,8 @@ def test_the_workflow_installs_torch(pytester: pytest.Pytester, installed: Insta
     installed("torch", "stable_baselines3")
     pytester.makepyprojecttoml("[project]")
     written(pytester, "--github")
-    assert commands(gate(pytester.path))[0] == "pip install -e . 'pytest-rlperf[rl]' stable-baselines3"
+    needed = f"{PACKAGE.replace(' @', '[rl] @')} stable-baselines3"
+    assert commands(gate(pytester.path))[0] == f"pip install -e . {needed}"
 
 
 @pytest.mark.parametrize(
@@ -297,7 +298,7 @@ def test_the_workflow_installs_a_project(
     for name, text in files.items():
         (pytester.path / name).write_text(text, encoding="utf-8")
     written(pytester, "--github")
-    assert commands(gate(pytester.path))[0] == f"pip install {'-e . ' if is_project else ''}pytest-rlperf"
+    assert commands(gate(pytester.path))[0] == f"pip install {'-e . ' if is_project else ''}{PACKAGE}"
 
 
 @pytest.mark.parametrize("place", ["perf/test_perf.py", "my checks/test it.py", "a: b #c/test_perf.py"])

@@ -26,6 +26,8 @@ ACTION = ROOT / "action.yml"
 CITATION = ROOT / "CITATION.cff"
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 GUIDE = ROOT / "docs" / "github-actions.md"
+HERE = "pytest-rlperf/pytest-rlperf"  # at GitHub
+PACKAGE = f"'pytest-rlperf @ git+https://github.com/{HERE}'"
 WRITTEN = ROOT / "pytest_rlperf" / "cli" / "gate.yml"  # by `rlperf init --github`
 # The gate's last steps where it does not use the action.
 MEASURE = WRITTEN.read_text(encoding="utf-8").partition("      - name: Measure\n")[2]
@@ -256,15 +258,15 @@ def elsewhere(path: Path) -> str:
 """
     text = path.read_text(encoding="utf-8")
     for here, there in {
-        "pip install -c constraints.txt -e '.[rl]'": "pip install -e ." + " pytest-rlperf" * (path == GATE),
-        f"{ours}          against: anchor\n          artifact: rlperf-anchor\n": """        run: |
-          pip install pytest-rlperf
+        "pip install -c constraints.txt -e '.[rl]'": "pip install -e ." + f" {PACKAGE}" * (path == GATE),
+        f"{ours}          against: anchor\n          artifact: rlperf-anchor\n": f"""        run: |
+          pip install {PACKAGE}
           python -m pytest --rlperf-against=anchor
 """,
         ours: MEASURE,
         """          python -m pytest "${arguments[@]}"
-""": """          pip install pytest-rlperf
-          python -m pytest "${arguments[@]}"
+""": f"""          pip install {PACKAGE}
+          python -m pytest "${{arguments[@]}}"
 """,
         """      # Of the default branch, as every workflow_run is.
 """: "",
@@ -272,7 +274,7 @@ def elsewhere(path: Path) -> str:
         text = text.replace(here, there)
     if path == COMMENT:
         last = "        with:\n"
-        text = text.replace(last, f"{last}          repository: OWNER/pytest-rlperf\n          ref: COMMIT # v1\n")
+        text = text.replace(last, f"{last}          repository: {HERE}\n          ref: COMMIT # of main\n")
     return text
 
 
@@ -316,7 +318,7 @@ def test_the_shortest_gate_is_valid(tmp_path: Path) -> None:
     assert [step["uses"] for step in (checkout, python)] == [
         step["uses"] for step in steps(load(GATE)) if step.get("uses", "").startswith("actions/")
     ]
-    assert install["run"] == "pip install -e . pytest-rlperf"
+    assert install["run"] == f"pip install -e . {PACKAGE}"
     assert measure["run"] == steps(load(WRITTEN))[-2]["run"].rpartition(" ")[0]
 
 
@@ -341,7 +343,7 @@ def test_the_gate_in_shards_is_valid_and_safe(tmp_path: Path) -> None:
 def test_guide_names_this_package_by_its_commit() -> None:
     """A tag can be moved to other code, which would then run in the jobs of everybody who copied the guide."""
     guide = GUIDE.read_text(encoding="utf-8")
-    references = re.findall(r"OWNER/pytest-rlperf(?:@|\n\s+ref: )([^\s']+)", guide)
+    references = re.findall(rf"{HERE}(?:@|\n\s+ref: )([^\s']+)", guide)
     assert len(references) == 3
     assert set(references) == {"COMMIT"}
 

@@ -26,7 +26,8 @@ _GATE = Path(".github", "workflows", "gate.yml")
 
 # Lines of gate.yml that differ between projects.
 _STEPS = "    steps:\n"
-_INSTALL = "run: pip install -e . pytest-rlperf"
+_REPOSITORY = "git+https://github.com/pytest-rlperf/pytest-rlperf"  # there is no release yet
+_INSTALL = f"run: pip install -e . 'pytest-rlperf @ {_REPOSITORY}'"
 _MEASURE = "run: python -m pytest"
 
 _HEAD = '''\
@@ -327,7 +328,7 @@ def _workflow(root: Path, top: Path, output: Path, found: Iterable[Library]) -> 
 
     uses_torch = re.search(rb"\btorch\b", output.read_bytes())
     needed = dict.fromkeys(
-        [f"pytest-rlperf{'[rl]' if uses_torch else ''}", *(library.requirement for library in found)]
+        [f"pytest-rlperf{'[rl]' if uses_torch else ''} @ {_REPOSITORY}", *(library.requirement for library in found)]
     )
     install = shlex.join(["pip", "install", *(["-e", "."] if is_project(root) else []), *needed])
     tests = shlex.quote(Path(os.path.relpath(output.resolve(), root.resolve())).as_posix())

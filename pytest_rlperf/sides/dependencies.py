@@ -101,7 +101,7 @@ def python_sides(python: str, project: Project, top: Path, on_step: OnStep) -> S
     if "lacks" in other:
         raise SideError(
             f"{path} cannot run the tests ({other['lacks']}); it needs pytest, this plugin and the tests' imports: "
-            f"{path} -m pip install pytest-rlperf"
+            f"{path} -m pip install PATH, the path or URL from which pytest-rlperf is installed here"
         )
     if other["protocol"] != PROTOCOL:
         raise SideError(
