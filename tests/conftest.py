@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wording import Wording
 
 pytest.register_assert_rewrite("wording", "example")
+collect_ignore = ["samples"]  # the projects in which tests run pytest
 
 # One thread each for the tests' processes, of which several run at a time: more only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
