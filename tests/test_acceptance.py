@@ -254,7 +254,8 @@ def test_counts_that_are_meant_are_listed_with_their_reason() -> None:
         command="pytest --rlperf",
         lines={},
         environment=(),
-        unmeasured={},
+        skipped={},
+        failed=(),
         strict=False,
         json=None,
     )

@@ -55,7 +55,6 @@ from pytest_rlperf.report.github_comment import (
     unzip,
 )
 from pytest_rlperf.report.run_json import run_document, written
-from pytest_rlperf.report.statuses import Unmeasured
 from pytest_rlperf.report.summary import Summary, continuing, reproducing, without_paths
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.report.tree import render_tree
@@ -95,6 +94,7 @@ def outcome(
 
 SLOWER = outcome("test_gae[128-8]", Status.SLOWER, 1.1)
 SAME = outcome("test_step", Status.SAME)
+ERROR = outcome("test_wrong", Status.ERROR, None, "the test failed: ComponentError: 2 advantages differ", "error")
 
 
 def github_run(**changes: Any) -> GitHubRun:
@@ -104,7 +104,8 @@ def github_run(**changes: Any) -> GitHubRun:
         command="pytest --rlperf-against=main",
         lines={SLOWER.result.nodeid: ("tests/test_perf.py", 6)},
         environment=["numpy 1 → 2"],
-        unmeasured={},
+        skipped={},
+        failed=(),
         strict=False,
         json=None,
     )
@@ -173,9 +174,14 @@ def test_summary_to_the_letter() -> None:
             {},
             "❌ 1 of 2 gated tests got slower: a does more in a call than it did",
         ),
-        ([SAME], {"unmeasured": {"tests/b": Unmeasured()}}, "❌ 1 test failed, but no gated test got slower"),
-        ([SAME], {"unmeasured": {"tests/b": Unmeasured("no GPU")}}, "✅ No gated test got slower: 1 SAME"),
-        ([SLOWER], {"unmeasured": {SLOWER.result.nodeid: Unmeasured()}}, "❌ 1 of 1 gated tests got slower: test_gae"),
+        ([SAME, ERROR], {"failed": ["tests/b.py"]}, "❌ 2 tests failed, but no gated test got slower"),
+        ([SAME, ERROR], {"failed": [ERROR.result.nodeid]}, "❌ 1 test failed, but no gated test got slower"),
+        ([SAME], {"skipped": {"tests/b": "no GPU"}}, "✅ No gated test got slower: 1 SAME"),
+        (
+            [SLOWER, ERROR],
+            {"failed": [SLOWER.result.nodeid]},
+            "❌ 1 of 1 gated tests got slower: test_gae[128-8] +10.0 % (110 µs a call, was 100 µs); 1 test failed",
+        ),
         (
             [outcome("a", Status.NEW, None)],
             {"strict": True},
@@ -210,13 +216,8 @@ def test_what_is_not_gated_fails_nothing() -> None:
 
 def test_what_was_not_judged_is_said() -> None:
     """Skips and failures without a verdict are listed with the reason."""
-    text = render_summary_markdown(
-        [SAME], github_run(unmeasured={"t::b": Unmeasured("no *GPU*"), "t::c": Unmeasured()})
-    )
-    assert (
-        "Not judged:\n\n- <code>t&#58;&#58;b</code>: skipped&#58; no &#42;GPU&#42;\n- <code>t&#58;&#58;c</code>: failed"
-        in text
-    )
+    text = render_summary_markdown([SAME], github_run(skipped={"t::b": "no *GPU*"}, failed=["t.py"]))
+    assert "Not judged:\n\n- <code>t&#58;&#58;b</code>: skipped: no &#42;GPU&#42;\n- <code>t.py</code>: failed" in text
 
 
 def shown(markdown: str) -> str:
@@ -234,7 +235,7 @@ def test_hostile_text_is_only_text() -> None:
     named = (Contribution(HOSTILE, 2e-5),)
     evil = replace(evil, live=replace(evil.live, contributions=named, carriers=named))
     summary = Summary([HOSTILE], [HOSTILE], [HOSTILE], [])
-    run = github_run(summary=summary, environment=[HOSTILE], unmeasured={HOSTILE: Unmeasured(HOSTILE)})
+    run = github_run(summary=summary, environment=[HOSTILE], skipped={HOSTILE: HOSTILE})
     for text in (render_summary_markdown([evil], run), comment_markdown(document(evil))):
         outside = re.sub(r"(?s)```.*?```", "", text).removeprefix(MARKER)
         assert not re.search(r"[`@$\x1b\u202e]|<img|www\.|https?:", outside)
@@ -280,9 +281,7 @@ def test_the_worst_text_still_fits() -> None:
     name = "|" * 5000
     outcomes = [outcome(f"{number}{name}", Status.SLOWER, 1.1, name) for number in range(200)]
     summary = Summary([name], [name] * 500, [name] * 500, [])
-    run = github_run(
-        summary=summary, environment=[name] * 500, unmeasured={f"{n}{name}": Unmeasured() for n in range(500)}
-    )
+    run = github_run(summary=summary, environment=[name] * 500, failed=[f"{n}{name}" for n in range(500)])
     text = render_summary_markdown(outcomes, run)
     assert 1000 < len(text.encode()) <= SUMMARY_BYTES
     untrusted = document(*outcomes) | {"compared": [name] * 500, "notes": [name] * 500, "failed": [name] * 500}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -373,7 +374,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Both:
     directory = write(tmp_path_factory.mktemp("reports"), test_reports=REPORTS)
     args = ("-v", "-rA", "--strict-markers", "-o", "junit_family=legacy", "-p", "no:cacheprovider")
     plain = run(directory, *args, "--junitxml=plain.xml")
-    return Both(plain, run(directory, *args, *ONE_CALL, "--junitxml=measured.xml"))
+    return Both(plain, run(directory, *args, *ONE_CALL, "--junitxml=measured.xml", "--rlperf-json=measured.json"))
 
 
 def test_every_outcome_is_plain_pytests(reports: Both) -> None:
@@ -418,9 +419,31 @@ def test_junit_is_plain_pytests_with_verdicts(reports: Both) -> None:
     assert measured == plain
     assert ("library", "mine") in properties["test_reports", "test_property"]
     assert ("count", "3") in properties["test_reports", "test_property"]
-    verdicts = {name for (_, name), pairs in properties.items() if ("rlperf_verdict", "NEW") in pairs}
-    assert {"test_speaks", "test_fails_after", "test_xpass", "test_skip_after", "test_teardown_breaks"} <= verdicts
-    assert not verdicts & {"test_fails_before", "test_setup_breaks", "test_skip_mark", "test_skip_before"}
+    verdicts = {name: dict(pairs).get("rlperf_verdict", "") for (_, name), pairs in properties.items()}
+    assert {verdicts[name] for name in ("test_speaks", "test_xpass", "test_skip_after")} == {"NEW"}
+    assert {verdicts[name] for name in ("test_fails_before", "test_fails_after", "test_setup_breaks")} == {"ERROR"}
+    assert {verdicts[name] for name in ("test_skip_mark", "test_skip_before")} == {""}
+
+
+def test_each_test_that_failed_is_an_error_in_the_table(reports: Both) -> None:
+    """In the table, in the JSON, and where that is shown: in setup, check, call or teardown, measured before or not."""
+    failed = {name for name, word in reports.measured.outcomes.items() if word in ("FAILED", "ERROR")}
+    assert {"test_component_wrong", "test_setup_breaks", "test_teardown_breaks", "test_fails_after"} <= failed
+    run_json = reports.measured.directory / "measured.json"
+    tests = json.loads(run_json.read_text(encoding="utf-8"))["tests"]
+    statuses = {key.partition("::")[2]: test["verdict"]["status"] for key, test in tests.items()}
+    assert {name for name, status in statuses.items() if status == "ERROR"} == failed
+    shown = subprocess.run(
+        [sys.executable, "-m", "pytest_rlperf", "show", run_json],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert shown.returncode == pytest.ExitCode.TESTS_FAILED
+    for text in (reports.measured.section("rlperf"), shown.stdout):
+        assert set(re.findall(r"(?m)^(\S+) {2,}.*\bERROR$", text)) == failed
+        assert "component's own check" in text
 
 
 def _cases(path: Path) -> dict[tuple[str, str], dict[str, list[tuple[str, str]]]]:

@@ -38,6 +38,7 @@ from pytest_rlperf.model import (
     Status,
     Verdict,
     WrittenReason,
+    reasons,
 )
 from pytest_rlperf.model.spans import Span, Trace
 from pytest_rlperf.report.benchmark_json import benchmark_document
@@ -52,10 +53,10 @@ from pytest_rlperf.report.github_comment import comment_markdown
 from pytest_rlperf.report.html import render_html
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.run_json import run_document, written
-from pytest_rlperf.report.statuses import Unmeasured
 from pytest_rlperf.report.summary import Summary, next_steps
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.report.wording import failure_text
+from pytest_rlperf.run.one_test import error_of
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -128,7 +129,7 @@ def page(outcomes: Sequence[Outcome], directory: Path) -> str:
 def github_run(outcomes: Sequence[Outcome]) -> GitHubRun:
     """Return what GitHub is told beside the outcomes, the first test's name in each."""
     key = outcomes[0].result.nodeid
-    return GitHubRun(summary_of(outcomes), f"pytest {key}", {}, [key], {f"{key}2": Unmeasured(key)}, False, None)
+    return GitHubRun(summary_of(outcomes), f"pytest {key}", {}, [key], {f"{key}2": key}, (), False, None)
 
 
 def job_summary(outcomes: Sequence[Outcome], directory: Path) -> str:
@@ -324,6 +325,25 @@ def test_counts_that_decide_are_told(report: Report, tmp_path: Path) -> None:
         return
     assert re.search(r"aten::mm (12 → 18|.*12.*18)|aten::mm.*12.*18", text, flags=re.DOTALL)
     assert "SLOWER +0.1 %" not in text
+
+
+@pytest.mark.parametrize("report", [*READ_BY_PEOPLE, workflow_commands, junit, compared_runs])
+def test_a_test_that_failed_is_an_error_with_its_reason(report: Report, tmp_path: Path) -> None:
+    """Every report has it, with figures or without, gated or not, and counts it where it counts anything."""
+    why = reasons.TestFailed("call", "ComponentError: 2 advantages differ")
+    found = outcome(Status.SAME, 1.0)
+    broken = [error_of(KEY, why, 1.0, replace(found, verdict=replace(found.verdict, gated=False)))]
+    broken += [error_of(f"{KEY}2", why, 1.0, None)]
+    text = report([*broken, outcome(Status.SAME, 1.0, f"{KEY}3")], tmp_path)
+    for name in ("test_update[256]", "test_update[256]2"):
+        assert report is junit or name in text
+    assert text.count("ERROR") >= 2
+    assert "ERROR *" not in text
+    assert report is compared_runs or "2 advantages differ" in text
+    if report is job_summary:
+        assert "## ❌ 2 tests failed, but no gated test got slower\n" in text
+    elif report is page:
+        assert re.search(r"<h1>[^<]*; 2 failed</h1>", text)
 
 
 @pytest.mark.parametrize("report", READ_BY_PEOPLE)

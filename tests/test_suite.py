@@ -16,7 +16,6 @@ from pytest_rlperf.components.libraries import BASIS, Library, libraries
 from pytest_rlperf.components.samples import Samples
 from pytest_rlperf.model import Outcome, Status
 from pytest_rlperf.report.matrix import render_matrix
-from pytest_rlperf.report.statuses import Unmeasured
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -24,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 OK = pytest.ExitCode.OK
 LIBRARIES = [library for library in libraries() if library.samples != Samples()]
 OF_LIBRARIES = "pytest_rlperf.suite.libraries.test_libraries"
-NOT_THERE = Unmeasured("skrl is not installed: pip install 'skrl[torch]'")
+NOT_THERE = "skrl is not installed: pip install 'skrl[torch]'"
 
 
 def outcome(key: str, items_per_s: float, status: Status = Status.NEW) -> Outcome:
@@ -47,35 +46,34 @@ OUTCOMES = [
     outcome(f"{OF_LIBRARIES}::test_gae[sb3-2048-64]", 65e6),
     outcome(f"{OF_LIBRARIES}::test_sac_update[torchrl]", 105.0),
     outcome(f"{OF_LIBRARIES}::test_replay_sample[torchrl]", 2e6),
+    outcome(f"{OF_LIBRARIES}::test_sac_update[sb3]", 200.0, Status.ERROR),
     outcome("tests/test_other.py::test_gae[sb3-128-8]", 1.0),
 ]
-UNMEASURED = {
-    f"{OF_LIBRARIES}::test_sac_update[sb3]": Unmeasured(),
-    f"{OF_LIBRARIES}::test_gae[torchrl-2048-64]": Unmeasured("no time"),
+SKIPPED = {
+    f"{OF_LIBRARIES}::test_gae[torchrl-2048-64]": "no time",
     f"{OF_LIBRARIES}::test_gae[skrl-128-8]": NOT_THERE,
     f"{OF_LIBRARIES}::test_gae[skrl-2048-64]": NOT_THERE,
-    f"{OF_LIBRARIES}::test_gae[sb3-128-8]": Unmeasured(),
-    "tests/test_other.py::test_more": Unmeasured("another reason"),
+    "tests/test_other.py::test_more": "another reason",
 }
 
 
 def test_the_table_to_the_letter() -> None:
     """Rows of equal work, a share beside each figure, a word where there is none, and why libraries are missing."""
-    assert render_matrix(OUTCOMES, UNMEASURED, width=80) == (
-        "items/s          reference  envpool     sb3  torchrl\n"
-        "────────────────────────────────────────────────────\n"
-        "vecenv_step           130k        –       –    4.00k\n"
-        "  synthetic × 8       best                     3.1 %\n"
-        "vecenv_step           340k    6.80M       –        –\n"
+    assert render_matrix(OUTCOMES, SKIPPED, width=80) == (
+        "items/s          reference  envpool    sb3  torchrl\n"
+        "───────────────────────────────────────────────────\n"
+        "vecenv_step           130k        –      –    4.00k\n"
+        "  synthetic × 8       best                    3.1 %\n"
+        "vecenv_step           340k    6.80M      –        –\n"
         "  CartPole × 8       5.0 %     best\n"
-        "replay_sample            –        –       –    2.00M\n"
+        "replay_sample            –        –      –    2.00M\n"
         "  batch 256\n"
-        "gae                  13.2M        –   3.30M  invalid\n"
-        "  128×8               best             25 %\n"
-        "gae                  61.0M        –   65.0M  skipped\n"
-        "  2048×64             94 %             best\n"
-        "sac_update             105        –  failed      105\n"
-        "  batch 256           best                      best\n"
+        "gae                  13.2M        –  3.30M  invalid\n"
+        "  128×8               best            25 %\n"
+        "gae                  61.0M        –  65.0M  skipped\n"
+        "  2048×64             94 %            best\n"
+        "sac_update             105        –  error      105\n"
+        "  batch 256           best                     best\n"
         "\n"
         "Below each figure its share of the row's best. Items are env steps, transitions,\n"
         "and updates of SAC.\n"
@@ -86,19 +84,19 @@ def test_the_table_to_the_letter() -> None:
 
 def test_keys_of_a_run_by_path_are_the_same_tests() -> None:
     """Node ids, of this repository or of an installed package below another directory, give the same table."""
-    by_module = render_matrix(OUTCOMES, UNMEASURED, width=80)
+    by_module = render_matrix(OUTCOMES, SKIPPED, width=80)
     for prefix in ("", "lib/site-packages/"):
         moved = []
         for one in OUTCOMES:
             module, _, test = one.result.nodeid.partition("::")
             key = f"{prefix}{module.replace('.', '/')}.py::{test}" if "suite" in module else one.result.nodeid
             moved.append(outcome(key, one.result.items_per_s, one.verdict.status))
-        assert render_matrix(moved, UNMEASURED, width=80) == by_module
+        assert render_matrix(moved, SKIPPED, width=80) == by_module
 
 
 def test_a_narrow_terminal_gets_the_table_in_parts() -> None:
     """Columns that do not fit come below, with the rows' names again; no line is wider."""
-    text = render_matrix(OUTCOMES, UNMEASURED, width=36)
+    text = render_matrix(OUTCOMES, SKIPPED, width=36)
     assert max(map(len, text.splitlines())) <= 36
     headings = [line for line in text.splitlines() if line.startswith("items/s")]
     assert [line.split()[1:] for line in headings] == [["reference", "envpool"], ["sb3", "torchrl"]]
@@ -119,7 +117,7 @@ def test_seven_libraries_fit_80_columns() -> None:
 @pytest.mark.parametrize("count", [0, 3])
 def test_without_libraries_there_is_no_table(count: int) -> None:
     """The reference alone, or nothing, is compared with nothing."""
-    assert not render_matrix(OUTCOMES[:count], {f"{OF_LIBRARIES}::test_gae[sb3-128-8]": Unmeasured()}, width=80)
+    assert not render_matrix(OUTCOMES[:count], {f"{OF_LIBRARIES}::test_gae[sb3-128-8]": "no time"}, width=80)
 
 
 # --------------------------------------------------------------------------- the tests

@@ -188,6 +188,7 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     ),
     *(reasons.NotOnBase("main", ended, "why", is_new=False) for ended in ("missing", "passed", "failed")),
     reasons.NotOnBase("main", "missing", "why", is_new=False, lacks=("old", "older")),
+    reasons.TestFailed("setup", "RuntimeError: no simulator"),
     reasons.BackgroundWork(0.05),
     reasons.PhasesOverCall(2e-3, 1e-3),
     reasons.DeviceDisturbed("cuda:0", (Disturbance(recompiled=True),)),

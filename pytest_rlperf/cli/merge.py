@@ -103,14 +103,14 @@ def _write_files(run: RunFile, summary: Summary, json: Path | None, html: Path |
 def _write_github(run: RunFile, summary: Summary, json: Path | None) -> list[str]:
     """Write the job's summary and the step's outputs, where this is one of GitHub's jobs; return commands to print."""
     from pytest_rlperf.report.github import GitHubRun, write_github
-    from pytest_rlperf.report.statuses import Unmeasured
 
     github = GitHubRun(
         summary=summary,
         command="",
         lines={},
         environment=(),
-        unmeasured=dict.fromkeys(run.failed, Unmeasured()),
+        skipped={},
+        failed=run.failed,
         strict=run.strict,
         json=json,
         annotates=False,

@@ -71,7 +71,6 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
     from pytest_rlperf.report.markdown import grid
     from pytest_rlperf.report.rows import verdict_table
     from pytest_rlperf.report.run_json import RunFile, short_verdicts
-    from pytest_rlperf.report.statuses import Unmeasured
 
     if not isinstance(recorded, RunFile):
         raise UsageError(f"--format={form} shows verdicts, which {path} has none of: leave it out, or give a run")
@@ -80,8 +79,7 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
         return short_verdicts(recorded, keys)
     if form == "markdown":
         return f"{grid(verdict_table(outcomes))}\n" if outcomes else ""
-    unmeasured = dict.fromkeys(recorded.failed, Unmeasured())
-    run = GitHubRun(summary_of(recorded, outcomes), "", {}, (), unmeasured, recorded.strict, None)
+    run = GitHubRun(summary_of(recorded, outcomes), "", {}, (), {}, recorded.failed, recorded.strict, None)
     return render_summary_markdown(outcomes, run)
 
 

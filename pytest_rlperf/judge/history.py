@@ -28,7 +28,7 @@ LEAST_CHANGE = LIVE_TOLERANCE / 2  # of a change point; a search for the commit 
 LEAST_TOLERANCE = 0.005  # of a search
 _SAME_SIZE = 0.05
 _DIGITS = 12  # of a SHA: the names of sessions have no more
-_UNUSABLE = (Status.INVALID, Status.INCOMPARABLE)
+_UNUSABLE = (Status.INVALID, Status.INCOMPARABLE, Status.ERROR)
 
 
 # ----------------------------------------------------------------------- live comparisons

@@ -22,6 +22,7 @@ class Status(str, enum.Enum):
     NEW = "NEW"
     INCOMPARABLE = "INCOMPARABLE"
     INVALID = "INVALID"
+    ERROR = "ERROR"  # the test failed, and not by its verdict: its component may compute something wrong
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ class Verdict:
         )
 
     def fails(self, strict: bool) -> bool:
-        """Whether this verdict fails its test."""
+        """Whether the test fails with this verdict: an ERROR is of a test that failed."""
+        if self.status is Status.ERROR:
+            return True
         if not self.gated:
             return False
         if self.status is Status.SLOWER:

@@ -27,6 +27,8 @@ class Code(str, enum.Enum):
     WORK = "work"
     DEVICE = "device"
     BASE = "base"
+    # The test failed.
+    ERROR = "error"
     # The measurement broke its own rules.
     BACKGROUND = "background"
     PHASES = "phases"
@@ -211,6 +213,21 @@ class NotOnBase(Reason):
     is_new: bool
     lacks: tuple[str, ...] = ()
     code = Code.BASE
+
+
+# ----------------------------------------------------------------------- the test failed
+
+
+@dataclass(frozen=True)
+class TestFailed(Reason):
+    """The test failed otherwise than by its verdict: in its ``"setup"``, ``"call"`` or ``"teardown"``.
+
+    ``error`` is the line of the failure that names the cause.
+    """
+
+    when: str
+    error: str
+    code = Code.ERROR
 
 
 # ----------------------------------------------------------------------- the measurement broke its own rules

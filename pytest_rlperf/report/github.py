@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from pytest_rlperf.model import Outcome, Status
 from pytest_rlperf.report.markdown import MOST_LINES, code, escape, fenced, folded, grid, listed
 from pytest_rlperf.report.printable import shown_lines
 from pytest_rlperf.report.rows import SINCE_FIRST, phase_rows
-from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS, Unmeasured
+from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.wording import (
@@ -45,16 +45,17 @@ class GitHubRun:
     """The parts of GitHub's reports beside the outcomes.
 
     ``command`` is the run's, as typed. ``lines`` has a test's file, as seen from the repository's root, and line, by
-    its key. ``environment`` is what differs between then and now. ``unmeasured`` has the tests without figures, by
-    their keys. ``json`` is where the run's JSON lies, if anywhere. Of a run in shards, each annotates its tests and
-    none ``summarizes``; the merged run summarizes, and does not annotate.
+    its key. ``environment`` is what differs between then and now. ``skipped`` has the reasons of skipped tests by their
+    keys, ``failed`` the ids of tests and files that failed. ``json`` is where the run's JSON lies, if anywhere. Of a
+    run in shards, each annotates its tests and none ``summarizes``; the merged run summarizes, and does not annotate.
     """
 
     summary: Summary
     command: str
     lines: Mapping[str, tuple[str, int]]
     environment: Sequence[str]
-    unmeasured: Mapping[str, Unmeasured]
+    skipped: Mapping[str, str]
+    failed: Collection[str]
     strict: bool
     json: Path | None
     summarizes: bool = True
@@ -104,7 +105,8 @@ def render_summary_markdown(outcomes: Sequence[Outcome], run: GitHubRun, limit_b
     page = Page(
         outcomes=outcomes,
         strict=run.strict,
-        unmeasured=run.unmeasured,
+        skipped=run.skipped,
+        failed=run.failed,
         compared=run.summary.origins,
         environment=run.environment,
         facts=[*(" ".join(note.split()) for note in run.summary.notes), *run.summary.machines],
@@ -239,13 +241,14 @@ class Page:
     """A run as GitHub shows it.
 
     ``compared`` names what was compared with what, ``environment`` what differs between then and now, ``facts`` what
-    stands in small print. ``link`` names the run in a comment, Markdown of our own making. A ``brief`` page has neither
-    phases nor notes nor tables of tests.
+    stands in small print; ``skipped`` and ``failed`` are as in :class:`GitHubRun`. ``link`` names the run in a comment,
+    Markdown of our own making. A ``brief`` page has neither phases nor notes nor tables of tests.
     """
 
     outcomes: Sequence[Outcome]
     strict: bool
-    unmeasured: Mapping[str, Unmeasured]
+    skipped: Mapping[str, str]
+    failed: Collection[str]
     compared: Sequence[str]
     environment: Sequence[str]
     facts: Sequence[str]
@@ -254,15 +257,15 @@ class Page:
     brief: bool = False
 
     @property
-    def other_failures(self) -> dict[str, Unmeasured]:
-        """Tests that were skipped, or failed otherwise than by their verdict."""
-        by_verdict = {outcome.result.nodeid for outcome in self.outcomes if outcome.verdict.fails(self.strict)}
-        return {key: why for key, why in self.unmeasured.items() if key not in by_verdict}
+    def other_failures(self) -> list[str]:
+        """What failed and has no row of its own, such as a file that cannot be collected."""
+        rows = {outcome.result.nodeid for outcome in self.outcomes if outcome.verdict.fails(self.strict)}
+        return [key for key in sorted(self.failed) if key not in rows]
 
     @property
     def broken(self) -> int:
-        """The number of tests that failed otherwise than by their verdict."""
-        return sum(why.skipped is None for why in self.other_failures.values())
+        """How many tests or files failed otherwise than by a comparison."""
+        return len(self.other_failures) + sum(outcome.verdict.status is Status.ERROR for outcome in self.outcomes)
 
 
 def render(page: Page, limit_bytes: int, prefix: str = "") -> str:
@@ -317,7 +320,13 @@ def _rest(page: Page) -> list[str]:
     """Return the blocks about the run rather than its tests' verdicts."""
     small = [*([page.link] if page.link else []), *(escape(fact) for fact in page.facts[:MOST_LINES])]
     return [
-        listed("Not judged", [f"{code(key)}: {escape(why.text)}" for key, why in page.other_failures.items()]),
+        listed(
+            "Not judged",
+            [
+                *(f"{code(key)}: skipped: {escape(why)}" for key, why in page.skipped.items()),
+                *(f"{code(key)}: failed" for key in page.other_failures),
+            ],
+        ),
         listed("What differs from then", [escape(line) for line in page.environment]),
         f"Run it again:\n\n{fenced('console', [page.command])}" if page.command else "",
         f"<sub>{' · '.join(small)}</sub>" if small else "",
@@ -358,15 +367,17 @@ def _ordered(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
 
 def _headline(page: Page, ordered: Sequence[Outcome]) -> str:
     """Return the run's result in one sentence without markup."""
-    gated = [outcome for outcome in ordered if outcome.verdict.gated]
+    gated = [outcome for outcome in ordered if outcome.verdict.gated and outcome.verdict.status is not Status.ERROR]
     failing = [outcome for outcome in gated if outcome.verdict.fails(page.strict)]
+    broken = f"{units.counted(page.broken, 'test')} failed" if page.broken else ""
     slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
     if slower:
         first = slower[0]
         which = ":" if len(slower) == 1 else ", most of all"
-        return f"{len(slower)} of {len(gated)} gated tests got slower{which} {first.result.name} {_slowdown(first)}"
-    if page.broken:
-        return f"{units.counted(page.broken, 'test')} failed, but no gated test got slower"
+        found = f"{len(slower)} of {len(gated)} gated tests got slower{which} {first.result.name} {_slowdown(first)}"
+        return f"{found}; {broken}" if broken else found
+    if broken:
+        return f"{broken}, but no gated test got slower"
     if failing:
         return f"{len(failing)} of {len(gated)} gated tests cannot be called as fast as before, and this run is strict"
     if not gated:

@@ -29,7 +29,6 @@ from typing import Any, TypeVar
 from pytest_rlperf.report.github import Page, command, render
 from pytest_rlperf.report.merge import machine_lines
 from pytest_rlperf.report.run_json import ReadingError, RunFile, decoded, read_document
-from pytest_rlperf.report.statuses import Unmeasured
 
 MARKER = "<!-- pytest-rlperf -->"
 COMMENT_BYTES = 65_536  # GitHub's limit is as many characters
@@ -102,7 +101,8 @@ def comment_markdown(document: object, link: str = "") -> str:
     page = Page(
         outcomes=list(run.tests.values()),
         strict=run.strict,
-        unmeasured=dict.fromkeys(run.failed, Unmeasured()),
+        skipped={},
+        failed=run.failed,
         compared=run.compared,
         environment=(),
         facts=[*run.notes, *machine_lines(run)],

@@ -18,7 +18,7 @@ def properties(outcome: Outcome) -> list[tuple[str, str]]:
         ("reason_code", str(verdict.reason.code)),
         ("reason", shown("; ".join(message(outcome).split("\n")))),
         ("gated", str(verdict.gated).lower()),
-        ("component", shown(result.component)),
+        *([("component", shown(result.component))] if result.component else []),
     ]
     if verdict.accepted and verdict.status is Status.SLOWER:
         found += [("accepted", "true")]

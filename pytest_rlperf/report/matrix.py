@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
-from pytest_rlperf.report.statuses import Unmeasured
 from pytest_rlperf.report.table import Column, make_table
 from pytest_rlperf.report.text import blocks, table_text
 
@@ -61,12 +60,12 @@ class Cell:
     is_skipped: bool = False
 
 
-def render_matrix(outcomes: Sequence[Outcome], unmeasured: Mapping[str, Unmeasured], *, width: int) -> str:
+def render_matrix(outcomes: Sequence[Outcome], skipped: Mapping[str, str], *, width: int) -> str:
     """Return the table in lines of at most ``width``, "" where of the suite no library but the reference was measured.
 
-    ``unmeasured`` has the tests without figures, by their keys.
+    ``skipped`` has why tests were skipped, by their keys.
     """
-    cells = _cells(outcomes, unmeasured)
+    cells = _cells(outcomes, skipped)
     shown = {library for (_, library), cell in cells.items() if not cell.is_skipped}
     if not any(cell.items_per_s is not None for (_, library), cell in cells.items() if library != _REFERENCE):
         return ""
@@ -81,8 +80,8 @@ def render_matrix(outcomes: Sequence[Outcome], unmeasured: Mapping[str, Unmeasur
         ],
     )
     tables = ["\n".join(table_text(block, None)) for block in blocks(table, width)]
-    skipped = (why.text for key, why in unmeasured.items() if why.skipped is not None and _place(key)[1] is not None)
-    notes = [textwrap.fill(text, width) for text in (_LEGEND, *dict.fromkeys(skipped))]
+    reasons = (f"skipped: {why}" for key, why in skipped.items() if _place(key)[1] is not None)
+    notes = [textwrap.fill(text, width) for text in (_LEGEND, *dict.fromkeys(reasons))]
     return "\n\n".join([*tables, "\n".join(notes)]) + "\n"
 
 
@@ -96,15 +95,12 @@ def _place(key: str) -> tuple[Row | None, str | None]:
     return Row(found["name"], tuple(parameters)), library
 
 
-def _cells(outcomes: Sequence[Outcome], unmeasured: Mapping[str, Unmeasured]) -> dict[tuple[Row, str], Cell]:
+def _cells(outcomes: Sequence[Outcome], skipped: Mapping[str, str]) -> dict[tuple[Row, str], Cell]:
     """Return the cells by row and library; a measurement that broke its own rules has no figure."""
-    known = {
-        key: Cell(None, "failed") if why.skipped is None else Cell(None, "skipped", is_skipped=True)
-        for key, why in unmeasured.items()
-    }
+    known = {key: Cell(None, "skipped", is_skipped=True) for key in skipped}
     for outcome in outcomes:
         status, result = outcome.verdict.status, outcome.result
-        if status is Status.INVALID or not result.measured:
+        if status in (Status.INVALID, Status.ERROR) or not result.measured:
             known[result.nodeid] = Cell(None, status.value.lower())
         else:
             known[result.nodeid] = Cell(result.items_per_s, units.quantity(result.items_per_s))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_rlperf.model import Status
@@ -19,6 +18,7 @@ class Look(NamedTuple):
 
 # In the order in which verdicts are listed: those that want a reader's attention first.
 LOOKS = {
+    Status.ERROR: Look("in error", "✗", "❌", "bold red"),
     Status.SLOWER: Look("slower", "▲", "❌", "bold red"),
     Status.INVALID: Look("invalid", "!", "⚠️", "bold red"),
     Status.UNDECIDED: Look("undecided", "?", "⚠️", "yellow"),
@@ -29,15 +29,3 @@ LOOKS = {
 }
 GRAVEST_FIRST = tuple(LOOKS)
 STYLES = {status.value: look.style for status, look in LOOKS.items()}
-
-
-@dataclass(frozen=True)
-class Unmeasured:
-    """A test without a verdict: it was skipped for a reason, or it failed where that is None."""
-
-    skipped: str | None = None
-
-    @property
-    def text(self) -> str:
-        """Why there is no verdict: ``failed``, or ``skipped: `` and the reason."""
-        return "failed" if self.skipped is None else f"skipped: {self.skipped}"

@@ -39,14 +39,15 @@ def next_steps(
     faster = [outcome for outcome in outcomes if outcome.verdict.status is Status.FASTER and outcome.baseline]
     if not saved and faster:
         steps.append(NextStep(improved(len(faster)), (f"{command} --rlperf-save-baseline",)))
-    slower = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
+    failing = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
+    slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
     if not against and any(outcome.baseline for outcome in slower):
         store = f'{command} --rlperf-save-baseline --rlperf-accept="why"'
         steps.append(NextStep("if the slowdown is intended, commit it and store its figures", (store,)))
     elif slower:
         lines = tuple(f"{trailer_of(outcome)} why" for outcome in slower)
         steps.append(NextStep("if the slowdown is intended, write in the message of a commit", lines))
-    if outcomes and not steps and not verbose:
+    if statuses - {Status.ERROR} and not steps and not verbose:
         steps.append(NextStep("show every test's phases and what its figures rest on", (f"{command} --rlperf -v",)))
     return steps
 

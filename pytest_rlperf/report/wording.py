@@ -192,6 +192,8 @@ def _device_difference(difference: reasons.DeviceDifference, where: str) -> str:
 
 def _broken(reason: Reason) -> str | None:
     match reason:
+        case reasons.TestFailed(when, error):
+            return f"the test failed{'' if when == 'call' else f' in its {when}'}: {error}"
         case reasons.BackgroundWork(share):
             return (
                 f"background work: a worker used {units.percent(share, signed=False)} of a CPU while it was not its "

@@ -17,7 +17,6 @@ from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.matrix import render_matrix
 from pytest_rlperf.report.merge import machine_lines
 from pytest_rlperf.report.selfcheck import render_selfcheck
-from pytest_rlperf.report.statuses import Unmeasured
 from pytest_rlperf.report.summary import (
     NextStep,
     Summary,
@@ -87,7 +86,7 @@ class EndOfRun:
         )
 
     def show(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> None:
-        """Show the table, the phases, and commands to type next; ``failed`` are the node ids of tests that failed."""
+        """Show the table, the phases, and commands to type next; ``failed`` is as in :meth:`write`."""
         run = self._run
         width, color = reporter._tw.fullwidth, reporter.hasmarkup
         if run.fitness is not None:
@@ -99,24 +98,25 @@ class EndOfRun:
         if not (outcomes or run.notes):
             return  # the run ended before anything was measured, with its own message
         verbose = self._config.get_verbosity() > 0
-        summary, unmeasured = self._summary(verbose=verbose), self._unmeasured(reporter, failed)
+        summary, skipped = self._summary(verbose=verbose), self._skipped(reporter)
         reporter.section("rlperf")
         reporter.write(render_summary(outcomes, summary, width=width, color=color, verbose=verbose))
-        matrix = render_matrix(outcomes, unmeasured, width=width)
+        matrix = render_matrix(outcomes, skipped, width=width)
         if matrix:
             reporter.section("rlperf suite")
             reporter.write(matrix)
-        for command in self._write_github(summary, unmeasured):
+        for command in self._write_github(summary, skipped, failed):
             reporter.write_line(command)
 
-    def _write_github(self, summary: Summary, unmeasured: dict[str, Unmeasured]) -> list[str]:
+    def _write_github(self, summary: Summary, skipped: dict[str, str], failed: Collection[str]) -> list[str]:
         """Write GitHub's files, where this is one of its jobs, and return the commands to print."""
         github = GitHubRun(
             summary=summary,
             command=reproducing(self._typed()),
             lines=self._places,
             environment=[] if self._run.merged else self._run.baselines.changes_since(self._outcomes),
-            unmeasured=unmeasured,
+            skipped=skipped,
+            failed=failed,
             strict=self._settings.strict,
             json=self._settings.json,
             summarizes=self._run.shard is None,
@@ -152,15 +152,15 @@ class EndOfRun:
             steps.insert(0, NextStep(f"{commit}from now on this compares with it", (f"{command} --rlperf",)))
         return steps
 
-    def _unmeasured(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> dict[str, Unmeasured]:
-        """Return why tests have no figures, by their keys; of those that failed some have."""
+    def _skipped(self, reporter: pytest.TerminalReporter) -> dict[str, str]:
+        """Return why tests were skipped, by their keys."""
         keys = {nodeid: result_key(item) for nodeid, item in self._items.items()}
-        unmeasured = {keys[nodeid]: Unmeasured() for nodeid in failed if nodeid in keys}
+        skipped = {}
         for report in reporter.getreports("skipped"):
             why = report.longrepr[-1] if isinstance(report.longrepr, (tuple, list)) else report.longreprtext
             if report.nodeid in keys:
-                unmeasured[keys[report.nodeid]] = Unmeasured(str(why).removeprefix("Skipped: "))
-        return unmeasured
+                skipped[keys[report.nodeid]] = str(why).removeprefix("Skipped: ")
+        return skipped
 
     def _typed(self) -> list[str]:
         """Return the arguments that were typed behind ``pytest``."""

@@ -20,7 +20,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import ENGINE, is_measured, missing_call, result_key
 from pytest_rlperf.measure.one_side import WORKERS, expected_s
 from pytest_rlperf.measure.pairs import PAIR_S
-from pytest_rlperf.model import Code
+from pytest_rlperf.model import Code, Status, reasons
 from pytest_rlperf.model.notes import Note, TextNote
 from pytest_rlperf.options import Config
 from pytest_rlperf.pytest_benchmark import TakenOver, add_stats, uses_benchmark
@@ -32,6 +32,7 @@ from pytest_rlperf.run.end import EndOfRun
 from pytest_rlperf.run.inline import InlineEngine
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.loop import Budget, TestLoop, make_lanes
+from pytest_rlperf.run.one_test import error_of, essence, failure_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.outputs import check_outputs
 from pytest_rlperf.run.saving import save
@@ -234,10 +235,21 @@ class MeasuredRun:
             self._finished.add(report.nodeid)
         if report.failed:
             self._failed.add(report.nodeid)
+            if item is not None:
+                self._add_error(item, report)
         elif report.skipped and hasattr(report, "wasxfail"):
             self._xfailed.add(report.nodeid)
         elif report.when == "call" and report.passed and item is not None:
             self._passed.append(item)
+
+    def _add_error(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """Keep a test that failed otherwise than by its verdict as an error."""
+        outcomes, key = self._run.outcomes, result_key(item)
+        known = outcomes.tests.get(key)
+        if known is None or failure_of(known, self._run) is None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            error = essence(report.longreprtext if crash is None else crash.message)
+            outcomes.add(error_of(key, reasons.TestFailed(str(report.when), error), report.duration, known))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -260,7 +272,7 @@ class MeasuredRun:
             self._run.note(TextNote("nothing was measured: no test called an rlperf fixture"))
         if not names_tests(self._config):
             self._run.note(*self._run.accepted.unmatched({*keys.values(), *self._left_out}))
-        failed = {keys.get(nodeid, nodeid) for nodeid in self._failed}
+        failed = self._failed_keys()
         if self._settings.save and self._run.outcomes.tests:
             expected = {keys[nodeid] for nodeid in self._xfailed if nodeid in keys}
             self._save(session, failed | expected, finished=finished)
@@ -268,6 +280,10 @@ class MeasuredRun:
         self._run.note(*map(TextNote, complaints))
         if complaints:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _failed_keys(self) -> set[str]:
+        """Return the keys of tests that failed, and the ids of files that cannot be collected."""
+        return {result_key(self._items[nodeid]) if nodeid in self._items else nodeid for nodeid in self._failed}
 
     def _save(self, session: pytest.Session, failed: set[str], *, finished: bool) -> None:
         if not finished:
@@ -289,14 +305,15 @@ class MeasuredRun:
         """
         if self._run.shard is not None:
             return
-        gated = [outcome for outcome in self._run.outcomes.tests.values() if outcome.verdict.gated]
-        if gated and all(outcome.verdict.reason.code == Code.BASE for outcome in gated):
+        judged = [one.verdict for one in self._run.outcomes.tests.values() if one.verdict.status is not Status.ERROR]
+        gated = [verdict for verdict in judged if verdict.gated]
+        if gated and all(verdict.reason.code == Code.BASE for verdict in gated):
             self._run.note(TextNote(f"nothing was compared: no gated test runs on {self._settings.against}"))
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the table, the phases, and what to do next."""
-        self._end.show(terminalreporter, self._failed)
+        self._end.show(terminalreporter, self._failed_keys())
 
     def _live_line(self) -> LiveLine | LogLine | NoLine:
         """Return a line to show progress on: on a terminal one that is rewritten, in a log one a minute."""

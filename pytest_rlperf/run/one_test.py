@@ -14,7 +14,7 @@ from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, expected_s, measure_one_side, workers_needed
-from pytest_rlperf.model import Live, Outcome, Progress, Result, Status, reasons
+from pytest_rlperf.model import Live, Outcome, Progress, Result, Status, Verdict, reasons
 from pytest_rlperf.model.notes import AddedPackages, GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.junit import properties
@@ -293,6 +293,15 @@ def failure_of(outcome: Outcome, run: RunState) -> m.Failure | None:
     if outcome.verdict.status is Status.SLOWER:
         return m.Failure(text, regression=True)
     return m.Failure(f"{text}\n--rlperf-strict fails what is neither SAME nor FASTER", regression=False)
+
+
+def error_of(key: str, failure: reasons.TestFailed, seconds: float, known: Outcome | None) -> Outcome:
+    """Return the outcome of a test that failed, with the figures that are ``known`` from before it did."""
+    estimate = None if known is None else known.verdict.estimate
+    verdict = Verdict(Status.ERROR, failure, estimate, smallest_seen=None, suspect=False, gated=True, accepted=False)
+    if known is not None:
+        return replace(known, verdict=verdict)
+    return Outcome(Result(key, "", "", 0.0, (), (), 0.0, ()), None, None, verdict, seconds)
 
 
 def properties_of(outcome: Outcome | None) -> list[tuple[str, object]]:

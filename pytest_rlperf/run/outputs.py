@@ -114,7 +114,14 @@ def _document(
     if run.fitness is not None:
         return selfcheck_document(run.baselines.machine, run.outcomes.selfchecks, run.fitness)
     if run.merged is not None:
-        merged = replace(run.merged, notes=tuple(notes), failed=tuple(failed), unmeasured=tuple(unmeasured))
+        # The coordinator has more tests where a node was lost.
+        merged = replace(
+            run.merged,
+            tests=run.outcomes.tests,
+            notes=tuple(notes),
+            failed=tuple(failed),
+            unmeasured=tuple(unmeasured),
+        )
         return document_of(merged)
     return run_document(
         run.baselines.machine,

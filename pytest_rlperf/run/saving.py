@@ -89,7 +89,8 @@ def _is_same_code(run: RunState, outcome: Outcome) -> bool:
 
 def _refusal(outcome: Outcome, *, failed: bool) -> KeptBack | None:
     """Return why a test's figures are not stored, None where they are."""
-    if failed and not outcome.verdict.fails(strict=False):  # one that failed for its time alone has good figures
+    is_error = outcome.verdict.status is Status.ERROR
+    if is_error or (failed and not outcome.verdict.fails(strict=False)):  # one slower by its time has good figures
         return KeptBack.FAILED
     if outcome.verdict.status is Status.INVALID:
         return KeptBack.INVALID

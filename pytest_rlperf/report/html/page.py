@@ -126,16 +126,17 @@ def _without_jinja(option: str = _OPTION) -> OutputError:
 
 
 def _headline(outcomes: Sequence[Outcome]) -> str:
-    """Return in one sentence how many tests are slower, and the first few of them by name."""
+    """Return in one sentence how many tests failed or are slower, and the first few of these by name."""
     if not outcomes:
         return "Nothing was measured"
     slower = [outcome for outcome in outcomes if outcome.verdict.status is Status.SLOWER]
-    tests = units.counted(len(outcomes), "test")
+    errors = sum(outcome.verdict.status is Status.ERROR for outcome in outcomes)
+    tests, failed = units.counted(len(outcomes), "test"), f"; {errors} failed" if errors else ""
     if not slower:
-        return f"None of {tests} was found slower"
+        return f"None of {tests} was found slower{failed}"
     named = ", ".join(_named(outcome) for outcome in slower[:_NAMED_MOST])
     more = "" if len(slower) <= _NAMED_MOST else f" and {len(slower) - _NAMED_MOST} more"
-    return f"{len(slower)} of {tests} got slower: {named}{more}"
+    return f"{len(slower)} of {tests} got slower: {named}{more}{failed}"
 
 
 def _named(outcome: Outcome) -> str:
