@@ -67,9 +67,39 @@ def percent(fraction: float, *, signed: bool = True) -> str:
     return f"{value:{sign}.{decimals}f} %"
 
 
-def change(ratio: float) -> str:
-    """Write a ratio head/base as a change: 1.042 is ``+4.2 %``, from 2 on a multiple, ``×2.1``."""
-    return percent(ratio - 1) if ratio < 2 else f"×{_significant(ratio, 2 if ratio < 10 else 3)}"
+def change(ratio: float, estimate: float | None = None) -> str:
+    """Write a ratio head/base as a change: 1.042 is ``+4.2 %``; from a factor of two on it is ``×2.1``, ``×0.00049``.
+
+    A bound has the form of its ``estimate``.
+    """
+    return f"×{_multiple(ratio)}" if _is_multiple(ratio if estimate is None else estimate) else percent(ratio - 1)
+
+
+def interval(estimate: float, low: float, high: float) -> str:
+    """Write the interval of a change in the form that the change has: ``[-3.6, +4.4]``, ``[.00048, .00050]``."""
+    if _is_multiple(estimate):
+        least, most = (f".{text[2:]}" if text.startswith("0.") else text for text in map(_multiple, (low, high)))
+        return f"[{least}, {most}]"
+    low, high = 100 * (low - 1), 100 * (high - 1)
+    digits = 0 if max(abs(low), abs(high)) >= 10 else 1
+    return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def difference(ratio: float) -> str:
+    """Write a ratio head/base within a sentence: ``4.2 % slower``, ``2,043 times faster``."""
+    word = "slower" if ratio > 1 else "faster"
+    if _is_multiple(ratio):
+        return f"{_multiple(max(ratio, 1 / ratio))} times {word}"
+    return f"{percent(abs(ratio - 1), signed=False)} {word}"
+
+
+def _is_multiple(ratio: float) -> bool:
+    """Whether a percentage would show too little of a change."""
+    return not 0.5 < ratio < 2
+
+
+def _multiple(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 1000 else _significant(ratio, 2 if ratio < 10 else 3)
 
 
 def round_significant(value: float, digits: int = 5) -> float:

@@ -216,10 +216,10 @@ def test_diff_of_logs_goes_tree_by_tree(capsys: pytest.CaptureFixture[str]) -> N
     assert (
         blocks[0].split("\n")
         == lines("""
-    name                 total A  total B   change  share A  share B
-    Batcher 0 profile    21.8 ms  9.00 ms  -58.7 %    100 %    100 %
-      batching           21.0 ms  8.90 ms  -57.6 %   96.3 %   98.9 %
-      releasing_batches   800 µs   100 µs  -87.5 %    3.7 %    1.1 %
+    name                 total A  total B  change  share A  share B
+    Batcher 0 profile    21.8 ms  9.00 ms   ×0.41    100 %    100 %
+      batching           21.0 ms  8.90 ms   ×0.42   96.3 %   98.9 %
+      releasing_batches   800 µs   100 µs   ×0.12    3.7 %    1.1 %
     """)[:-1]
     )
     assert [block.split("\n")[1].split("  ")[0] for block in blocks] == [

@@ -368,7 +368,7 @@ def test_a_baseline_and_a_run_are_compared(save: Save, tmp_path: Path, capsys: p
     assert "not in B" in rows["test_sample"]
     assert "not in A" in rows["test_new"]
     assert main(["diff", run, str(baseline)]) == Exit.NOTHING_SLOWER
-    assert "-66.7 %" in capsys.readouterr().out
+    assert "×0.33" in capsys.readouterr().out
 
 
 def test_a_test_without_figures_is_in_both(save: Save, capsys: pytest.CaptureFixture[str]) -> None:

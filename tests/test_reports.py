@@ -374,6 +374,20 @@ def test_the_summary_and_the_page_put_counts_first() -> None:
     assert html.index("Exact counts that changed") < html.index("Phases of one call")
 
 
+@pytest.mark.parametrize("report", READ_BY_PEOPLE)
+def test_a_large_change_is_a_factor(report: Report, tmp_path: Path) -> None:
+    """From 32.1 ms to 15.7 µs is a factor with its interval in every report, and not a percentage without digits."""
+    ratio = 15.7e-6 / 32.1e-3
+    found = live(outcome(Status.FASTER, ratio))
+    differ = reasons.PairsDiffer(4, is_slower=False, all_agree=True, certain=ratio * 1.02, fresh=ratio)
+    estimate = Estimate(ratio, ratio * 0.98, ratio * 1.02, 0.99, ratio * 0.98, ratio * 1.02)
+    text = report([replace(found, verdict=replace(found.verdict, reason=differ, estimate=estimate))], tmp_path)
+    assert "×0.00049" in text
+    assert "[.00048, .00050]" in text or "×0.00048 to ×0.00050" in text
+    assert "at least 2,004 times faster for certain" in text
+    assert not re.search(r"-100 %(?!</text>)", text)  # the charts' axis begins there
+
+
 @pytest.mark.parametrize("report", [*READ_BY_PEOPLE, run_json, junit])
 def test_small_steps_are_told_since_the_first(report: Report, tmp_path: Path) -> None:
     """Of a baseline that was stored thrice, each time 2 % slower, the way since the first stands beside today's."""

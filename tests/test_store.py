@@ -1345,17 +1345,51 @@ def test_counts_in_words(count: int, text: str) -> None:
     ("ratio", "text"),
     [
         (1.042, "+4.2 %"),
-        (0.5, "-50.0 %"),
+        (0.000489, "×0.00049"),
+        (0.5, "×0.50"),
+        (0.501, "-49.9 %"),
         (1.0, "+0.0 %"),
         (1.9996, "+100 %"),
         (2.0, "×2.0"),
         (9.96, "×10"),
         (250, "×250"),
+        (2043, "×2,043"),
+        (math.inf, "×inf"),
     ],
 )
 def test_changes_in_words(ratio: float, text: str) -> None:
-    """A percentage, and from twice on a multiple."""
+    """A percentage, and from a factor of two on, either way, a multiple."""
     assert units.change(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "text", "first"),
+    [
+        (1.004, 0.964, 1.044, "[-3.6, +4.4]", "-3.6 %"),
+        (1.9, 1.7, 2.1, "[+70, +110]", "+70.0 %"),
+        (2.0, 1.9, 2.1, "[1.9, 2.1]", "×1.9"),
+        (0.00049, 0.00048, 0.0005, "[.00048, .00050]", "×0.00048"),
+        (0.4, 0.0, math.inf, "[0, inf]", "×0"),
+    ],
+)
+def test_an_interval_has_the_form_of_its_estimate(ratio: float, low: float, high: float, text: str, first: str) -> None:
+    """Both bounds are percentages, or both multiples, also where one lies on the other side of a factor of two."""
+    assert units.interval(ratio, low, high) == text
+    assert units.change(low, ratio) == first
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (1.036, "3.6 % slower"),
+        (0.9, "10.0 % faster"),
+        (2.1, "2.1 times slower"),
+        (15.7e-6 / 32.1e-3, "2,045 times faster"),
+    ],
+)
+def test_differences_in_words(ratio: float, text: str) -> None:
+    """A share of the time, and from a factor of two on the factor."""
+    assert units.difference(ratio) == text
 
 
 _FACTORS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}

@@ -71,7 +71,7 @@ def test_the_summary_to_the_letter() -> None:
     assert text == (
         "test               median  items/s  baseline  change      99 % CI  verdict\n"
         "──────────────────────────────────────────────────────────────────────────\n"
-        "test_update[256]  21.4 ms    12.0k   10.2 ms    ×2.1 [+102, +118]  SLOWER\n"
+        "test_update[256]  21.4 ms    12.0k   10.2 ms    ×2.1   [2.0, 2.2]  SLOWER\n"
         "test_sample       12.9 µs    19.8M   12.8 µs  +0.4 % [-3.6, +4.4]  SAME\n"
         "test_new           1.50 s      171                                 NEW\n"
         "\n"
@@ -303,7 +303,7 @@ def test_a_failure_says_what_how_much_against_what_and_what_to_do() -> None:
     lines = failure_text(outcome("t", Status.SLOWER, 2e-3, 2.0, "because"), "baseline 'x'").splitlines()
     assert lines == [
         "SLOWER ×2.0: sac_update takes 2.00 ms a call, 1.00 ms in the baseline",
-        "99 % interval +92.0 % to ×2.1, relative to the reference kernels",
+        "99 % interval ×1.9 to ×2.1, relative to the reference kernels",
         "compared with baseline 'x'",
         "because",
         'if this is intended: commit it, and store its figures with --rlperf-save-baseline --rlperf-accept="why"',

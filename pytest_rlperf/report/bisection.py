@@ -53,11 +53,11 @@ def _lines(found: FirstSlower) -> Iterator[str]:
     for candidate in found.candidates[-_MOST:]:
         if candidate.subject:
             yield f"  {candidate.key[:12]} {candidate.day} {candidate.author}: {candidate.subject}"
-    yield f"  the whole range: {units.change(ratio)} [{units.change(low)}, {units.change(high)}]"
+    yield f"  the whole range: {units.change(ratio)} [{units.change(low, ratio)}, {units.change(high, ratio)}]"
     step = found.step
     if step is not None and step.verdict.estimate is not None and step.live is not None:
         change = step.verdict.estimate
-        interval = f"[{units.change(change.low)}, {units.change(change.high)}]"
+        interval = f"[{units.change(change.low, change.ratio)}, {units.change(change.high, change.ratio)}]"
         yield f"  {step.live.head_label} against {step.live.base_label}: {units.change(change.ratio)} {interval}"
         if found.is_partial:
             yield "  it is not all of the change: search on from there to the last one"

@@ -58,15 +58,16 @@ def _product(segment: Segment) -> str:
     """Return the product along a chain with its interval."""
     last, links = segment.points[-1], len(segment.points) - 1
     factor = math.exp(CONFIDENCE_Z * last.error)
-    bounds = f"[{units.change(last.value / factor)}, {units.change(last.value * factor)}]"
+    low, high = (units.change(bound, last.value) for bound in (last.value / factor, last.value * factor))
     ends = f"{_short(segment.points[0].commit)}..{_short(last.commit)}"
-    return f"{units.change(last.value)} {bounds} over {units.counted(links, 'link')}, {ends}"
+    return f"{units.change(last.value)} [{low}, {high}] over {units.counted(links, 'link')}, {ends}"
 
 
 def step_text(step: Step, machines: Mapping[Machine, str]) -> str:
     """Return a change in words: its size, by what it is known, and how many commits lie between."""
     how = "by live pairs" if step.machine is None else f"by stored sessions on {machines[step.machine]}"
-    interval = f"{units.change(step.ratio)} [{units.change(step.low)}, {units.change(step.high)}]"
+    low, high = (units.change(bound, step.ratio) for bound in (step.low, step.high))
+    interval = f"{units.change(step.ratio)} [{low}, {high}]"
     ends = [_short(point.commit) or point.created for point in (step.before, step.after)]
     between = units.counted(len(step.commits), "commit") if step.commits else "commits that are not in this history"
     if step.before.commit and ends[0] == ends[1]:

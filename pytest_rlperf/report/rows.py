@@ -9,7 +9,6 @@ from pytest_rlperf import units
 from pytest_rlperf.model import Creep, Estimate, Outcome, Phase, Status, Verdict
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
-from pytest_rlperf.report.wording import interval_text
 
 SINCE_FIRST = "since first"  # the change since the first commit that was stored, or the anchor, by live pairs
 
@@ -43,7 +42,7 @@ def _verdict_row(outcome: Outcome) -> list[Cell]:
 
 
 def _change(estimate: Estimate | Creep) -> str:
-    return f"{units.change(estimate.ratio)} {interval_text(estimate):>12}"
+    return f"{units.change(estimate.ratio)} {units.interval(estimate.ratio, estimate.low, estimate.high):>12}"
 
 
 def verdict_label(verdict: Verdict) -> str:

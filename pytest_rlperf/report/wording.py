@@ -13,7 +13,6 @@ from pytest_rlperf.model import (
     Anchor,
     Contribution,
     CounterChange,
-    Creep,
     Disturbance,
     Estimate,
     Fitness,
@@ -272,11 +271,10 @@ def _live(reason: Reason) -> str | None:
         case reasons.PairsSame(pairs, tolerance):
             return f"{units.counted(pairs, 'live pair')} together show a change of less than ±{bound(tolerance)}"
         case reasons.PairsDiffer(pairs, is_slower, all_agree, certain, fresh):
-            word = "slower" if is_slower else "faster"
-            least = units.percent(abs(certain - 1), signed=False)
+            each = f", each {'slower' if is_slower else 'faster'}" if all_agree else ""
             return (
-                f"{units.counted(pairs, 'live pair')}{f', each {word}' if all_agree else ''}; at least {least} {word} "
-                f"for certain\nconfirmed by a fresh pair ({units.change(fresh)})"
+                f"{units.counted(pairs, 'live pair')}{each}; at least {units.difference(certain)} for certain\n"
+                f"confirmed by a fresh pair ({units.change(fresh)})"
             )
         case reasons.PairsUnconfirmed(ratio, at_most):
             return f"{_at_most(at_most)}; no time to confirm {units.change(ratio)}\nraise --rlperf-max-time"
@@ -398,7 +396,7 @@ def _times(outcome: Outcome, takes: str) -> list[str]:
     if estimate is None or before is None:
         return [f"{verdict.status.value}: {takes}"]
     where = "in the baseline" if live is None else f"on {shown(live.base_label)}"
-    interval = f"{units.change(estimate.low)} to {units.change(estimate.high)}"
+    interval = bounds_text(estimate)
     pairs = "" if live is None else f"{units.counted(len(live.pairs), 'live pair')}, {live.clock} time"
     return [
         f"{verdict.status.value} {units.change(estimate.ratio)}: {takes}, {units.seconds(before.call_s)} {where}",
@@ -544,11 +542,9 @@ def _stored_text(stored: StoredResult) -> str:
     return f"stored on {stored.session[:10]}: {units.seconds(stored.result.call_s)} a call, by another session"
 
 
-def interval_text(change: Estimate | Creep) -> str:
-    """Write the interval of a change, in percent: ``[-3.6, +4.4]``."""
-    low, high = 100 * (change.low - 1), 100 * (change.high - 1)
-    digits = 0 if max(abs(low), abs(high)) >= 10 else 1
-    return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+def bounds_text(estimate: Estimate) -> str:
+    """Write the interval of a change within a sentence: ``-3.6 % to +4.4 %``."""
+    return " to ".join(units.change(bound, estimate.ratio) for bound in (estimate.low, estimate.high))
 
 
 def creep_text(outcome: Outcome) -> str:
@@ -557,7 +553,8 @@ def creep_text(outcome: Outcome) -> str:
     if creep is None:
         return ""
     commit = "" if creep.commit is None else f", commit {creep.commit[:12]}"
-    return f"{units.change(creep.ratio)} {interval_text(creep)} since {creep.created.partition('T')[0]}{commit}"
+    interval = units.interval(creep.ratio, creep.low, creep.high)
+    return f"{units.change(creep.ratio)} {interval} since {creep.created.partition('T')[0]}{commit}"
 
 
 def origin_text(name: str, provenance: Provenance | None) -> str:

@@ -305,8 +305,10 @@ class Search:
         outcome = compared.outcomes[key]
         estimate, live = outcome.verdict.estimate, outcome.live
         if outcome.verdict.status is not Status.SLOWER or estimate is None or live is None:
-            change = "" if estimate is None else f": {units.change(estimate.ratio)}"
-            bounds = "" if estimate is None else f" [{units.change(estimate.low)}, {units.change(estimate.high)}]"
+            change = ""
+            if estimate is not None:
+                low, high = (units.change(bound, estimate.ratio) for bound in (estimate.low, estimate.high))
+                change = f": {units.change(estimate.ratio)} [{low}, {high}]"
             advice = "name another range, or a smaller --rlperf-tolerance"
             if outcome.verdict.status is Status.UNDECIDED:
                 advice = "search on a quieter machine, or allow more --rlperf-pairs"
@@ -317,9 +319,7 @@ class Search:
                 files = ", ".join(dict.fromkeys(file for suspect in history.suspects for file in suspect.files))
                 advice += f"; packages stay as installed here, and {files} changed (--rlperf-bisect=pip:NAME==GOOD)"
             pairs = "" if live is None else f" after {units.counted(len(live.pairs), 'pair')}"
-            raise SideError(
-                f"{key} is {outcome.verdict.status.value} on {bad} against {good}{pairs}{change}{bounds}: {advice}"
-            )
+            raise SideError(f"{key} is {outcome.verdict.status.value} on {bad} against {good}{pairs}{change}: {advice}")
         self._wholes[key] = outcome
         self._state.log_ratios.setdefault(key, {})[self._state.bad] = list(live.log_ratios)
         self._state.placed[key] = all(pair.placed is not None for pair in live.pairs)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Estimate, Outcome, Phase, Result, Status
-from pytest_rlperf.report.wording import blame_text
+from pytest_rlperf.report.wording import blame_text, bounds_text
 
 CALL = "one call"
 REST = "(unaccounted)"
@@ -215,16 +215,18 @@ def _change_plot(ratios: Sequence[float], estimate: Estimate, tolerance: float |
     )
     last = middle(len(ratios))
     pairs = [
-        Mark("dot", axis.at(_percent(ratio)), middle(row), f"pair {row + 1}: {_percent(ratio):+.2f} %")
+        Mark("dot", axis.at(_percent(ratio)), middle(row), f"pair {row + 1}: {units.change(ratio)}")
         for row, ratio in enumerate(ratios)
     ]
-    mean = _percent(estimate.ratio)
     return Plot(
         names=[*(f"pair {row + 1}" for row in range(len(ratios))), "estimate"],
         row_px=row_px,
         axis="",
         ticks=axis.ticks("+", " %"),
-        marks=[*pairs, Mark("diamond", axis.at(mean), last, f"estimate: {mean:+.2f} %")],
+        marks=[
+            *pairs,
+            Mark("diamond", axis.at(_percent(estimate.ratio)), last, f"estimate: {units.change(estimate.ratio)}"),
+        ],
         lines=[Line("interval", low, last, high, last)],
         band=None if band is None else (axis.at(band[0]), axis.at(band[1])),
         zero=axis.at(0.0),
@@ -236,7 +238,7 @@ def _change_words(ratios: Sequence[float], estimate: Estimate, tolerance: float 
     parts = [
         f"{units.counted(len(ratios), 'pair')}: {each}." if ratios else "",
         f"Estimate {units.change(estimate.ratio)},",
-        f"{100 * estimate.confidence:.0f} % interval {units.change(estimate.low)} to {units.change(estimate.high)}.",
+        f"{100 * estimate.confidence:.0f} % interval {bounds_text(estimate)}.",
         "" if tolerance is None else f"Tolerance ±{units.percent(tolerance, signed=False)}.",
     ]
     return " ".join(part for part in parts if part)

@@ -235,7 +235,7 @@ def _facts(outcome: Outcome, tolerance: float | None) -> list[tuple[str, str]]:
         ("before" if outcome.live is None else "base", _call(before)),
         ("since first", creep_text(outcome)),
         ("tolerance", "" if tolerance is None else f"±{units.percent(tolerance, signed=False)}"),
-        ("finds slowdowns from", "" if verdict.smallest_seen is None else units.percent(verdict.smallest_seen)),
+        ("finds slowdowns from", "" if verdict.smallest_seen is None else units.change(1 + verdict.smallest_seen)),
         ("compared", "" if outcome.live is None else f"{outcome.live.head_label} with {outcome.live.base_label}, live"),
         ("fails its test", "" if verdict.gated else "never: shown, not gated"),
         ("rests on", cost_text(outcome)),
