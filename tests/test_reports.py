@@ -434,7 +434,7 @@ def test_improvements_ask_to_be_stored(report: Report, tmp_path: Path) -> None:
     assert says not in report([live(faster)], tmp_path)
 
 
-@pytest.mark.parametrize("report", [*READ_BY_PEOPLE, workflow_commands, run_json, junit])
+@pytest.mark.parametrize("report", [*READ_BY_PEOPLE, run_json, junit])
 def test_what_is_accepted_has_its_reason(report: Report, tmp_path: Path) -> None:
     """A report names the commit that accepts a slowdown, its limit and its reason."""
     found = live(outcome(Status.SLOWER, 1.08))

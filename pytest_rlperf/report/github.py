@@ -35,8 +35,6 @@ from pytest_rlperf.writing import append_whole
 SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for all that one step writes; over it nothing is shown
 _FILES = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
 _LOST = dict(zip(_FILES, ("job summary", "step outputs"), strict=True))  # without each file
-_ANNOTATIONS_MOST = 10  # GitHub shows no more of each level a step
-_LEVELS = ("notice", "warning", "error")
 _LONGEST_TITLE = 200
 
 
@@ -174,21 +172,12 @@ def _output_text(values: Mapping[str, str]) -> str:
 def annotation_commands(
     outcomes: Sequence[Outcome], lines: Mapping[str, tuple[str, int]], *, strict: bool
 ) -> list[str]:
-    """Return workflow commands for what a person should look at: ten at most, and one that counts the others.
+    """Return a workflow command for each test that fails, the gravest first: GitHub shows the first ten of a step.
 
     ``lines`` has a test's file, as seen from the repository's root, and its line, by the test's key.
     """
-    shown = [(level, outcome) for outcome in _ordered(outcomes, strict=strict) if (level := _level(outcome, strict))]
-    shown.sort(key=lambda entry: -_LEVELS.index(entry[0]))
-    commands = [
-        _annotation(level, outcome, lines.get(outcome.result.nodeid)) for level, outcome in shown[:_ANNOTATIONS_MOST]
-    ]
-    if len(shown) > _ANNOTATIONS_MOST:
-        used = [level for level, _ in shown[:_ANNOTATIONS_MOST]]
-        rest = f"and {units.counted(len(shown) - _ANNOTATIONS_MOST, 'more test')}: see the job's summary"
-        # Of one level GitHub shows ten at most, so the line about the others is of another.
-        commands.append(command(min(_LEVELS, key=used.count), rest, title="pytest-rlperf"))
-    return commands
+    failing = [outcome for outcome in _ordered(outcomes, strict=strict) if outcome.verdict.fails(strict)]
+    return [_annotation(outcome, lines.get(outcome.result.nodeid)) for outcome in failing]
 
 
 def command(level: str, text: str, **properties: str) -> str:
@@ -197,30 +186,18 @@ def command(level: str, text: str, **properties: str) -> str:
     return f"::{level} {written}::{_data(shown_lines(text))}"
 
 
-def _level(outcome: Outcome, strict: bool) -> str:
-    """Return the level of a test's annotation, empty where it has none."""
-    if outcome.verdict.fails(strict):
-        return "error"
-    if not outcome.verdict.gated:
-        return ""
-    if outcome.verdict.status is Status.INVALID:
-        return "warning"
-    return "notice" if _is_accepted(outcome) else ""
-
-
-def _annotation(level: str, outcome: Outcome, place: tuple[str, int] | None) -> str:
+def _annotation(outcome: Outcome, place: tuple[str, int] | None) -> str:
     verdict = outcome.verdict
-    word = "accepted" if _is_accepted(outcome) else verdict.status.value
     how = "by what it does" if verdict.by_counts else _change_text(outcome)
-    title = f"{word} {how}".rstrip() + f": {outcome.result.name[:_LONGEST_TITLE]}"
+    title = f"{verdict.status.value} {how}".rstrip() + f": {outcome.result.name[:_LONGEST_TITLE]}"
     now, was = _now_s(outcome), _was_s(outcome)
     pace = "" if now is None else f"{units.seconds(now)} a call"
     if pace and was is not None:
         pace += f", was {units.seconds(was)}"
     text = "\n".join(part for part in (pace, message(outcome), blame_text(outcome)) if part)
     if place is None:
-        return command(level, text, title=title)
-    return command(level, text, file=place[0], line=str(place[1]), title=title)
+        return command("error", text, title=title)
+    return command("error", text, file=place[0], line=str(place[1]), title=title)
 
 
 def _data(text: str) -> str:
