@@ -1,28 +1,22 @@
-"""A run's reports to GitHub: summary, annotations, outputs, and a comment from an artifact anybody may make."""
+"""A run's reports to GitHub: summary, annotations, outputs, and a comment from JSON that anybody may make."""
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
 import re
 import shlex
-import subprocess
-import sys
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import builders
 import pytest
 
+from pytest_rlperf.cli import main
+from pytest_rlperf.cli.command import Exit
 from pytest_rlperf.model import (
     Contribution,
     Live,
@@ -34,6 +28,7 @@ from pytest_rlperf.model import (
     Timing,
 )
 from pytest_rlperf.report.github import (
+    COMMENT_BYTES,
     SUMMARY_BYTES,
     GitHubRun,
     annotation_commands,
@@ -42,17 +37,6 @@ from pytest_rlperf.report.github import (
     render_summary_markdown,
     step_outputs,
     write_github,
-)
-from pytest_rlperf.report.github_comment import (
-    ARTIFACT_BYTES,
-    COMMENT_BYTES,
-    MARKER,
-    ArtifactError,
-    comment_markdown,
-    comment_of_zip,
-    main,
-    post_comment,
-    unzip,
 )
 from pytest_rlperf.report.run_json import run_document, written
 from pytest_rlperf.report.summary import Summary, continuing, reproducing, without_paths
@@ -117,6 +101,14 @@ def document(*outcomes: Outcome) -> dict[str, Any]:
     tests = {entry.result.nodeid: entry for entry in outcomes}
     found: dict[str, Any] = json.loads(written(run_document(MACHINE, tests, SUMMARY.origins, SUMMARY.notes)))
     return found
+
+
+def comment(directory: Path, capsys: pytest.CaptureFixture[str], run: object) -> tuple[int, str, str]:
+    """Return the exit code and the output of the command that renders the comment on a run's JSON."""
+    path = directory / "rlperf.json"
+    path.write_text(json.dumps(run), encoding="utf-8")
+    code = main(["show", "--format=github", str(path)])
+    return code, *capsys.readouterr()
 
 
 # --------------------------------------------------------------------------- the summary
@@ -225,7 +217,7 @@ def shown(markdown: str) -> str:
     return re.sub(r"&#(\d+);", lambda found: chr(int(found[1])), markdown)
 
 
-def test_hostile_text_is_only_text() -> None:
+def test_hostile_text_is_only_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Ids, messages, phases, notes and reasons make no markup, mention, reference, link, line or command."""
     evil = outcome(HOSTILE, Status.SLOWER, 1.2, f"{HOSTILE} www.example.org https://example.org GH-1 $x$")
     evil = replace(
@@ -236,8 +228,8 @@ def test_hostile_text_is_only_text() -> None:
     evil = replace(evil, live=replace(evil.live, contributions=named, carriers=named))
     summary = Summary([HOSTILE], [HOSTILE], [HOSTILE], [])
     run = github_run(summary=summary, environment=[HOSTILE], skipped={HOSTILE: HOSTILE})
-    for text in (render_summary_markdown([evil], run), comment_markdown(document(evil))):
-        outside = re.sub(r"(?s)```.*?```", "", text).removeprefix(MARKER)
+    for text in (render_summary_markdown([evil], run), comment(tmp_path, capsys, document(evil))[1]):
+        outside = re.sub(r"(?s)```.*?```", "", text)
         assert not re.search(r"[`@$\x1b\u202e]|<img|www\.|https?:", outside)
         assert set(re.findall(r"<[^>]*>", outside)) <= {
             "<code>", "</code>", "<details>", "</details>", "<summary>", "</summary>", "<sub>", "</sub>", "<br>",
@@ -276,7 +268,7 @@ def test_without_room_there_is_the_headline_or_nothing() -> None:
     assert render_summary_markdown([SLOWER], github_run(), 50) == ""
 
 
-def test_the_worst_text_still_fits() -> None:
+def test_the_worst_text_still_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Thousands of tests with the longest names and messages, all to be escaped, stay within both limits."""
     name = "|" * 5000
     outcomes = [outcome(f"{number}{name}", Status.SLOWER, 1.1, name) for number in range(200)]
@@ -285,9 +277,9 @@ def test_the_worst_text_still_fits() -> None:
     text = render_summary_markdown(outcomes, run)
     assert 1000 < len(text.encode()) <= SUMMARY_BYTES
     untrusted = document(*outcomes) | {"compared": [name] * 500, "notes": [name] * 500, "failed": [name] * 500}
-    comment = comment_markdown(untrusted)
-    assert 1000 < len(comment.encode()) <= COMMENT_BYTES
-    assert comment.startswith(f"{MARKER}\n## ❌ 200 of 200 gated tests got slower")
+    _, text, _ = comment(tmp_path, capsys, untrusted)
+    assert 1000 < len(text.encode()) <= COMMENT_BYTES
+    assert text.startswith("## ❌ 200 of 200 gated tests got slower")
 
 
 # --------------------------------------------------------------------------- annotations, outputs, files
@@ -515,104 +507,17 @@ def test_flags_can_be_put_behind_the_command() -> None:
     assert continuing(typed) == "pytest 'a b' -q --rlperf-json=a"
 
 
-# --------------------------------------------------------------------------- the artifact and the comment
+# --------------------------------------------------------------------------- the comment on a pull request
 
 
-def zipped(*entries: tuple[str | zipfile.ZipInfo, bytes | str]) -> bytes:
-    """Return a zip of entries."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in entries:
-            archive.writestr(name, data)
-    return buffer.getvalue()
-
-
-def link_entry() -> zipfile.ZipInfo:
-    """Return an entry that is a symbolic link."""
-    entry = zipfile.ZipInfo("run.json")
-    entry.external_attr = 0o120777 << 16
-    return entry
-
-
-def test_comment_is_the_summary_in_short(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    """The comment begins with the hidden marker, and says what the summary says, from the JSON alone."""
-    path = tmp_path / "rlperf.zip"
-    path.write_bytes(zipped(("rlperf.json", json.dumps(document(SAME, SLOWER)))))
-    assert main([str(path)]) == 0
-    text = capfdbinary.readouterr().out.decode()
-    summary = render_summary_markdown([SAME, SLOWER], github_run())
-    assert text.startswith(f"{MARKER}\n{summary.partition('<details>')[0]}")
-    assert "Some CPU, 2 cores, Linux x86&#95;64, CPython 3.11" in text
-
-
-def test_comment_knows_of_failures_without_a_verdict() -> None:
-    """A test that failed otherwise keeps the comment from saying that all is well."""
-    text = comment_markdown(document(SAME) | {"failed": ["tests/test_perf.py::test_other"]})
-    assert "## ❌ 1 test failed, but no gated test got slower" in text
-
-
-def bomb() -> bytes:
-    """Return a small zip of a large file."""
-    return zipped(("run.json", b"0" * (ARTIFACT_BYTES + 1)))
-
-
-def liar() -> bytes:
-    """Return a zip of a large file that says that it is small."""
-    data = bomb()
-    size = (ARTIFACT_BYTES + 1).to_bytes(4, "little")
-    return data.replace(size, (100).to_bytes(4, "little"))
-
-
-def block_bomb(method: int) -> bytes:
-    """Return a zip that states a small size, whose way to compress zipfile can only unpack in whole blocks."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", method) as archive:
-        archive.writestr("run.json", bytes(64 * 1024 * 1024))
-    return buffer.getvalue().replace((64 * 1024 * 1024).to_bytes(4, "little"), (100).to_bytes(4, "little"))
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        pytest.param(lambda: zipped(("../run.json", "{}")), "leads out of it", id="parent"),
-        pytest.param(lambda: zipped(("a/../../run.json", "{}")), "leads out of it", id="parent deeper"),
-        pytest.param(lambda: zipped(("..\\run.json", "{}")), "leads out of it", id="parent of Windows"),
-        pytest.param(lambda: zipped(("/etc/run.json", "{}")), "leads out of it", id="absolute"),
-        pytest.param(lambda: zipped(("C:run.json", "{}")), "leads out of it", id="drive"),
-        pytest.param(lambda: zipped((link_entry(), "/etc/passwd")), "is a link", id="link"),
-        pytest.param(lambda: zipped(*((f"{n}.json", "{}") for n in range(21))), "has 21 entries", id="many"),
-        pytest.param(lambda: zipped(("a.json", "{}"), ("b.json", "{}")), "holds 2 JSON files", id="two"),
-        pytest.param(lambda: zipped(("a.txt", "{}")), "holds 0 JSON files", id="none"),
-        pytest.param(bomb, "bytes when unpacked", id="bomb"),
-        pytest.param(
-            lambda: block_bomb(zipfile.ZIP_BZIP2), "is compressed as GitHub compresses none", id="bomb of BZIP2"
-        ),
-        pytest.param(
-            lambda: block_bomb(zipfile.ZIP_LZMA), "is compressed as GitHub compresses none", id="bomb of LZMA"
-        ),
-        pytest.param(liar, "no zip that can be read", id="bomb that lies"),
-        pytest.param(lambda: b"PK" + bytes(ARTIFACT_BYTES), "is never over", id="huge"),
-        pytest.param(lambda: b"no zip at all", "no zip that can be read", id="no zip"),
-        pytest.param(lambda: zipped(("run.json", "{}"))[:-10], "no zip that can be read", id="cut"),
-    ],
-)
-def test_a_zip_with_tricks_is_refused(make: Callable[[], bytes], says: str) -> None:
-    """Nothing is read from a zip that a run would not have made, and nothing is ever written."""
-    with pytest.raises(ArtifactError, match=re.escape(says)):
-        unzip(make())
-
-
-@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_damaged_zip_is_read_or_refused(method: int) -> None:
-    """Whichever byte is another, nothing but the one error is raised."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", method) as archive:
-        archive.writestr("run.json", json.dumps(document(SAME))[:300])
-    data = buffer.getvalue()
-    for place in range(len(data)):
-        damaged = data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]
-        with suppress(ArtifactError):
-            unzip(damaged)
+def test_comment_is_the_summary_by_the_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`rlperf show --format=github` says what the job's summary says, and knows of tests that failed otherwise."""
+    code, text, _ = comment(tmp_path, capsys, document(SAME, SLOWER) | {"failed": ["tests/test_perf.py::test_other"]})
+    assert code == Exit.SLOWER
+    expected = github_run(failed=["tests/test_perf.py::test_other"], environment=(), command="")
+    summary = render_summary_markdown([SAME, SLOWER], expected)
+    assert text.partition("<sub>")[0] == summary.partition("<sub>")[0]
+    assert MACHINE.cpu in text.partition("<sub>")[2]
 
 
 def changed(*path: str, value: object) -> dict[str, Any]:
@@ -628,35 +533,26 @@ KEY = SLOWER.result.nodeid
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("value", "names"),
     [
-        ([], "$ is a list, expected an object"),
-        ({}, "$.schema is None, expected a whole number"),
-        (changed("schema", value=99), "has schema version 99, this pytest-rlperf reads up to"),
-        (changed("schema", value=True), "$.schema is True"),
-        (changed("kind", value="other"), "$.kind is 'other', expected 'run' or 'selfcheck'"),
-        (changed("tests", value=[]), "$.tests is a list"),
-        (changed("tests", value=dict.fromkeys(map(str, range(5001)), 1)), "the run has 5001 tests"),
-        (changed("tests", value={"\n::error::": 1}), r"$.tests['\n::error::'] is 1, expected an object"),
-        (changed("notes", value="a"), "$.notes is 'a', expected a list"),
-        (changed("compared", value=[1]), "$.compared[0] is 1, expected a text"),
-        (changed("machine", "cpu", value=None), "$.machine.cpu is None, expected a text"),
-        (changed("tests", KEY, "verdict", "status", value="FINE\n"), r"status is 'FINE\n', expected one of SAME, "),
-        (changed("tests", KEY, "verdict", "gated", value=1), "gated is 1, expected true or false"),
-        (changed("tests", KEY, "verdict", "reason", value=None), "reason is None, expected an object"),
-        (changed("tests", KEY, "verdict", "estimate", "ratio", value="1"), "ratio is '1', expected a number"),
-        (changed("tests", KEY, "seconds", value=float("nan")), "seconds is nan, expected a number up to 1e+18"),
-        (changed("tests", KEY, "seconds", value=10**400), "seconds is a very large number, expected a number up to"),
-        (changed("tests", KEY, "result", "items", value=-1), "result.items is -1.0, expected no negative number"),
-        (changed("tests", KEY, "live", "pairs", value={"a": 1}), "pairs is an object, expected a list"),
+        ([], ()),
+        (changed("schema", value=99), ("99",)),
+        (changed("kind", value="other"), ()),
+        (changed("tests", value={"\n::error::": 1}), (r"\n::error::",)),
+        (changed("notes", value="a"), ("$.notes", "'a'")),
+        (changed("tests", KEY, "verdict", "status", value="FINE\n"), ("status", r"FINE\n")),
+        (changed("tests", KEY, "seconds", value=10**400), ("seconds",)),
     ],
 )
-def test_a_document_that_no_run_writes_is_refused(value: object, says: str) -> None:
-    """The error names the first thing that is wrong, in one line that can do no harm."""
-    with pytest.raises(ArtifactError) as raised:
-        comment_markdown(value)
-    assert says in str(raised.value)
-    assert str(raised.value).isprintable()
+def test_a_document_that_no_run_writes_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: object, names: Sequence[str]
+) -> None:
+    """There is no half of a comment, and the one line of the error commands no runner."""
+    code, text, error = comment(tmp_path, capsys, value)
+    assert (code, text) == (Exit.USAGE, "")
+    assert [name for name in names if name not in error] == []
+    assert error.rstrip("\n").isprintable()
+    assert not error.startswith("::")
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -668,361 +564,20 @@ def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str |
 
 
 @pytest.mark.parametrize("value", [None, -1, 1e18, "x\n\x1b", True, [1], {"a": 1}])
-def test_no_value_in_a_document_does_more_than_refuse_it(value: object) -> None:
+def test_no_value_in_a_document_does_more_than_refuse_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: object
+) -> None:
     """Whatever stands in whichever place, there is a comment or the one error."""
     for path in [path for path in places(document(SLOWER)) if path]:
         found = here = document(SLOWER)
         for name in path[:-1]:
             here = here[name]  # type: ignore[index]
         here[path[-1]] = value  # type: ignore[index]
-        with suppress(ArtifactError):
-            assert comment_markdown(found).startswith(MARKER)
+        code, text, error = comment(tmp_path, capsys, found)
+        assert text.startswith("## ") == (code != Exit.USAGE) == (not error)
 
 
-@pytest.mark.parametrize("text", [b"\xff\xfe", b"not JSON", b"[" * 200_000, b"1" * 5000, b"x" * (ARTIFACT_BYTES + 1)])
-def test_what_is_not_json_is_refused(text: bytes) -> None:
-    """Neither broken, nor deep, nor long input does more than raise."""
-    with pytest.raises(ArtifactError):
-        comment_of_zip(zipped(("run.json", text)))
-
-
-def test_lone_surrogates_do_not_stop_the_comment() -> None:
+def test_lone_surrogates_do_not_stop_the_comment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """JSON can hold half a character, which UTF-8 cannot."""
     value = changed("tests", KEY, "verdict", "reason", "message", value="\ud800 why")
-    assert "? why" in shown(comment_markdown(value))
-
-
-def test_unreadable_artifact_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command says what is wrong, and prints no half of a comment."""
-    (tmp_path / "a.zip").write_bytes(b"")
-    assert main([str(tmp_path / "a.zip")]) == 2
-    assert main([str(tmp_path / "b.zip")]) == 2
-    assert main([]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "no zip that can be read" in err
-    assert "No such file" in err
-    assert "usage:" in err
-
-
-def test_posting_needs_the_standard_library_alone() -> None:
-    """The job that may write comments installs nothing."""
-    code = "import pytest_rlperf.report.github_comment"
-    variables = {"PYTHONPATH": str(Path(__file__).parents[1]), "PATH": os.environ["PATH"]}
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code], env=variables, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-# --------------------------------------------------------------------------- posting
-
-Answer = tuple[int, Any]
-LOST = b"the connection is lost within this"
-Asked = tuple[str, str, dict[str, list[str]], Any]
-
-
-class GitHub:
-    """A stand-in for GitHub's API on this machine: answers by path, and keeps the requests."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, Answer] = {}
-        self.asked: list[Asked] = []
-        self.tokens: dict[str, str | None] = {}
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self) -> None:
-                """Answer as told to."""
-                url = urlsplit(self.path)
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                query = parse_qs(url.query)
-                outer.asked.append((self.command, url.path, query, json.loads(body) if body else None))
-                outer.tokens[url.path] = self.headers.get("Authorization")
-                page = query.get("page", ["1"])[0]
-                keys = (f"{self.command} {url.path}", f"{url.path}#{page}", url.path)
-                code, value = next((outer.answers[key] for key in keys if key in outer.answers), (404, {}))
-                self.send_response(code)
-                if 300 < code < 400:
-                    self.send_header("Location", str(value))
-                if value == LOST:
-                    self.send_header("Content-Length", "1000")
-                self.end_headers()
-                if not 300 < code < 400:
-                    self.wfile.write(value if isinstance(value, bytes) else json.dumps(value).encode())
-
-            do_GET = do_POST = do_PATCH = answer  # noqa: N815 - http.server's names
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Keep quiet."""
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    def close(self) -> None:
-        """Stop answering."""
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
-
-    def sent(self) -> list[tuple[str, str, str]]:
-        """Return what was written: method, path, and the comment's text."""
-        return [(method, path, body["body"]) for method, path, _, body in self.asked if method != "GET"]
-
-
-REPOSITORY = "/repos/owner/project"
-EVENT = {
-    "workflow_run": {
-        "id": 17,
-        "html_url": "https://github.com/owner/project/actions/runs/17",
-        "head_sha": "a" * 40,
-        "head_branch": "a branch&state=closed",
-        "head_repository": {"full_name": "someone/fork", "owner": {"login": "someone"}},
-        "pull_requests": [],
-    }
-}
-
-
-def pull(number: int, sha: str, repository: str | None) -> dict[str, Any]:
-    """Return a pull request as the API has it; the head's repository is None where it was deleted."""
-    return {"number": number, "head": {"sha": sha, "repo": repository and {"full_name": repository}}}
-
-
-@pytest.fixture
-def github() -> Any:
-    """Yield a stand-in for GitHub where pull request 5 waits for its comment."""
-    server = GitHub()
-    artifact = {"id": 3, "name": "rlperf", "expired": False, "size_in_bytes": 1000}
-    server.answers = {
-        f"{REPOSITORY}/pulls": (200, [pull(4, "b" * 40, "someone/fork"), pull(5, "a" * 40, "someone/fork")]),
-        f"{REPOSITORY}/actions/runs/17/artifacts": (200, {"artifacts": [artifact]}),
-        f"{REPOSITORY}/actions/artifacts/3/zip": (302, "/blob"),
-        "/blob": (200, zipped(("rlperf.json", json.dumps(document(SLOWER))))),
-        f"{REPOSITORY}/issues/5/comments": (200, []),
-        f"{REPOSITORY}/issues/comments/8": (200, {}),
-    }
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def post(github: GitHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[], tuple[int, str]]:
-    """Return what posts the comment, and gives the exit code and what was printed."""
-    (tmp_path / "event.json").write_text(json.dumps(EVENT), encoding="utf-8")
-    variables: Mapping[str, str] = {
-        "GITHUB_EVENT_PATH": str(tmp_path / "event.json"),
-        "GITHUB_REPOSITORY": "owner/project",
-        "GITHUB_API_URL": github.url,
-        "GITHUB_TOKEN": "secret",
-        "RLPERF_ARTIFACT": "rlperf",
-    }
-    return lambda: (post_comment(variables), capsys.readouterr().out)
-
-
-def comments(*entries: tuple[int, str, str]) -> list[dict[str, Any]]:
-    """Return comments as the API has them: number, author and text."""
-    return [{"id": number, "user": {"login": author}, "body": body} for number, author, body in entries]
-
-
-def test_a_forks_pull_request_is_found_and_gets_its_comment(
-    github: GitHub, post: Callable[[], tuple[int, str]]
-) -> None:
-    """The pull request is the one whose head the run measured; the token goes to the API alone."""
-    code, out = post()
-    assert (code, out) == (0, "::notice title=pytest-rlperf::the comment on pull request 5 was made\n")
-    ((method, path, text),) = github.sent()
-    assert (method, path) == ("POST", f"{REPOSITORY}/issues/5/comments")
-    assert text.startswith(f"{MARKER}\n## ❌ 1 of 1 gated tests got slower")
-    assert "[run 17](https://github.com/owner/project/actions/runs/17) of aaaaaaaaaaaa" in text
-    assert github.asked[0][2]["head"] == ["someone:a branch&state=closed"]
-    assert github.asked[0][2]["state"] == ["open"]
-    assert github.tokens["/blob"] is None
-    assert {token for path, token in github.tokens.items() if path != "/blob"} == {"Bearer secret"}
-
-
-def test_our_own_comment_is_updated(github: GitHub, post: Callable[[], tuple[int, str]]) -> None:
-    """There is one comment, found by its marker and its author, also behind a hundred others."""
-    others = comments(*((n, "github-actions[bot]", "of another workflow") for n in range(100, 198)))
-    others += comments((6, "someone", f"{MARKER} mine"), (7, "github-actions[bot]", f"quoting {MARKER}"))
-    github.answers[f"{REPOSITORY}/issues/5/comments"] = (200, others)
-    github.answers[f"{REPOSITORY}/issues/5/comments#2"] = (200, comments((8, "github-actions[bot]", f"{MARKER}\nold")))
-    assert post() == (0, "::notice title=pytest-rlperf::the comment on pull request 5 was updated\n")
-    ((method, path, _),) = github.sent()
-    assert (method, path) == ("PATCH", f"{REPOSITORY}/issues/comments/8")
-
-
-@pytest.mark.parametrize(
-    "pulls",
-    [
-        pytest.param([], id="none"),
-        pytest.param([pull(4, "b" * 40, "someone/fork")], id="pushed since"),
-        pytest.param([pull(4, "a" * 40, "someone/other")], id="another fork"),
-        pytest.param([pull(4, "a" * 40, None)], id="fork deleted"),
-    ],
-)
-def test_without_its_pull_request_nothing_is_written(
-    github: GitHub, post: Callable[[], tuple[int, str]], pulls: Sequence[Any]
-) -> None:
-    """Where no open pull request has the head that was measured, nothing is downloaded, and nothing said."""
-    github.answers[f"{REPOSITORY}/pulls"] = (200, pulls)
-    code, out = post()
-    assert code == 0
-    assert "there is nothing to comment" in out
-    assert len(github.asked) == 1
-
-
-def test_a_run_without_figures_is_said(github: GitHub, post: Callable[[], tuple[int, str]]) -> None:
-    """An older comment must not stand for a run that broke before there were figures."""
-    github.answers[f"{REPOSITORY}/actions/runs/17/artifacts"] = (200, {"artifacts": []})
-    assert post()[0] == 0
-    ((_, _, text),) = github.sent()
-    assert text.startswith(f"{MARKER}\n## ⚠️ The performance gate ended without figures")
-
-
-@pytest.mark.parametrize(
-    ("path", "answer", "says"),
-    [
-        (
-            f"{REPOSITORY}/actions/runs/17/artifacts",
-            (200, {"artifacts": [{"id": 3, "name": "rlperf", "expired": False, "size_in_bytes": ARTIFACT_BYTES + 1}]}),
-            "there is no comment: the artifact has",
-        ),
-        ("/blob", (200, b"PK" + bytes(ARTIFACT_BYTES + 10)), "there is no comment: the artifact has 5242881 bytes"),
-        ("/blob", (200, zipped(("../a.json", "{}"))), "there is no comment: the artifact's entry '../a.json' leads"),
-        (f"{REPOSITORY}/issues/5/comments", (403, {}), "answers GET /issues/5/comments with 403; does"),
-    ],
-)
-def test_what_is_refused_fails_the_job_and_writes_nothing(
-    github: GitHub, post: Callable[[], tuple[int, str]], path: str, answer: Answer, says: str
-) -> None:
-    """A bad artifact or a missing permission is an error of the job, with the reason, and no comment."""
-    github.answers[path] = answer
-    code, out = post()
-    assert code == 1
-    assert out.startswith("::error title=pytest-rlperf::")
-    assert says in out
-    assert not github.sent()
-
-
-PULLS, ARTIFACTS, COMMENTS = (
-    f"{REPOSITORY}/{rest}" for rest in ("pulls", "actions/runs/17/artifacts", "issues/5/comments")
-)
-ZIP = f"{REPOSITORY}/actions/artifacts/3/zip"
-
-
-@pytest.mark.parametrize(
-    "value", [None, 1, "text", [], {}, [None], [[]], [{}], {"artifacts": None}, {"artifacts": [1]}]
-)
-@pytest.mark.parametrize("path", [PULLS, ARTIFACTS, COMMENTS])
-def test_an_answer_of_another_shape_is_one_sentence(
-    github: GitHub, post: Callable[[], tuple[int, str]], path: str, value: object
-) -> None:
-    """An odd answer is an error of the job in one line, or changes nothing; never a traceback."""
-    github.answers[path] = (200, value)
-    code, out = post()
-    assert out.count("\n") == 1
-    assert out.startswith(("::error" if code else "::notice") + " title=pytest-rlperf::")
-    if code:
-        assert "there is no comment: GitHub's answer" in out
-        assert not github.sent()
-
-
-@pytest.mark.parametrize(
-    ("path", "answer", "says"),
-    [
-        (PULLS, (200, b"<html>"), "GitHub's answer to /pulls is not JSON"),
-        (PULLS, (200, b"[" * 200_000), "GitHub's answer to /pulls is not JSON"),
-        (PULLS, (200, LOST), "GitHub's answer to /pulls is not JSON"),
-        (PULLS, (301, "/elsewhere"), "GitHub's API leads GET"),
-        (PULLS, (401, {}), "answers GET /pulls with 401; GITHUB_TOKEN is not accepted"),
-        (PULLS, (500, {}), "answers GET /pulls with 500; run the job again"),
-        (ZIP, (302, ZIP), "GitHub's API leads GET"),
-        (ZIP, (302, "ftp://127.0.0.1/a"), "GitHub's API leads GET"),
-        (ZIP, (302, "file:///etc/passwd"), "answers GET /actions/artifacts/3/zip with 302"),
-        (ZIP, (410, {}), "answers GET /actions/artifacts/3/zip with 410"),
-        ("/blob", (200, LOST), "the artifact is no zip that can be read"),
-    ],
-)
-def test_an_odd_answer_is_one_sentence(
-    github: GitHub, post: Callable[[], tuple[int, str]], path: str, answer: Answer, says: str
-) -> None:
-    """What is no JSON, an error, or an answer that leads elsewhere fails the job in one line, and writes nothing."""
-    github.answers[path] = answer
-    code, out = post()
-    assert (code, out.count("\n")) == (1, 1)
-    assert out.startswith("::error title=pytest-rlperf::there is no comment: ")
-    assert says in out
-    assert not github.sent()
-
-
-def test_a_comment_that_is_led_elsewhere_is_not_sent_there(github: GitHub, post: Callable[[], tuple[int, str]]) -> None:
-    """A POST that is led elsewhere would become a GET, and nothing be written."""
-    for code in (301, 302, 303, 307):
-        github.answers[f"{COMMENTS}"] = (200, [])
-        github.answers[f"POST {COMMENTS}"] = (code, "/elsewhere")
-        assert post() == (1, f"::error title=pytest-rlperf::there is no comment: GitHub's API leads POST {COMMENTS} "
-                             "to another place\n")  # fmt: skip
-    assert "/elsewhere" not in {path for _, path, _, _ in github.asked}
-
-
-def test_authors_that_are_gone_are_passed_over(github: GitHub, post: Callable[[], tuple[int, str]]) -> None:
-    """GitHub has null for the author of a comment whose account was deleted, and for an empty text."""
-    gone = [
-        {"id": 1, "user": None, "body": f"{MARKER}"},
-        {"id": 2, "user": {"login": "github-actions[bot]"}, "body": None},
-    ]
-    github.answers[COMMENTS] = (200, gone)
-    assert post() == (0, "::notice title=pytest-rlperf::the comment on pull request 5 was made\n")
-
-
-@pytest.mark.parametrize("change", [{"head_repository": None}, {"head_branch": None}])
-def test_a_fork_that_is_gone_has_no_pull_request(
-    github: GitHub, post: Callable[[], tuple[int, str]], tmp_path: Path, change: dict[str, None]
-) -> None:
-    """GitHub has null for a repository or a branch that was deleted."""
-    event = {"workflow_run": {**EVENT["workflow_run"], **change}}
-    (tmp_path / "event.json").write_text(json.dumps(event), encoding="utf-8")
-    code, out = post()
-    assert code == 0
-    assert "there is nothing to comment" in out
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (None, "No such file or directory"),
-        ("{", "not JSON"),
-        ("[]", "'workflow_run' as NoneType, expected dict"),
-        ('{"workflow_run": {"id": "1"}}', "'id' as str, expected int"),
-        (json.dumps({"workflow_run": {**EVENT["workflow_run"], "head_sha": "main"}}), "no full commit"),
-        (json.dumps({"workflow_run": {**EVENT["workflow_run"], "html_url": "https://x/)\n"}}), "no address of the web"),
-    ],
-)
-def test_an_event_of_another_kind_is_one_sentence(
-    github: GitHub, post: Callable[[], tuple[int, str]], tmp_path: Path, content: str | None, says: str
-) -> None:
-    """The job was started by something else than a run that has ended."""
-    (tmp_path / "event.json").unlink()
-    if content is not None:
-        (tmp_path / "event.json").write_text(content, encoding="utf-8")
-    code, out = post()
-    assert (code, out.count("\n")) == (1, 1)
-    assert says in out
-    assert not github.asked
-
-
-def test_a_variable_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """Outside a job of workflow_run there is nothing to go by."""
-    assert post_comment({}) == 1
-    assert "GITHUB_EVENT_PATH is not set: run this in a job of workflow_run" in capsys.readouterr().out
-
-
-def test_an_api_that_is_not_there_is_one_sentence(github: GitHub, post: Callable[[], tuple[int, str]]) -> None:
-    """A connection that is refused is named, with the way out."""
-    github.server.server_close()
-    code, out = post()
-    assert (code, out.count("\n")) == (1, 1)
-    assert "GitHub's API does not answer GET /pulls: " in out
-    assert "; run the job again" in out
+    assert "? why" in shown(comment(tmp_path, capsys, value)[1])

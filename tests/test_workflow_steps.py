@@ -18,6 +18,8 @@ import pytest
 from builders import git
 from ruamel.yaml import YAML
 
+from pytest_rlperf.cli.files import LARGEST_BYTES
+
 ROOT = Path(__file__).parents[1]
 PULL_SHA = "3" * 40
 
@@ -389,6 +391,129 @@ def test_one_issue_follows_the_slowdown_since_the_anchor(tmp_path: Path) -> None
     assert run("2", "") == ["label create performance-anchor", "issue create"]
     assert run("2", "7\n") == ["issue edit 7"]
     assert run("0", "7\n") == ["issue close 7"]
+
+
+# --------------------------------------------------------------------------- the comment
+
+# Records its calls; has the artifact and the pull requests that a test has put beside it.
+GH = """printf '%s\\n' "$@" >>"$0.calls"
+case "$1 $2" in
+  "run download") mkdir "$7" && cp "$0.json" "$7/rlperf.json";;
+  "api --method") for filter; do :; done; jq -r "$filter" "$0.pulls";;
+  "pr comment") cat >"$0.comment";;
+esac"""
+EVENT = {
+    "github.token": "a token",
+    "github.repository": "owner/project",
+    "github.event.workflow_run.id": "17",
+    "github.event.workflow_run.head_repository.full_name": "someone/fork",
+    "github.event.workflow_run.head_branch": "a branch&state=closed$(touch made)`touch made`",
+    "github.event.workflow_run.head_sha": PULL_SHA,
+    "github.event.workflow_run.html_url": "https://github.com/owner/project/actions/runs/17",
+}
+needs_jq = pytest.mark.skipif(shutil.which("jq") is None, reason="gh has a jq of its own; here it is the program jq")
+
+
+@pytest.fixture
+def commenting(tmp_path: Path) -> Runner:
+    """Return a machine with `rlperf`, and with `gh` as a recorder."""
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    script(tmp_path / "bin" / "rlperf", f'exec "{sys.executable}" -m pytest_rlperf "$@"')
+    script(tmp_path / "bin" / "gh", GH)
+    return Runner(tmp_path, workspace)
+
+
+def run_comment(runner: Runner, artifact: bytes | None, pulls: list[dict[str, Any]], **event: str) -> Result:
+    """Run both jobs' scripts for a gate's artifact, in a repository with these open pull requests."""
+    jobs = load(ROOT / ".github" / "workflows" / "comment.yml")["jobs"]
+    gh = runner.directory / "bin" / "gh"
+    if artifact is not None:
+        gh.with_suffix(".json").write_bytes(artifact)
+    gh.with_suffix(".pulls").write_text(json.dumps(pulls), encoding="utf-8")
+    context = {**EVENT, **{f"github.event.workflow_run.{name.replace('__', '.')}": event[name] for name in event}}
+    steps = [step for step in jobs["render"]["steps"] if not step.get("run", "").startswith("pip install")]
+    rendered = runner.run(steps, context)
+    if rendered.code:
+        return rendered
+    shutil.copy(runner.directory / "temp" / "comment.md", runner.workspace)  # by way of an artifact
+    return runner.run(jobs["comment"]["steps"], context)
+
+
+def pull(number: int, sha: str = PULL_SHA, repository: str | None = "someone/fork") -> dict[str, Any]:
+    """Return a pull request as GitHub has it; the head's repository is None where it was deleted."""
+    return {"number": number, "head": {"sha": sha, "repo": repository and {"full_name": repository}}}
+
+
+@needs_jq
+def test_the_verdict_is_commented_on_the_pull_request_that_was_measured(commenting: Runner) -> None:
+    """The text is made of the run's figures; the pull request is found by GitHub's own event, which runs nothing."""
+    run = (ROOT / "tests" / "samples" / "run.json").read_bytes()
+    result = run_comment(commenting, run, [pull(4, "b" * 40), pull(5)])
+    assert result.code == 0, result.text
+    gh = commenting.directory / "bin" / "gh"
+    branch = EVENT["github.event.workflow_run.head_branch"]
+    assert [
+        line for line in gh.with_suffix(".calls").read_text(encoding="utf-8").splitlines() if "env." not in line
+    ] == [
+        *("run", "download", "17", "--name", "rlperf", "--dir", f"{commenting.directory}/temp/run"),
+        *("api", "--method", "GET", "repos/owner/project/pulls"),
+        *("-f", "state=open", "-f", f"head=someone:{branch}", "--jq"),
+        *("pr", "comment", "5", "--edit-last", "--create-if-none", "--body-file", "-"),
+    ]
+    text = gh.with_suffix(".comment").read_text(encoding="utf-8")
+    assert text.startswith("## ❌ 1 of 1 gated tests got slower")
+    assert text.endswith(f"\n[The run]({EVENT['github.event.workflow_run.html_url']}) of {PULL_SHA[:12]}\n")
+    assert not (commenting.workspace / "made").exists()
+
+
+@needs_jq
+@pytest.mark.parametrize(
+    ("pulls", "event"),
+    [
+        pytest.param([], {}, id="none"),
+        pytest.param([pull(4, "b" * 40)], {}, id="pushed since"),
+        pytest.param([pull(4, repository="someone/other")], {}, id="another fork"),
+        pytest.param([pull(4, repository=None)], {}, id="head deleted"),
+        pytest.param([pull(4, repository=None)], {"head_repository__full_name": ""}, id="fork deleted"),
+    ],
+)
+def test_without_its_pull_request_nothing_is_commented(
+    commenting: Runner, pulls: list[dict[str, Any]], event: dict[str, str]
+) -> None:
+    """Where no open pull request has the head that was measured, the job is green and writes nothing."""
+    result = run_comment(commenting, (ROOT / "tests" / "samples" / "run.json").read_bytes(), pulls, **event)
+    assert result.code == 0, result.text
+    assert PULL_SHA in result.text
+    assert not (commenting.directory / "bin" / "gh.comment").exists()
+
+
+@needs_jq
+def test_a_run_without_figures_is_commented(commenting: Runner) -> None:
+    """An older comment must not stand for a run that broke before there were figures."""
+    result = run_comment(commenting, None, [pull(5)])
+    assert result.code == 0, result.text
+    text = (commenting.directory / "bin" / "gh.comment").read_text(encoding="utf-8")
+    assert text.startswith("## ⚠️")
+    assert EVENT["github.event.workflow_run.html_url"] in text
+
+
+@pytest.mark.parametrize(
+    ("artifact", "names"),
+    [
+        pytest.param(b"\xff", "rlperf.json", id="no JSON"),
+        pytest.param(b'{"schema": 99, "kind": "run"}', "99", id="newer"),
+        pytest.param(b'{"schema": 1, "kind": "run", "machine": "::error::"}', "$.machine", id="no run"),
+        pytest.param(b" " * (LARGEST_BYTES + 1), str(LARGEST_BYTES), id="huge"),
+    ],
+)
+def test_figures_that_are_refused_fail_the_job(commenting: Runner, artifact: bytes, names: str) -> None:
+    """The artifact is anybody's: nothing is commented, and the log has the reason, which commands no runner."""
+    result = run_comment(commenting, artifact, [pull(5)])
+    assert result.code != 0
+    assert names in result.text
+    assert result.commands == []
+    assert not (commenting.directory / "bin" / "gh.comment").exists()
 
 
 @pytest.mark.slow

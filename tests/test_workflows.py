@@ -33,9 +33,10 @@ WRITTEN = ROOT / "pytest_rlperf" / "cli" / "gate.yml"  # by `rlperf init --githu
 MEASURE = WRITTEN.read_text(encoding="utf-8").partition("      - name: Measure\n")[2]
 
 READ = {"contents": "read"}
-# Permissions of jobs beside reading: none, but for these.
+# Permissions of jobs beside reading the repository: none, but for these.
 PERMISSIONS = {
-    ("comment.yml", "comment"): {**READ, "actions": "read", "pull-requests": "write"},
+    ("comment.yml", "render"): {**READ, "actions": "read"},
+    ("comment.yml", "comment"): {"pull-requests": "write"},
     ("baseline.yml", "propose"): {"contents": "write", "pull-requests": "write"},
     ("anchor.yml", "report"): {"issues": "write"},
     ("release.yml", "publish"): {"id-token": "write"},
@@ -182,6 +183,7 @@ def test_workflow_is_safe(path: Path, lint: Lint) -> None:
         (loose_actions, GATE, " # v6.0.2", ""),
         (expressions_in_scripts, BASELINE, "$GITHUB_REF_NAME", "${{ github.ref_name }}"),
         (expressions_in_scripts, BASELINE, "=$ACCEPT", "=${{ inputs.accept }}"),
+        (expressions_in_scripts, COMMENT, ":$HEAD_BRANCH", ":${{ github.event.workflow_run.head_branch }}"),
         (foreign_checkouts, GATE, "  pull_request:", "  pull_request_target:"),
         (foreign_checkouts, COMMENT, "persist-credentials: false", "ref: ${{ github.event.workflow_run.head_sha }}"),
     ],
@@ -216,8 +218,9 @@ def test_the_comment_follows_the_gate() -> None:
     """The comment waits for the gate by its name, and reads the artifact that the action uploads for it."""
     comment, gate, action = load(COMMENT), load(GATE), load(ACTION)
     assert comment["on"]["workflow_run"] == {"workflows": [gate["name"]], "types": ["completed"]}
-    (name,) = [step["env"]["RLPERF_ARTIFACT"] for step in steps(comment) if "env" in step]
-    assert name == action["inputs"]["artifact"]["default"]
+    (render,) = [step["run"] for step in steps(comment) if step.get("name") == "Render"]
+    assert f"--name {action['inputs']['artifact']['default']} " in render
+    assert f"/run/{Path(steps(action)[-1]['with']['path']).name}" in render
     assert not [step for step in steps(gate) if "artifact" in step.get("with", {})]
 
 
@@ -244,7 +247,7 @@ def test_the_action_names_extras_that_there_are() -> None:
 
 def test_only_what_runs_nobodys_code_may_write() -> None:
     """A job that may write installs nothing and runs no tests."""
-    for name, job in PERMISSIONS:
+    for name, job in [key for key, permissions in PERMISSIONS.items() if "write" in permissions.values()]:
         scripts = [step["run"] for step in load(TESTS.with_name(name))["jobs"][job]["steps"] if "run" in step]
         assert scripts
         assert not [script for script in scripts if re.search(r"\bpip\b|\bpytest\b(?!_)", script)]
@@ -273,8 +276,9 @@ def elsewhere(path: Path) -> str:
     }.items():
         text = text.replace(here, there)
     if path == COMMENT:
-        last = "        with:\n"
-        text = text.replace(last, f"{last}          repository: {HERE}\n          ref: COMMIT # of main\n")
+        checkout = "        with:\n"
+        ours = f"{checkout}          repository: {HERE}\n          ref: COMMIT # of main\n"
+        text = text.replace(checkout, ours, 1)
     return text
 
 

@@ -6,9 +6,7 @@ error that is documented is a find.
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,15 +18,15 @@ from pytest_rlperf.baseline import schema
 from pytest_rlperf.baseline.history import Sessions
 from pytest_rlperf.cli.command import UsageError
 from pytest_rlperf.cli.files import parse, results_of
-from pytest_rlperf.cli.show import _rendered
+from pytest_rlperf.cli.show import _formatted, _rendered
 from pytest_rlperf.errors import SideError, TimerFileError
 from pytest_rlperf.judge.history import courses
 from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.verdict import Evidence, judge
 from pytest_rlperf.model import Allowance, Baseline, Link, Result, TimerTree, session_figures
-from pytest_rlperf.report.github_comment import COMMENT_BYTES, MARKER, ArtifactError, comment_of_zip
+from pytest_rlperf.report.github import COMMENT_BYTES
 from pytest_rlperf.report.history import HistoryReport, history_document, render_history
-from pytest_rlperf.report.run_json import written
+from pytest_rlperf.report.run_json import RunFile, written
 from pytest_rlperf.report.tree import render_diff, render_tree
 from pytest_rlperf.sides import git
 from pytest_rlperf.sides.spec import parse_spec
@@ -101,26 +99,17 @@ def parse_run(data: bytes) -> Recorded | None:
 
 
 def show(recorded: Recorded) -> None:
-    """Show a run or a baseline."""
-    text = _rendered(recorded, list(results_of(recorded)), verbose=True)
+    """Show a run or a baseline, a run also as the comment on a pull request."""
+    keys = list(results_of(recorded))
+    text = _rendered(recorded, keys, verbose=True)
     assert all(line.isprintable() for line in text.split("\n")), text
+    if isinstance(recorded, RunFile):
+        assert len(_formatted(recorded, keys, "github", "file").encode()) <= COMMENT_BYTES
 
 
 def _today() -> Result:
     (stored, *_) = _SAMPLE.results.values()
     return stored.result
-
-
-def parse_artifact(data: bytes) -> str | None:
-    """Make the comment on the run in an artifact."""
-    try:
-        text = comment_of_zip(data, "link")
-    except ArtifactError as error:
-        assert str(error)  # noqa: PT017 - no test
-        return None
-    assert text.startswith(MARKER)
-    assert len(text.encode()) <= COMMENT_BYTES
-    return text
 
 
 # --------------------------------------------------------------------------- trailers and sides
@@ -195,13 +184,6 @@ def _shorter(data: bytes, most: int = 2) -> bytes:
     return json.dumps(cut(json.loads(data))).encode()
 
 
-def _zipped(data: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("rlperf.json", data)
-    return buffer.getvalue()
-
-
 def _with_history(baseline: Baseline) -> Baseline:
     """Return a baseline whose tests have sessions enough for a change, and a chain of live comparisons."""
     shas = [4 * f"{number:010x}" for number in range(1, 5)]
@@ -247,7 +229,6 @@ TARGETS = {
         use_baseline,
     ),
     "run": Target(parse_run, (_shorter(_RUN), _shorter(_RUN, 1)), show),
-    "artifact": Target(parse_artifact, (_zipped(_shorter(_RUN)), _zipped(_shorter(_RUN, 1)))),
     "trailers": Target(parse_trailers, _TRAILERS),
     "spec": Target(parse_side, _SPECS),
     "trace json": Target(parse_trace, (traces.write(_TREES, "json").encode(),), use_trace),

@@ -47,7 +47,7 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
         choices=_FORMATS,
         default=_FORMATS[0],
         help="of a run: the table (text, the default), a few figures a verdict (json), the table for a README or an "
-        "issue (markdown), or the job summary (github)",
+        "issue (markdown), or the job summary, short enough for a comment (github)",
     )
 
 
@@ -67,7 +67,7 @@ def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 
 def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str:
     """Return verdicts for a program or for Markdown; UsageError where there are none."""
-    from pytest_rlperf.report.github import GitHubRun, render_summary_markdown
+    from pytest_rlperf.report.github import COMMENT_BYTES, GitHubRun, render_summary_markdown
     from pytest_rlperf.report.markdown import grid
     from pytest_rlperf.report.rows import verdict_table
     from pytest_rlperf.report.run_json import RunFile, short_verdicts
@@ -80,7 +80,7 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
     if form == "markdown":
         return f"{grid(verdict_table(outcomes))}\n" if outcomes else ""
     run = GitHubRun(summary_of(recorded, outcomes), "", {}, (), {}, recorded.failed, recorded.strict, None)
-    return render_summary_markdown(outcomes, run)
+    return render_summary_markdown(outcomes, run, COMMENT_BYTES)
 
 
 def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:

@@ -1,19 +1,16 @@
-"""Reports a run to GitHub: a job summary in Markdown, annotations at the tests' lines, and the outputs of a step.
-
-The job that comments on a pull request makes its comment here too, and has nothing installed: importing this module
-needs the standard library only.
-"""
+"""Reports a run to GitHub: a job summary in Markdown, annotations at the tests' lines, and the outputs of a step."""
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
+from pytest_rlperf.report.details import device_lines, shares_lines
 from pytest_rlperf.report.markdown import MOST_LINES, code, escape, fenced, folded, grid, listed
 from pytest_rlperf.report.printable import shown_lines
 from pytest_rlperf.report.rows import SINCE_FIRST, phase_rows
@@ -33,6 +30,7 @@ from pytest_rlperf.report.wording import (
 from pytest_rlperf.writing import append_whole
 
 SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for all that one step writes; over it nothing is shown
+COMMENT_BYTES = 65_000  # GitHub allows 65,536 characters, of which the workflow adds a line
 _FILES = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
 _LOST = dict(zip(_FILES, ("job summary", "step outputs"), strict=True))  # without each file
 _LONGEST_TITLE = 200
@@ -58,6 +56,16 @@ class GitHubRun:
     json: Path | None
     summarizes: bool = True
     annotates: bool = True
+
+    def other_failures(self, outcomes: Iterable[Outcome]) -> list[str]:
+        """Return what failed and has no row of its own, such as a file that cannot be collected."""
+        rows = {outcome.result.nodeid for outcome in outcomes if outcome.verdict.fails(self.strict)}
+        return [key for key in sorted(self.failed) if key not in rows]
+
+    def broken(self, outcomes: Sequence[Outcome]) -> int:
+        """Return how many tests or files failed otherwise than by a comparison."""
+        errors = sum(outcome.verdict.status is Status.ERROR for outcome in outcomes)
+        return len(self.other_failures(outcomes)) + errors
 
 
 def is_github(environ: Mapping[str, str]) -> bool:
@@ -99,18 +107,17 @@ def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: G
 
 
 def render_summary_markdown(outcomes: Sequence[Outcome], run: GitHubRun, limit_bytes: int = SUMMARY_BYTES) -> str:
-    """Return the job summary in Markdown, of at most ``limit_bytes`` in UTF-8."""
-    page = Page(
-        outcomes=outcomes,
-        strict=run.strict,
-        skipped=run.skipped,
-        failed=run.failed,
-        compared=run.summary.origins,
-        environment=run.environment,
-        facts=[*(" ".join(note.split()) for note in run.summary.notes), *run.summary.machines],
-        command=run.command,
-    )
-    return render(page, limit_bytes)
+    """Return the job summary in Markdown, of at most ``limit_bytes`` in UTF-8.
+
+    Where that is too little, the summary leaves out first details of tests, then tests, the gravest last of all, and
+    states how many. Where there is no room for the headline there is no summary.
+    """
+    ordered = _ordered(outcomes, strict=run.strict)
+    for tests, detailed, with_rest in _sizes(len(ordered)):
+        text = _page(ordered, run, tests, detailed, with_rest=with_rest)
+        if len(text.encode()) <= limit_bytes:
+            return text
+    return ""
 
 
 def place_of(path: Path, line: int, environ: Mapping[str, str]) -> tuple[str, int]:
@@ -213,51 +220,6 @@ def _property(text: str) -> str:
 # --------------------------------------------------------------------------- the page
 
 
-@dataclass(frozen=True)
-class Page:
-    """A run as GitHub shows it.
-
-    ``compared`` names what was compared with what, ``environment`` what differs between then and now, ``facts`` what
-    stands in small print; ``skipped`` and ``failed`` are as in :class:`GitHubRun`. ``link`` names the run in a comment,
-    Markdown of our own making. A ``brief`` page has neither phases nor notes nor tables of tests.
-    """
-
-    outcomes: Sequence[Outcome]
-    strict: bool
-    skipped: Mapping[str, str]
-    failed: Collection[str]
-    compared: Sequence[str]
-    environment: Sequence[str]
-    facts: Sequence[str]
-    command: str
-    link: str = ""
-    brief: bool = False
-
-    @property
-    def other_failures(self) -> list[str]:
-        """What failed and has no row of its own, such as a file that cannot be collected."""
-        rows = {outcome.result.nodeid for outcome in self.outcomes if outcome.verdict.fails(self.strict)}
-        return [key for key in sorted(self.failed) if key not in rows]
-
-    @property
-    def broken(self) -> int:
-        """How many tests or files failed otherwise than by a comparison."""
-        return len(self.other_failures) + sum(outcome.verdict.status is Status.ERROR for outcome in self.outcomes)
-
-
-def render(page: Page, limit_bytes: int, prefix: str = "") -> str:
-    """Return the page in at most ``limit_bytes`` of UTF-8.
-
-    Where that is too little, the page leaves out first details of tests, then tests, the gravest last of all, and
-    states how many. Where there is no room for the headline there is no page.
-    """
-    for tests, detailed, with_rest in _sizes(len(page.outcomes)):
-        text = prefix + _page(page, tests, detailed, with_rest=with_rest)
-        if len(text.encode()) <= limit_bytes:
-            return text
-    return ""
-
-
 def _sizes(total: int) -> Iterator[tuple[int, int, bool]]:
     """Yield how many tests to show, how many of them with details, and whether with the rest, from all to nothing."""
     tests = detailed = total
@@ -271,41 +233,39 @@ def _sizes(total: int) -> Iterator[tuple[int, int, bool]]:
     yield 0, 0, False
 
 
-def _page(page: Page, tests: int, detailed: int, *, with_rest: bool) -> str:
-    ordered = _ordered(page.outcomes, strict=page.strict)
+def _page(ordered: Sequence[Outcome], run: GitHubRun, tests: int, detailed: int, *, with_rest: bool) -> str:
     gated = [outcome for outcome in ordered[:tests] if outcome.verdict.gated]
     others = [outcome for outcome in ordered[:tests] if not outcome.verdict.gated]
-    bad = page.broken or any(outcome.verdict.fails(page.strict) for outcome in ordered)
+    bad = run.broken(ordered) or any(outcome.verdict.fails(run.strict) for outcome in ordered)
     blocks = [
-        f"## {'❌' if bad else '✅'} {escape(_headline(page, ordered))}",
-        "<br>".join(f"Compared {escape(origin)}." for origin in page.compared[:MOST_LINES]) if with_rest else "",
-        escape(_advice(page, ordered)),
+        f"## {'❌' if bad else '✅'} {escape(_headline(ordered, run))}",
+        "<br>".join(f"Compared {escape(origin)}." for origin in run.summary.origins[:MOST_LINES]) if with_rest else "",
+        escape(_advice(ordered, run)),
         escape(_improvements(ordered)),
-        fenced("text", _acceptance_lines(page, ordered)) if with_rest else "",
-        grid(_verdict_table(gated, strict=page.strict)),
+        fenced("text", _acceptance_lines(ordered, run)) if with_rest else "",
+        grid(_verdict_table(gated, strict=run.strict)),
         _left_out(len(ordered), tests, detailed),
         _accepted(ordered[:tests]),
-        *(_details(page, outcome) for outcome in ordered[:detailed] if _has_details(page, outcome)),
-        folded("Not gated: these fail nothing", grid(_verdict_table(others, strict=page.strict))),
-        folded("Phases of the other tests", _other_phases(page, ordered[:detailed])),
-        *(_rest(page) if with_rest else []),
+        *(_details(outcome, strict=run.strict) for outcome in ordered[:detailed] if _has_details(outcome)),
+        folded("Not gated: these fail nothing", grid(_verdict_table(others, strict=run.strict))),
+        folded("Phases of the other tests", _other_phases(ordered[:detailed])),
+        *(_rest(ordered, run) if with_rest else []),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _rest(page: Page) -> list[str]:
+def _rest(outcomes: Sequence[Outcome], run: GitHubRun) -> list[str]:
     """Return the blocks about the run rather than its tests' verdicts."""
-    small = [*([page.link] if page.link else []), *(escape(fact) for fact in page.facts[:MOST_LINES])]
+    unjudged = [
+        *(f"{code(key)}: skipped: {escape(why)}" for key, why in run.skipped.items()),
+        *(f"{code(key)}: failed" for key in run.other_failures(outcomes)),
+    ]
+    facts = [*(" ".join(note.split()) for note in run.summary.notes), *run.summary.machines]
+    small = [escape(fact) for fact in facts[:MOST_LINES]]
     return [
-        listed(
-            "Not judged",
-            [
-                *(f"{code(key)}: skipped: {escape(why)}" for key, why in page.skipped.items()),
-                *(f"{code(key)}: failed" for key in page.other_failures),
-            ],
-        ),
-        listed("What differs from then", [escape(line) for line in page.environment]),
-        f"Run it again:\n\n{fenced('console', [page.command])}" if page.command else "",
+        listed("Not judged", unjudged),
+        listed("What differs from then", [escape(line) for line in run.environment]),
+        f"Run it again:\n\n{fenced('console', [run.command])}" if run.command else "",
         f"<sub>{' · '.join(small)}</sub>" if small else "",
     ]
 
@@ -342,11 +302,11 @@ def _ordered(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
     return sorted(outcomes, key=place)
 
 
-def _headline(page: Page, ordered: Sequence[Outcome]) -> str:
+def _headline(ordered: Sequence[Outcome], run: GitHubRun) -> str:
     """Return the run's result in one sentence without markup."""
     gated = [outcome for outcome in ordered if outcome.verdict.gated and outcome.verdict.status is not Status.ERROR]
-    failing = [outcome for outcome in gated if outcome.verdict.fails(page.strict)]
-    broken = f"{units.counted(page.broken, 'test')} failed" if page.broken else ""
+    failing = [outcome for outcome in gated if outcome.verdict.fails(run.strict)]
+    broken = f"{units.counted(run.broken(ordered), 'test')} failed" if run.broken(ordered) else ""
     slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
     if slower:
         first = slower[0]
@@ -375,16 +335,16 @@ def _slowdown(outcome: Outcome) -> str:
     return f"{_change_text(outcome)} ({units.seconds(now)} a call, was {units.seconds(was)})"
 
 
-def _advice(page: Page, ordered: Sequence[Outcome]) -> str:
+def _advice(ordered: Sequence[Outcome], run: GitHubRun) -> str:
     """Return what to do about it, in one sentence without markup; empty where there is nothing to do."""
-    failing = [outcome for outcome in ordered if outcome.verdict.fails(page.strict)]
+    failing = [outcome for outcome in ordered if outcome.verdict.fails(run.strict)]
     if any(outcome.verdict.status is Status.SLOWER for outcome in failing):
         where = "counts that changed" if all(one.verdict.by_counts for one in failing) else "phases that carry it"
         return (
             f"Look at the {where} below, and make it as fast as it was; "
             "if the slowdown is intended, accept it in a commit message, with the line below."
         )
-    if page.broken:
+    if run.broken(ordered):
         return "Read the failures in the job's log."
     if failing:
         return "Read why below: --rlperf-strict lets only SAME and FASTER pass."
@@ -399,9 +359,9 @@ def _improvements(outcomes: Sequence[Outcome]) -> str:
     return f"{improved(len(faster))}, with {SAVING}." if faster else ""
 
 
-def _acceptance_lines(page: Page, ordered: Sequence[Outcome]) -> list[str]:
+def _acceptance_lines(ordered: Sequence[Outcome], run: GitHubRun) -> list[str]:
     """Return the lines of a commit message that accept what got slower."""
-    failing = [outcome for outcome in ordered if outcome.verdict.fails(page.strict)]
+    failing = [outcome for outcome in ordered if outcome.verdict.fails(run.strict)]
     slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
     return [f"{trailer_of(outcome)} the reason" for outcome in slower]
 
@@ -455,38 +415,32 @@ def _first_count(outcome: Outcome) -> str:
     return f"{count_text(changes[0])}{others}" if changes else ""
 
 
-def _has_details(page: Page, outcome: Outcome) -> bool:
+def _has_details(outcome: Outcome) -> bool:
     """Whether a test's reason is worth a place of its own."""
-    notes = outcome.result.notes and not page.brief
-    return outcome.verdict.status is not Status.SAME or bool(notes or outcome.verdict.counters)
+    return outcome.verdict.status is not Status.SAME or bool(outcome.result.notes or outcome.verdict.counters)
 
 
-def _details(page: Page, outcome: Outcome) -> str:
+def _details(outcome: Outcome, *, strict: bool) -> str:
     """Return a test's reason, blame and phases, folded away below the line that names it."""
-    title, blame = f"{_verdict_text(outcome, strict=page.strict)} {code(outcome.result.name)}", blame_text(outcome)
+    title, blame = f"{_verdict_text(outcome, strict=strict)} {code(outcome.result.name)}", blame_text(outcome)
     if blame:
         title += f": {escape(blame)}"
-    lines = [*message(outcome).splitlines(), *(() if page.brief else outcome.result.notes)]
+    lines = [*message(outcome).splitlines(), *outcome.result.notes]
     sentences = [escape(line) for line in lines if line.strip()][:MOST_LINES]
     counts = listed("Exact counts that changed", [escape(count_text(change)) for change in outcome.verdict.counters])
-    more = [] if page.brief else [_phases(outcome), *_fixed_width(outcome)]
-    parts = (code(outcome.result.nodeid), "<br>".join(sentences), counts, *more)
+    parts = (code(outcome.result.nodeid), "<br>".join(sentences), counts, _phases(outcome), *_fixed_width(outcome))
     return folded(title, "\n\n".join(part for part in parts if part))
 
 
 def _fixed_width(outcome: Outcome) -> list[str]:
     """Return the tables of a test that are text as it is."""
-    # Here, as laying text out needs more than the standard library.
-    from pytest_rlperf.report.details import device_lines, shares_lines
-
     tables = {"Where the time goes": shares_lines(outcome.result.shares), "On the device": device_lines(outcome)}
     return [f"{title}:\n\n{fenced('text', lines)}" for title, lines in tables.items() if lines]
 
 
-def _other_phases(page: Page, outcomes: Sequence[Outcome]) -> str:
+def _other_phases(outcomes: Sequence[Outcome]) -> str:
     """Return the phases of tests that have no details."""
-    others = [] if page.brief else [outcome for outcome in outcomes if not _has_details(page, outcome)]
-    found = [(outcome, _phases(outcome)) for outcome in others]
+    found = [(outcome, _phases(outcome)) for outcome in outcomes if not _has_details(outcome)]
     return "\n\n".join(f"{code(outcome.result.name)}\n\n{phases}" for outcome, phases in found if phases)
 
 

@@ -1,4 +1,4 @@
-"""Writes Markdown as GitHub renders it, from text that may be anybody's. Standard library only."""
+"""Writes Markdown as GitHub renders it, from text that may be anybody's."""
 
 from __future__ import annotations
 

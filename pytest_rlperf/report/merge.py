@@ -1,4 +1,4 @@
-"""One run of several that measured its tests, in shards or on nodes: nothing is judged again. Standard library only."""
+"""One run of several that measured its tests, in shards or on nodes: nothing is judged again."""
 
 from __future__ import annotations
 

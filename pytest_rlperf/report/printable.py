@@ -1,4 +1,4 @@
-"""Makes text from anywhere, such as a test's id, fit for a terminal. Standard library only."""
+"""Makes text from anywhere, such as a test's id, fit for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes a run as JSON, with everything that the reports show, and reads it back. Standard library only."""
+"""Writes a run as JSON, with everything that the reports show, and reads it back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The looks of each status: its place in a list, a word, a sign, an emoji, a colour. Standard library only."""
+"""The looks of each status: its place in a list, a word, a sign, an emoji, a colour."""
 
 from __future__ import annotations
 

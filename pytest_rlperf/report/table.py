@@ -1,4 +1,4 @@
-"""One table: columns with keys and rows of cells. Writers lay it out: text, Markdown, HTML. Standard library only."""
+"""One table: columns with keys and rows of cells. Writers lay it out: text, Markdown, HTML."""
 
 from __future__ import annotations
 
