@@ -1,4 +1,4 @@
-"""``rlperf show``, ``diff``, ``machine`` and ``accept``: what runs have written, read again."""
+"""``rlperf show`` and ``machine``: what runs have written, read again."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import COMMANDS, main
 from pytest_rlperf.cli.command import Exit
 from pytest_rlperf.model import (
-    Counting,
     Fitness,
     Machine,
     Outcome,
     Phase,
-    PhaseCounts,
     Provenance,
     Result,
     Selfcheck,
@@ -163,7 +161,7 @@ def test_what_is_shown_commands_no_terminal(save: Save, capsys: pytest.CaptureFi
     one = outcome(replace(found, phases=phases), Status.SLOWER, 1.2)
     one = replace(one, verdict=replace(one.verdict, reason=WrittenReason("x", "\x1b[31mred\nnext")))
     path = save("run.json", one)
-    for command in (["show", path, "-v"], ["diff", path, path, "-v"], ["show", path, "-k", "\x1b"]):
+    for command in (["show", path, "-v"], ["show", path, path], ["show", path, "-k", "\x1b"]):
         main(command)
         out, err = capsys.readouterr()
         assert all(line.isprintable() for text in (out, err) for line in text.split("\n"))
@@ -194,8 +192,8 @@ def test_a_directory_stands_for_the_one_file_in_it(
     table = capsys.readouterr().out
     assert main(["show", directory]) == Exit.NOTHING_SLOWER
     assert capsys.readouterr().out == f"{store.path}:\n\n{table}"
-    assert main(["diff", directory, save("run.json", outcome(result(SAMPLE, 12e-6)))]) == Exit.NOTHING_SLOWER
-    assert capsys.readouterr().out.startswith(f"A  {store.path}  (2026-01-02, ")
+    assert main(["show", directory, save("run.json", outcome(result(SAMPLE, 12e-6)))]) == Exit.NOTHING_SLOWER
+    assert capsys.readouterr().out.startswith(f"A  {store.path}\n")
 
 
 def test_a_directory_of_several_files_or_none_is_a_usage_error(
@@ -206,7 +204,7 @@ def test_a_directory_of_several_files_or_none_is_a_usage_error(
         assert main([found, str(tmp_path)]) == Exit.USAGE
         assert f"{tmp_path} is a directory without a run or a baseline that can be read; " in capsys.readouterr().err
     store, run = stored(tmp_path, result(SAMPLE, 12e-6)), save("run.json", outcome(result(SAMPLE, 12e-6)))
-    assert main(["diff", run, str(tmp_path)]) == Exit.USAGE
+    assert main(["show", run, str(tmp_path)]) == Exit.USAGE
     assert capsys.readouterr().err == (
         f"rlperf: error: {tmp_path} is a directory of 2 runs and baselines; name one of {store.path}, {run}\n"
     )
@@ -220,7 +218,7 @@ def test_a_directory_is_searched_for_files_alone(
     save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A pipe, a device, a directory of such a name are passed over; what links lead to twice is one file."""
-    run = save("run.json", outcome(result(SAMPLE, 12e-6)))
+    save("run.json", outcome(result(SAMPLE, 12e-6)))
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "zero.json").symlink_to("/dev/zero")
     (tmp_path / "nowhere.json").symlink_to("nowhere")
@@ -229,10 +227,9 @@ def test_a_directory_is_searched_for_files_alone(
     (tmp_path / "a.json").symlink_to("run.json")
     assert main(["show", str(tmp_path)]) == Exit.NOTHING_SLOWER
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'a.json'}:\n\n")
-    assert main(["diff", str(tmp_path), run]) == Exit.NOTHING_SLOWER
 
 
-@pytest.mark.parametrize("command", ["show", "machine", "diff"])
+@pytest.mark.parametrize("command", ["show", "machine"])
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -257,7 +254,7 @@ def test_a_path_that_is_no_file_ends_no_command(
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "loop").symlink_to("loop")
     path = f"{tmp_path}/{name}"
-    assert main([command, path, *([path] if command == "diff" else [])]) == Exit.USAGE
+    assert main([command, path]) == Exit.USAGE
     assert says in capsys.readouterr().err
 
 
@@ -278,15 +275,14 @@ def test_what_is_written_into_a_pipe_is_read(save: Save, capsys: pytest.CaptureF
     assert "test_sample" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["show", "machine", "diff"])
+@pytest.mark.parametrize("command", ["show", "machine"])
 def test_a_newer_file_is_a_usage_error(
     command: str, save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says which version it has, and what to do; no traceback."""
     path = Path(save("run.json"))
     path.write_text(path.read_text(encoding="utf-8").replace('"schema": 1', '"schema": 7'), encoding="utf-8")
-    more = {"diff": [str(path)]}.get(command, [])
-    assert main([command, str(path), *more]) == Exit.USAGE
+    assert main([command, str(path)]) == Exit.USAGE
     assert capsys.readouterr().err == (
         f"rlperf: error: {path} has schema version 7, this pytest-rlperf reads up to 1: upgrade pytest-rlperf\n"
     )
@@ -326,121 +322,28 @@ def test_a_run_is_shown_as_markdown(save: Save, tmp_path: Path, capsys: pytest.C
     assert "--format=json shows verdicts, which " in capsys.readouterr().err
 
 
-# --------------------------------------------------------------------------- diff
-
-
-def test_two_runs_are_compared_test_by_test(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
-    """Medians, their ratio, the spread of workers; phases where the workers are apart; what else is different."""
-    a = save("a.json", outcome(result(UPDATE, 1.0e-3)), outcome(result(SAMPLE, 12e-6)), provenance=THEN)
+def test_two_files_are_shown_side_by_side(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run and a baseline, the times of each in a column; a test of one file alone, or without figures, has a gap."""
+    store = stored(tmp_path / "b", result(UPDATE, 1.0e-3), result(SAMPLE, 12e-6))
+    unmeasured = outcome(builders.result("t.py::test_equal", workers=()))
     slower = outcome(result(UPDATE, 1.2e-3), Status.SLOWER, 1.2)
-    b = save("b.json", slower, outcome(result(SAMPLE, 12.1e-6)), machine=replace(HERE, cores=8))
-    assert main(["diff", a, b]) == Exit.SLOWER
-    out = capsys.readouterr().out
-    assert out.split("\n")[:2] == [
-        f"A  {a}  (2026-01-02, commit aaaaaaaaaaaa)",
-        f"B  {b}  (2026-02-03, commit cccccccccccc)",
+    run = save("run.json", slower, outcome(result("t.py::test_new", 1e-3)), unmeasured)
+    assert main(["show", str(store.path), run]) == Exit.NOTHING_SLOWER
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:2]] == [["A", str(store.path)], ["B", run]]
+    assert [line.split() for line in lines[3:] if "─" not in line][:5] == [
+        ["test", "A", "B"],
+        ["test_sample", "12.0", "µs"],
+        ["test_update[256]", "1.00", "ms", "1.20", "ms"],
+        ["test_new", "1.00", "ms"],
+        ["test_equal"],
     ]
-    assert [" ".join(line.split()) for line in out.split("\n")[3:7] if "─" not in line] == [
-        "test A B change vs kernel spread A spread B workers B's verdict",
-        "test_update[256] 1.00 ms 1.20 ms +20.0 % +20.0 % 2.0 % 2.0 % apart SLOWER",
-        "test_sample 12.0 µs 12.1 µs +0.8 % +0.8 % 2.0 % 2.0 % SAME",
-    ]
-    details = out.partition("test_update[256]  (self time of phases, a call)\n")[2]
-    assert details.partition("Stored figures of two runs decide nothing: ")[0].split("\n") == [
-        "  update/critic    +200 µs  600 µs → 800 µs",
-        "",
-        "machines differ: cores: 4 / 8",
-        "packages differ: numpy 2.1 → 2.2",
-        "",
-        "",
-    ]
-
-    assert out.endswith("To compare the code itself, side by side: pytest --rlperf-against=REF\n")
-
-
-def test_a_baseline_and_a_run_are_compared(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A test of one file alone is named as missing in the other, and without a verdict nothing is SLOWER."""
-    baseline = stored(tmp_path / "b", result(UPDATE, 1.0e-3), result(SAMPLE, 12e-6)).path
-    run = save("run.json", outcome(result(UPDATE, 3.0e-3)), outcome(result("t.py::test_new", 1e-3)))
-    assert main(["diff", str(baseline), run]) == Exit.NOTHING_SLOWER
-    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[:8] if line}
-    assert "×3.0" in rows["test_update[256]"]
-    assert "not in B" in rows["test_sample"]
-    assert "not in A" in rows["test_new"]
-    assert main(["diff", run, str(baseline)]) == Exit.NOTHING_SLOWER
-    assert "×0.33" in capsys.readouterr().out
-
-
-def test_a_test_without_figures_is_in_both(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of equal code nothing is measured, which is no reason to call the test new."""
-    one, figures = outcome(result(UPDATE, 1e-3)), outcome(result(SAMPLE, 1e-3))
-    unmeasured = replace(one, result=replace(one.result, workers=(), phases=(), traced_call_s=0.0))
-    assert main(["diff", save("a.json", unmeasured, figures), save("b.json", one, figures)]) == Exit.NOTHING_SLOWER
-    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("test_update"))
-    assert row.split()[1:5] == ["1.00", "ms", "not", "measured"]
-
-
-def test_files_without_a_test_in_common_have_nothing_to_compare(save: Save) -> None:
-    """Exit code 5: no pass, and no failure."""
-    one, other = save("a.json", outcome(result(UPDATE, 1e-3))), save("b.json", outcome(result(SAMPLE, 1e-3)))
-    assert main(["diff", one, other]) == Exit.NOTHING_MEASURED
-
-
-def test_packages_differ_where_both_sides_had_loaded_them(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
-    """A package that only one side's tests loaded is no change: it may or may not be installed on the other side."""
-    one = outcome(result(SAMPLE, 12e-6))
-    then = replace(THEN, packages={"numpy": "2.1", "torch": "2.13.0", "jax": "0.9"})
-    now = replace(NOW, packages={"numpy": "2.2", "torch": "2.13.0", "pluggy": "1.7.0"})
-    assert main(["diff", save("a.json", one, provenance=then), save("b.json", one, provenance=now)]) == 0
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("packages", "loaded"))]
-    assert said == ["packages differ: numpy 2.1 → 2.2", "loaded in A only: jax 0.9", "loaded in B only: pluggy 1.7.0"]
-
-
-def test_packages_of_a_baseline_are_those_of_all_its_sessions(
-    save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A later session that stored one test had loaded what that test needs, and the others their own."""
-    store = stored(tmp_path / "b", result(UPDATE, 1e-3))
-    later = replace(NOW, packages={"torch": "2.13.0"})
-    store.write("now", later, {SAMPLE: builders.stored(result(SAMPLE, 12e-6), "now")})
-    run = save("run.json", outcome(result(UPDATE, 1e-3)), provenance=replace(NOW, packages={"numpy": "2.1"}))
-    assert main(["diff", str(store.path), run]) == Exit.NOTHING_SLOWER
-    out = capsys.readouterr().out
-    assert "packages differ" not in out
-    assert "\nloaded in A only: torch 2.13.0\n" in out
-
-
-def live(found: Result) -> Result:
-    """Return a result as live pairs give it: relative to no kernel."""
-    workers = tuple(
-        replace(one, wall=replace(one.wall, relative=0.0), cpu=replace(one.cpu, relative=0.0)) for one in found.workers
-    )
-    return replace(found, workers=workers)
-
-
-def test_a_change_relative_to_the_kernel_is_told_where_one_ran(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
-    """Live pairs run none, which is said beside the tests that have one; where none has, there is no column."""
-    kernelless, other = outcome(live(result(SAMPLE, 12e-6))), outcome(result(UPDATE, 1e-3))
-    a, b = save("a.json", outcome(result(SAMPLE, 12e-6)), other), save("b.json", kernelless, other)
-    main(["diff", a, b])
-    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
-    assert "vs kernel" in rows["test"]
-    assert "no kernel" in rows["test_sample"]
-    assert "no kernel" not in rows["test_update[256]"]
-    main(["diff", a, b, "-k", "sample"])
-    assert "kernel" not in capsys.readouterr().out
-
-
-def test_exact_counts_that_changed_are_named(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the phase they changed in; what did not change is not mentioned."""
-
-    def counted(operations: int) -> Outcome:
-        exact = {"ops": operations, "ops:aten::mm": operations, "syncs": 2}
-        phases = tuple(PhaseCounts(path, exact, {}) for path in ("", "update", "update/critic"))
-        return outcome(result(UPDATE, 1e-3, counting=Counting(phases, 5, 2, ())))
-
-    assert main(["diff", save("a.json", counted(12)), save("b.json", counted(18))]) == Exit.NOTHING_SLOWER
-    assert "  counted: update/critic: aten::mm 12 → 18\n" in capsys.readouterr().out
+    assert "--rlperf-against=" in lines[-1]
+    assert main(["show", run, run, "-k", "equal"]) == Exit.NOTHING_MEASURED
+    assert "test_new" not in capsys.readouterr().out
+    for option in ("-v", "--format=json"):
+        with pytest.raises(SystemExit, match="4"):
+            main(["show", run, run, option])
 
 
 # --------------------------------------------------------------------------- machine
@@ -479,7 +382,7 @@ def test_without_arguments_it_helps(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert main() == Exit.USAGE
     out, err = capsys.readouterr()
     assert out == ""
-    for text in ("show", "diff", "tree", "suite", "machine", "--rlperf-json=run.json", "exit codes: 0 "):
+    for text in ("show", "tree", "suite", "machine", "--rlperf-json=run.json", "exit codes: 0 "):
         assert text in err
 
 
@@ -497,7 +400,7 @@ def test_commands_load_no_pytest(save: Save) -> None:
     run = save("run.json", outcome(result(UPDATE, 1e-3)))
     code = (
         "import sys, json\nfrom pytest_rlperf.cli import main\n"
-        f"main(['show', {run!r}]); main(['diff', {run!r}, {run!r}]); main(['machine'])\n"
+        f"main(['show', {run!r}]); main(['show', {run!r}, {run!r}]); main(['machine'])\n"
         "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -235,7 +235,7 @@ def use_baseline(top: Path, path: Path) -> None:
                 read_allowances(top, commit)
                 commit_sides(commit, make_project(top), quiet)
         baselines.origin(outcome)
-    for command in (["show", "-v"], ["diff", str(path)]):
+    for command in (["show", "-v"], ["show", str(path)]):
         with watched():
             main([*command, str(path)])
 
@@ -268,7 +268,7 @@ def test_strings_of_a_run_stay_text(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert len(strings) > 40
     for (place, key), text in zip(strings, cycle(HOSTILE), strict=False):
         path.write_text(json.dumps(changed(whole, place, text, key=key)), encoding="utf-8")
-        for command in (["show", "-v", str(path)], ["diff", str(path), str(path)]):
+        for command in (["show", "-v", str(path)], ["show", str(path), str(path)]):
             with watched():
                 main(command)
     assert sorted(tmp_path.rglob("*")) == sorted([*before, path])

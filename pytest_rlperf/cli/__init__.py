@@ -13,7 +13,7 @@ from pytest_rlperf.cli.command import Command, Exit, Parser
 from pytest_rlperf.cli.history import HISTORY
 from pytest_rlperf.cli.init import INIT
 from pytest_rlperf.cli.merge import MERGE
-from pytest_rlperf.cli.show import DIFF, MACHINE, SHOW
+from pytest_rlperf.cli.show import MACHINE, SHOW
 from pytest_rlperf.cli.trees import COMMAND as TREE
 
 _EPILOG = """\
@@ -23,7 +23,7 @@ files are written by pytest:
 
 for example:
   rlperf show run.json                      the table again, as pytest showed it
-  rlperf diff baselines run.json
+  rlperf show baselines run.json            the times in both, side by side
   rlperf COMMAND -h                         what a command takes
 
 exit codes: 0 nothing is slower, 1 something is SLOWER, 4 the command cannot be followed, 5 nothing was measured
@@ -82,4 +82,4 @@ SUITE = Command(
     passes_on=True,
 )
 
-COMMANDS = (INIT, SHOW, DIFF, MERGE, HISTORY, TREE, SUITE, MACHINE, CACHE, ANCHOR)
+COMMANDS = (INIT, SHOW, MERGE, HISTORY, TREE, SUITE, MACHINE, CACHE, ANCHOR)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_rlperf.cli.command import Exit, UsageError, listed
-from pytest_rlperf.model import Baseline, Outcome, Provenance, Result
+from pytest_rlperf.model import Baseline, Outcome, Result
 
 if TYPE_CHECKING:
     from pytest_rlperf.report.run_json import RunFile, SelfcheckFile
@@ -149,17 +149,6 @@ def results_of(recorded: Recorded) -> dict[str, Result]:
     if isinstance(recorded, Baseline):
         return {key: stored.result for key, stored in recorded.results.items()}
     return {key: test.result for key, test in recorded.tests.items()}
-
-
-def provenances_of(recorded: Recorded) -> list[Provenance]:
-    """Return what is known of the code behind the figures, the latest last."""
-    from pytest_rlperf.report.run_json import RunFile
-
-    if isinstance(recorded, Baseline):
-        return sorted(recorded.sessions.values(), key=lambda provenance: provenance.created)
-    if isinstance(recorded, RunFile) and recorded.provenance is not None:
-        return [recorded.provenance]
-    return []
 
 
 def exit_code(outcomes: list[Outcome], results: list[Result]) -> Exit:

@@ -1,4 +1,4 @@
-"""``rlperf show``, ``diff`` and ``machine``: what runs and baselines hold, and how two of them differ."""
+"""``rlperf show`` and ``machine``: what runs and baselines hold, and how two machines differ."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from pytest_rlperf.cli.command import (
     print_text,
     table_width,
 )
-from pytest_rlperf.cli.files import DIRECTORY, exit_code, outcomes_of, provenances_of, read, results_of
-from pytest_rlperf.model import Machine, Outcome, Result, Status
+from pytest_rlperf.cli.files import DIRECTORY, exit_code, outcomes_of, read, results_of
+from pytest_rlperf.model import Machine, Outcome, Status
 
 if TYPE_CHECKING:
     from pytest_rlperf.cli.files import Recorded
-    from pytest_rlperf.report.recorded import Difference
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.summary import Summary
 
@@ -37,6 +36,9 @@ _EQUAL = "They are of one class: times stored on one are compared with times of 
 def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", metavar="FILE", help=f"what --rlperf-json wrote, a baseline, {DIRECTORY}, or - for standard input"
+    )
+    parser.add_argument(
+        "other", nargs="?", metavar="FILE", help="a second one: shows the times in both, side by side, and no verdicts"
     )
     add_choice(parser)
     parser.add_argument(
@@ -54,6 +56,10 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.report.printable import shown
 
+    if arguments.other is not None:
+        if arguments.verbose or arguments.format != _FORMATS[0]:
+            parser.error("-v and --format are for one file: leave them out, or name one")
+        return _show_both([arguments.file, arguments.other], arguments.patterns)
     path, recorded = read(arguments.file)
     keys = chosen(results_of(recorded), arguments.patterns)
     if arguments.format == _FORMATS[0]:
@@ -63,6 +69,18 @@ def _run_show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
         print_text(_formatted(recorded, keys, arguments.format, path))
     outcomes, results = outcomes_of(recorded), results_of(recorded)
     return exit_code([outcomes[key] for key in keys if key in outcomes], [results[key] for key in keys])
+
+
+def _show_both(paths: list[str], patterns: list[str] | None) -> int:
+    from pytest_rlperf.report.printable import shown
+    from pytest_rlperf.report.recorded import render_both
+
+    (path_a, a), (path_b, b) = map(read, paths)
+    ones, others = results_of(a), results_of(b)
+    keys = chosen({**ones, **others}, patterns)
+    legend = f"A  {shown(path_a)}\nB  {shown(path_b)}\n\n"
+    print_text(legend + render_both(keys, ones, others, width=table_width()))
+    return exit_code([], [found[key] for found in (ones, others) for key in keys if key in found])
 
 
 def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str:
@@ -114,102 +132,6 @@ def summary_of(run: RunFile, outcomes: Sequence[Outcome]) -> Summary:
 
 
 SHOW = Command("show", "Show a run or a baseline as pytest showed it.", _add_show_arguments, _run_show)
-
-
-# --------------------------------------------------------------------------- diff
-
-
-def _add_diff_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", metavar="A", help=f"a run's JSON, a baseline, or {DIRECTORY}: what B is compared with")
-    parser.add_argument("b", metavar="B", help="a second run or baseline; its verdicts decide the exit code")
-    add_choice(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="every test's phases, and all of them")
-
-
-def _run_diff(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.report.printable import shown
-    from pytest_rlperf.report.recorded import CAVEAT, render_differences
-
-    (path_a, a), (path_b, b) = read(arguments.a), read(arguments.b)
-    keys = chosen({**results_of(a), **results_of(b)}, arguments.patterns)
-    found = _differences(a, b, keys)
-    legend = [f"A  {shown(path_a)}{_origin(a)}", f"B  {shown(path_b)}{_origin(b)}"]
-    table = render_differences(found, width=table_width(), verbose=arguments.verbose)
-    print_text("\n".join([*legend, "", table, *_surroundings(a, b), CAVEAT, ""]))
-    if not any(one.is_comparable for one in found):
-        return Exit.NOTHING_MEASURED
-    outcomes = outcomes_of(b)
-    return exit_code([outcomes[key] for key in keys if key in outcomes], list(results_of(b).values()))
-
-
-def _differences(a: Recorded, b: Recorded, keys: list[str]) -> list[Difference]:
-    from pytest_rlperf.report.recorded import Difference
-    from pytest_rlperf.report.rows import verdict_label
-
-    ones, others, verdicts = results_of(a), results_of(b), outcomes_of(b)
-    return [
-        Difference(
-            key,
-            ones.get(key),
-            others.get(key),
-            verdict_label(verdicts[key].verdict) if key in verdicts else "",
-            _counters(ones.get(key), others.get(key)),
-        )
-        for key in keys
-    ]
-
-
-def _counters(one: Result | None, other: Result | None) -> str:
-    """Return the exact counts that differ, in words."""
-    from pytest_rlperf.judge.counters import EVERY, compare
-    from pytest_rlperf.report.wording import changes_text
-
-    if one is None or other is None or one.counting is None or other.counting is None:
-        return ""
-    return changes_text(compare(one.counting, other.counting, EVERY))
-
-
-def _origin(recorded: Recorded) -> str:
-    """Return the date and commit of a file's figures, the latest where there are several."""
-    provenances = provenances_of(recorded)
-    if not provenances:
-        return ""
-    latest = provenances[-1]
-    code = "" if latest.commit is None else f", commit {latest.commit[:12]}"
-    return f"  ({latest.created.partition('T')[0]}{code}{', uncommitted changes' if latest.dirty else ''})"
-
-
-def _surroundings(a: Recorded, b: Recorded) -> list[str]:
-    """Return what else differs: machines and packages."""
-    from pytest_rlperf.baseline.machine import differences
-
-    lines = [f"machines differ: {each.field}: {each.one} / {each.other}" for each in differences(a.machine, b.machine)]
-    if provenances_of(a) and provenances_of(b):
-        lines += _package_lines(_packages(a), _packages(b))
-    return [*lines, ""] if lines else []
-
-
-def _packages(recorded: Recorded) -> dict[str, str]:
-    """Return the versions of what the measured code had loaded; where sessions differ, the latest one's."""
-    return {name: version for session in provenances_of(recorded) for name, version in session.packages.items()}
-
-
-def _package_lines(then: dict[str, str], now: dict[str, str]) -> list[str]:
-    """Return what differs in packages; one that was loaded on one side only may well be installed on the other."""
-    lines = [
-        f"packages differ: {name} {then[name]} → {now[name]}"
-        for name in sorted(then.keys() & now.keys())
-        if then[name] != now[name]
-    ]
-    for side, loaded, others in (("A", then, now), ("B", now, then)):
-        alone = [f"{name} {loaded[name]}" for name in sorted(loaded.keys() - others.keys())]
-        lines += [f"loaded in {side} only: {', '.join(alone)}"] if alone else []
-    return lines
-
-
-DIFF = Command(
-    "diff", "Compare two runs or baselines test by test; no verdict is made of it.", _add_diff_arguments, _run_diff
-)
 
 
 # --------------------------------------------------------------------------- machine
