@@ -1,24 +1,19 @@
-"""The charts of one test: the place of every mark, line and box in per cent of the width, and each chart in words."""
+"""The charts of one test: the place of every mark and line in per cent of the width, and each chart in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Estimate, Outcome, Phase, Result, Status
-from pytest_rlperf.report.wording import blame_text, bounds_text
+from pytest_rlperf.model import Estimate, Outcome, Result
+from pytest_rlperf.report.wording import bounds_text
 
-CALL = "one call"
-REST = "(unaccounted)"
 _CLOCKS = {"cpu": "CPU time", "wall": "Wall time"}
 _ROW_PX = {"change": 22, "times": 40}  # even, so that the middle of a row is a whole number
-_BOX_PX = 38  # a level of phases
 _AXIS_PX = 40
 _TICKS_MOST = 5
-_NARROWEST_NAMED = 5.0  # per cent of the width: a narrower box has no room for a name
-_LETTER = 0.7  # per cent of the width of a page on a screen that has a pointer
 _OPEN = -5.0, 105.0  # where a bound is drawn that is infinite: it runs out of the picture
 
 
@@ -67,79 +62,20 @@ class Plot:
         return self.rows_px + _AXIS_PX
 
 
-@dataclass
-class Box:
-    """A phase as a box: its place and width, and how much colour it has, from -1 (faster) to 1 (slower)."""
-
-    path: str
-    parent: str | None
-    level: int
-    label: str
-    own_s: float
-    total_s: float
-    added_s: float
-    shade: float = 0.0
-    width: float = 0.0
-    x: float = 0.0
-
-    @property
-    def y(self) -> int:
-        """The upper edge."""
-        return _BOX_PX * self.level
-
-    @property
-    def is_named(self) -> bool:
-        """Whether there is room for a name."""
-        return self.width >= _NARROWEST_NAMED
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether there is room for the name and all figures, so that a pointer need not show them."""
-        return self.is_named and self.width >= _LETTER * max(len(self.label), len(self.figures))
-
-    @property
-    def figures(self) -> str:
-        """The time of the phase, and what it adds to the change, where that is known."""
-        return " · ".join(
-            [units.seconds(self.total_s), *([units.signed_seconds(self.added_s)] if self.added_s else [])]
-        )
-
-    @property
-    def text(self) -> str:
-        """The text that a pointer shows."""
-        added = f", adds {units.signed_seconds(self.added_s)} to the change" if self.added_s else ""
-        return f"{self.path.removeprefix('/') or CALL}: {units.seconds(self.total_s)}{added}"
-
-
-@dataclass(frozen=True)
-class Icicle:
-    """One side's phases as boxes, each below the phase that it is a part of."""
-
-    name: str
-    wide_s: float
-    boxes: Sequence[Box]
-
-    @property
-    def height_px(self) -> int:
-        """The height of all levels."""
-        return _BOX_PX * (1 + max(box.level for box in self.boxes))
-
-
 @dataclass(frozen=True)
 class Chart:
-    """One chart: its title, its content in words, the meaning of its signs, and a plot or icicles."""
+    """One chart: its title, its content in words, the meaning of its signs, and the plot."""
 
     kind: str
     title: str
     words: str
     legend: str
-    plot: Plot | None = None
-    icicles: Sequence[Icicle] = field(default=())
+    plot: Plot
 
 
 def charts(outcome: Outcome, tolerance: float | None) -> list[Chart]:
-    """Return the charts there are data for: of the change, of the times, of the phases."""
-    found = [_change(outcome, tolerance), _times(outcome), _phases(outcome, tolerance)]
+    """Return the charts there are data for: of the change, of the times."""
+    found = [_change(outcome, tolerance), _times(outcome)]
     return [chart for chart in found if chart is not None]
 
 
@@ -299,103 +235,3 @@ def _scale(largest_s: float) -> tuple[float, str]:
     """Return the unit in which the largest figure is at least one, in seconds, and its name."""
     steps = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
     return next((step for step in steps if largest_s >= step[0]), (1e-9, "ns"))
-
-
-# --------------------------------------------------------------------------- the phases
-
-
-def _phases(outcome: Outcome, tolerance: float | None) -> Chart | None:
-    """Return the phases of either side as nested boxes on one scale, coloured by what each adds to the change."""
-    traced = [(name, result) for name, result in sides(outcome) if result.phases and result.traced_call_s > 0]
-    if not traced:
-        return None
-    changes_s = {} if outcome.live is None else {part.path: part.change_s for part in outcome.live.contributions}
-    # Where nothing changed one drawing shows both sides; the table has the figures of each.
-    drawn = traced[-1:] if outcome.verdict.status is Status.SAME and not changes_s else traced
-    icicles = [_icicle(name, result, changes_s) for name, result in drawn]
-    before = outcome.before
-    # The largest change has full colour, or the tolerance where that is more, so that noise is pale.
-    least_s = 0.0 if before is None or tolerance is None else tolerance * before.traced_call_s
-    boxes = [box for icicle in icicles for box in icicle.boxes]
-    full_s = max([least_s, *(abs(box.added_s) for box in boxes)]) or 1.0
-    widest_s = max(icicle.wide_s for icicle in icicles)
-    for icicle in icicles:
-        _place(icicle.boxes, widest_s)
-    for box in boxes:
-        box.shade = box.added_s / full_s
-    words = ". ".join(f"{name}: {_largest(result)}" for name, result in traced)
-    blame = blame_text(outcome)
-    change = f" Change: {blame}." if blame else ""
-    width = "Width is time, on one scale; a box lies below the phase that it is a part of. The table has every figure."
-    legend = f"{width} {_colours(outcome)}"
-    words = f"{words}.{change}"
-    return Chart("phases", "Phases of one call", words, legend, icicles=icicles)
-
-
-def _colours(outcome: Outcome) -> str:
-    """Return the meaning of the colours, or why there are none."""
-    if outcome.live is None:
-        return "No colours: phases are compared in live pairs only."
-    if not outcome.live.contributions:
-        return "No colours: there is no change to share out, or too little was traced to do so."
-    return "Orange adds time to the change, blue takes time away; grey adds nothing that stands out from noise."
-
-
-def _largest(result: Result) -> str:
-    """Return the phases at the top that take most, with their times."""
-    top = sorted((phase for phase in result.phases if not phase.depth), key=lambda phase: -phase.total_s)[:4]
-    return ", ".join(f"{phase.name} {units.seconds(phase.total_s)}" for phase in top)
-
-
-def _added_s(path: str, changes_s: Mapping[str, float]) -> float:
-    """Return what a phase and all below it add to the change."""
-    return math.fsum(
-        change_s for part, change_s in changes_s.items() if not path or part == path or part.startswith(f"{path}/")
-    )
-
-
-def _icicle(name: str, result: Result, changes_s: Mapping[str, float]) -> Icicle:
-    """Return one side's boxes, parents first; only those without children have a width of their own.
-
-    Time in no child phase is a box of its own, as it can change like any other.
-    """
-    known = {phase.path for phase in result.phases}
-    children: dict[str, list[Phase]] = {}
-    for phase in result.phases:
-        children.setdefault(_parent(phase.path, known), []).append(phase)
-    totals_s = {"": result.traced_call_s} | {phase.path: phase.total_s for phase in result.phases}
-    boxes = [Box("", None, 0, f"{name}: {CALL}", 0.0, result.traced_call_s, _added_s("", changes_s))]
-    for parent, phases in children.items():
-        for phase in phases:
-            own_s = 0.0 if phase.path in children else phase.total_s
-            added_s = _added_s(phase.path, changes_s)
-            boxes.append(Box(phase.path, parent, phase.depth + 1, phase.name, own_s, phase.total_s, added_s))
-        rest_s = totals_s[parent] - sum(phase.total_s for phase in phases)
-        if rest_s > 0:
-            path, level = f"{parent}/{REST}", phases[0].depth + 1
-            boxes.append(Box(path, parent, level, REST, rest_s, rest_s, changes_s.get(parent, 0.0)))
-    boxes.sort(key=lambda box: box.level)
-    return Icicle(name, math.fsum(box.own_s for box in boxes), boxes)
-
-
-def _parent(path: str, known: Container[str]) -> str:
-    """Return the nearest phase above, "" for the whole call."""
-    parent = path.rpartition("/")[0]
-    while parent and parent not in known:
-        parent = parent.rpartition("/")[0]
-    return parent
-
-
-def _place(boxes: Sequence[Box], widest_s: float) -> None:
-    """Give boxes their widths, as wide as all that lies below them, and their places side by side."""
-    by_path = {box.path: box for box in boxes}
-    for box in boxes:
-        box.width = 100 * box.own_s / widest_s
-    for box in reversed(boxes):
-        if box.parent is not None:
-            by_path[box.parent].width += box.width
-    ends: dict[str, float] = {}
-    for box in boxes:
-        if box.parent is not None:
-            box.x = ends.get(box.parent, by_path[box.parent].x)
-            ends[box.parent] = box.x + box.width

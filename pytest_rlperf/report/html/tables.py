@@ -47,7 +47,7 @@ def _made(title: str, texts: Sequence[str], figures: Sequence[str], rows: Iterab
 
 
 def _phases(outcome: Outcome) -> Block | None:
-    """Return the chart of phases as a table."""
+    """Return the phases as a table."""
     rows = phase_rows(outcome)
     if not rows:
         return None
