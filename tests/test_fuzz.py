@@ -21,10 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "fuzz"))
 from mutations import MOST_BYTES, mutated
 from targets import TARGETS
 
-from pytest_rlperf import traces
 from pytest_rlperf.cli.command import UsageError
 from pytest_rlperf.cli.files import parse
-from pytest_rlperf.model import TimerTree, Timing
 from pytest_rlperf.sides.git import parse_allowance
 
 each_target = pytest.mark.parametrize("name", TARGETS)
@@ -69,16 +67,6 @@ def test_the_same_seed_makes_the_same_change(name: str) -> None:
 def test_a_trailer_as_long_as_a_book_accepts_nothing(value: str) -> None:
     """Anybody may write a commit's message; the work on one line of it does not grow with its square."""
     assert parse_allowance(value, "a" * 12) is None
-
-
-@pytest.mark.parametrize("name", ["[[[A", '{"', "[", "[] x", "[worker] 0"])
-def test_a_tree_named_like_json_is_written_to_be_read(name: str) -> None:
-    """Text begins with the name of the first tree, which must not make it JSON."""
-    tree = TimerTree(Timing(name, 0, 10**9, children=(Timing("a", 1, 10**9),)))
-    text = traces.write([tree], "sample-factory")
-    (again,) = traces.parse(text.encode(), "written")
-    assert again.root.children[0].name == "a"
-    assert again.name in (name, name.lstrip("[{"))
 
 
 def _run_with(change: Callable[[Any], None]) -> bytes:

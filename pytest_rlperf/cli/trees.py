@@ -15,9 +15,7 @@ _TEXT = "text"
 
 
 def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="a file of timings, of any format below, or - for standard input"
-    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="a file of timer trees, or - for standard input")
     parser.add_argument("--diff", nargs=2, metavar=("A", "B"), help="compare two files path by path")
     parser.add_argument("--tree", metavar="NAME", help="only trees of this name, where a file holds several")
     parser.add_argument(
@@ -25,9 +23,10 @@ def _add_tree_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=[_TEXT, *traces.FORMATS],
+        choices=[_TEXT, *traces.WRITERS],
         default=_TEXT,
-        help="what to write: a table (text, the default), or the trees in one of the formats that are read",
+        help="what to write: a table (text, the default), or the trees as this package's JSON, as a Chrome trace, or "
+        "as speedscope's JSON",
     )
 
 
@@ -44,17 +43,13 @@ def _run_tree(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
         except (TimerFileError, UsageError) as error:
             complain(error)
     complete = len(read) == len(paths)
-    try:
-        if arguments.diff:
-            if complete:
-                _print_diff(paths, read[0], read[1])
-        elif arguments.format == _TEXT:
-            _print_trees(paths, read)
-        elif complete:  # a document that lacks something looks like one that has it all
-            print_text(traces.write([tree for trees in read.values() for tree in trees], arguments.format))
-    except TimerFileError as error:
-        complain(error)
-        return Exit.USAGE
+    if arguments.diff:
+        if complete:
+            _print_diff(paths, read[0], read[1])
+    elif arguments.format == _TEXT:
+        _print_trees(paths, read)
+    elif complete:  # a document that lacks something looks like one that has it all
+        print_text(traces.write([tree for trees in read.values() for tree in trees], arguments.format))
     return Exit.NOTHING_SLOWER if complete else Exit.USAGE
 
 

@@ -28,7 +28,6 @@ from types import coroutine
 from typing import Any, TypeVar, cast
 
 from pytest_rlperf.compat.engine import as_generator, pauses, take_out, timed_in_turns
-from pytest_rlperf.traces.mlagents import gauge_document, node_document, root_document
 
 __all__ = [
     "TIMER_FORMAT_VERSION",
@@ -124,7 +123,7 @@ class GaugeNode:
 
     def as_dict(self) -> dict[str, float]:
         """Return the gauge as JSON holds it."""
-        return gauge_document(self.value, self.min_value, self.max_value, self.count)
+        return {"value": self.value, "min": self.min_value, "max": self.max_value, "count": self.count}
 
     def copy(self) -> GaugeNode:
         """Return a gauge with the same values."""
@@ -186,7 +185,12 @@ class TimerStack:
         root = self.get_root()
         if self.metadata:
             self.metadata["end_time_seconds"] = str(int(time.time()))
-        return root_document("root", self._get_gauges(), self.metadata, _document(root))
+        tree: dict[str, Any] = {"name": "root"}
+        if self.gauges:
+            tree["gauges"] = self._get_gauges()
+        if self.metadata:
+            tree["metadata"] = self.metadata.copy()
+        return tree | _document(root)
 
     def set_gauge(self, name: str, value: float) -> None:
         """Set a gauge, unless the value is not a number."""
@@ -217,7 +221,13 @@ def _document(node: TimerNode) -> dict[str, Any]:
     below = 0.0
     for child in children.values():
         below += child["total"]  # not sum(), which rounds otherwise from Python 3.12 on
-    return node_document(node.total, node.count, node.total - below, children, is_parallel=node.is_parallel)
+    document: dict[str, Any] = {"total": node.total, "count": node.count}
+    if node.is_parallel:
+        document["is_parallel"] = True
+    document["self"] = max(0.0, node.total - below)
+    if children:
+        document["children"] = children
+    return document
 
 
 # --------------------------------------------------------------------------- threads

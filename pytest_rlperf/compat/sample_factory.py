@@ -25,7 +25,6 @@ from typing import Any, cast
 from pytest_rlperf import model
 from pytest_rlperf.compat.engine import take_out
 from pytest_rlperf.model import Mode, TimerTree
-from pytest_rlperf.traces.sample_factory import tree_text
 
 _SUM, _LAST, _MEAN = Mode  # looked up once: members of an enum are slow to find
 LEAST_S = 1e-8  # of any entry, so that callers can divide by a value
@@ -204,7 +203,17 @@ class Timing(dict[Any, Any]):
     def tree_str(self) -> str:
         """Return the tree, one line for the leaves of a level and then one for each of its other paths."""
         with self._lock:
-            return tree_text(self.get("_name"), self._root, _below, _entry)
+            lines = [f"{self.get('_name')} tree view:"]
+            waiting = [(-1, self._root)]
+            while waiting:
+                depth, node = waiting.pop()
+                if depth >= 0:
+                    lines.append("  " * depth + _entry(node))
+                leaves = [child for child in node.children.values() if not child.children]
+                if leaves:
+                    lines.append("  " * (depth + 1) + ", ".join(map(_entry, leaves)))
+                waiting += [(depth + 1, child) for child in reversed(node.children.values()) if child.children]
+            return "\n".join(lines)
 
     __str__ = tree_str
 
@@ -244,10 +253,6 @@ class Timing(dict[Any, Any]):
 
 def _text(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def _below(node: _Node) -> tuple[_Node, ...]:
-    return tuple(node.children.values())
 
 
 def _entry(node: _Node) -> str:

@@ -1,4 +1,4 @@
-"""Timer trees in files: our own JSON, ML-Agents' JSON, Sample Factory's text, Chrome traces and speedscope's JSON."""
+"""Timer trees in files: reads our own JSON, ML-Agents' JSON and Sample Factory's text, writes JSON for viewers too."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from pytest_rlperf.model import TimerTree
 from pytest_rlperf.traces import chrome, mlagents, own, sample_factory, speedscope
 from pytest_rlperf.traces.reading import LARGEST_FILE, Document, Malformed, opened
 
-__all__ = ["FORMATS", "LARGEST_FILE", "Format", "parse", "read", "tree_from_json", "tree_to_json", "write"]
+__all__ = ["LARGEST_FILE", "WRITERS", "parse", "read", "tree_from_json", "tree_to_json", "write"]
 
 
 @dataclass(frozen=True)
-class Format:
-    """A kind of file: its title in messages, and the functions that recognise, read and write it."""
+class _Format:
+    """A kind of file: its title in messages, and the functions that recognise and read it."""
 
     title: str
     recognises: Callable[[Document], bool]
     read: Callable[[Document], list[TimerTree]]
-    write: Callable[[Sequence[TimerTree]], str]
 
 
-# In the order in which they are tried: formats that name themselves come first.
-FORMATS = {
-    "json": Format("pytest-rlperf's JSON of timers", own.recognises, own.read, own.write),
-    "speedscope": Format("speedscope's JSON", speedscope.recognises, speedscope.read, speedscope.write),
-    "chrome": Format("a Chrome trace", chrome.recognises, chrome.read, chrome.write),
-    "mlagents": Format("ML-Agents' JSON", mlagents.recognises, mlagents.read, mlagents.write),
-    "sample-factory": Format(
-        "Sample Factory's text", sample_factory.recognises, sample_factory.read, sample_factory.write
-    ),
+_OWN = _Format("pytest-rlperf's JSON of timers", own.recognises, own.read)
+_FORMATS = (
+    _OWN,
+    _Format("ML-Agents' JSON", mlagents.recognises, mlagents.read),
+    _Format("Sample Factory's text", sample_factory.recognises, sample_factory.read),
+)
+WRITERS: dict[str, Callable[[Sequence[TimerTree]], str]] = {
+    "json": own.write,
+    "chrome": chrome.write,
+    "speedscope": speedscope.write,
 }
 
 
@@ -49,19 +49,16 @@ def read(path: str | Path) -> list[TimerTree]:
 
 def parse(data: bytes, source: str) -> list[TimerTree]:
     """Return the trees in ``data``; TimerFileError, with the name ``source``, where there are none."""
-    return _read(data, source, FORMATS.values())
+    return _read(data, source, _FORMATS)
 
 
-def _read(data: bytes, source: str, forms: Collection[Format]) -> list[TimerTree]:
+def _read(data: bytes, source: str, forms: Collection[_Format]) -> list[TimerTree]:
     title = ""
     try:
         document = opened(data)
         form = next((form for form in forms if form.recognises(document)), None)
         if form is None:
-            what = "text" if document.item is None else "JSON"
-            *others, last = (form.title for form in forms)
-            known = f"{', '.join(others)} and {last}" if others else last
-            raise Malformed(f"this {what} is in none of the formats that can be read", f"those are {known}")
+            raise _unknown(document, forms)
         title = f" as {form.title}"
         return form.read(document)
     except Malformed as malformed:
@@ -71,24 +68,39 @@ def _read(data: bytes, source: str, forms: Collection[Format]) -> list[TimerTree
     raise TimerFileError(f"{source} cannot be read{title}: {finding}; {way_out}")
 
 
+def _unknown(document: Document, forms: Collection[_Format]) -> Malformed:
+    """Return the error for a document in none of ``forms``."""
+    if _is_time_line(document):
+        finding = "it is a Chrome trace or speedscope's JSON, which rlperf does not read"
+        return Malformed(finding, "open it at https://ui.perfetto.dev or https://www.speedscope.app")
+    kind = "text" if document.item is None else "JSON"
+    *others, last = (form.title for form in forms)
+    known = f"{', '.join(others)} and {last}" if others else last
+    return Malformed(f"this {kind} is in none of the formats that can be read", f"those are {known}")
+
+
+def _is_time_line(document: Document) -> bool:
+    """Whether this is a Chrome trace, an object or a bare list of events, or a file of speedscope."""
+    value = None if document.item is None else document.item.value
+    first = value[0] if isinstance(value, list) and value else None
+    is_list_of_events = isinstance(first, dict) and "ph" in first
+    return is_list_of_events or not document.top.keys().isdisjoint({"traceEvents", "profiles"})
+
+
 def write(trees: Sequence[TimerTree], name: str) -> str:
-    """Return trees as text in the format that FORMATS calls ``name``; TimerFileError where it cannot hold them."""
-    form = FORMATS[name]
-    try:
-        return form.write(trees)
-    except RecursionError:
-        raise TimerFileError(f"the trees are nested too deeply for {form.title}; write them as json") from None
+    """Return trees as text in the format ``name``, one of WRITERS."""
+    return WRITERS[name](trees)
 
 
 def tree_to_json(tree: TimerTree) -> str:
     """Return one tree as our own JSON, which keeps everything in it."""
-    return write([tree], "json")
+    return own.write([tree])
 
 
 def tree_from_json(text: str | bytes, source: str = "the text") -> TimerTree:
     """Return the one tree that :func:`tree_to_json` wrote; TimerFileError, with the name ``source``, otherwise."""
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-    trees = _read(data, source, [FORMATS["json"]])
+    trees = _read(data, source, [_OWN])
     if len(trees) != 1:
         raise TimerFileError(f"{source} holds {len(trees)} trees, expected one: read them with parse()")
     return trees[0]

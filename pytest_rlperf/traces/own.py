@@ -30,11 +30,11 @@ def recognises(document: Document) -> bool:
 def read(document: Document) -> list[TimerTree]:
     """Return the trees of our own JSON."""
     assert document.item is not None
-    check_version(document.item.need("version"))
+    _check_version(document.item.need("version"))
     return [_tree(item) for item in document.item.need("trees").each()]
 
 
-def check_version(version: Item) -> None:
+def _check_version(version: Item) -> None:
     """Raise Malformed for a version that this module does not know."""
     number = version.whole()
     if number > VERSION:
@@ -52,7 +52,16 @@ def write(trees: Sequence[TimerTree]) -> str:
 def _written(tree: TimerTree) -> dict[str, Any]:
     return {
         "timings": [{"depth": depth, "name": timing.name, **figures(timing)} for depth, timing in levels(tree.root)],
-        **extras(tree),
+        "gauges": {
+            name: {
+                "value": _number(gauge.value),
+                "low": _number(gauge.low),
+                "high": _number(gauge.high),
+                "count": gauge.count,
+            }
+            for name, gauge in tree.gauges.items()
+        },
+        "metadata": dict(tree.metadata),
         "workers": [_written(worker) for worker in tree.workers],
     }
 
@@ -70,22 +79,6 @@ def figures(timing: Timing) -> dict[str, Any]:
     return known
 
 
-def extras(tree: TimerTree) -> dict[str, Any]:
-    """Return a tree's gauges and metadata."""
-    return {
-        "gauges": {
-            name: {
-                "value": _number(gauge.value),
-                "low": _number(gauge.low),
-                "high": _number(gauge.high),
-                "count": gauge.count,
-            }
-            for name, gauge in tree.gauges.items()
-        },
-        "metadata": dict(tree.metadata),
-    }
-
-
 def _number(value: float) -> float | str:
     if math.isfinite(value):
         return value
@@ -100,7 +93,7 @@ def _tree(item: Item) -> TimerTree:
     workers = item.get("workers")
     return TimerTree(
         root,
-        read_gauges(item.get("gauges")),
+        _gauges(item.get("gauges")),
         read_metadata(item.get("metadata")),
         () if workers is None else tuple(_tree(worker) for worker in workers.each()),
     )
@@ -108,17 +101,17 @@ def _tree(item: Item) -> TimerTree:
 
 def _rows(timings: Item) -> Iterator[tuple[int, Draft, str]]:
     for item in timings.each():
-        yield item.need("depth").whole(), read_figures(item, item.need("name").text()), item.place
+        yield item.need("depth").whole(), _draft(item), item.place
 
 
-def read_figures(item: Item, name: str) -> Draft:
-    """Return the path ``name`` with the figures that :func:`figures` wrote."""
+def _draft(item: Item) -> Draft:
+    """Return a path with the figures that :func:`figures` wrote."""
     mode, recent, parallel = item.get("mode"), item.get("recent_ns"), item.get("is_parallel")
     low, high, last = (item.get(key) for key in ("min_ns", "max_ns", "last_ns"))
     if mode is not None and mode.value not in [known.value for known in Mode]:
         mode.wrong(f"one of {', '.join(known.value for known in Mode)}")
     return Draft(
-        name,
+        item.need("name").text(),
         item.need("count").whole(),
         item.need("total_ns").whole(),
         None if low is None else low.whole(),
@@ -130,8 +123,8 @@ def read_figures(item: Item, name: str) -> Draft:
     )
 
 
-def read_gauges(item: Item | None) -> Mapping[str, Gauge]:
-    """Return the gauges that :func:`extras` wrote."""
+def _gauges(item: Item | None) -> Mapping[str, Gauge]:
+    """Return gauges by name."""
     if item is None:
         return {}
     return {

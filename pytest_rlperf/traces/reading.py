@@ -113,12 +113,12 @@ class Item:
             self.wrong(f"an integer from 0 to {LARGEST}")
         return self.value
 
-    def ns(self, unit_ns: int, *, signed: bool = False) -> int:
+    def ns(self, unit_ns: int) -> int:
         """Return a time given in units of ``unit_ns`` in whole nanoseconds."""
         value = self._number()
         if not value.is_finite() or value.adjusted() > 19 or abs(value * unit_ns) > LARGEST:
             self.wrong(f"a number of at most {LARGEST / unit_ns:.3g}")
-        if value < 0 and not signed:
+        if value < 0:
             self.wrong("a time that is not negative")
         return int((value * unit_ns).to_integral_value())
 
@@ -220,7 +220,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _decimal(text: str) -> Decimal:
     try:
-        return Decimal(text)  # exact: a float has no nanoseconds left in a timestamp of today
+        return Decimal(text)  # exact: whole nanoseconds are made of it
     except DecimalException:
         return Decimal(math.inf)
 

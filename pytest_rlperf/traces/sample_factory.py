@@ -11,15 +11,12 @@ has no tree of that name.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
-from pytest_rlperf.model import TimerTree, Timing
-from pytest_rlperf.traces.reading import LARGEST, Document, Malformed, is_like_json
+from pytest_rlperf.model import TimerTree
+from pytest_rlperf.traces.reading import LARGEST, Document, Malformed
 from pytest_rlperf.traces.trees import Draft, check_depth
-
-N = TypeVar("N")
 
 _PREFIX = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d+)?\](?:\[\d+\])? ")
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
@@ -139,47 +136,3 @@ def _check_rest(line: _Line, rest: str) -> None:
     if rest:
         finding = f"line {line.number}: {ascii(rest)[:60]} is not 'name: seconds' with four decimals"
         raise Malformed(finding, *([_CUT_OFF] if line.is_last else []))
-
-
-def write(trees: Sequence[TimerTree]) -> str:
-    """Return trees as Sample Factory's text, each path with its sum, last or mean entry.
-
-    Counts, modes, extremes, gauges, metadata, workers, parallelism, times below 50 µs and the order are lost: leaves
-    go first. White space within names becomes one blank, and the first tree's loses brackets that begin it as JSON.
-    """
-    text = "".join(f"{tree_text(_clean(tree.name), tree.root, _below, _entry)}\n" for tree in trees)
-    return text.lstrip("[{") if is_like_json(text) else text
-
-
-def _below(timing: Timing) -> Sequence[Timing]:
-    return timing.children
-
-
-def _entry(timing: Timing) -> str:
-    return f"{_clean(timing.name)}: {timing.value_ns / 1e9:.4f}"
-
-
-def _clean(name: str) -> str:
-    """Return a name that keeps to its place in a line, and can be encoded."""
-    return " ".join(name.split()).encode("utf-8", "backslashreplace").decode()
-
-
-# --------------------------------------------------------------------------- the layout, shared with `compat`
-
-
-def tree_text(name: object, root: N, below: Callable[[N], Sequence[N]], entry: Callable[[N], str]) -> str:
-    """Return a tree as ``str(Timing)`` lays it out: a line for the leaves of a level, then one for each parent.
-
-    ``below`` returns a node's children, ``entry`` its text. The root has no line of its own.
-    """
-    lines = [f"{name}{_HEADING}"]
-    waiting: list[tuple[int, N]] = [(-1, root)]
-    while waiting:
-        depth, node = waiting.pop()
-        if depth >= 0:
-            lines.append("  " * depth + entry(node))
-        leaves = [child for child in below(node) if not below(child)]
-        if leaves:
-            lines.append("  " * (depth + 1) + ", ".join(map(entry, leaves)))
-        waiting.extend((depth + 1, child) for child in reversed(below(node)) if below(child))
-    return "\n".join(lines)

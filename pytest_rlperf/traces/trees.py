@@ -36,14 +36,6 @@ class Draft:
             self.children.append(known)
         return known
 
-    def enter(self, took_ns: int) -> None:
-        """Count one more entry."""
-        self.count += 1
-        self.total_ns += took_ns
-        self.min_ns = took_ns if self.min_ns is None else min(self.min_ns, took_ns)
-        self.max_ns = took_ns if self.max_ns is None else max(self.max_ns, took_ns)
-        self.last_ns = took_ns
-
     def frozen(self) -> Timing:
         """Return this timing and everything below it, as of now."""
         order = [self]
