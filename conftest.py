@@ -9,7 +9,7 @@ pytest_plugins = ["pytester"]
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave the tests of the plugin out of a measured run: none of them is measured, and they need the extra `test`."""
-    measures = ("active", "save", "against", "selfcheck", "inline")
+    measures = ("active", "save", "against", "selfcheck")
     active = any(config.getoption(f"rlperf_{name}") for name in measures)
     if active and collection_path.is_relative_to(config.rootpath / "tests"):
         return True

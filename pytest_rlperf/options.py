@@ -299,8 +299,6 @@ OPTIONS = (
            "(needs Ray: the extra `ray`)", "ADDRESS", bare="auto"),
     Option("strict", "--rlperf-strict", parse_flag, False,
            "also fail tests that are UNDECIDED, NEW, INCOMPARABLE or INVALID", ini=True),
-    Option("inline", "--rlperf-inline", parse_flag, False,
-           "measure in pytest's own process, for a debugger; no test fails for its time"),
     Option("selfcheck", "--rlperf-selfcheck", parse_flag, False,
            "compare your code with itself: show false alarms, and the smallest slowdown that this machine finds"),
     Option("slowdowns", None, parse_slowdowns, (0.02, 0.03, 0.05, 0.10),
@@ -353,7 +351,6 @@ class Config:
     shard: tuple[int, int] | None
     ray: str | None
     strict: bool
-    inline: bool
     selfcheck: bool
     slowdowns: tuple[float, ...]
     json: Path | None
@@ -414,7 +411,7 @@ def read_config(config: pytest.Config) -> Config:
     """Return the run's settings; a value that cannot be read, or a combination without sense, is a UsageError."""
     values = {option.name: _read(option, config) for option in OPTIONS}
     settings = Config(**values)
-    if settings.save or settings.inline or settings.selfcheck or settings.against or settings.bisect is not None:
+    if settings.save or settings.selfcheck or settings.against or settings.bisect is not None:
         settings = replace(settings, active=True)
     _refuse_nonsense(settings, config)
     directory = settings.baseline_dir
@@ -439,25 +436,8 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
         raise pytest.UsageError("--rlperf-benchmark-phases adds rows to a file: use it with --rlperf-benchmark-json")
     if settings.selfcheck and any(path is not None for path in others.values()):
         raise pytest.UsageError("--rlperf-selfcheck writes only --rlperf-json: leave out other outputs")
-    if settings.inline and settings.save:
-        raise pytest.UsageError(
-            "--rlperf-inline measures in one process, too few for a baseline: leave out one of --rlperf-inline "
-            "and --rlperf-save-baseline"
-        )
-    if (
-        settings.active
-        and not settings.inline
-        and (getattr(config.option, "usepdb", False) or getattr(config.option, "trace", False))
-    ):
-        raise pytest.UsageError(
-            "--rlperf measures in processes of their own, where a debugger has no terminal: add --rlperf-inline to "
-            "use --pdb or --trace"
-        )
     if settings.bisect is not None:
         _refuse_beside_bisect(settings)
-    live = "--rlperf-selfcheck" if settings.selfcheck else "--rlperf-against" if settings.against is not None else None
-    if live is not None and settings.inline:
-        raise pytest.UsageError(f"{live} compares processes of its own: leave out --rlperf-inline")
     if settings.selfcheck and (settings.save or settings.against is not None):
         other = "--rlperf-save-baseline" if settings.save else "--rlperf-against"
         raise pytest.UsageError(f"--rlperf-selfcheck compares your code with itself: leave out {other}")
@@ -484,8 +464,8 @@ def _refuse_beside_ray(settings: Config) -> None:
     if settings.save:
         raise pytest.UsageError("--rlperf-ray stores no figures: use --rlperf-save-baseline on one machine")
     given = {
-        **{"inline": settings.inline, "selfcheck": settings.selfcheck, "bisect": settings.bisect},
-        **{"shard": settings.shard, "trace": settings.trace, "benchmark-json": settings.benchmark_json},
+        **{"selfcheck": settings.selfcheck, "bisect": settings.bisect, "shard": settings.shard},
+        **{"trace": settings.trace, "benchmark-json": settings.benchmark_json},
     }
     for name, value in given.items():
         if value:
@@ -497,8 +477,8 @@ def _refuse_beside_ray(settings: Config) -> None:
 def _refuse_beside_bisect(settings: Config) -> None:
     """Raise UsageError for an option that a search for the first slower commit has no use for."""
     given = {
-        **{"save-baseline": settings.save, "selfcheck": settings.selfcheck, "inline": settings.inline},
-        **{"against": settings.against, "json": settings.json, "html": settings.html},
+        **{"save-baseline": settings.save, "selfcheck": settings.selfcheck, "against": settings.against},
+        **{"json": settings.json, "html": settings.html},
         **{"benchmark-json": settings.benchmark_json, "trace": settings.trace},
     }
     for name, value in given.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Generator
 
@@ -12,28 +11,13 @@ from pytest_rlperf import fixtures, options
 
 pytest_plugins = ["pytest_rlperf.fixtures"]
 
-TIMERS = "RLPERF_TIMERS"  # the variable of pytest_rlperf.timers, which is not loaded for its name alone
+_DEBUGGER = pytest.StashKey[str]()
 _STARTUP_PATH = list(sys.path)  # before rootdirs and conftests are put on it; workers start with the same
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
     options.add_options(parser)
-
-
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Arm timers where this process is to measure, before a conftest binds one."""
-    if getattr(early_config.known_args_namespace, "rlperf_inline", False):
-        before = os.environ.get(TIMERS)
-        os.environ[TIMERS] = "standby"
-        early_config.add_cleanup(lambda: _restore(before))  # a program that calls pytest.main() goes on after it
-
-
-def _restore(before: str | None) -> None:
-    if before is None:
-        os.environ.pop(TIMERS, None)
-    else:
-        os.environ[TIMERS] = before
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,6 +27,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # a worker, which acts on orders
     settings = options.read_config(config)
     if settings.active and not config.option.collectonly:
+        debugger = _debugger(config)
+        if debugger is not None:
+            config.stash[_DEBUGGER] = debugger
+            return
         if sys.platform == "win32":  # before anything that only POSIX has is imported
             raise pytest.UsageError(
                 "--rlperf measures on Linux and macOS: its processes need what Windows lacks; use WSL, or leave "
@@ -61,3 +49,27 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Warn where a test passes without the call that it is there for."""
     yield
     fixtures.warn_if_uncalled(item)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Show that a debugger keeps a run from measuring."""
+    if _DEBUGGER not in config.stash:
+        return []
+    return [f"rlperf: nothing is measured under {config.stash[_DEBUGGER]}: each test runs once, as without --rlperf"]
+
+
+def _debugger(config: pytest.Config) -> str | None:
+    """Return the debugger or tracer that is at work in this process, None where there is none.
+
+    Its breakpoints and its terminal are here, and workers have neither. Coverage's tracer does not count.
+    """
+    for name, flag in (("usepdb", "--pdb"), ("trace", "--trace")):
+        if getattr(config.option, name, False):
+            return flag
+    tracer = sys.gettrace()
+    module = getattr(tracer, "__module__", None) or type(tracer).__module__
+    if tracer is not None and module.partition(".")[0] != "coverage":
+        return f"the tracer of {module}"
+    if sys.version_info >= (3, 12):
+        return sys.monitoring.get_tool(sys.monitoring.DEBUGGER_ID)
+    return None

@@ -63,8 +63,8 @@ MEASURED = frozenset(
 class Case:
     """A run: plugins by their entry points, options, the sources' directory, and what comes of it where that differs.
 
-    ``passed`` are the tests that pass, each with a figure; the wrong one fails where ``fails``. ``shows`` is whether
-    the output has a line for each of them.
+    ``passed`` are the tests that pass, each with a figure where ``is_measured``; the wrong one fails where ``fails``.
+    ``shows`` is whether the output has a line for each of them.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Case:
     fails: bool = True
     code: int = 1
     shows: bool = True
+    is_measured: bool = True
     is_quick: bool = False
 
 
@@ -105,8 +106,16 @@ CASES = (
     Case("-x", (), ("-x",), passed=BEFORE_WRONG, is_quick=True),
     Case("--lf", (), ("--lf",), passed=NONE),
     Case("--sw", (), ("--sw",), passed=BEFORE_WRONG, code=2),
-    Case("--co", (), ("--co",), passed=NONE, fails=False, code=0, shows=False),
-    Case("--pdb", (), ("--pdb",), passed=NONE, fails=False, code=4, shows=False),
+    Case("--co", (), ("--co",), passed=NONE, fails=False, code=0, shows=False, is_measured=False),
+    Case(
+        "--pdb",
+        (),
+        ("--pdb", "-k", "not wrong"),
+        passed=MEASURED | {"test_plain"},
+        fails=False,
+        code=0,
+        is_measured=False,
+    ),
     Case("-s", (), ("-s",), shows=False),
     Case("importlib mode", (), ("--import-mode=importlib",)),
     Case("no:terminal", (), ("-p", "no:terminal"), shows=False),
@@ -174,7 +183,8 @@ def test_beside(case: Case, tmp_path: Path) -> None:
     text = f"{done.stdout}\n--- stderr ---\n{done.stderr}"
     assert done.returncode == case.code, text
     assert "INTERNALERROR" not in text, text
-    if case.code <= 2 and case.name != "--co":
+    assert (directory / "run.json").exists() is case.is_measured, text
+    if case.is_measured:
         tests = json.loads((directory / "run.json").read_text(encoding="utf-8"))["tests"]
         assert {name.partition("::")[2] for name in tests} == case.passed, text
     if case.shows:

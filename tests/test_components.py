@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from builders import ONE_CALL
 from library_checks import assert_counts
 from numpy.typing import NDArray
 
@@ -284,7 +285,7 @@ def test_the_engine_closes_what_the_fixture_made(pytester: pytest.Pytester) -> N
             rlperf_vecenv_step(lambda: kind(gymnasium.make_vec("CartPole-v1", num_envs=num_envs)))
         """
     )
-    for args in ([], ["--rlperf-inline", "--rlperf-max-time=0.3"]):
+    for args in ((), ONE_CALL):
         result = pytester.runpytest_subprocess("-rA", *args)
         result.assert_outcomes(passed=1, failed=1)
         result.stdout.fnmatch_lines_random(["closed 2", "closed 3", "E * ValueError: a pole fell"])

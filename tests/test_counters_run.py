@@ -210,15 +210,6 @@ def test_off_counts_nothing(project: Project) -> None:
     assert off.tests["test_more"]["verdict"]["counters"] == []
 
 
-def test_inline_counts_and_shows(project: Project) -> None:
-    """In this process, where one worker's counts are exact nowhere, so nothing gates."""
-    inline = project.run("--rlperf-inline", *QUICK, "-k", "test_more", "-v")
-    assert inline.code == OK, inline.out
-    phases = inline.tests["test_more"]["result"]["counting"]["phases"]
-    assert all(not phase["exact"] for phase in phases)
-    assert re.search(r"counted: .*python_calls \d+\.\.\d+", inline.out, re.DOTALL)
-
-
 @pytest.mark.slow
 def test_another_machines_counts_gate_unless_its_packages_differ(project: Project, tmp_path: Path) -> None:
     """Times of another machine class say nothing; its counts do, as long as the code ran on the same packages."""

@@ -314,7 +314,7 @@ def test_jax_is_measured(pytester: pytest.Pytester, alone: None) -> None:
         """
     )
     result = pytester.runpytest_subprocess(
-        "--rlperf-inline", "--rlperf-max-time=5", "-v", "-p", "no:cacheprovider", timeout=120
+        "--rlperf", "--rlperf-max-time=5", "-v", "-p", "no:cacheprovider", timeout=120
     )
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*on jax cpu:0, a call: latency * (judged)*", "*settings: model=cpu, jax_default*"])

@@ -964,15 +964,6 @@ def test_no_measured_tests_is_no_success(tmp_path: Path) -> None:
     assert "1 deselected" in result.counts
 
 
-@pytest.mark.parametrize("debugger", ["--pdb", "--trace"])
-def test_debuggers_need_inline(tmp_path: Path, debugger: str) -> None:
-    """A debugger has no terminal in a worker: a usage error names the option that gives it one."""
-    result = run(write(tmp_path, test_nothing=NOTHING), *ONE_CALL, debugger)
-    assert result.code == pytest.ExitCode.USAGE_ERROR
-    assert "--rlperf-inline" in result.err
-    assert "test session starts" not in result.out
-
-
 def test_collection_errors_stop_the_run(tmp_path: Path) -> None:
     """A file that cannot be imported stops the run before measuring; on request the other files' tests are measured."""
     directory = write(tmp_path, test_bad="import no_such_module\n", test_select=SELECTION)
@@ -984,77 +975,70 @@ def test_collection_errors_stop_the_run(tmp_path: Path) -> None:
     assert goes_on.code == pytest.ExitCode.TESTS_FAILED
 
 
-# ------------------------------------------------------------------ in this process
+# ------------------------------------------------------------------ under a debugger
 
-INLINE = """
-    import os
-    from pathlib import Path
-
-    import numpy as np
-    import pytest
-
-    FACTOR = int(os.environ.get("FACTOR", "1"))
-    DATA = np.arange(20_000.0)
-
-
-    def work():
-        for _ in range(FACTOR):
-            total = float(DATA.sum())
-        return total
-
-
-    def test_inline(rlperf, capsys):
-        print("said inline")
-        assert capsys.readouterr().out == "said inline\\n"
-        print("process", os.getpid())
-        result = rlperf(work)
-        assert result.measured
-        assert len(result.workers) in (1, 5)
-        Path("pid").write_text(str(os.getppid()))
-
-
+DEBUGGED = """
     calls = 0
 
 
-    def late():
+    def work():
         global calls
         calls += 1
-        if calls > 20:
-            raise ValueError("the 21st call")
+        return calls
 
 
-    def test_late(rlperf):
-        if FACTOR > 1:
-            rlperf(late)
+    def test_wrong(rlperf):
+        rlperf(work, check=lambda found: found / 0)
+
+
+    def test_work(rlperf):
+        assert not rlperf(work).measured
+
+
+    def test_plain():
+        assert calls
 """
 
 
-@pytest.mark.slow
-def test_inline_measures_but_never_convicts(tmp_path: Path) -> None:
-    """In this process a test is UNDECIDED, whatever the baseline, with its output and a traceback of its own code."""
-    directory = write(tmp_path, test_inline=INLINE)
-    saved = run(directory, "--rlperf-save-baseline", "--rlperf-max-time=1")
-    assert saved.code == 0, saved.text
-    assert list((directory / "baselines").rglob("*.json")), saved.text
-    slower = run(directory, "--rlperf-inline", "--rlperf-max-time=0.3", "-v", "-rP", env={"FACTOR": "20"})
-    assert slower.outcomes == {"test_inline": "PASSED", "test_late": "FAILED"}, slower.text
-    assert "process" in slower.section("PASSES")
-    assert "UNDECIDED" in slower.out
-    assert "SLOWER" not in slower.out
-    assert "ValueError: the 21st call" in slower.section("FAILURES")
-    assert "pytest_rlperf/" not in slower.section("FAILURES")
+@pytest.mark.parametrize(("debugger", "stdin"), [("--pdb", "p calls\nc\n"), ("--trace", "c\n" * 3)])
+def test_a_debugger_takes_tests_unmeasured(tmp_path: Path, debugger: str, stdin: str) -> None:
+    """Every test runs once in pytest's own process, where the debugger has a terminal; one line says why."""
+    directory = write(tmp_path, test_it=DEBUGGED)
+    result = run(directory, "--rlperf", "--rlperf-json=run.json", debugger, stdin=stdin)
+    assert result.code == pytest.ExitCode.TESTS_FAILED, result.text
+    assert "1 failed, 2 passed" in result.counts
+    assert "(Pdb)" in result.out
+    (line,) = (line for line in result.out.splitlines() if line.startswith("rlperf: "))
+    assert debugger in line
+    assert not (directory / "run.json").exists()
+    if debugger == "--pdb":
+        assert "(Pdb) 1\n" in result.out
 
 
-def test_inline_takes_a_debugger(tmp_path: Path) -> None:
-    """With `--rlperf-inline` a failing test can be looked at with `--pdb`."""
-    directory = write(tmp_path, test_inline=INLINE)
-    result = run(
-        directory, "--rlperf-inline", "--rlperf-max-time=0.1", "--pdb", env={"FACTOR": "2"}, stdin="p calls\nc\n"
-    )
-    assert "(Pdb) 21" in result.out, result.text
-    assert result.code == pytest.ExitCode.TESTS_FAILED
-    assert "1 failed, 1 passed" in result.counts
-    assert re.search(r"test_inline +\d.* NEW", result.out)
+TRACED = "import sys\nsys.settrace(lambda *_: None)\n"
+MONITORED = "import sys\nsys.monitoring.use_tool_id(sys.monitoring.DEBUGGER_ID, 'a debugger')\n"
+needs_monitoring = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="sys.monitoring is of Python 3.12")
+
+
+@pytest.mark.parametrize(
+    ("conftest", "named"), [(TRACED, "conftest"), pytest.param(MONITORED, "a debugger", marks=needs_monitoring)]
+)
+def test_a_debugger_from_outside_takes_tests_unmeasured(tmp_path: Path, conftest: str, named: str) -> None:
+    """So does one that an editor has attached to pytest."""
+    result = run(write(tmp_path, conftest=conftest, test_it=DEBUGGED), "--rlperf", "-k", "not wrong")
+    assert result.code == pytest.ExitCode.OK, result.text
+    assert "2 passed" in result.counts
+    (line,) = (line for line in result.out.splitlines() if line.startswith("rlperf: "))
+    assert named in line
+
+
+@pytest.mark.parametrize("core", ["ctrace", "pytrace"])
+def test_coverage_is_no_debugger(tmp_path: Path, core: str) -> None:
+    """A run beside coverage measures, whatever coverage traces with."""
+    directory = write(tmp_path, test_it="def test_sum(rlperf): assert rlperf(lambda: sum(range(9))).measured\n")
+    result = run(directory, *ONE_CALL, "-p", "pytest_cov", "--cov=.", env={"COVERAGE_CORE": core})
+    assert result.code == pytest.ExitCode.OK, result.text
+    assert "1 passed" in result.counts
 
 
 # ------------------------------------------------------------------ without --rlperf

@@ -556,7 +556,7 @@ def assert_each_broken_alone(
         assert re.search(pattern, text, re.DOTALL), (name, text)
 
 
-@pytest.mark.parametrize("args", [[], ONE_CALL, ["--rlperf-inline", "--rlperf-max-time=0.3"]])
+@pytest.mark.parametrize("args", [[], ONE_CALL])
 def test_broken_components(pytester: pytest.Pytester, args: list[str]) -> None:
     """Measured or not, a component that does not work fails its own test at the user's line, and only that."""
     assert_each_broken_alone(pytester, BROKEN_PARTS, BROKEN, *args)
@@ -591,7 +591,7 @@ TORCH_BROKEN = {
 def test_broken_agents(pytester: pytest.Pytester) -> None:
     """Likewise for an agent that learns nothing, or diverges."""
     pytest.importorskip("torch")
-    assert_each_broken_alone(pytester, TORCH_PARTS, TORCH_BROKEN, "--rlperf-inline")
+    assert_each_broken_alone(pytester, TORCH_PARTS, TORCH_BROKEN, *ONE_CALL)
 
 
 def test_one_test_measures_one_component(pytester: pytest.Pytester) -> None:
@@ -672,27 +672,28 @@ def test_a_marker_gives_a_test_more_time(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_it=f"""import pytest
 {BUSY}
-@pytest.mark.rlperf(max_time=1.5)
+@pytest.mark.rlperf(max_time=4)
 def test_more(rlperf):
-    result = rlperf(lambda: busy(0.2))
-    assert result.workers[0].calls > 1
-    assert not result.notes
+    result = rlperf(lambda: busy(0.6))
+    assert sum(worker.calls for worker in result.workers) > 1
 
 @pytest.mark.rlperf(max_time=0.1)
 def test_less(rlperf):
     result = rlperf(lambda: busy(0.2))
-    assert result.workers[0].calls == 1
-    assert "the first call took" in result.notes[0]
+    assert [worker.calls for worker in result.workers] == [1]
 """
     )
-    result = pytester.runpytest_subprocess("--rlperf-inline", "--rlperf-max-time=0.15")
+    result = pytester.runpytest_subprocess("--rlperf", "--rlperf-max-time=0.5")
     result.assert_outcomes(passed=2)
 
 
 def test_a_budget_is_shared_out(pytester: pytest.Pytester) -> None:
     """--rlperf-budget bounds all tests together, whatever each might take."""
-    tests = "".join(f"\ndef test_{number}(rlperf):\n    rlperf(lambda: busy(0.2))\n" for number in range(3))
-    pytester.makepyfile(test_it=BUSY + tests)
-    result = pytester.runpytest_subprocess("--rlperf-inline", "--rlperf-budget=0.45")
-    result.assert_outcomes(passed=3)
-    assert " ".join(result.stdout.str().split()).count("all of a test's 0.15 s: it is the only figure") == 3
+    tests = """
+@pytest.mark.parametrize("number", range(3))
+def test_it(rlperf, number):
+    result = rlperf(lambda: busy(0.4))
+    assert [worker.calls for worker in result.workers] == [1]
+"""
+    pytester.makepyfile(test_it=f"import pytest\n{BUSY}{tests}")
+    pytester.runpytest_subprocess("--rlperf", "--rlperf-budget=0.3").assert_outcomes(passed=3)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -395,25 +394,10 @@ def test_the_ini_file_sets_up_live_comparisons(pytester: pytest.Pytester) -> Non
     assert (found.confirm, found.pairs) == ("always", (2, 9))
 
 
-@pytest.mark.parametrize("flag", ["--rlperf-against=main", "--rlperf-selfcheck", "--rlperf-inline"])
+@pytest.mark.parametrize("flag", ["--rlperf-against=main", "--rlperf-selfcheck"])
 def test_what_only_a_measured_run_can_do_makes_it_one(pytester: pytest.Pytester, flag: str) -> None:
     """To name what to compare with, or to ask what the machine can tell, is to ask for measuring."""
     assert settings_of(pytester, flag).active
-
-
-@pytest.mark.parametrize("before", [None, "off"])
-@pytest.mark.parametrize(("flag", "code"), [("--collect-only", 0), ("--rlperf-save-baseline", 4)])
-def test_who_calls_pytest_finds_the_environment_as_it_was(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, before: str | None, flag: str, code: int
-) -> None:
-    """Timers are armed for a run in this process, and not for what its caller starts after it."""
-    if before is None:
-        monkeypatch.delenv("RLPERF_TIMERS", raising=False)
-    else:
-        monkeypatch.setenv("RLPERF_TIMERS", before)
-    pytester.makepyfile("import os\nassert os.environ['RLPERF_TIMERS'] == 'standby'\ndef test_armed(): pass")
-    assert pytester.runpytest_inprocess("--rlperf-inline", flag).ret == code
-    assert os.environ.get("RLPERF_TIMERS") == before
 
 
 @pytest.mark.parametrize("flag", ["--rlperf-confirm=always", "--rlperf-pairs=3..4", "--rlperf-tolerance=5%"])
@@ -487,9 +471,6 @@ def usage_error(pytester: pytest.Pytester, *args: str) -> str:
         (["--rlperf-selfcheck", "--rlperf-shard=1/4"], "leave out --rlperf-shard"),
         (["--rlperf-bisect=v1", "--rlperf-shard=1/4"], "leave out --rlperf-shard"),
         (["--rlperf", "--rlperf-accept=x"], "use it with --rlperf-save-baseline"),
-        (["--rlperf-inline", "--rlperf-save-baseline"], "leave out one of"),
-        (["--rlperf", "--pdb"], "add --rlperf-inline"),
-        (["--rlperf", "--trace"], "add --rlperf-inline"),
         (["--rlperf-against="], "--rlperf-against=: expected a git ref, pip:REQUIREMENT"),
         (["--rlperf-confirm=maybe"], "--rlperf-confirm=maybe: expected auto, always or never"),
         (["--rlperf-pairs=3"], "--rlperf-pairs=3: expected the fewest and the most pairs, at least two, such as 3..10"),
@@ -498,13 +479,9 @@ def usage_error(pytester: pytest.Pytester, *args: str) -> str:
         (["--rlperf-json="], "--rlperf-json=: expected a path"),
         (["--rlperf-strict"], "--rlperf-strict has nothing to judge"),
         (["--rlperf-counters=gate"], "--rlperf-counters has nothing to judge: use it with --rlperf"),
-        (["--rlperf-against=main", "--rlperf-inline"], "--rlperf-against compares processes of its own"),
-        (["--rlperf-selfcheck", "--rlperf-inline"], "--rlperf-selfcheck compares processes of its own"),
         (["--rlperf-selfcheck", "--rlperf-save-baseline"], "leave out --rlperf-save-baseline"),
         (["--rlperf-selfcheck", "--rlperf-against=main"], "leave out --rlperf-against"),
         (["--rlperf-against=main", "--rlperf-accept=x"], "use it with --rlperf-save-baseline"),
-        (["--rlperf-selfcheck", "--pdb"], "add --rlperf-inline"),
-        (["--rlperf-against=main", "--trace"], "add --rlperf-inline"),
     ],
 )
 def test_a_flag_that_makes_no_sense(pytester: pytest.Pytester, args: list[str], says: str) -> None:
@@ -519,7 +496,6 @@ def test_a_flag_that_makes_no_sense(pytester: pytest.Pytester, args: list[str], 
         (["--rlperf", "--rlperf-tolerance=3"], "--rlperf-tolerance=3: a tolerance is a percentage"),
         (["--rlperf", "--rlperf-baseline=../up"], "--rlperf-baseline=../up: a baseline's name holds letters"),
         (["--rlperf", f"--rlperf-baseline={'a' * 300}"], "a baseline's name holds letters"),
-        (["--rlperf-inline", "--rlperf-save-baseline"], "leave out one of"),
         (["--rlperf-save-baseline", "--rlperf-baseline-dir=test_it.py"], "is a file"),
         (["--rlperf-save-baseline", "--rlperf-baseline-dir=/proc/rlperf"], "cannot write baselines to /proc/rlperf"),
     ],

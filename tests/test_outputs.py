@@ -580,7 +580,7 @@ def test_a_real_run_is_as_the_schema_says(pytester: pytest.Pytester) -> None:
             rlperf(lambda: sum(range(1000)), items=3, unit="step")
         """
     )
-    arguments = ["--rlperf-inline", "--rlperf-max-time=0.5", "--rlperf-json=run.json", "-p", "no:cacheprovider"]
+    arguments = ["--rlperf", "--rlperf-max-time=0.5", "--rlperf-json=run.json", "-p", "no:cacheprovider"]
     done = pytester.runpytest_subprocess(*arguments)
     assert done.ret == 0
     document = json.loads((pytester.path / "run.json").read_text(encoding="utf-8"))

@@ -14,8 +14,7 @@ import pytest
 from test_live import Repository
 
 OK, FAILED = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
-# A process needs some of this time for phases.
-WORKERS, INLINE = ("--rlperf", "--rlperf-max-time=6"), ("--rlperf-inline", "--rlperf-max-time=2")
+MEASURED = ("--rlperf", "--rlperf-max-time=6")  # a worker needs some of this time for phases
 pytestmark = pytest.mark.usefixtures("alone")
 
 # An agent without timers, whose methods take a while; plain calls hold that nothing is in place of them.
@@ -88,7 +87,7 @@ def test_phases_of_methods_and_functions(pytester: pytest.Pytester) -> None:
             rlperf_sac_update(Trained(), 4, phases=phases)
         """,
     )
-    result, phases = run(pytester, WORKERS)
+    result, phases = run(pytester, MEASURED)
     assert result.ret == OK, result.stdout.str()
     found = phases["test_update"]
     assert list(found) == ["sac_update", *(f"sac_update/{name}" for name in ("sample", "critic", "polyak"))]
@@ -128,7 +127,7 @@ def test_every_fixture_takes_phases(pytester: pytest.Pytester) -> None:
             rlperf_gae(gae, 8, 2, phases={"scan": scan})
         """,
     )
-    result, phases = run(pytester, INLINE)
+    result, phases = run(pytester, MEASURED)
     assert result.ret == OK, result.stdout.str()
     assert {test: [path for path in found if path.count("/") < 2] for test, found in phases.items()} == {
         "test_bound": ["critic", "polyak"],
@@ -173,7 +172,7 @@ def test_nothing_is_in_place_of_plain_calls(pytester: pytest.Pytester) -> None:
         HELD = library.Agent()
         """,
     )
-    result, phases = run(pytester, INLINE)
+    result, phases = run(pytester, MEASURED)
     assert result.ret == OK, result.stdout.str()
     assert set(phases["test_update"]) == {"critic", "polyak"}
 
@@ -186,7 +185,7 @@ WRONG_NAMES = {
 }
 
 
-@pytest.mark.parametrize("how", [INLINE, ()], ids=["measured", "not measured"])
+@pytest.mark.parametrize("how", [MEASURED, ()], ids=["measured", "not measured"])
 def test_a_wrong_name_is_an_error_of_its_test(pytester: pytest.Pytester, how: Sequence[str]) -> None:
     """The error lists the names that exist, before anything runs, in a measured run and in any other."""
     write(
@@ -270,7 +269,7 @@ def sections_of(pytester: pytest.Pytester, tests: str) -> dict[str, list[str]]:
     if find_spec("torch") is None:
         pytest.skip("needs PyTorch")
     write(pytester, f"import torch\n\ntorch.set_num_threads(1)\n{textwrap.dedent(tests)}", TORCH_AGENT)
-    result, phases = run(pytester, INLINE)
+    result, phases = run(pytester, MEASURED)
     assert result.ret == OK, result.stdout.str()
     return {test: [path.partition("/")[2] for path in paths if path.count("/") == 1] for test, paths in phases.items()}
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from builders import ONE_CALL
 
 from pytest_rlperf.run.hooks import _platform_notes
 
@@ -78,7 +79,7 @@ def test_measuring_on_windows_is_one_sentence(tmp_path: Path) -> None:
 
 def test_measuring_on_macos_is_noted(tmp_path: Path) -> None:
     """A run without CPUs to place processes on measures, and its header has a note."""
-    done = run(tmp_path, "darwin", "--rlperf", "--rlperf-inline", "--rlperf-max-time=0.5", "-v")
+    done = run(tmp_path, "darwin", *ONE_CALL, "-v")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "on macOS processes cannot be placed on CPUs, and there is no /proc" in done.stdout
     assert "1 passed" in done.stdout

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import ONE_CALL
 from virtual_gpu import VirtualGPU
 
 from pytest_rlperf.components.gae import gae_workload
@@ -210,8 +211,8 @@ def test_a_setup_may_return_a_handle() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("option", ["--strict-markers", "--rlperf-inline"])
-def test_a_run(pytester: pytest.Pytester, option: str) -> None:
+@pytest.mark.parametrize("options", [(), ONE_CALL])
+def test_a_run(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
     """The test fails in an ordinary run too; one of pytest-benchmark's fails where this plugin measures it."""
     pytester.makepyfile(
         """
@@ -228,9 +229,9 @@ def test_a_run(pytester: pytest.Pytester, option: str) -> None:
             benchmark(batches)
         """
     )
-    result = pytester.runpytest("-p", "no:cacheprovider", "-p", "pytest_benchmark.plugin", option)
+    result = pytester.runpytest("-p", "no:cacheprovider", "-p", "pytest_benchmark.plugin", *options)
     fails = {"test_train": "fn() returned a coroutine of train"}
-    if option == "--rlperf-inline":
+    if options:
         fails["test_batches"] = "the benchmarked function returned a generator of batches"
     result.assert_outcomes(failed=len(fails), passed=2 - len(fails))
     result.stdout.fnmatch_lines([f"E * {text}, whose code has not run yet: call *" for text in fails.values()])

@@ -502,7 +502,7 @@ def test_all_shards_share_the_error_rate(pytester: pytest.Pytester) -> None:
             counted.append(run._run.gated)
 
     for shard in ("1/2", "2/2", "6/6"):
-        pytester.inline_run("--rlperf-inline", *builders.ONE_CALL[1:], f"--rlperf-shard={shard}", plugins=[Spy()])
+        pytester.inline_run(*builders.ONE_CALL, f"--rlperf-shard={shard}", plugins=[Spy()])
     assert counted == [4, 4, 4]
 
 
@@ -510,7 +510,7 @@ def test_a_file_that_cannot_be_collected_is_in_the_json(pytester: pytest.Pyteste
     """With --continue-on-collection-errors the run fails, and so does the merged one."""
     pytester.makepyfile(test_it="def test_it(rlperf):\n    rlperf(lambda: 1)", test_broken="import no_such_module")
     options = ("--rlperf-shard=1/1", "--rlperf-json=1.json", "--continue-on-collection-errors")
-    run = pytester.inline_run("--rlperf-inline", *builders.ONE_CALL[1:], *options)
+    run = pytester.inline_run(*builders.ONE_CALL, *options)
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     assert read_back((pytester.path / "1.json").read_text(encoding="utf-8")).failed == ("test_broken.py",)
     assert main(["merge", str(pytester.path / "1.json")]) == Exit.SLOWER

@@ -1,4 +1,4 @@
-"""A worker as the measurement uses it: a process of its own, or a meter in this process."""
+"""A worker as the measurement uses it."""
 
 from __future__ import annotations
 

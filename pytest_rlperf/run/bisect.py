@@ -94,7 +94,7 @@ class BisectRun(MeasuredRun):
         return f"rlperf: searching by {units.counted(len(items), 'test')}"
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Search."""
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")

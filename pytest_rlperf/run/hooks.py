@@ -17,19 +17,18 @@ import pytest
 from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.fixtures import ENGINE, is_measured, missing_call, result_key
+from pytest_rlperf.fixtures import is_measured, missing_call, result_key
 from pytest_rlperf.measure.one_side import WORKERS, expected_s
 from pytest_rlperf.measure.pairs import PAIR_S
 from pytest_rlperf.model import Code, Status, reasons
 from pytest_rlperf.model.notes import Note, TextNote
 from pytest_rlperf.options import Config
-from pytest_rlperf.pytest_benchmark import TakenOver, add_stats, uses_benchmark
+from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.github import check_github
 from pytest_rlperf.report.terminal import LiveLine, LogLine, NoLine
 from pytest_rlperf.report.wording import note_lines, uncalled
 from pytest_rlperf.run.end import EndOfRun
-from pytest_rlperf.run.inline import InlineEngine
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.loop import Budget, TestLoop, make_lanes
 from pytest_rlperf.run.one_test import error_of, essence, failure_of
@@ -87,8 +86,7 @@ class MeasuredRun:
             raise pytest.UsageError(str(error)) from None
         self._end = EndOfRun(config, settings, self._run)
         self._lanes: Lanes | None = None
-        # With --rlperf-inline tests run in this process, and may handle an interrupt.
-        _Interrupts(config, 0.0 if settings.inline else _ENDING_S)
+        _Interrupts(config)
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
             raise pytest.UsageError(
@@ -154,8 +152,6 @@ class MeasuredRun:
         tests = units.counted(len(items), "test")
         if shard is not None:
             tests = f"{shard.name}: {len(items)} of {units.counted(shard.collected, 'test')}"
-        if self._settings.inline:
-            return f"rlperf: measuring {tests} in this process, where none fails for its time"
         if self._settings.ray is not None:
             return f"rlperf: {tests} on the nodes of a Ray cluster, {_BESIDE} on each"
         if self._settings.selfcheck:
@@ -192,8 +188,8 @@ class MeasuredRun:
         return self._lanes
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Measure every test; in this process with --rlperf-inline only."""
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Measure every test."""
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         # Fixed here: each verdict stands at once, whatever later tests do. All shards' tests share the error rate.
@@ -202,12 +198,6 @@ class MeasuredRun:
         self._items = {item.nodeid: item for item in session.items}
         self._end.add_tests(session.items)
         line = self._live_line()
-        if self._settings.inline:
-            session.config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
-            session.config.stash[ENGINE] = InlineEngine(
-                self._run, line, Budget(self._settings, len(session.items)).next_s()
-            )
-            return None
         if session.items and self._settings.ray is not None:
             from pytest_rlperf.run.ray_cluster import ClusterLoop
 
@@ -333,12 +323,11 @@ class MeasuredRun:
 class _Interrupts:
     """Has SIGINT, SIGTERM and SIGHUP interrupt this run as Ctrl-C does: with all teardowns, the table and the files.
 
-    Only the first does. Those in the next ``ending_s`` have no effect: they would break off a teardown, a removal or a
+    Only the first does. Those in the next seconds have no effect: they would break off a teardown, a removal or a
     report of the run that ends.
     """
 
-    def __init__(self, config: pytest.Config, ending_s: float) -> None:
-        self._ending_s = ending_s
+    def __init__(self, config: pytest.Config) -> None:
         self._until_s = 0.0
         for number, usual in _INTERRUPTS.items():
             # Under nohup SIGHUP stays ignored; a program that runs pytest in a thread handles its own signals.
@@ -349,7 +338,7 @@ class _Interrupts:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if time.monotonic() >= self._until_s:
-            self._until_s = time.monotonic() + self._ending_s
+            self._until_s = time.monotonic() + _ENDING_S
             raise KeyboardInterrupt(*([] if number == signal.SIGINT else [signal.Signals(number).name]))
 
     def _reset(self, number: signal.Signals) -> None:

@@ -43,7 +43,6 @@ class Measured:
     live: Live | None = None
     unpaired: reasons.SameCode | reasons.OtherWork | reasons.NotOnBase | None = None
     base_commit: str | None = None
-    is_counted: bool = True
     unsettled: reasons.NotSettledLive | None = None
 
 
@@ -266,7 +265,7 @@ def conclude(run: RunState, settings: Config, measured: Measured, seconds: float
 def _counts(run: RunState, settings: Config, measured: Measured, notes: list[Note]) -> Counts | None:
     """Return the exact counts to compare, base's of live pairs or else stored ones; add ``notes`` on others."""
     result, live, now = measured.result, measured.live, measured.result.counting
-    if now is None or measured.unpaired is not None or not measured.is_counted:
+    if now is None or measured.unpaired is not None:
         return None
     other = run.baselines.counts.find(result) if live is None else live_counts(live.base, run.settings.against)
     obstacle: Obstacle | None = other.obstacle if now.workers else NothingCounted(now.notes, on_base=False)
