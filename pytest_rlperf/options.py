@@ -309,8 +309,6 @@ OPTIONS = (
            "write a report as one HTML file that works offline (needs jinja2: the extra `html`)", "FILE"),
     Option("benchmark_json", "--rlperf-benchmark-json", parse_path, None,
            "write the figures in pytest-benchmark's JSON, for the tools that read it", "FILE"),
-    Option("benchmark_phases", "--rlperf-benchmark-phases", parse_flag, False,
-           "with --rlperf-benchmark-json: write phases as rows of their own"),
     Option("device_edges", "--rlperf-device-edges", parse_edges, "events",
            "how to time phases on an accelerator: by events, or by sync, which waits for the device at every edge and "
            "destroys the overlap (default: events)", "HOW", ini=True),
@@ -356,7 +354,6 @@ class Config:
     json: Path | None
     html: Path | None
     benchmark_json: Path | None
-    benchmark_phases: bool
     device_edges: str
     trace: Path | None
     min_change_s: float
@@ -432,8 +429,6 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
             raise pytest.UsageError(f"--rlperf-{name} has nothing to write: use it with --rlperf, which measures")
     _refuse_beside_shard(settings)
     _refuse_beside_ray(settings)
-    if settings.benchmark_phases and settings.benchmark_json is None:
-        raise pytest.UsageError("--rlperf-benchmark-phases adds rows to a file: use it with --rlperf-benchmark-json")
     if settings.selfcheck and any(path is not None for path in others.values()):
         raise pytest.UsageError("--rlperf-selfcheck writes only --rlperf-json: leave out other outputs")
     if settings.bisect is not None:

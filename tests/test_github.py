@@ -451,7 +451,7 @@ def test_places_are_seen_from_the_repository(tmp_path: Path, monkeypatch: pytest
         ),
         (["tests", "--rlperf-save-baseline", "--rlperf-accept", "why not"], "pytest tests --rlperf"),
         (
-            ["--rlperf-benchmark-phases", "--rlperf-benchmark-json=b", "--rlperf-counters=gate", "--", "tests"],
+            ["--rlperf-save-baseline", "--rlperf-benchmark-json=b", "--rlperf-counters=gate", "--", "tests"],
             "pytest tests --rlperf-counters=gate --rlperf",
         ),
     ],

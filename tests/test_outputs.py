@@ -319,7 +319,7 @@ def test_unwritable_places_are_told_beforehand(tmp_path: Path) -> None:
 
 def rows(*keys: str, **options: Any) -> list[dict[str, Any]]:
     """Return the rows of tests."""
-    options = {"params": {}, "phases": False, **options}
+    options = {"params": {}, **options}
     found: list[dict[str, Any]] = benchmark_document(outcomes(*keys), HERE, ORIGIN, **options)["benchmarks"]
     return found
 
@@ -335,7 +335,7 @@ def test_rows_have_the_fields_of_pytest_benchmark() -> None:
     written_by_them = theirs.as_dict()  # type: ignore[no-untyped-call]
     assert row.keys() == written_by_them.keys()
     assert row["stats"].keys() == written_by_them["stats"].keys()
-    document = benchmark_document(outcomes("a.py::test_x"), HERE, ORIGIN, params={}, phases=False)
+    document = benchmark_document(outcomes("a.py::test_x"), HERE, ORIGIN, params={})
     assert list(document) == ["machine_info", "commit_info", "benchmarks", "datetime", "version"]
     assert {"id", "time", "author_time", "dirty", "project", "branch"} <= document["commit_info"].keys()
     assert (document["commit_info"]["id"], document["commit_info"]["dirty"]) == ("c" * 40, False)
@@ -363,24 +363,11 @@ def test_parameters_are_kept_where_they_are_known() -> None:
     assert row["params"] == {"n": 1, "env": "<class 'object'>"}
 
 
-def test_phases_are_rows_of_their_own_on_request() -> None:
-    """One round each, the mean over traced calls, in a group by themselves."""
-    test, update, critic = rows("a.py::test_x", phases=True)
-    assert [row["fullname"] for row in (test, update, critic)] == [
-        "a.py::test_x",
-        "a.py::test_x update",
-        "a.py::test_x update/critic",
-    ]
-    assert critic["stats"]["data"] == [0.6 * MS]
-    assert (critic["stats"]["rounds"], critic["stats"]["stddev"], critic["group"]) == (1, 0, "sac_update phases")
-    assert critic["extra_info"]["rlperf"]["count"] == 2.0
-
-
 def test_unmeasured_tests_have_no_row() -> None:
     """There is nothing to draw of them."""
     unmeasured = outcome()
     unmeasured = replace(unmeasured, result=replace(unmeasured.result, workers=()))
-    document = benchmark_document({"a": unmeasured}, HERE, ORIGIN, params={}, phases=True)
+    document = benchmark_document({"a": unmeasured}, HERE, ORIGIN, params={})
     assert document["benchmarks"] == []
 
 
@@ -390,12 +377,10 @@ def test_github_action_benchmark_finds_what_it_reads() -> None:
     It parses the file as JSON and of every element of `benchmarks` reads `fullname` as the name, `stats.ops` as the
     value, `stats.stddev` as the range, and `stats.mean` (compared with 1e-6, 1e-3 and 1) and `stats.rounds` as text.
     """
-    document = json.loads(
-        written(benchmark_document(outcomes(HOSTILE, "b.py::t"), HERE, ORIGIN, params={}, phases=True))
-    )
+    document = json.loads(written(benchmark_document(outcomes(HOSTILE, "b.py::t"), HERE, ORIGIN, params={})))
     assert isinstance(document["benchmarks"], list)
     names = [row["fullname"] for row in document["benchmarks"]]
-    assert len(set(names)) == len(names) == 6
+    assert len(set(names)) == len(names) == 2
     for row in document["benchmarks"]:
         assert isinstance(row["fullname"], str)
         assert row["fullname"].isprintable()
@@ -412,7 +397,7 @@ def test_bencher_finds_what_it_reads() -> None:
     `machine_info` and `commit_info` must be objects; of every row it reads `fullname`, and `stats.median` and
     `stats.iqr` as numbers of seconds.
     """
-    document = json.loads(written(benchmark_document(outcomes("b.py::t"), HERE, ORIGIN, params={}, phases=True)))
+    document = json.loads(written(benchmark_document(outcomes("b.py::t"), HERE, ORIGIN, params={})))
     assert isinstance(document["machine_info"], dict)
     assert isinstance(document["commit_info"], dict)
     for row in document["benchmarks"]:
@@ -421,9 +406,9 @@ def test_bencher_finds_what_it_reads() -> None:
 
 
 def test_pytest_benchmark_compares_our_files(tmp_path: Path) -> None:
-    """`pytest-benchmark compare` shows two runs of ours side by side, with hostile names and phases in them."""
+    """`pytest-benchmark compare` shows two runs of ours side by side, with hostile names in them."""
     for name in ("one", "two"):
-        document = benchmark_document(outcomes(HOSTILE, "b.py::t[x]"), HERE, ORIGIN, params={}, phases=True)
+        document = benchmark_document(outcomes(HOSTILE, "b.py::t[x]"), HERE, ORIGIN, params={})
         (tmp_path / f"{name}.json").write_text(written(document), encoding="utf-8")
     command = [
         sys.executable,
@@ -436,7 +421,6 @@ def test_pytest_benchmark_compares_our_files(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     assert "benchmark 'sac_update': 4 tests" in done.stdout
-    assert "benchmark 'sac_update phases': 8 tests" in done.stdout
     names = [line.partition("  ")[0] for line in done.stdout.splitlines() if line.startswith("t[x] ")]
     assert names[:2] == ["t[x] (one)", "t[x] (two)"]
     assert "1.2000" in done.stdout

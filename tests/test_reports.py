@@ -160,10 +160,10 @@ def run_json(outcomes: Sequence[Outcome], directory: Path) -> str:
 
 
 def benchmark_json(outcomes: Sequence[Outcome], directory: Path) -> str:
-    """Return pytest-benchmark's JSON, phases as rows."""
+    """Return pytest-benchmark's JSON."""
     tests = {one.result.nodeid: one for one in outcomes}
     params = {key: {"n": key} for key in tests}
-    return written(benchmark_document(tests, HERE, ORIGIN, params=params, phases=True))
+    return written(benchmark_document(tests, HERE, ORIGIN, params=params))
 
 
 def junit(outcomes: Sequence[Outcome], directory: Path) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_rlperf.model import Machine, Outcome, Phase, Provenance, Result
+from pytest_rlperf.model import Machine, Outcome, Provenance, Result
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.wording import message
 from pytest_rlperf.sides.git import read_head
@@ -37,23 +37,18 @@ def benchmark_document(
     provenance: Provenance,
     *,
     params: Mapping[str, Mapping[str, Any]],
-    phases: bool,
 ) -> dict[str, Any]:
-    """Return the document that pytest-benchmark would have written; ``phases`` makes a row of each phase, too.
+    """Return the document that pytest-benchmark would have written.
 
     ``params`` are tests' parameters, by their keys, where they have any. Tests without figures have no row.
     """
     import pytest_benchmark
 
-    rows = []
-    for key, outcome in outcomes.items():
-        if outcome.result.measured:
-            rows.append(_test_row(key, outcome, params.get(key)))
-            rows += [_phase_row(key, outcome, phase) for phase in outcome.result.phases] if phases else []
+    measured = {key: outcome for key, outcome in outcomes.items() if outcome.result.measured}
     return {
         "machine_info": machine_info(machine),
         "commit_info": commit_info(provenance),
-        "benchmarks": rows,
+        "benchmarks": [_row(key, outcome, params.get(key)) for key, outcome in measured.items()],
         "datetime": provenance.created,
         "version": pytest_benchmark.__version__,
     }
@@ -93,7 +88,7 @@ def commit_info(provenance: Provenance) -> dict[str, Any]:
     }
 
 
-def _test_row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> dict[str, Any]:
+def _row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> dict[str, Any]:
     result = outcome.result
     rounds = rounds_s(result)
     name, param = _split(key)
@@ -122,20 +117,6 @@ def _test_row(key: str, outcome: Outcome, params: Mapping[str, Any] | None) -> d
             "warmup": True,
         },
         "stats": stats(rounds, iterations(result)),
-    }
-
-
-def _phase_row(key: str, outcome: Outcome, phase: Phase) -> dict[str, Any]:
-    """Return a phase as a row of one round, the mean over traced calls, in a group of its own."""
-    row = _test_row(key, outcome, None)
-    details = {"phase": shown(phase.path), "count": phase.count, "self_s": phase.self_s, "device": shown(phase.device)}
-    return {
-        **row,
-        "group": f"{row['group']} phases",
-        "name": f"{row['name']} {shown(phase.path)}",
-        "fullname": f"{row['fullname']} {shown(phase.path)}",
-        "extra_info": {"rlperf": details},
-        "stats": stats([phase.total_s], 1),
     }
 
 

@@ -52,7 +52,7 @@ def next_steps(
     return steps
 
 
-# Options that write files or save, which the command to measure again leaves out: with a value, and without.
+# Options with a value that write files, which the command to measure again leaves out.
 _WRITING = (
     "--rlperf-json",
     "--rlperf-html",
@@ -62,7 +62,7 @@ _WRITING = (
     "--junitxml",
     "--junit-xml",
 )
-_WRITING_BARE = ("--rlperf-save-baseline", "--rlperf-benchmark-phases")
+_SAVE = "--rlperf-save-baseline"
 _MEASURE = "--rlperf"
 
 
@@ -93,12 +93,12 @@ def reproducing(args: Sequence[str]) -> str:
     be put behind the command.
     """
     # Last, as what takes a value at will, such as --cov, would take a key that stands behind it.
-    return shlex.join(["pytest", *_less(args, _WRITING, (_MEASURE, *_WRITING_BARE)), _MEASURE])
+    return shlex.join(["pytest", *_less(args, _WRITING, (_MEASURE, _SAVE)), _MEASURE])
 
 
 def continuing(args: Sequence[str]) -> str:
     """Return the command as it was typed, without the flags that measure, so that others can be put behind it."""
-    return shlex.join(["pytest", *_less(args, ("--rlperf-accept",), (_MEASURE, "--rlperf-save-baseline"))])
+    return shlex.join(["pytest", *_less(args, ("--rlperf-accept",), (_MEASURE, _SAVE))])
 
 
 def _less(args: Sequence[str], valued: Sequence[str], bare: Sequence[str]) -> list[str]:

@@ -97,7 +97,7 @@ def write_outputs(
 
     def write_benchmarks(path: Path) -> None:
         document = benchmark_json.benchmark_document(
-            run.outcomes.tests, run.baselines.machine, run.provenance(), params=params, phases=settings.benchmark_phases
+            run.outcomes.tests, run.baselines.machine, run.provenance(), params=params
         )
         write_file(benchmark_json.OPTION, path, written(document))
 
