@@ -146,13 +146,6 @@ def parse_confirm(value: object) -> str:
     return str(value)
 
 
-def parse_edges(value: object) -> str:
-    """Read how phases on an accelerator are timed."""
-    if value not in ("events", "sync"):
-        raise ValueError("expected events or sync")
-    return str(value)
-
-
 def parse_pairs(value: object) -> tuple[int, int]:
     """Read ``"3..10"``, the fewest and the most pairs of a test."""
     match = _PAIRS.fullmatch(str(value))
@@ -309,9 +302,6 @@ OPTIONS = (
            "write a report as one HTML file that works offline (needs jinja2: the extra `html`)", "FILE"),
     Option("benchmark_json", "--rlperf-benchmark-json", parse_path, None,
            "write the figures in pytest-benchmark's JSON, for the tools that read it", "FILE"),
-    Option("device_edges", "--rlperf-device-edges", parse_edges, "events",
-           "how to time phases on an accelerator: by events, or by sync, which waits for the device at every edge and "
-           "destroys the overlap (default: events)", "HOW", ini=True),
     Option("trace", "--rlperf-trace", parse_path, None,
            "write one call of each test and side as a Chrome trace, for Perfetto and speedscope", "DIR"),
     Option("min_change_s", None, parse_duration, 0.0,
@@ -354,7 +344,6 @@ class Config:
     json: Path | None
     html: Path | None
     benchmark_json: Path | None
-    device_edges: str
     trace: Path | None
     min_change_s: float
     gate: bool
@@ -397,11 +386,6 @@ def check_markers(item: pytest.Item) -> None:
     """Raise UsageError where one of the test's markers cannot be read."""
     for node, marker in item.iter_markers_with_node(MARKER):
         _marker_settings(marker, _place(node, item))
-
-
-def read_option(config: pytest.Config, name: str) -> Any:
-    """Return one setting of the run; UsageError where it cannot be read."""
-    return next(_read(option, config) for option in OPTIONS if option.name == name)
 
 
 def read_config(config: pytest.Config) -> Config:

@@ -21,9 +21,9 @@ US = 1e-6
 MS = 1e-3
 
 
-def tape_on(gpu: VirtualGPU, pool_size: int = 64, *, sync: bool = False) -> Tape:
+def tape_on(gpu: VirtualGPU, pool_size: int = 64) -> Tape:
     """Return a tape of a virtual GPU's times."""
-    return Tape(EventClock(gpu, pool_size, gpu.clock), sync=sync)
+    return Tape(EventClock(gpu, pool_size, gpu.clock))
 
 
 @contextmanager
@@ -338,24 +338,8 @@ def test_throttling_and_recompiling_show_where_they_happen() -> None:
 # --------------------------------------------------------------------------- waiting at every edge
 
 
-def test_sync_mode_waits_at_every_edge_and_says_so() -> None:
-    """On request the device is waited for at each edge: spans without overlap, tagged as such."""
-    gpu = VirtualGPU(launch_s=5 * US)
-    tape = tape_on(gpu, sync=True)
-    with iteration(tape), timer("outer"), timer("inner"):
-        gpu.launch(1 * MS)
-    assert gpu.syncs == 4
-    outer, inner = tape.resolve()
-    for phase in (outer, inner):
-        times = times_of(phase)
-        assert (times.is_synced, times.bound) == (True, Bound.SYNC)
-        assert times.span_s == pytest.approx(1.005 * MS, abs=QUANTUM_S)
-        assert phase.total_s == pytest.approx(1.005 * MS)
-        assert times.lag_out_s == pytest.approx(0, abs=QUANTUM_S)
-
-
 def test_a_device_without_events_is_waited_for() -> None:
-    """By synchronisation alone, phases are recorded as in sync mode."""
+    """By synchronisation alone, at every edge: spans without overlap, tagged as such."""
     gpu = VirtualGPU(launch_s=5 * US)
     tape = Tape(SyncClock(gpu, gpu.clock))
     with iteration(tape), timer("outer"):
@@ -363,7 +347,10 @@ def test_a_device_without_events_is_waited_for() -> None:
             gpu.launch(1 * MS)
         gpu.launch(1 * MS)
     outer, inner = tape.resolve()
-    assert times_of(outer).is_synced
+    for times in map(times_of, (outer, inner)):
+        assert (times.is_synced, times.bound) == (True, Bound.SYNC)
+        assert times.lag_out_s == pytest.approx(0, abs=QUANTUM_S)
+    assert outer.total_s == pytest.approx(2.01 * MS)
     assert times_of(outer).span_s == pytest.approx(2.01 * MS)
     assert times_of(outer).self_s == times_of(inner).span_s == pytest.approx(1.005 * MS)
     assert gpu.events_made == 0
@@ -476,7 +463,7 @@ def test_capturing_is_named_and_replaying_is_a_phase_as_usual() -> None:
 def test_a_phase_that_begins_or_ends_within_a_capture_has_no_times() -> None:
     """One edge without a mark leaves no span, and the phase is named."""
     gpu = VirtualGPU()
-    tape = tape_on(gpu, sync=True)
+    tape = tape_on(gpu)
     with iteration(tape):
         capture = gpu.capture()
         with timer("beginning"):

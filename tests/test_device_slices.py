@@ -119,10 +119,10 @@ class Bench:
         self._kernels = kernels
         self.meter = self.metered()
 
-    def metered(self, *, sync_edges: bool = False) -> Meter:
+    def metered(self) -> Meter:
         """Return a meter of the workload as it is now."""
         clocks = Clocks(self.gpu.clock, self.gpu.clock, 76.0)
-        return Meter(self.workload, lambda: self._kernels, clocks, self.library, sync_edges=sync_edges)
+        return Meter(self.workload, lambda: self._kernels, clocks, self.library)
 
     def call(self) -> None:
         """Launch the three kernels."""
@@ -690,26 +690,15 @@ def test_traced_slices_at_the_steady_pace_see_work_queue_up(steady: Bench) -> No
     assert phase.on_device.lag_in_s > 35e-6
 
 
-def test_traced_slices_can_wait_at_every_edge(bench: Bench) -> None:
-    """Such phases have no overlap, and are marked: they are compared with none that have."""
-    bench.meter = bench.metered(sync_edges=True)
-    bench.warm()
-    (phase,) = bench.meter.take(SliceKind.TRACED).phases
-    assert phase.on_device is not None
-    assert phase.on_device.is_synced
-    assert phase.total_s == pytest.approx(35e-6, abs=1e-6)
-
-
-@pytest.mark.parametrize("sync_edges", [False, True])
-def test_how_edges_are_told_crosses_a_worker(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config, sync_edges: bool
+def test_a_devices_times_cross_a_worker(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
-    """A worker's option for edges is in the phases that the run receives."""
+    """The phases that the run receives have the device's times."""
     clocks = Clocks(bench.gpu.clock, bench.gpu.clock, 76.0)
     monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: clocks))
     monkeypatch.setattr(session, "place", lambda cpus: None)
     here, there = map(Channel, socket.socketpair())
-    engine = session.RemoteEngine(START, there, session.Collector(), sync_edges=sync_edges)
+    engine = session.RemoteEngine(START, there, session.Collector())
     orders = (m.Check(), m.WarmUp(None, 0.1, None, kernels=False), m.Take(SliceKind.TRACED), m.Unwind())
     for order in orders:
         m.send(here, order)
@@ -719,7 +708,7 @@ def test_how_edges_are_told_crosses_a_worker(
     assert isinstance(taken, m.Taken)
     (phase,) = taken.record.phases
     assert phase.on_device is not None
-    assert phase.on_device.is_synced is sync_edges
+    assert phase.on_device.span_s == pytest.approx(35e-6, abs=1e-6)
 
 
 def test_what_a_setup_queues_is_no_part_of_the_call() -> None:

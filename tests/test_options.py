@@ -415,15 +415,6 @@ def test_saving_and_comparing_live_go_together(pytester: pytest.Pytester) -> Non
     assert found.json == Path("out/run.json")
 
 
-def test_how_edges_on_a_device_are_told(pytester: pytest.Pytester) -> None:
-    """A project may have its device waited for at every edge of a phase, and a run may not."""
-    assert settings_of(pytester, "--rlperf-device-edges=sync").device_edges == "sync"
-    ini = "rlperf_device_edges = sync"
-    assert settings_of(pytester, ini=ini).device_edges == "sync"
-    found = settings_of(pytester, "--rlperf-device-edges=events", ini=ini)
-    assert (found.device_edges, found.active) == ("events", False)
-
-
 # --------------------------------------------------------------------------- as a user meets it
 
 MEASURED = "def test_it(rlperf):\n    rlperf(int)\n"
@@ -511,7 +502,7 @@ def test_a_run_that_cannot_start(pytester: pytest.Pytester, args: list[str], say
     [
         *("rlperf_tolerance = 3", "rlperf_alpha = 1", "rlperf_max_time = -1", "rlperf_baseline = a/b"),
         *("rlperf_strict = 7", "rlperf_confirm = no", "rlperf_pairs = 3", "rlperf_packages = a-b"),
-        *("rlperf_slowdowns = 3", "rlperf_device_edges = both"),
+        "rlperf_slowdowns = 3",
     ],
 )
 def test_an_ini_value_that_makes_no_sense(pytester: pytest.Pytester, line: str) -> None:

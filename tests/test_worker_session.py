@@ -64,7 +64,7 @@ def measured(
     item: Any = SimpleNamespace(config=pytestconfig)
 
     def measure(*orders: m.ToWorker) -> list[m.FromWorker]:
-        engine = session.RemoteEngine(start(watched=[str(HERE.parent)]), there, session.Collector(), sync_edges=False)
+        engine = session.RemoteEngine(start(watched=[str(HERE.parent)]), there, session.Collector())
         for order in (*orders, m.Unwind()):
             m.send(here, order)
         with pytest.raises(session.Unwound):
@@ -120,7 +120,7 @@ def test_an_order_out_of_place_is_an_error(ends: tuple[Channel, Channel]) -> Non
     """A worker at its call that is to quit, or to run another test, has an error that names the order."""
     here, there = ends
     m.send(here, m.Quit())
-    engine = session.RemoteEngine(start(), there, session.Collector(), sync_edges=False)
+    engine = session.RemoteEngine(start(), there, session.Collector())
     workload = Workload("callable", lambda: None, 1.0, "call", lambda: None)
     with pytest.raises(MeasurementError, match=r"unexpected order to a worker that measures: Quit\(\)"):
         engine.measure(workload, SimpleNamespace())  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def test_generators_are_seeded_once_a_test(
     seeds: list[int] = []
     drawn: list[float] = []
     here, there = ends
-    engine = session.RemoteEngine(start(), there, session.Collector(), sync_edges=False)
+    engine = session.RemoteEngine(start(), there, session.Collector())
     python, numpy = random.getstate(), np.random.get_state()
     try:
         with monkeypatch.context() as patch:
@@ -173,7 +173,7 @@ def test_the_garbage_collector_is_rare_until_the_call(
     workload = Workload("callable", lambda: None, 1.0, "call", lambda: seen.append(gc.get_threshold()))
     m.send(here, m.Check())
     m.send(here, m.Unwind())
-    engine = session.RemoteEngine(start(), there, session.Collector(), sync_edges=False)
+    engine = session.RemoteEngine(start(), there, session.Collector())
     try:
         engine.begin(1001)
         assert gc.get_threshold() > usual

@@ -43,19 +43,17 @@ class Tape:
     :meth:`end_iteration`; :meth:`resolve` then waits for the device once and returns the phases. At each edge there is
     one reading of the host's clock and one event from the clock's pool: no waiting, and nothing is made.
 
-    With ``sync`` the host waits for the device at every edge. Such times have no overlap of host and device, are marked
-    ``is_synced``, and are not compared with others. A :class:`SyncClock` waits by itself.
+    A :class:`SyncClock` waits for the device at every edge. Such times have no overlap of host and device, are marked
+    ``is_synced``, and are not compared with others.
     """
 
-    def __init__(self, clock: EventClock | SyncClock, *, sync: bool = False) -> None:
+    def __init__(self, clock: EventClock | SyncClock) -> None:
         self.clock = clock
-        self.is_synced = sync or clock.is_synced
         self.tree: Tree = EdgeTree(self._enter, self._leave, clock.host_ns)
         self.dropped = 0
         self._unseen_ns: list[int] = []
         self.peak_bytes: int | None = None
         self.entries: tuple[Entry, ...] = ()  # of the last iteration that was resolved
-        self._waits = sync and not clock.is_synced
         self._owner = threading.get_ident()
         self._running: _Iteration | None = None
         self._pending: list[_Iteration] = []
@@ -137,12 +135,12 @@ class Tape:
 
     def phases(self) -> tuple[Phase, ...]:
         """Return the phases of the thread that made the tape, of all resolved iterations."""
-        return self._main.phases(self.clock.device, is_synced=self.is_synced) if self._main.iterations else ()
+        return self._main.phases(self.clock.device, is_synced=self.clock.is_synced) if self._main.iterations else ()
 
     def beside(self) -> dict[str, tuple[Phase, ...]]:
         """Return the phases of other threads, such as autograd's, by the threads' names."""
         return {
-            label: totals.phases(self.clock.device, is_synced=self.is_synced)
+            label: totals.phases(self.clock.device, is_synced=self.clock.is_synced)
             for label, totals in self._beside.items()
             if totals.iterations
         }
@@ -202,8 +200,6 @@ class Tape:
             if clock.driver.is_capturing():
                 return Moment(clock.host_ns(), None, Untimed.CAPTURED)
             if clock.left:
-                if self._waits:
-                    clock.synchronize()
                 mark = clock.mark()
                 return Moment(mark.host_ns, mark)
             iteration.missed += 1

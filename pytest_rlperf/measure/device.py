@@ -101,7 +101,6 @@ class Accelerator:
     """The device that a workload runs on.
 
     ``settings`` are the library's before the workload first ran; they are restored after every slice.
-    ``sync_edges`` has traced slices wait for the device at every edge of a phase.
     """
 
     def __init__(
@@ -110,13 +109,10 @@ class Accelerator:
         library: DeviceLibrary,
         gated: Pace,
         settings: Mapping[str, object],
-        *,
-        sync_edges: bool = False,
     ) -> None:
         self.clock = clock
         self.name = clock.device
         self.gated = gated
-        self.sync_edges = sync_edges
         self._library = library
         self._reader = library.conditions(self.name)
         self._notes = dict.fromkeys([self._reader.missing] if self._reader.missing else [])
@@ -328,7 +324,6 @@ def find_accelerator(
     *,
     made: Iterable[object],
     used: Iterable[str],
-    sync_edges: bool,
 ) -> Accelerator | None:
     """Return the device that a workload holds tensors or modules on, or has ``used`` nonetheless; None for the host.
 
@@ -345,7 +340,7 @@ def find_accelerator(
         return None
     if isinstance(clock.driver, JaxDevice):
         library, settings = Jax(), {}
-    return Accelerator(clock, library, workload.pace, settings, sync_edges=sync_edges)
+    return Accelerator(clock, library, workload.pace, settings)
 
 
 def _change(before: _Edge, after: _Edge) -> Disturbance:

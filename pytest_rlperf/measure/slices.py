@@ -109,8 +109,8 @@ class Meter:
     """Takes slices of one workload and of the reference kernels, in this process; the latter are made when needed.
 
     ``library`` is that by which the workload uses a device, if it does; ``device`` is known once it was checked.
-    ``sync_edges`` has traced slices wait for it at every edge of a phase. ``kernel_shapes`` are those of the kernels'
-    slices as far as they are known, and are added to: once a process is enough.
+    ``kernel_shapes`` are those of the kernels' slices as far as they are known, and are added to: once a process is
+    enough.
     """
 
     def __init__(
@@ -120,7 +120,6 @@ class Meter:
         clocks: Clocks | None = None,
         library: DeviceLibrary | None = None,
         *,
-        sync_edges: bool = False,
         kernel_shapes: dict[SliceKind, Shape] | None = None,
     ) -> None:
         self.workload = workload
@@ -136,7 +135,6 @@ class Meter:
         self.device: Accelerator | None = None
         self._library: DeviceLibrary = library or Torch()
         self._settings = self._library.settings()
-        self._sync_edges = sync_edges
         self._kernel_shapes = {} if kernel_shapes is None else kernel_shapes
         quieten_ranges()
 
@@ -162,7 +160,6 @@ class Meter:
             self.clocks.wall_ns,
             made=(output, *new_arrays(arrays_before)),
             used=used_between(used_before, self._library.used()),
-            sync_edges=self._sync_edges,
         )
         if self.device is not None:
             start_ns = self.clocks.wall_ns()

@@ -68,7 +68,7 @@ class TracedDeviceSlice:
     ) -> None:
         self.probes = probes
         self._device = device
-        self._tape = Tape(device.clock, sync=device.sync_edges)
+        self._tape = Tape(device.clock)
         self._is_to_look = look
         tape = self._tape
 
@@ -141,7 +141,7 @@ class Tracer:
         call, probes = source.call, source.probes
         if device is None:
             return trace_call(call, setup=setup, probes=probes, clock=self._wall_ns)
-        tape = Tape(device.clock, sync=device.sync_edges)
+        tape = Tape(device.clock)
         return trace_call(call, setup=device.idle_after(setup), probes=probes, clock=self._wall_ns, tape=tape)
 
     def _source(self) -> Harvest:

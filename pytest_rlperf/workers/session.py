@@ -39,7 +39,6 @@ from pytest_rlperf.measure.placement import children_seen, place, usable_cpus
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model import Result, Shape, SliceKind, Workload
 from pytest_rlperf.model.sides import PROTOCOL
-from pytest_rlperf.options import read_option
 from pytest_rlperf.pytest_benchmark import TakenOver
 from pytest_rlperf.sides.loaded import executed_files, importers_of, loaded_files
 from pytest_rlperf.workers import messages as m
@@ -145,10 +144,9 @@ class Collector:
 class RemoteEngine:
     """Measures a workload, order by order of the run."""
 
-    def __init__(self, start: m.Start, channel: Channel, collector: Collector, *, sync_edges: bool) -> None:
+    def __init__(self, start: m.Start, channel: Channel, collector: Collector) -> None:
         self._start = start
         self._collector = collector
-        self._sync_edges = sync_edges
         self._kernel_shapes: dict[SliceKind, Shape] = {}
         self._channel = channel
         self._kernels = functools.cache(make_kernels)
@@ -176,7 +174,7 @@ class RemoteEngine:
         __tracebackhide__ = True
         self._collector.be_usual()
         m.send(self._channel, m.Called(workload.component, workload.unit, workload.items))
-        meter = Meter(workload, self._kernels, sync_edges=self._sync_edges, kernel_shapes=self._kernel_shapes)
+        meter = Meter(workload, self._kernels, kernel_shapes=self._kernel_shapes)
         ended = children_seen()[1]
         try:
             while True:
@@ -522,7 +520,7 @@ def main() -> None:
     os.register_at_fork(after_in_child=channel.abandon)
     _keep_captured_output(Path(start.scratch))
     config = _prepare(start)
-    engine = RemoteEngine(start, channel, collector, sync_edges=read_option(config, "device_edges") == "sync")
+    engine = RemoteEngine(start, channel, collector)
     config.stash[ENGINE] = engine
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
     daemons = DaemonWatch()
