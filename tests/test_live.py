@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -464,6 +466,89 @@ def test_a_worker_that_dies_in_a_pair_is_an_error_of_its_test(repository: Reposi
     assert "last words" in run.out
     assert run.verdicts == {"test_rest": "SAME"}
     assert repository.left_over() == []
+
+
+COLLIDING = """
+import socket
+from pathlib import Path
+
+import mylib
+import pytest
+
+def take(kind):
+    if kind == "file":
+        open({file!r}, "x")
+    else:
+        try:
+            socket.socket().bind(("127.0.0.1", {port}))
+        except OSError as error:
+            raise RuntimeError("no server") from error
+
+@pytest.fixture
+def taken(request):
+    side, kind = request.param
+    if mylib.SIDE == side:
+        take(kind)
+
+@pytest.fixture
+def lock():
+    path = Path({file!r} + ".lock")
+    with path.open("x"):
+        yield
+    path.unlink()
+
+CASES = [(side, kind) for side in ("base", "head") for kind in ("file", "port")]
+
+@pytest.mark.parametrize("taken", CASES, indirect=True, ids="-".join)
+def test_taken(rlperf, taken):
+    rlperf(mylib.work)
+
+def test_lock(rlperf, lock):
+    rlperf(mylib.work)
+
+@pytest.fixture
+def on_base():
+    if mylib.SIDE == "base":
+        take("file")
+
+def test_work(rlperf, on_base):
+    rlperf(mylib.work)
+"""
+
+
+def write_colliding(repository: Repository, port: int = 0) -> None:
+    """Write tests whose sides collide: with each other over a lock, or with a file and a port that another has."""
+    taken = repository.tmp.parent / "taken"
+    taken.touch()
+    repository.write("tests/test_it.py", COLLIDING.format(file=str(taken), port=port))
+    repository.library("head")
+    repository.commit()
+
+
+def test_a_port_or_file_that_the_other_side_has_is_an_error_with_its_way_out(repository: Repository) -> None:
+    """Whichever side comes second, the failure names the sides, the error and what processes do not share."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        write_colliding(repository, server.getsockname()[1])
+        run = repository.against("HEAD~1", "--rlperf-lanes=1", "--junitxml=junit.xml", "-k", "taken or lock")
+    assert run.code == FAILED, run.out
+    cases = ElementTree.parse(repository.root / "junit.xml").iter("testcase")  # noqa: S314 - pytest wrote it
+    failures = {str(case.get("name")): " ".join(text or "" for text in case.itertext()) for case in cases}
+    assert len(failures) == 5
+    for name, text in failures.items():
+        error, way_out = (errno.EADDRINUSE, "port 0") if "port" in name else (errno.EEXIST, "tmp_path")
+        sides = ("base worker 0", "head worker 0") if "base" in name else ("base", "head")
+        assert [part for part in (*sides, f"[Errno {error}]", way_out) if part not in text] == [], name
+
+
+def test_a_file_that_the_other_side_has_is_no_missing_test(repository: Repository, fast: Store) -> None:
+    """Stored numbers do not stand in for the baseline's commit where it fails for a file that head has."""
+    write_colliding(repository)
+    run = repository.run("--rlperf", *QUICK, *DECISIVE, "-k", "work")
+    assert run.code == FAILED, run.out
+    assert run.verdicts == {}
+    assert f"[Errno {errno.EEXIST}]" in run.out
+    assert "tmp_path" in run.out
 
 
 @pytest.mark.slow

@@ -66,6 +66,10 @@ _NO_CODE = {
     reasons.NoCode.OUTSIDE_GIT: f"the baseline's code is in no git repository; commit, then {_STORE_AGAIN}",
     reasons.NoCode.UNCOMMITTED: f"the baseline is of uncommitted changes; commit, then {_STORE_AGAIN}",
 }
+_COLLISIONS = {
+    "EADDRINUSE": "bind to port 0, for which the system gives each process a port of its own",
+    "EEXIST": "create files below pytest's tmp_path, which is another directory in each process",
+}
 
 
 # ----------------------------------------------------------------------- a verdict
@@ -683,6 +687,11 @@ def _added_packages(note: AddedPackages) -> str:
             f"which could not be installed: {added.error}"
         )
     return f"{note.side} runs with {', '.join(added.packages)} beside what is installed here, as its build declares"
+
+
+def collision_text(collision: str) -> str:
+    """Return why a port or a file was taken, by the name of the error's number, and the edit that helps."""
+    return f"several processes have a test open at the same time, those of base and head too: {_COLLISIONS[collision]}"
 
 
 def obstacle_text(obstacle: Obstacle) -> str:

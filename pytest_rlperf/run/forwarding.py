@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from _pytest._code.code import ReprFileLocation, TerminalRepr
+from _pytest._code.code import ExceptionRepr, ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
+from pytest_rlperf.report.wording import collision_text
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.channel import UnreadableError
 
@@ -72,6 +73,9 @@ class ReportForwarder:
                 path, line, reason = report.longrepr
                 report.longrepr = (str(path), line, str(reason))
             report.sections = [(str(title), str(content)) for title, content in report.sections]
+            collision = vars(report).pop("rlperf_collision", None)
+            if collision is not None and isinstance(report.longrepr, ExceptionRepr):
+                report.longrepr.addsection("rlperf", collision_text(collision))
             known = report.when in ("setup", "call", "teardown") and report.outcome in ("passed", "failed", "skipped")
             if not (isinstance(report, pytest.TestReport) and known and math.isfinite(report.duration)):
                 raise UnreadableError("a report is of no part of a test")

@@ -37,6 +37,7 @@ from pytest_rlperf.model.progress import RunProgress
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
+from pytest_rlperf.report.wording import collision_text
 from pytest_rlperf.run import diagnostics
 from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder
@@ -140,7 +141,7 @@ class TestInLane:
         try:
             return Finished(group.conclude(measure(self)))
         except LeftEarlyError as early:
-            text = _how_it_left(early)
+            text = _how_it_left(early, group.reporter or early.worker)
             missing = early.worker is group.reporter and early.done.outcome == "missing"
             if missing:
                 text = f"collected here, but not in the process that measures it: {early.done.text}"
@@ -200,7 +201,7 @@ class TestLoop:
             with pools.guarding_commands():
                 sides = self._prepare_sides(project)
             head = today if sides is None else sides.head
-            solo, heads = (pools.add("worker", head, sides, reports=True) for _ in range(2))
+            solo, heads = (pools.add(name, head, sides, reports=True) for name in ("worker", "head worker"))
             if self._run.settings.selfcheck:
                 others = pools.add("other worker", today)
                 self._run_tests(session, partial(self._check_self, heads, others), lanes, pools)
@@ -491,14 +492,15 @@ def unexpected_text(error: Exception) -> str:
     return f"the measurement broke: {type(error).__name__}: {error}\n{trace}"
 
 
-def _how_it_left(early: LeftEarlyError) -> str:
-    """Return how a test ended in one worker while it went on in the first."""
+def _how_it_left(early: LeftEarlyError, reporter: WorkerProcess) -> str:
+    """Return how a test ended in one worker while it went on in the one that reports it."""
     name, done = early.worker.name, early.done
     if done.outcome == "missing":
         return f"{name} did not collect the test: {done.text}"
     if done.outcome == "passed":
         return (
-            f"in {name} the test ended without calling its rlperf fixture, which it called in worker 0; it "
+            f"in {name} the test ended without calling its rlperf fixture, which it called in {reporter.name}; it "
             "must do the same in every process, whatever it finds there"
         )
-    return f"in {name} the test {done.outcome} where it went on in worker 0.\n{done.text}"
+    way_out = f"{collision_text(done.collision)}\n" if done.collision else ""
+    return f"in {name} the test {done.outcome} where it went on in {reporter.name}.\n{way_out}{done.text}"

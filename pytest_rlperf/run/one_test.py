@@ -101,7 +101,7 @@ class OneTest:
         try:
             return self._measure_live(base_side)
         except LeftEarlyError as early:
-            if not base_side.owns(early.worker):
+            if not base_side.owns(early.worker) or early.done.collision:
                 raise
             result = self._measure_by_itself()
             return Measured(result, result, unpaired=_not_on_base(base_side.sides.base.label, early.done))
@@ -114,7 +114,8 @@ class OneTest:
             self._base_sides.give_up(base_side, error)
             obstacle = str(error)
         except (LeftEarlyError, WorkerLostError) as stopped:
-            if not base_side.owns(stopped.worker):
+            collided = isinstance(stopped, LeftEarlyError) and stopped.done.collision
+            if not base_side.owns(stopped.worker) or collided:
                 raise
             obstacle = f"on {base_side.sides.base.label}: {essence(str(stopped))}"
         return self._unsettled(self._measure_by_itself(), obstacle)

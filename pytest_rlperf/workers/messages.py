@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -156,6 +156,10 @@ class Traced(Message, frozen=True):
     notes: tuple[str, ...]
 
 
+Collision: TypeAlias = Literal["EADDRINUSE", "EEXIST"]
+"""The name of the error number of a port or a file that is in use."""
+
+
 class Done(Message, frozen=True):
     """The test is over in this worker. ``modules`` are the top-level modules loaded by then.
 
@@ -163,12 +167,15 @@ class Done(Message, frozen=True):
     the test has detached from its worker, and that still run.
 
     ``name_missing``: the test ended because a name does not exist: a module, an attribute, or the test itself.
+    ``collision`` is the name of the error number with which the test ended, where another process that runs it at the
+    same time may be the cause.
     """
 
     outcome: str
     text: str
     modules: list[str]
     name_missing: bool
+    collision: Collision | None = None
     dropped: int = 0
     daemons: tuple[tuple[int, str], ...] = ()
 

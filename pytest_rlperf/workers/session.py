@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import functools
 import gc
 import io
@@ -22,6 +23,7 @@ import socket
 import stat
 import sys
 import threading
+from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any
 
@@ -55,6 +57,7 @@ _DROPPED = {
 # Dropped after they have configured themselves: a user's time limit is for the test, not for measuring it.
 _SILENCED = ("timeout",)
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
+_COLLISIONS: dict[int | None, m.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
 # CPython takes objects of up to so many bytes from pools of this size, each for objects of one size.
 _SMALL_MOST, _POOL = 512, 16384
 _LARGE, _LARGE_MOST = 32, 32768  # larger objects that vary_heap makes; the C library takes them from the heap
@@ -348,7 +351,9 @@ class Session:
     def _done(self, outcome: str, text: str, *, name_missing: bool) -> None:
         modules = sorted({name.partition(".")[0] for name in list(sys.modules)})
         daemons = tuple((daemon.pid, _encodable(daemon.command)) for daemon in self._daemons.new())
-        m.send(self._channel, m.Done(outcome, _encodable(text), modules, name_missing, self._engine.dropped, daemons))
+        collision = getattr(self._last, "rlperf_collision", None)
+        dropped = self._engine.dropped
+        m.send(self._channel, m.Done(outcome, _encodable(text), modules, name_missing, collision, dropped, daemons))
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
         """Remember tests that failed because a name is missing: on a side with older code the test is not to blame."""
@@ -356,6 +361,16 @@ class Session:
         # Collecting a module wraps the error of its import.
         if isinstance(error, _NO_SUCH_NAME) or (error is not None and isinstance(error.__cause__, _NO_SUCH_NAME)):
             self._nameless.add(node.nodeid)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Mark the report of a test that may have failed for another process that runs it at the same time."""
+        report = yield
+        if call.excinfo is not None:
+            vars(report)["rlperf_collision"] = _collision(call.excinfo.value)
+        return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Send the reporter's reports; remember the first that is not a pass."""
@@ -403,6 +418,14 @@ def _end_process(code: int) -> None:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+def _collision(error: BaseException) -> m.Collision | None:
+    """Return the name of an error's number, or of its cause's, where it is that of a port or a file in use."""
+    for each in (error, error.__cause__, error.__context__):
+        if isinstance(each, OSError) and each.errno in _COLLISIONS:
+            return _COLLISIONS[each.errno]
+    return None
 
 
 def _encodable(text: str) -> str:
