@@ -338,6 +338,30 @@ def test_nothing_is_stored_of_a_tree_that_git_refuses(
     done.stderr.fnmatch_lines(["*git does not trust *git config --global --add safe.directory *"])
 
 
+@pytest.mark.parametrize(
+    ("is_repository", "spec", "advice"),
+    [
+        (False, "main", "dir:PATH"),
+        (False, "python:nowhere", "nowhere"),
+        (True, "nowhere", "git fetch origin nowhere"),
+        (True, "anchor", "rlperf anchor REF"),
+        (True, "dir:nowhere", "nowhere"),
+    ],
+)
+def test_code_that_cannot_be_had_is_refused_before_collection(
+    pytester: pytest.Pytester, alone: None, is_repository: bool, spec: str, advice: str
+) -> None:
+    """A ref outside git, and a ref, an anchor or a place that is not there, is a usage error at once."""
+    files = {"test_x.py": "open('collected', 'w').close()\n\ndef test_x(rlperf):\n    rlperf(int)\n"}
+    write(pytester.path, files)
+    if is_repository:
+        Tree(pytester.path).commit()
+    done = pytester.runpytest_subprocess(f"--rlperf-against={spec}")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([f"*--rlperf-against={spec}: *{advice}*"])
+    assert not (pytester.path / "collected").exists()
+
+
 def test_package_that_an_old_commit_needs_is_named(pytester: pytest.Pytester, alone: None) -> None:
     """Where no test can be collected on base without a package, the first line names it and the remedy."""
     tree = Tree(pytester.path)

@@ -95,7 +95,7 @@ def pip_sides(requirements: tuple[str, ...], project: Project, top: Path, cache:
 
 def python_sides(python: str, project: Project, top: Path, on_step: OnStep) -> Sides:
     """Return today's tree in another interpreter, which must have pytest and this plugin, beside it in this one."""
-    path = _interpreter(python, project)
+    path = find_interpreter(python, project.directory)
     on_step(f"checking the interpreter {path}")
     other = _probe(path)
     if "lacks" in other:
@@ -199,11 +199,14 @@ def _homes_today(packages: Iterable[str]) -> Iterator[Path]:
             yield Path(place, *below)
 
 
-def _interpreter(python: str, project: Project) -> Path:
-    """Return an interpreter's path, which may lie on the PATH or be relative to the directory of the run."""
+def find_interpreter(python: str, directory: Path) -> Path:
+    """Return an interpreter's path, which may lie on the PATH or be relative to the directory of the run.
+
+    SideError where there is none.
+    """
     named = user_path(python)
     found = shutil.which(python) if len(named.parts) == 1 else None
-    path = Path(found) if found else project.directory / named
+    path = Path(found) if found else directory / named
     if path.is_dir():
         within = path / "bin" / "python"
         hint = f"python:{within}" if within.is_file() else "the path of the program, such as python:PATH/bin/python"

@@ -14,7 +14,7 @@ from pytest_rlperf.model.sides import Additions, OnStep, Project, Side, Sides
 from pytest_rlperf.sides.build import build_into, needs_isolation
 from pytest_rlperf.sides.bytecode import compile_as_today
 from pytest_rlperf.sides.cache import Cache, open_cache
-from pytest_rlperf.sides.dependencies import pip_sides, python_sides
+from pytest_rlperf.sides.dependencies import find_interpreter, pip_sides, python_sides
 from pytest_rlperf.sides.environment import (
     make_environment,
     mapped,
@@ -41,6 +41,17 @@ from pytest_rlperf.sides.sources import (
     make_tree,
 )
 from pytest_rlperf.sides.spec import DirSpec, GitSpec, PipSpec, PythonSpec, parse_spec
+
+
+def check_spec(spec_text: str, rootdir: Path, directory: Path) -> None:
+    """Raise SideError where a run in ``directory`` cannot have the code that ``spec_text`` names; pip is not tried."""
+    match parse_spec(spec_text):
+        case GitSpec(ref):
+            find_repository(rootdir).resolve(ref)
+        case DirSpec(path):
+            _check_directory(directory / path)
+        case PythonSpec(python):
+            find_interpreter(python, directory)
 
 
 def prepare_sides(spec_text: str, project: Project, on_step: OnStep) -> Sides:
@@ -96,9 +107,8 @@ def _today(project: Project) -> Today:
 
 def _directory_source(path: Path, today: Today, project: Project) -> Source:
     """Return another directory as a source: a whole tree, or a replacement for the rootdir alone."""
+    _check_directory(path)
     place = path.resolve()
-    if not place.is_dir():
-        raise SideError(f"dir:{path} names no directory to compare with")
     rootdir = project.rootdir.resolve()
     if place in (today.top, rootdir):
         raise SideError(f"dir:{path} is today's own tree; both sides would be the same")
@@ -110,6 +120,11 @@ def _directory_source(path: Path, today: Today, project: Project) -> Source:
     check_size(place, listing(place))
     below = rootdir.relative_to(today.top)
     return PlainSource(place, "" if (place / below).is_dir() else below.as_posix())
+
+
+def _check_directory(path: Path) -> None:
+    if not path.is_dir():
+        raise SideError(f"dir:{path} names no directory to compare with")
 
 
 @dataclass(frozen=True)
