@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import random
@@ -37,7 +36,7 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Session
 from pytest_rlperf.model.live import Live
-from pytest_rlperf.report.history import HistoryReport, blocks, history_document, render_history, step_command
+from pytest_rlperf.report.history import HistoryReport, blocks, render_history, step_command
 from pytest_rlperf.report.html import render_history_page
 from pytest_rlperf.report.run_json import RunFile, document_of, run_document, written
 from pytest_rlperf.sides.git import find_repository
@@ -299,7 +298,6 @@ def test_a_chain_of_ratios_without_sense_has_a_course(log_ratio: float, error: f
     """A file may have any that are numbers: their product along eight links is one too, and can be shown."""
     found = course(links=[Link(sha(number), sha(number + 1), log_ratio, error) for number in range(8)])
     assert render_history(report(found))
-    assert written(history_document(report(found)))
     assert render_history_page(report(found))
     assert all(0 < point.value < math.inf > point.error for line in found.lines for point in line.points)
 
@@ -314,7 +312,6 @@ def test_sessions_of_figures_without_sense_have_a_course() -> None:
     assert not uncertain.steps
     for each in (found, uncertain):
         assert render_history(report(each))
-        assert written(history_document(report(each)))
         assert render_history_page(report(each))
 
 
@@ -402,9 +399,10 @@ def test_a_course_without_changes_has_a_page() -> None:
 # --------------------------------------------------------------------------- the command
 
 
-def store(top: Path, number: int, commit: str, call_s: float, links: tuple[Link, ...] = ()) -> None:
-    """Store a session's figures of two tests as a run does, and commit the file."""
-    origin = Provenance(commit, None, False, f"2026-02-{number + 1:02}T00:00:00+00:00", {"numpy": "2"})
+def store(top: Path, number: int, commit: str, call_s: float, links: tuple[Link, ...] = (), **changes: Any) -> None:
+    """Store a session's figures of two tests as a run does, and commit the file; ``changes`` are of its origin."""
+    made = Provenance(commit, None, False, f"2026-02-{number + 1:02}T00:00:00+00:00", {"numpy": "2"})
+    origin = replace(made, **changes)
     name = f"{origin.created} {commit[:12]}"
     luck = random.Random(number)
     entries = {}
@@ -446,36 +444,19 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_history_is_read_from_git(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All sessions, those the file no longer has too; the change, its commits and the search."""
-    assert main(["history", "--json", "out/history.json", "--csv", "out/csv"]) == 0
+    pytest.importorskip("jinja2")
+    assert main(["history", "--html", "out/history.html"]) == 0
     text = capsys.readouterr().out
     six, seven = git(here, "log", "--format=%h", "--abbrev=12", "--grep=Change [56]", "--reverse").split()
     assert f"slower +10.0 % [+8.9 %, +11.1 %] by live pairs, from {six} to {seven}: 2 commits" in text
     assert f"pytest --rlperf-bisect={six}..{seven} '{TEST}'" in text
     assert f"pytest --rlperf-bisect={six}..{seven} tests/test_sac.py::test_sac" in text
     assert "by stored sessions on" in text
-    document = json.loads((here / "out/history.json").read_text(encoding="utf-8"))
-    live, stored_line = document["tests"][TEST]["lines"]
-    assert [line["kind"] for line in (live, stored_line)] == ["live", "stored"]
-    assert len(stored_line["segments"][0]["points"]) == 12
-    assert stored_line["segments"][0]["points"][0]["call_s"] == pytest.approx(1e-3, rel=0.02)
-    assert document["tests"][TEST]["steps"][0]["commits"][-1]["subject"] == "Change 6"
-
-
-def test_csv_files_are_as_otava_reads_them(here: Path) -> None:
-    """One a line, each named in otava.yaml: a time with its zone, texts without quotes, and a number in every row."""
-    assert main(["history", "gae", "--csv", "out"]) == 0
-    names = [path.name for path in (here / "out").glob("*.csv")]
-    config = (here / "out/otava.yaml").read_text(encoding="utf-8")
-    assert len(names) == 2
-    assert all(f'file: "out/{name}"' in config for name in names)
-    for name in names:
-        metric = "ratio" if name.endswith(".live.csv") else "relative"
-        with (here / "out" / name).open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        assert len(rows) == (2 if metric == "ratio" else 12)
-        assert all(
-            float(row[metric]) > 0 and row["time"].endswith("+00:00") and len(row["commit"]) == 12 for row in rows
-        )
+    assert text.count("12 sessions") == 2
+    page = (here / "out/history.html").read_text(encoding="utf-8")
+    assert page.count("<circle") == 2 * 12 + 2
+    assert "Change 6" in page
+    assert " per call" in page
 
 
 def test_an_old_version_and_a_broken_one_in_history(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -542,17 +523,17 @@ def test_files_of_runs_make_a_course_of_their_own(
     for number in range(1, 4):
         run_file(tmp_path / f"runs/{number}.json", sha(number), sha(number - 1), number, 1.1 if number == 2 else 1.0)
     builders.write(tmp_path, {"runs/other.json": "{}"})
-    assert main(["history", "--run", "runs", "--csv", "csv"]) == 0
+    assert main(["history", "--run", "runs"]) == 0
     text = capsys.readouterr().out
     assert "+10.0 %" in text
     assert "over 3 links" in text
     assert "3 sessions" in text
     assert "read no repository, baselines/default, and 3 run files" in text
-    live = next((tmp_path / "csv").glob("*.live.csv")).read_text(encoding="utf-8")
-    assert len(live.splitlines()) == 4  # the first base was never measured, so it has no time
 
 
-def test_a_merged_run_has_the_machines_of_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merged_run_has_the_machines_of_its_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each test's figures are on the line of the machine class that measured it."""
     monkeypatch.chdir(tmp_path)
     keys = ("test_a", "test_b")
@@ -564,10 +545,11 @@ def test_a_merged_run_has_the_machines_of_its_parts(tmp_path: Path, monkeypatch:
     origin = builders.provenance(commit=sha(1))
     run = RunFile(builders.MACHINE, (), (), tests, provenance=origin, parts=parts)
     builders.write(tmp_path, {"run.json": written(document_of(run))})
-    assert main(["history", "--run", "run.json", "--json", "out.json"]) == 0
-    document = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    machines = [document["machines"][document["tests"][key]["lines"][0]["machine"]]["cpu"] for key in keys]
-    assert machines == [builders.MACHINE.cpu, OTHER.cpu]
+    assert main(["history", "--run", "run.json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [lines[lines.index(key) + 1].split()[0] for key in keys]
+    for name, machine in zip(names, (builders.MACHINE, OTHER), strict=True):
+        assert [line for line in lines if line.startswith(f"{name}  {machine.cpu},")]
 
 
 def test_files_that_cannot_be_read_are_left_out_and_named(
@@ -594,41 +576,34 @@ def test_files_that_cannot_be_read_are_left_out_and_named(
 
 
 def test_sessions_on_no_line_are_counted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One of a commit that is not in the history, in both tests; the others stay in the order of their commits."""
-    origin = builders.provenance(commit=sha(1), created="2027-01-01T00:00:00+00:00")
-    tests = {TEST: builders.outcome(builders.result(TEST))}
-    for name, dirty in (("x", False), ("y", True)):
-        run = run_document(builders.MACHINE, tests, [], [], provenance=replace(origin, dirty=dirty, created=f"{name}"))
-        (here / f"{name}.json").write_text(written(run), encoding="utf-8")
-    assert main(["history", "--run", "x.json", "--run", "y.json"]) == 0
-    note = "note: 2 sessions are on no line: 1 of uncommitted changes and 1 of commits that are not in this history"
+    """Those of uncommitted changes and of another branch; the others stay in the order of their commits."""
+    for number, dirty in ((20, False), (21, True)):
+        store(here, number, sha(1), 1e-3, dirty=dirty, created=f"2099-01-{number}T00:00:00+00:00")
+    assert main(["history"]) == 0
     text = capsys.readouterr().out
-    assert note in text
-    assert "12 sessions" in text
+    assert "note: 2 sessions are on no line: 1 of uncommitted changes and 1 of commits" in text
+    assert text.count("12 sessions") == 2
 
 
 @pytest.mark.parametrize("place", [".", "sub"])
-def test_the_projects_own_version_cuts_no_line(here: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_projects_own_version_cuts_no_line(
+    here: Path, place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also of a project that is not installed here: its pyproject.toml has the name."""
-    builders.write(here, {f"{place}/pyproject.toml": '[project]\nname = "My_Own"\n', "sub/runs/none.txt": ""})
+    builders.write(here, {f"{place}/pyproject.toml": '[project]\nname = "My_Own"\n', "sub/none.txt": ""})
+    for number in range(20, 23):
+        commit = git(here, "rev-parse", f"HEAD~{2 * (22 - number)}")
+        store(here, number, commit, 1e-3, packages={"my-own": f"0.{number}", "numpy": "2"})
     monkeypatch.chdir(here / place)
-    tests = {"test_it": builders.outcome(builders.result("test_it"))}
-    for number in range(3):
-        commit = git(here, "rev-parse", f"HEAD~{2 - number}")
-        created = f"2027-01-0{number + 1}T00:00:00+00:00"
-        origin = builders.provenance(commit=commit, created=created, packages={"my-own": f"0.{number}", "numpy": "2"})
-        run = run_document(builders.MACHINE, tests, [], [], provenance=origin)
-        builders.write(here, {f"sub/runs/{number}.json": written(run)})
-    assert main(["history", "test_it", "--run", str(here / "sub/runs"), "--json", "out.json"]) == 0
-    document = json.loads(Path("out.json").read_text(encoding="utf-8"))
-    (line,) = document["tests"]["test_it"]["lines"]
-    assert [len(segment["points"]) for segment in line["segments"]] == [3]
+    assert main(["history", "--baseline-dir", str(here / "baselines")]) == 0
+    text = capsys.readouterr().out
+    assert text.count("15 sessions") == 2
+    assert "packages changed" not in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--json", "o.x", "--html", "./o.x"], "--json and --html both name o.x: name a file for each"),
         (["gea"], "'gea' is no test of this history; did you mean tests/test_gae.py::test_gae[128-8]?"),
         (["nothing-like-it-at-all"], "is no test of this history; there is: tests/test_gae.py::test_gae[128-8]"),
         (["--run", "code.py"], "code.py is no run and no baseline"),
@@ -638,9 +613,8 @@ def test_the_projects_own_version_cuts_no_line(here: Path, place: str, monkeypat
         (["--baseline", "other"], "has a baseline in baselines/other, and no file of a run was given"),
         (["--baseline", "../x"], "a baseline's name holds letters"),
         (["--baseline-dir=--output=x"], "has a baseline in --output=x/default"),
-        (["--csv", "code.py"], "--csv=code.py is a file: name a directory"),
         (["--html", "."], "--html=. is a directory"),
-        (["--json", "code.py/x"], "cannot write --json=code.py/x"),
+        (["--html", "code.py/x"], "cannot write --html=code.py/x"),
     ],
 )
 def test_what_cannot_be_followed_is_one_line(

@@ -24,8 +24,8 @@ from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.verdict import Evidence, judge
 from pytest_rlperf.model import Allowance, Baseline, Link, Result, TimerTree, session_figures
 from pytest_rlperf.report.github import COMMENT_BYTES
-from pytest_rlperf.report.history import HistoryReport, history_document, render_history
-from pytest_rlperf.report.run_json import RunFile, written
+from pytest_rlperf.report.history import HistoryReport, render_history
+from pytest_rlperf.report.run_json import RunFile
 from pytest_rlperf.report.tree import render_diff, render_tree
 from pytest_rlperf.sides import git
 from pytest_rlperf.sides.spec import parse_spec
@@ -85,7 +85,6 @@ def show_courses(baseline: Baseline) -> None:
     report = HistoryReport(tuple(courses(tests, sessions.links, [], (), {})), {baseline.machine: "machine"}, "file")
     text = render_history(report)
     assert all(line.isprintable() for line in text.split("\n")), text
-    written(history_document(report))
 
 
 def parse_run(data: bytes) -> Recorded | None:

@@ -40,10 +40,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--baseline-dir", default="baselines", metavar="DIR", help="the directory of the baselines (default: baselines)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the courses as JSON")
-    parser.add_argument(
-        "--csv", type=Path, metavar="DIR", help="write a CSV file for each line, and otava.yaml for Apache Otava"
-    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
     parser.epilog = "For example: rlperf history test_gae --run nightly/ --html history.html"
 
@@ -51,43 +47,24 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.errors import SideError
     from pytest_rlperf.options import parse_name
-    from pytest_rlperf.report.files import OutputError, check_apart, check_directory, check_file
+    from pytest_rlperf.report.files import OutputError, write_file
     from pytest_rlperf.report.history import render_history
-    from pytest_rlperf.report.html import check_html
+    from pytest_rlperf.report.html import check_html, render_history_page
 
     try:
         directory = Path(arguments.baseline_dir, parse_name(arguments.baseline))
     except ValueError as error:
         raise UsageError(str(error)) from None
     try:
-        if arguments.json is not None:
-            check_file("--json", arguments.json)
-        if arguments.csv is not None:
-            check_directory("--csv", arguments.csv)
         if arguments.html is not None:
             check_html(arguments.html, "--html")
-        check_apart({"--json": arguments.json, "--html": arguments.html})
         report = _report(arguments, directory)
-        _write(arguments, report)
+        if arguments.html is not None:
+            write_file("--html", arguments.html, render_history_page(report))
     except (OutputError, SideError) as error:
         raise UsageError(str(error)) from None
     print_text(render_history(report))
     return Exit.NOTHING_SLOWER
-
-
-def _write(arguments: argparse.Namespace, report: HistoryReport) -> None:
-    """Write the files that are asked for."""
-    from pytest_rlperf.report.files import write_file
-    from pytest_rlperf.report.history import history_document, write_csv
-    from pytest_rlperf.report.html import render_history_page
-    from pytest_rlperf.report.run_json import written
-
-    if arguments.json is not None:
-        write_file("--json", arguments.json, written(history_document(report)))
-    if arguments.csv is not None:
-        write_csv("--csv", arguments.csv, report)
-    if arguments.html is not None:
-        write_file("--html", arguments.html, render_history_page(report))
 
 
 def _report(arguments: argparse.Namespace, directory: Path) -> HistoryReport:

@@ -1,24 +1,17 @@
-"""The courses of tests over commits: in a terminal, as JSON, and as the CSV files that Apache Otava reads."""
+"""The courses of tests over commits, in words and in a terminal."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Machine
 from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Segment, Step
-from pytest_rlperf.report.files import file_stem, write_file
 from pytest_rlperf.report.printable import harmless, shown
 
-SCHEMA = 1
 CONFIDENCE_Z = 2.5758  # of a normal 99 % interval
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _COLUMNS = 60  # of a course; neighbours share a block where there are more points
@@ -157,90 +150,3 @@ def blocks(line: Line) -> str:
 def _machine_text(machine: Machine) -> str:
     host = f"{machine.cpu}, {machine.cores} cores, {machine.system} {machine.arch}, {machine.python}"
     return "; ".join([host, *machine.accelerators])
-
-
-# --------------------------------------------------------------------------- JSON
-
-
-def history_document(report: HistoryReport) -> dict[str, Any]:
-    """Return the courses for programs."""
-    return {
-        "schema": SCHEMA,
-        "kind": "history",
-        "source": report.source,
-        "notes": list(report.notes),
-        "machines": {name: asdict(machine) for machine, name in report.machines.items()},
-        "tests": {course.test: _course_document(course, report.machines) for course in report.courses},
-    }
-
-
-def _course_document(course: Course, machines: Mapping[Machine, str]) -> dict[str, Any]:
-    def name(machine: Machine | None) -> str | None:
-        return None if machine is None else machines[machine]
-
-    return {
-        "searched": course.is_searched,
-        "lines": [asdict(line) | {"machine": name(line.machine), "kind": _kind(line)} for line in course.lines],
-        "steps": [
-            asdict(step) | {"machine": name(step.machine), "command": step_command(course, step)}
-            for step in course.steps
-        ],
-    }
-
-
-def _kind(line: Line) -> str:
-    return "live" if line.machine is None else "stored"
-
-
-# --------------------------------------------------------------------------- CSV for Apache Otava
-
-
-def write_csv(option: str, directory: Path, report: HistoryReport) -> list[Path]:
-    """Write a CSV file for each line, a chain's segments apart, and ``otava.yaml``, which names them as Otava's tests.
-
-    OutputError where that fails.
-    """
-    written, tests = [], []
-    for course in report.courses:
-        for name, metric, segments in _tables(course, report.machines):
-            path = directory / f"{file_stem(course.test)}.{name}.csv"
-            write_file(option, path, _csv(metric, segments))
-            written.append(path)
-            tests.append(_otava_test(f"{course.test} {name}", path, metric))
-    path = directory / "otava.yaml"
-    write_file(option, path, "tests:\n" + "".join(tests))
-    return [*written, path]
-
-
-def _tables(course: Course, machines: Mapping[Machine, str]) -> Iterator[tuple[str, str, Sequence[Segment]]]:
-    for line in course.lines:
-        if line.machine is not None:
-            yield machines[line.machine], "relative", line.segments
-            continue
-        for number, segment in enumerate(line.segments, 1):
-            yield "live" if len(line.segments) == 1 else f"live-{number}", "ratio", [segment]
-
-
-def _csv(metric: str, segments: Iterable[Segment]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["time", "commit", "segment", metric, "standard_error", "call_s"])
-    for number, segment in enumerate(segments, 1):
-        for point in (point for point in segment.points if point.created):  # the others have no place in time
-            call = "" if point.call_s is None else f"{point.call_s:.5g}"
-            figures = (f"{point.value:.6g}", f"{point.error:.3g}", call)
-            writer.writerow([point.created, _short(point.commit), number, *figures])
-    return text.getvalue()
-
-
-def _otava_test(name: str, path: Path, metric: str) -> str:
-    """Return a test of Otava's configuration; JSON's texts are YAML's."""
-    return (
-        f"  {json.dumps(name)}:\n"
-        "    type: csv\n"
-        f"    file: {json.dumps(str(path))}\n"
-        "    time_column: time\n"
-        "    attributes: [commit, segment]\n"
-        "    metrics:\n"
-        f"      {metric}: {{direction: -1}}\n"
-    )
