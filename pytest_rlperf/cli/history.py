@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -31,17 +30,18 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run",
         dest="runs",
-        action="append",
+        action="extend",
+        nargs="+",
         default=[],
-        metavar="PATH",
-        help="also a run's JSON, or all of them in a directory; may be given several times",
+        metavar="FILE",
+        help="also the JSON of runs",
     )
     parser.add_argument("--baseline", default="default", metavar="NAME", help="the baseline (default: 'default')")
     parser.add_argument(
         "--baseline-dir", default="baselines", metavar="DIR", help="the directory of the baselines (default: baselines)"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots")
-    parser.epilog = "For example: rlperf history test_gae --run nightly/ --html history.html"
+    parser.epilog = "For example: rlperf history test_gae --run nightly/*.json --html history.html"
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
@@ -76,14 +76,12 @@ def _report(arguments: argparse.Namespace, directory: Path) -> HistoryReport:
     from pytest_rlperf.report.history import HistoryReport
     from pytest_rlperf.sides.git import repository_around
 
-    skipped: list[str] = []
-    runs = [run for path in arguments.runs for run in _runs(path, skipped)]
+    runs = [_run_in(path) for path in arguments.runs]
     repository = repository_around(Path())
     sessions = read_sessions(repository, directory)
     times = _add_runs(sessions, runs)
     if not sessions.tests and not sessions.links:
         raise UsageError(_nothing(repository, directory, sessions, has_runs=bool(runs)))
-    sessions.skipped += [f"a file of --run: {error}" for error in skipped]
     tests = _chosen(dict.fromkeys((*sessions.tests, *sessions.links)), arguments.tests)
     commits = [] if repository is None else [LoggedCommit(*fields) for fields in repository.course()]
     found = courses(
@@ -189,37 +187,14 @@ def _notes(
 # ----------------------------------------------------------------------- files of runs
 
 
-def _runs(path: str, skipped: list[str]) -> list[tuple[Provenance, RunFile]]:
-    """Return the runs in a file, or in the files of a directory, each with its origin; UsageError where there is none.
-
-    The errors of those files of a directory that cannot be read are added to ``skipped``.
-    """
-    if path == "-" or not os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir it raises for no path
-        found = _run_in(path)
-        if found is None:
-            raise UsageError(f"{path} is no run; --rlperf-json writes runs, and baselines are read from git")
-        return [found]
-    runs, faults = [], []
-    for file in sorted(map(str, Path(path).glob("*.json"))):
-        try:
-            runs.append(_run_in(file))
-        except UsageError as error:
-            faults.append(str(error))
-    if not any(runs):
-        why = f": {faults[-1]}" if faults else "; --rlperf-json=FILE writes a run"
-        raise UsageError(f"{path} is a directory without a run that can be read{why}")
-    skipped += faults
-    return [found for found in runs if found is not None]
-
-
-def _run_in(path: str) -> tuple[Provenance, RunFile] | None:
-    """Return the run in a file with its origin, None where it holds another kind; UsageError where it has faults."""
+def _run_in(path: str) -> tuple[Provenance, RunFile]:
+    """Return the run in a file with its origin; UsageError where it holds another kind, or has faults."""
     from pytest_rlperf.baseline.schema import is_sha
     from pytest_rlperf.report.run_json import RunFile
 
     run = parse(content_of(path), path)
     if not isinstance(run, RunFile):
-        return None
+        raise UsageError(f"{path} is no run; --rlperf-json writes runs, and baselines are read from git")
     origin = run.provenance
     if origin is None:
         raise UsageError(f"{path} does not have the commit that it measured; write it anew with --rlperf-json")
