@@ -7,6 +7,7 @@ from pathlib import Path
 import builders
 import pytest
 from builders import git
+from wording import Wording
 
 from pytest_rlperf.baseline.anchor import FIRST, keep_first, read_anchor, write_anchor
 from pytest_rlperf.baseline.schema import SCHEMA
@@ -58,39 +59,36 @@ def test_baseline_from_before_gets_its_oldest_commit(
     )
 
 
-def test_an_anchor_is_a_file_for_diffs(tmp_path: Path) -> None:
+def test_an_anchor_is_a_file_for_diffs(tmp_path: Path, wording: Wording) -> None:
     """It has a line a field."""
     keep_first(tmp_path, None, session(2), "A")
-    assert (tmp_path / "anchor").read_text(encoding="utf-8") == (
-        '{\n "commit": "' + "2" * 40 + '",\n "created": "2026-01-02T00:00:00",\n'
-        ' "reason": "the first commit that was stored",\n "by": "A"\n}\n'
-    )
+    assert (tmp_path / "anchor").read_text(encoding="utf-8") == wording
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    "content",
     [
-        (b"", "is not an anchor"),
-        (b"[]", "is not an anchor"),
-        (b'{"commit": 1, "created": "", "reason": ""}', "is not an anchor"),
-        (b'{"commit": "\xff", "created": "", "reason": ""}', "is not an anchor"),
-        (b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "is not an anchor"),
-        (b'{"commit": "--output=x", "created": "", "reason": ""}', "expected a full hexadecimal SHA"),
+        b"",
+        b"[]",
+        b'{"commit": 1, "created": "", "reason": ""}',
+        b'{"commit": "\xff", "created": "", "reason": ""}',
+        b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"commit": "--output=x", "created": "", "reason": ""}',
     ],
     ids=["empty", "a list", "a number", "not UTF-8", "nested too deep", "an option"],
 )
-def test_unreadable_anchor_names_the_way_out(tmp_path: Path, content: bytes, words: str) -> None:
+def test_unreadable_anchor_names_the_way_out(tmp_path: Path, content: bytes, wording: Wording) -> None:
     """Anything but an anchor with a full SHA, which git could read as an option, is an error in words."""
     (tmp_path / "anchor").write_bytes(content)
-    with pytest.raises(BaselineError, match=f"{words}.*rlperf anchor REF --reason TEXT"):
+    with wording.raises(BaselineError):
         read_anchor(tmp_path)
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that opens and cannot be read")
-def test_anchor_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_anchor_that_cannot_be_read_is_named(tmp_path: Path, wording: Wording) -> None:
     """An error of the disk's is an error with the file's name."""
     (tmp_path / "anchor").symlink_to("/proc/self/mem")
-    with pytest.raises(BaselineError, match=r"cannot read .*anchor: Input/output error; make it readable"):
+    with wording.raises(BaselineError):
         read_anchor(tmp_path)
 
 
@@ -126,33 +124,30 @@ def test_command_sets_and_shows_the_anchor(repository: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    "arguments",
     [
-        ([], "there is no anchor in baselines/default: rlperf anchor REF --reason TEXT sets one"),
-        (["HEAD"], "a new anchor needs a reason"),
-        (["--reason", "why"], "--reason is for a new anchor"),
-        (["HEAD", "--reason", " "], "a reason must not be empty"),
-        (["nowhere", "--reason", "why"], "there is no 'nowhere' in"),
-        (["HEAD", "--reason", "why", "--baseline", "../x"], "a baseline's name holds"),
+        [],
+        ["HEAD"],
+        ["--reason", "why"],
+        ["HEAD", "--reason", " "],
+        ["nowhere", "--reason", "why"],
+        ["HEAD", "--reason", "why", "--baseline", "../x"],
     ],
 )
 def test_command_that_cannot_be_followed_is_one_line(
-    repository: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    repository: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], wording: Wording
 ) -> None:
     """It names the cause, ends with 4 and writes nothing."""
     assert main(["anchor", *arguments]) == 4
     (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
+    assert line == wording
     assert not (repository / "baselines").exists()
 
 
-def test_note_names_both_commits() -> None:
+def test_note_names_both_commits(wording: Wording) -> None:
     """The anchor's, with its day and its reason, and that of the latest figures."""
     anchor = Anchor("1" * 40, "2026-01-02T03:04:05+00:00", "the release")
-    assert note_lines([ComparedWithAnchor("default", anchor, "2" * 40)], verbose=False) == [
-        "the anchor of baseline 'default' is 111111111111 of 2026-01-02 (the release); "
-        "the baseline was last stored at 222222222222"
-    ]
+    assert note_lines([ComparedWithAnchor("default", anchor, "2" * 40)], verbose=False) == wording
 
 
 def test_comparison_without_an_anchor_is_a_usage_error(pytester: pytest.Pytester, alone: None) -> None:

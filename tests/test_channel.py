@@ -22,6 +22,7 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wording import Wording
 
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.rounds import Clocks
@@ -91,24 +92,24 @@ def test_a_large_frame_crosses_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "error"),
+    "sent",
     [
-        (b"Traceback (most recent call last)", "is no message of rlperf's"),
-        (b"rlpX", "is no message of rlperf's"),
-        (struct.pack(">4sIII", b"rlpf", 1 << 31, 1, 0), "over the limit"),
-        (frame(b"x", number=2), "message 2 came where message 1 was due"),
-        (frame(b"x", number=0), "message 0 came where message 1 was due"),
+        b"Traceback (most recent call last)",
+        b"rlpX",
+        struct.pack(">4sIII", b"rlpf", 1 << 31, 1, 0),
+        frame(b"x", number=2),
+        frame(b"x", number=0),
     ],
 )
-def test_other_bytes_are_refused(ends: tuple[Channel, socket.socket], sent: bytes, error: str) -> None:
+def test_other_bytes_are_refused(ends: tuple[Channel, socket.socket], sent: bytes, wording: Wording) -> None:
     """Bytes that are no frame, and frames that are lost, repeated or too large, are an error."""
     here, there = ends
     there.send(sent)
-    with pytest.raises(UnreadableError, match=error):
+    with wording.raises(UnreadableError):
         here.receive(1)
 
 
-def test_half_a_frame_has_a_deadline() -> None:
+def test_half_a_frame_has_a_deadline(wording: Wording) -> None:
     """The rest of a frame must come within the limit, whatever limit its answer has."""
     clock = FakeClock()
     ours, there = socket.socketpair()
@@ -117,16 +118,16 @@ def test_half_a_frame_has_a_deadline() -> None:
     assert here.receive(0) is None
     assert here.is_within_frame
     clock.advance(int((channel.FRAME_LIMIT_S + 1) * 1e9))
-    with pytest.raises(UnreadableError, match="the rest of a message did not come"):
+    with wording.raises(UnreadableError):
         here.receive(1e6)
     here.close()
     there.close()
 
 
-def test_a_frame_that_nobody_reads_has_a_deadline() -> None:
+def test_a_frame_that_nobody_reads_has_a_deadline(wording: Wording) -> None:
     """A frame that is larger than what the other side takes up is given up after its limit."""
     here, there = Channel.pair()
-    with there, pytest.raises(TimeoutError, match="was not read in time"):
+    with there, wording.raises(TimeoutError):
         here.send(bytes(10_000_000), 0.01)
     here.close()
     with pytest.raises(EOFError):
@@ -413,7 +414,7 @@ def test_a_whole_test_in_order_is_measured(tmp_path: Path) -> None:
     worker.close()
 
 
-def test_an_answer_to_an_earlier_order_is_none(tmp_path: Path) -> None:
+def test_an_answer_to_an_earlier_order_is_none(tmp_path: Path, wording: Wording) -> None:
     """An answer that was sent twice is not taken for the answer to the next order."""
     worker = FakeWorker(tmp_path, limit_s=30)
     for number, message in enumerate([*IN_ORDER[:5], m.Taken(RECORD)]):
@@ -425,7 +426,7 @@ def test_an_answer_to_an_earlier_order_is_none(tmp_path: Path) -> None:
     worker.process.wait_checked()
     worker.process.warm_up(None, 1.0)
     worker.process.take(SliceKind.PLAIN)
-    with pytest.raises(WorkerLostError, match="answered Taken to an earlier message where Taken was due"):
+    with wording.raises(WorkerLostError):
         worker.process.take(SliceKind.PLAIN)
     worker.close()
 
@@ -476,34 +477,34 @@ def test_each_order_returns_its_answer(tmp_path: Path) -> None:
     worker.close()
 
 
-@pytest.mark.parametrize(
-    ("message", "theirs"), [(m.Ready(PROTOCOL + 1), f"protocol {PROTOCOL + 1}"), (m.Placed(), r"Placed\(\)")]
-)
-def test_a_worker_of_another_version_is_ended(tmp_path: Path, message: m.FromWorker, theirs: str) -> None:
+@pytest.mark.parametrize("message", [m.Ready(PROTOCOL + 1), m.Placed()])
+def test_a_worker_of_another_version_is_ended(tmp_path: Path, message: m.FromWorker, wording: Wording) -> None:
     """Its first message has another protocol's number, or is another message."""
     worker = FakeWorker(tmp_path, limit_s=30)
     worker.say(message)
-    with pytest.raises(WorkerLostError, match=f"worker 0 has another version of pytest-rlperf: it uses {theirs}, this"):
+    with wording.raises(WorkerLostError):
         worker.process.wait_ready()
     assert not worker.process.alive
     worker.close()
 
 
-def test_a_worker_that_reads_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_reads_nothing_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     """An order that is larger than the connection's buffer is given up after the limit of a message."""
     monkeypatch.setattr(process, "FRAME_LIMIT_S", 0.01)
     worker = FakeWorker(tmp_path, limit_s=30)
-    with pytest.raises(WorkerLostError, match="worker 0 read no message within 0 s and was ended"):
+    with wording.raises(WorkerLostError):
         worker.process.start_run("x" * 10_000_000, None, reporter=True, setup_s=30, patience_s=30)
     assert not worker.process.alive
     worker.close()
 
 
-def test_a_connection_that_outlives_its_worker_is_none(tmp_path: Path) -> None:
+def test_a_connection_that_outlives_its_worker_is_none(tmp_path: Path, wording: Wording) -> None:
     """Another process holds it open, as one does that the worker forked: the worker's end is found all the same."""
     worker = FakeWorker(tmp_path, limit_s=30)
     os.kill(worker.process._process.pid, signal.SIGKILL)
-    with hanging_is_an_error(), pytest.raises(WorkerLostError, match=r"worker 0 was killed by SIGKILL"):
+    with hanging_is_an_error(), wording.raises(WorkerLostError):
         worker.process.wait_ready()
     worker.close()
 
@@ -535,11 +536,11 @@ def test_a_worker_that_is_gone_uses_nothing(tmp_path: Path) -> None:
     assert not worker.process.alive
 
 
-def test_an_interpreter_that_cannot_be_started_is_an_error(tmp_path: Path) -> None:
+def test_an_interpreter_that_cannot_be_started_is_an_error(tmp_path: Path, wording: Wording) -> None:
     """The message has its name and the system's reason."""
     side = Side("side", str(tmp_path / "python"), (), tmp_path, (), (), {"HOME": None, "A": "1"}, ())
     settings = StartSettings("worker", side, False, False, False, (), (), (), 1.0)
-    with pytest.raises(MeasurementError, match=r"cannot start worker 0: .*No such file or directory"):
+    with wording.raises(MeasurementError):
         WorkerProcess(0, settings, tmp_path / "worker", Guardian())
 
 
@@ -558,7 +559,9 @@ class Watch:
         return self.now_s
 
 
-def test_workers_that_hang_together_take_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_hang_together_take_one_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     """Five first calls that hang are waited for as long as one."""
     watch = Watch()
     monkeypatch.setattr("pytest_rlperf.workers.process.time.monotonic", watch)
@@ -568,7 +571,7 @@ def test_workers_that_hang_together_take_one_limit(tmp_path: Path, monkeypatch: 
         fake.process.start_run("test", None, reporter=False, setup_s=300, patience_s=300)
         fake.process.start_check()
     begun_s = watch.now_s
-    with pytest.raises(WorkerLostError, match=r"worker 0 did not answer within 300 s .*--rlperf-max-time"):
+    with wording.raises(WorkerLostError):
         wait_all([fake.process for fake in fakes], lambda worker: worker.wait_checked())
     assert watch.now_s - begun_s < 2 * 300
     assert not any(fake.process.alive for fake in fakes)
@@ -576,7 +579,7 @@ def test_workers_that_hang_together_take_one_limit(tmp_path: Path, monkeypatch: 
         fake.close()
 
 
-def test_a_fixture_that_hangs_ends_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fixture_that_hangs_ends_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     """The first worker that does not come to its call ends the others that have not, and names the option."""
     watch = Watch()
     monkeypatch.setattr("pytest_rlperf.workers.process.time.monotonic", watch)
@@ -597,7 +600,7 @@ def test_a_fixture_that_hangs_ends_the_group(tmp_path: Path, monkeypatch: pytest
     pool: WorkerPool = Pool()  # type: ignore[assignment]
     group = WorkerGroup("test", None, lambda message: None, setup_s=300, patience_s=10)
     begun_s = watch.now_s
-    with pytest.raises(WorkerLostError, match=r"worker 1 did not answer within 300 s .*--rlperf-setup-time"):
+    with wording.raises(WorkerLostError):
         group.engage((pool, 5))
     assert watch.now_s - begun_s < 2 * 300
     assert [fake.process.alive for fake in fakes] == [True, False, False, False, False]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from virtual_gpu import VirtualGPU, VirtualTensor
+from wording import Wording
 
 from pytest_rlperf.devices import (
     Clock,
@@ -75,12 +76,12 @@ def test_marking_neither_waits_nor_makes_events() -> None:
     assert (gpu.syncs, gpu.events_made - made, clock.grown) == (0, 0, 0)
 
 
-def test_pool_grows_only_when_told_to() -> None:
+def test_pool_grows_only_when_told_to(wording: Wording) -> None:
     """An empty pool is an error that says so; reserving more is counted, and once is enough."""
     gpu = VirtualGPU()
     clock = clock_of(gpu, pool_size=2)
     marks = [clock.mark(), clock.mark()]
-    with pytest.raises(DeviceClockError, match=r"all 2 events of virtual:0's clock are in use: release\(\)"):
+    with wording.raises(DeviceClockError):
         clock.mark()
     clock.reserve(3)
     assert (clock.left, clock.size, clock.grown, gpu.events_made) == (3, 5, 1, 5)
@@ -100,13 +101,13 @@ def test_releasing_takes_back_all_marks_or_some() -> None:
     assert clock.left == 3
 
 
-def test_reading_before_the_device_is_there_says_what_to_do() -> None:
+def test_reading_before_the_device_is_there_says_what_to_do(wording: Wording) -> None:
     """An event that the device has not reached has no time, and the error names synchronize()."""
     gpu = VirtualGPU()
     clock = clock_of(gpu)
     start = clock.mark()
     gpu.launch(1e-3)
-    with pytest.raises(DeviceClockError, match=r"no time between two events: .* not ready\. Call synchronize\(\)"):
+    with wording.raises(DeviceClockError):
         clock.elapsed_ns(start, clock.mark())
 
 
@@ -125,7 +126,7 @@ def test_a_lost_device_is_a_clock_error_that_names_it(act: str) -> None:
 # --------------------------------------------------------------------------- synchronisation only
 
 
-def test_sync_clock_waits_at_every_mark() -> None:
+def test_sync_clock_waits_at_every_mark(wording: Wording) -> None:
     """A device without events is waited for: its marks are the host's time once the device is done."""
     gpu = VirtualGPU(launch_s=5e-6)
     clock = SyncClock(gpu, gpu.clock)
@@ -139,7 +140,7 @@ def test_sync_clock_waits_at_every_mark() -> None:
     clock.release()
     assert gpu.events_made == clock.grown == 0
     gpu.lose()
-    with pytest.raises(DeviceClockError, match="waiting for virtual:0 failed"):
+    with wording.raises(DeviceClockError):
         clock.mark()
 
 
@@ -164,25 +165,25 @@ def test_a_device_of_another_driver_has_its_clock() -> None:
         clock_for(["virtual:0"])
 
 
-def test_several_devices_are_an_error_that_names_them() -> None:
+def test_several_devices_are_an_error_that_names_them(wording: Wording) -> None:
     """No one clock tells the time of two devices."""
-    with pytest.raises(DeviceClockError, match="several devices, cuda:0, cuda:1, which share no clock"):
+    with wording.raises(DeviceClockError):
         clock_for(["cuda:1", "cpu", "cuda:0"])
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("device", ["cuda:7", "xpu:0", "mps"])
-def test_a_device_that_cannot_be_used_is_a_loud_error(device: str) -> None:
+def test_a_device_that_cannot_be_used_is_a_loud_error(device: str, wording: Wording) -> None:
     """A tensor on a device whose clock PyTorch does not have is an error: only launches would be timed."""
     import torch
 
     if device == "mps" and torch.backends.mps.is_available():
         pytest.skip("this machine has one")
-    with pytest.raises(DeviceClockError, match=f"holds tensors on {device}, .*PyTorch"):
+    with wording.raises(DeviceClockError):
         clock_for([device])
 
 
-def test_no_pytorch_is_a_loud_error_too() -> None:
+def test_no_pytorch_is_a_loud_error_too(wording: Wording) -> None:
     """Without PyTorch a device's name says that there should be one; the clocks themselves load without it."""
     code = (
         "import sys\nsys.modules['torch'] = None\n"
@@ -191,7 +192,7 @@ def test_no_pytorch_is_a_loud_error_too() -> None:
         "except DeviceClockError as error: print(error)\n"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert "holds things on cuda:0, whose clock needs PyTorch" in said
+    assert said == wording
 
 
 class _Event:
@@ -411,7 +412,7 @@ def test_other_accelerators_are_timed_by_pytorchs_common_events(monkeypatch: pyt
 
 
 @pytest.mark.torch
-def test_an_accelerator_without_timed_events_is_a_loud_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accelerator_without_timed_events_is_a_loud_error(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     """PyTorch's refusal to make one is not left to the first measurement."""
     import torch
 
@@ -420,7 +421,7 @@ def test_an_accelerator_without_timed_events_is_a_loud_error(monkeypatch: pytest
 
     monkeypatch.setattr(torch, "accelerator", _Accelerator())
     monkeypatch.setattr(torch, "Event", refuse)
-    with pytest.raises(DeviceClockError, match=r"no timed events for xpu:1: Backend"):
+    with wording.raises(DeviceClockError):
         clock_for(["xpu:1"])
 
 
@@ -495,12 +496,10 @@ class _Array:
 _Array.__module__ = "cupy.core"
 
 
-def test_arrays_of_other_libraries_on_a_device_are_never_the_hosts_to_time() -> None:
+def test_arrays_of_other_libraries_on_a_device_are_never_the_hosts_to_time(wording: Wording) -> None:
     """They are found, and are an error unless somebody drives the device; in the host's memory they are nothing."""
     (name,) = devices_of([{"array": _Array(2, 1)}])
-    with pytest.raises(
-        DeviceClockError, match=r"arrays of cupy on cuda:1, .* launches: .*driver whose device is 'cupy"
-    ):
+    with wording.raises(DeviceClockError):
         clock_for([name])
     with driving(VirtualGPU(name)):
         assert clock_for([name]).device == "cupy cuda:1"

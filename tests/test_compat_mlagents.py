@@ -20,6 +20,7 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wording import Wording
 
 from pytest_rlperf.compat import mlagents
 
@@ -497,7 +498,7 @@ def test_gauges_are_merged_as_copies() -> None:
 # --------------------------------------------------------------------------- what is decorated
 
 
-def test_timed_keeps_what_a_function_is() -> None:
+def test_timed_keeps_what_a_function_is(wording: Wording) -> None:
     """Name, documentation, signature and kind are the function's own; static and class methods work."""
 
     class Agent:
@@ -513,7 +514,7 @@ def test_timed_keeps_what_a_function_is() -> None:
             return cls()
 
     assert gauging.__name__ == "gauging"
-    assert gauging.__doc__ == "Set a gauge."
+    assert gauging.__doc__ == wording
     assert list(inspect.signature(gauging).parameters) == ["x", "y"]
     assert Agent().static(3) == 3
     assert isinstance(Agent.make(), Agent)

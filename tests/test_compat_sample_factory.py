@@ -18,6 +18,7 @@ import pytest
 from builders import Seconds
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wording import Wording
 
 from pytest_rlperf.compat import sample_factory
 from pytest_rlperf.compat.sample_factory import AvgTime, Timing
@@ -207,7 +208,7 @@ def test_a_mapping_is_used_as_sample_factorys_is(use: Callable[[Any], object]) -
 # --------------------------------------------------------------------------- what it does
 
 
-def test_each_way_of_counting(clock: Seconds) -> None:
+def test_each_way_of_counting(clock: Seconds, wording: Wording) -> None:
     """A sum, the last entry, and the mean of the last few, as items, as attributes and as text."""
     timing = Timing()
     for seconds in (1.0, 2.0, 6.0):
@@ -216,17 +217,17 @@ def test_each_way_of_counting(clock: Seconds) -> None:
     assert (timing["sum"], timing.sum, timing.get("last")) == (9.0, 9.0, 6.0)
     assert isinstance(timing.mean, AvgTime)
     assert str(timing.mean) == "4.0000"
-    assert timing.flat_str() == "_name: Profile, sum: 9.0000, last: 6.0000, mean: 4.0000"
-    assert timing.tree_str() == "Profile tree view:\nsum: 9.0000\n  last: 6.0000\n    mean: 4.0000"
+    assert timing.flat_str() == wording
+    assert timing.tree_str() == wording
 
 
-def test_an_empty_timing_prints_its_name() -> None:
+def test_an_empty_timing_prints_its_name(wording: Wording) -> None:
     """There is a first line and no other."""
-    assert str(Timing("Batcher 0 profile")) == "Batcher 0 profile tree view:"
+    assert str(Timing("Batcher 0 profile")) == wording
     assert Timing().flat_str() == "_name: Profile"
 
 
-def test_a_scope_that_fails_is_counted_and_left(clock: Seconds) -> None:
+def test_a_scope_that_fails_is_counted_and_left(clock: Seconds, wording: Wording) -> None:
     """Scopes after an exception are not below the scope that it left."""
     timing = Timing()
 
@@ -239,17 +240,17 @@ def test_a_scope_that_fails_is_counted_and_left(clock: Seconds) -> None:
         fail()
     with timing.add_time("c"):
         clock.sleep(2)
-    assert timing.tree_str() == "Profile tree view:\nc: 2.0000\na: 1.0000\n  b: 1.0000"
+    assert timing.tree_str() == wording
 
 
-def test_recursion_is_a_path_of_its_own(clock: Seconds) -> None:
+def test_recursion_is_a_path_of_its_own(clock: Seconds, wording: Wording) -> None:
     """A name within itself is one level deeper; the value has the entries of both, as the original's."""
     timing = Timing()
     with timing.add_time("f"):
         clock.sleep(1)
         with timing.add_time("f"):
             clock.sleep(2)
-    assert timing.tree_str() == "Profile tree view:\nf: 3.0000\n  f: 2.0000"
+    assert timing.tree_str() == wording
     assert timing.f == 5.0
 
 
@@ -264,7 +265,7 @@ def test_a_kept_scope_may_be_entered_within_itself(clock: Seconds) -> None:
     assert timing.f == 5.0
 
 
-def test_a_scope_that_ends_early_warns_and_takes_nothing_else_along(clock: Seconds) -> None:
+def test_a_scope_that_ends_early_warns_and_takes_nothing_else_along(clock: Seconds, wording: Wording) -> None:
     """The one within it goes on, is counted in full, and later scopes are nested where they belong."""
     timing = Timing()
     outer = timing.add_time("outer")
@@ -279,13 +280,13 @@ def test_a_scope_that_ends_early_warns_and_takes_nothing_else_along(clock: Secon
     inner.__exit__(None, None, None)
     with timing.add_time("next"):
         clock.sleep(4)
-    assert timing.tree_str() == "Profile tree view:\nnext: 4.0000\nouter: 2.0000\n  inner: 2.0000"
+    assert timing.tree_str() == wording
 
 
-def test_leaving_what_was_never_entered_is_an_error() -> None:
+def test_leaving_what_was_never_entered_is_an_error(wording: Wording) -> None:
     """Nothing is counted, and nothing that is open is left in its place."""
     timing = Timing()
-    with timing.add_time("a"), pytest.raises(RuntimeError, match="'b' ended without having been entered"):
+    with timing.add_time("a"), wording.raises(RuntimeError):
         timing.add_time("b").__exit__(None, None, None)
     assert timing.b == 0
 
@@ -293,7 +294,7 @@ def test_leaving_what_was_never_entered_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("first", "then"), [("add_time", "time_avg"), ("timeit", "time_avg"), ("time_avg", "add_time")]
 )
-def test_one_name_is_summed_up_or_averaged(first: str, then: str, clock: Seconds) -> None:
+def test_one_name_is_summed_up_or_averaged(first: str, then: str, clock: Seconds, wording: Wording) -> None:
     """The other way is an error that names the scope, and leaves none open."""
     timing = Timing()
     with getattr(timing, first)("a"):
@@ -303,7 +304,7 @@ def test_one_name_is_summed_up_or_averaged(first: str, then: str, clock: Seconds
         clock.sleep(1)
     with timing.add_time("b"):
         clock.sleep(1)
-    assert timing.tree_str() == "Profile tree view:\na: 1.0000, b: 1.0000"
+    assert timing.tree_str() == wording
 
 
 def test_one_name_may_be_added_to_and_set(clock: Seconds) -> None:
@@ -320,7 +321,7 @@ def test_one_name_may_be_added_to_and_set(clock: Seconds) -> None:
     assert timing.b == 3.0
 
 
-def test_a_value_may_be_set_back_or_deleted(clock: Seconds) -> None:
+def test_a_value_may_be_set_back_or_deleted(clock: Seconds, wording: Wording) -> None:
     """Times are added to what is there, also where that has gone since the scope was made."""
     timing = Timing()
     with timing.add_time("a"), timing.time_avg("b"):
@@ -331,10 +332,10 @@ def test_a_value_may_be_set_back_or_deleted(clock: Seconds) -> None:
     with timing.add_time("a"):
         clock.sleep(1)
     assert timing.a == 6.0
-    assert timing.tree_str() == "Profile tree view:\na: 2.0000\n  b: 1.0000"
+    assert timing.tree_str() == wording
 
 
-def test_a_name_hides_no_method(clock: Seconds) -> None:
+def test_a_name_hides_no_method(clock: Seconds, wording: Wording) -> None:
     """Times of that name are items; what is neither is an AttributeError."""
     timing = Timing()
     for name in ("items", "add_time", "tree_str"):
@@ -343,7 +344,7 @@ def test_a_name_hides_no_method(clock: Seconds) -> None:
     assert timing["items"] == 1.0
     assert dict(timing.items())["add_time"] == 1.0
     assert timing.tree_str().endswith("items: 1.0000, add_time: 1.0000, tree_str: 1.0000")
-    with pytest.raises(AttributeError, match="'Timing' object has no attribute 'missing'"):
+    with wording.raises(AttributeError):
         _ = timing.missing
 
 
@@ -372,7 +373,7 @@ def test_a_copy_goes_on_by_itself(copied: Callable[[Timing], Timing], clock: Sec
     assert list(other) == ["_name", "a", "b"]
 
 
-def test_threads_nest_by_themselves(clock: Seconds) -> None:
+def test_threads_nest_by_themselves(clock: Seconds, wording: Wording) -> None:
     """A scope that another thread has open is no parent, also where that thread ended with it."""
     timing = Timing()
 
@@ -386,7 +387,7 @@ def test_threads_nest_by_themselves(clock: Seconds) -> None:
             thread = threading.Thread(target=leave_open)
             thread.start()
             thread.join()
-    assert timing.tree_str() == "Profile tree view:\nmain: 2.0000\nleft: 0.0000\n  inner: 2.0000"
+    assert timing.tree_str() == wording
 
 
 def test_threads_lose_no_entry() -> None:
@@ -450,9 +451,9 @@ def test_importing_loads_neither_package() -> None:
     assert result.stdout == "set()\n"
 
 
-def test_scopes_work_as_any_context(clock: Seconds) -> None:
+def test_scopes_work_as_any_context(clock: Seconds, wording: Wording) -> None:
     """They can be one of several in a with statement, entered when the ones before are open."""
     timing = Timing()
     with nullcontext(), timing.timeit("one_step"), timing.add_time("handle_policy_step"):
         clock.sleep(1)
-    assert str(timing) == "Profile tree view:\none_step: 1.0000\n  handle_policy_step: 1.0000"
+    assert str(timing) == wording

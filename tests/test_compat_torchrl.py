@@ -22,6 +22,7 @@ import pytest
 from builders import Seconds
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wording import Wording
 
 from pytest_rlperf.compat import torchrl
 from pytest_rlperf.compat.torchrl import timeit
@@ -250,14 +251,14 @@ def test_recursion_times_each_call_from_its_own_start(clock: Seconds) -> None:
     assert timeit._REG["f"][1:] == [16.0, 5]
 
 
-def test_a_timer_that_was_not_started_says_so() -> None:
+def test_a_timer_that_was_not_started_says_so(wording: Wording) -> None:
     """An error names it and what to do."""
     for use in (lambda: timeit("a").elapsed(), lambda: timeit("a").__exit__(None, None, None)):
-        with pytest.raises(RuntimeError, match=r"timer 'a' was not started: .* call start\(\)"):
+        with wording.raises(RuntimeError):
             use()
 
 
-def test_marks_may_be_set_in_two_places(clock: Seconds) -> None:
+def test_marks_may_be_set_in_two_places(clock: Seconds, wording: Wording) -> None:
     """An event begins in one thread and ends in another; one that did not begin is a KeyError that names it."""
     thread = threading.Thread(target=timeit.mark_start, args=("event",))
     thread.start()
@@ -265,7 +266,7 @@ def test_marks_may_be_set_in_two_places(clock: Seconds) -> None:
     clock.sleep(3)
     timeit.mark_end("event")
     assert timeit._REG == {"event": [3.0, 3.0, 1]}
-    with pytest.raises(KeyError, match=r"'event' has no mark_start\(\)"):
+    with wording.raises(KeyError):
         timeit.mark_end("event")
 
 
@@ -298,13 +299,13 @@ def test_print_goes_where_logs_go(
     assert capsys.readouterr().out == ""
 
 
-def test_erased_names_stay(clock: Seconds) -> None:
+def test_erased_names_stay(clock: Seconds, wording: Wording) -> None:
     """They are nothing until they are entered again, and no part of a snapshot."""
     with timeit("a"):
         clock.sleep(1)
     timeit.reset()
     assert timeit.todict() == {"a": 0.0}
-    assert timeit.print() == "a took 0.0000 msec (total =  0.0000 sec since last reset)."
+    assert timeit.print() == wording
     assert timeit.snapshot().root.children == ()
 
 

@@ -12,6 +12,7 @@ import pytest
 from builders import ONE_CALL
 from library_checks import assert_counts
 from numpy.typing import NDArray
+from wording import Wording
 
 from pytest_rlperf.components.gae import GAMMA, LAMBDA, gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
@@ -233,19 +234,19 @@ def test_an_env_of_an_unknown_type(env: Any) -> None:
 
 
 @pytest.mark.torch
-def test_a_single_env_is_no_vector_env() -> None:
+def test_a_single_env_is_no_vector_env(wording: Wording) -> None:
     """An env made by a thunk that cannot be stepped as a vector is closed again."""
     env = brief_env()()
-    with pytest.raises(ComponentError, match=r"BriefEnv, which has no num_envs\. It supports"):
+    with wording.raises(ComponentError):
         vecenv_workload(env)
     assert not env.closed
-    with pytest.raises(ComponentError, match=r"BriefEnv, which has no num_envs\. It supports"):
+    with wording.raises(ComponentError):
         vecenv_workload(lambda: env)
     assert env.closed
 
 
 @pytest.mark.torch
-def test_a_vector_env_that_returns_the_wrong_shape() -> None:
+def test_a_vector_env_that_returns_the_wrong_shape(wording: Wording) -> None:
     """Rewards of another number of envs are no env steps."""
     vector = pytest.importorskip("gymnasium.vector")
 
@@ -259,7 +260,7 @@ def test_a_vector_env_that_returns_the_wrong_shape() -> None:
             return obs, rewards[1:], *rest
 
     workload = vecenv_workload(Narrow(vector.SyncVectorEnv([brief_env()] * 3)))
-    with pytest.raises(ComponentError, match=r"reward of shape \(2,\).*3 envs returns \(3,\)"):
+    with wording.raises(ComponentError):
         workload.check()
 
 
@@ -359,31 +360,31 @@ def test_batches_of_any_shape(make: Callable[[Array], Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "place"),
+    "make",
     [
-        (lambda rows: (rows, rows[1:]), r"\[1\] has shape \(7, 3\)"),
-        (lambda rows: {"a": rows, "b": {"c": rows[:2]}}, r"\['b'\]\['c'\] has shape \(2, 3\)"),
-        (lambda rows: Pair(rows, rows[0]), r"rewards has shape \(3,\)"),
-        (lambda rows: Record({"image": rows[:1]}, rows), r"obs\['image'\] has shape \(1, 3\)"),
-        (lambda rows: (rows, rows.sum()), r"\[1\] has shape \(\)"),
+        lambda rows: (rows, rows[1:]),
+        lambda rows: {"a": rows, "b": {"c": rows[:2]}},
+        lambda rows: Pair(rows, rows[0]),
+        lambda rows: Record({"image": rows[:1]}, rows),
+        lambda rows: (rows, rows.sum()),
     ],
 )
-def test_a_batch_of_the_wrong_size(make: Callable[[Array], Any], place: str) -> None:
+def test_a_batch_of_the_wrong_size(make: Callable[[Array], Any], wording: Wording) -> None:
     """The array of the wrong size is named by its place in the batch."""
-    with pytest.raises(ComponentError, match=place):
+    with wording.raises(ComponentError):
         replay_workload(Buffer(make), 8).check()
 
 
 @pytest.mark.parametrize("batch", [None, (), {}, "rows", [1.0, 2.0]])
-def test_a_batch_without_arrays(batch: Any) -> None:
+def test_a_batch_without_arrays(batch: Any, wording: Wording) -> None:
     """A batch in which no array is found cannot be checked, so it is refused."""
-    with pytest.raises(ComponentError, match=r"sample\(8\) returned no arrays"):
+    with wording.raises(ComponentError):
         replay_workload(Buffer(lambda rows: batch), 8).check()
 
 
-def test_what_does_not_sample() -> None:
+def test_what_does_not_sample(wording: Wording) -> None:
     """An object without sample() says how else to measure it."""
-    with pytest.raises(ComponentError, match=r"sample\(batch_size\), or a thunk that draws a batch, not list"):
+    with wording.raises(ComponentError):
         replay_workload([], 8)
 
 
@@ -565,21 +566,21 @@ def ignores_ends(rewards: Array, values: Array, dones: Array, last_values: Array
 
 
 @pytest.mark.parametrize(
-    ("function", "says"),
+    "function",
     [
-        (lambda rewards, values: np.full_like(rewards, np.nan), "1024 of 1024 advantages are NaN or infinite"),
-        (lambda rewards, values: rewards / 0 * np.eye(128, 8), "advantages are NaN or infinite"),
-        (lambda rewards, values: rewards.T, r"shape \(8, 128\), expected \(128, 8\)"),
-        (lambda rewards, values: rewards[0], r"shape \(8,\), expected \(128, 8\)"),
-        (lambda rewards, values: None, "returned no array but NoneType"),
-        (lambda rewards, values: rewards, r"differ from the float64 reference: .* at \(\d+, \d\), expected"),
-        (ignores_ends, r"differ from the float64 reference.*dones\[t\] = 1 marks"),
+        lambda rewards, values: np.full_like(rewards, np.nan),
+        lambda rewards, values: rewards / 0 * np.eye(128, 8),
+        lambda rewards, values: rewards.T,
+        lambda rewards, values: rewards[0],
+        lambda rewards, values: None,
+        lambda rewards, values: rewards,
+        ignores_ends,
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
-def test_a_gae_function_that_is_wrong(function: Callable[..., Any], says: str) -> None:
+def test_a_gae_function_that_is_wrong(function: Callable[..., Any], wording: Wording) -> None:
     """A wrong result is an error that says what is wrong with it, and never a time."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         gae_workload(function, 128, 8, "numpy").check()
 
 
@@ -588,9 +589,9 @@ def with_unknown_names(rew: Array, v_s: Array, end_flag: Array) -> Array:
     raise AssertionError
 
 
-def test_a_gae_function_with_unknown_parameters() -> None:
+def test_a_gae_function_with_unknown_parameters(wording: Wording) -> None:
     """A parameter that means nothing known is named, with what is known and the way out."""
-    with pytest.raises(ComponentError, match=r"parameter 'rew'; it knows rewards, values, dones.*lambda rewards"):
+    with wording.raises(ComponentError):
         gae_workload(with_unknown_names, 8, 2, "numpy")
 
 
@@ -611,13 +612,13 @@ def test_gae_arguments_that_make_no_sense(arguments: tuple[Any, ...], says: str)
         gae_workload(*arguments)
 
 
-def test_a_gae_function_that_raises() -> None:
+def test_a_gae_function_that_raises(wording: Wording) -> None:
     """A function's exception reaches the user unchanged."""
 
     def function(rewards: Array, values: Array) -> Array:
         raise ZeroDivisionError("in the scan")
 
-    with pytest.raises(ZeroDivisionError, match="in the scan"):
+    with wording.raises(ZeroDivisionError):
         gae_workload(function, 8, 2, "numpy").check()
 
 
@@ -686,24 +687,24 @@ def torch_agent(update: Callable[[Any], None]) -> Any:
 
 
 @pytest.mark.torch
-def test_a_sac_update_that_does_nothing() -> None:
+def test_a_sac_update_that_does_nothing(wording: Wording) -> None:
     """An update that leaves every parameter as it was is no update."""
-    with pytest.raises(ComponentError, match="changed none of the agent's 3 trained parameters"):
+    with wording.raises(ComponentError):
         sac_workload(torch_agent(lambda agent: None), 4).check()
     sac_workload(torch_agent(lambda agent: agent.log_alpha.add_(1)), 4).check()
 
 
 @pytest.mark.torch
-def test_a_sac_update_that_diverges() -> None:
+def test_a_sac_update_that_diverges(wording: Wording) -> None:
     """An update that leaves NaN or infinity names where."""
-    with pytest.raises(ComponentError, match=r"net\.bias holds NaN or infinity"):
+    with wording.raises(ComponentError):
         sac_workload(torch_agent(lambda agent: agent.net.bias.fill_(math.nan)), 4).check()
-    with pytest.raises(ComponentError, match="log_alpha holds NaN or infinity"):
+    with wording.raises(ComponentError):
         sac_workload(torch_agent(lambda agent: agent.log_alpha.fill_(math.inf)), 4).check()
 
 
 @pytest.mark.torch
-def test_a_sac_agent_that_makes_its_networks_late() -> None:
+def test_a_sac_agent_that_makes_its_networks_late(wording: Wording) -> None:
     """Parameters that the first update makes count as trained where an optimizer of theirs changes them."""
     torch = pytest.importorskip("torch")
 
@@ -715,21 +716,21 @@ def test_a_sac_agent_that_makes_its_networks_late() -> None:
         optimizer.step()
 
     sac_workload(torch_agent(lambda agent: make(agent, 0.1)), 4).check()
-    with pytest.raises(ComponentError, match="changed none of the agent's 5 trained parameters"):
+    with wording.raises(ComponentError):
         sac_workload(torch_agent(lambda agent: make(agent, 0.0)), 4).check()
 
 
 @pytest.mark.parametrize(
-    ("agent", "batch_size", "says"),
+    ("agent", "batch_size"),
     [
-        (3, 4, "not int"),
-        (object(), None, "not object"),
-        (Buffer(lambda rows: rows), 4, r"update\(batch_size\), or a thunk"),
+        (3, 4),
+        (object(), None),
+        (Buffer(lambda rows: rows), 4),
     ],
 )
-def test_what_does_not_update(agent: Any, batch_size: int | None, says: str) -> None:
+def test_what_does_not_update(agent: Any, batch_size: int | None, wording: Wording) -> None:
     """An object that is neither an agent nor a thunk is an error that names both."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         sac_workload(agent, batch_size)
 
 
@@ -834,19 +835,19 @@ def test_a_ppo_thunk() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    "make",
     [
-        (lambda rewards: Rewarded(rewards[1:]), r"not full: rewards has shape \(7, 4\), expected 8 rows"),
-        (lambda rewards: Rewarded(rewards.T), r"not full: rewards has shape \(4, 8\)"),
-        (lambda rewards: Rewarded(rewards / 0), "NaN or infinity in rewards"),
-        (lambda rewards: {"rewards": rewards, "info": {"logp": rewards + np.inf}}, r"infinity in \['info'\]\['logp'\]"),
-        (lambda rewards: None, r"collect\(8\) returned no arrays: NoneType"),
+        lambda rewards: Rewarded(rewards[1:]),
+        lambda rewards: Rewarded(rewards.T),
+        lambda rewards: Rewarded(rewards / 0),
+        lambda rewards: {"rewards": rewards, "info": {"logp": rewards + np.inf}},
+        lambda rewards: None,
     ],
 )
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_a_rollout_that_is_wrong(make: Callable[[Array], Any], says: str) -> None:
+def test_a_rollout_that_is_wrong(make: Callable[[Array], Any], wording: Wording) -> None:
     """A rollout that is not full, or holds no numbers, is an error that names the array."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         ppo_workload(Collector(make), 8, None).check()
 
 
@@ -872,7 +873,7 @@ def test_ppo_arguments_that_make_no_sense(agent: Any, n_steps: Any, items: Any, 
 # --------------------------------------------------------------------------- thunks
 
 
-def test_a_thunk_may_step_any_env() -> None:
+def test_a_thunk_may_step_any_env(wording: Wording) -> None:
     """With the number of envs given, a callable is one step of all of them."""
     steps: list[int] = []
     work = vecenv_workload(lambda: steps.append(1), num_envs=3)
@@ -881,7 +882,7 @@ def test_a_thunk_may_step_any_env() -> None:
         work.call()
     assert (len(steps), work.items, work.unit) == (2, 3.0, "env step")
     assert [phase.path for phase in record.phases(1)] == ["env_step"]
-    with pytest.raises(ComponentError, match="thunk that steps every env once, not int"):
+    with wording.raises(ComponentError):
         vecenv_workload(3, num_envs=3)
 
 
@@ -902,7 +903,7 @@ def test_a_thunk_may_compute_gae_of_its_own_data() -> None:
 
 
 @pytest.mark.torch
-def test_an_optimizer_that_trains_nothing_is_told() -> None:
+def test_an_optimizer_that_trains_nothing_is_told(wording: Wording) -> None:
     """Targets that drift by rounding do not pass for learning where the agent has an optimizer."""
     torch = pytest.importorskip("torch")
 
@@ -919,17 +920,17 @@ def test_an_optimizer_that_trains_nothing_is_told() -> None:
             with torch.no_grad():
                 self.target.weight.mul_(0.995)
 
-    with pytest.raises(ComponentError, match="none of the agent's 2 trained parameters"):
+    with wording.raises(ComponentError):
         sac_workload(Idle(), 4).check()
 
 
-def test_the_convention_is_told_as_the_function_has_it() -> None:
+def test_the_convention_is_told_as_the_function_has_it(wording: Wording) -> None:
     """A wrong function that takes next_done is told that dones mark an episode's first steps."""
 
     def wrong(rewards: Array, values: Array, dones: Array, next_value: Array, next_done: Array) -> Array:
         return rewards
 
-    with pytest.raises(ComponentError, match="step t is an episode's first"):
+    with wording.raises(ComponentError):
         gae_workload(wrong, 8, 2, "numpy").check()
 
 

@@ -10,6 +10,7 @@ import builders
 import pytest
 from fake_worker import FakeWorker
 from virtual_gpu import VirtualGPU
+from wording import Wording
 
 from pytest_rlperf.baseline.store import OtherBaselines
 from pytest_rlperf.counters import NAMES
@@ -202,14 +203,14 @@ def test_the_first_worker_declines_for_all() -> None:
     assert counted_by(clerks) == Counting((), 0, 0, ("not counted: a call takes 1.00 s",))
 
 
-def test_a_first_call_that_took_all_the_time_is_not_repeated() -> None:
+def test_a_first_call_that_took_all_the_time_is_not_repeated(wording: Wording) -> None:
     """No worker counts where even one more call might be too much, and the note has the remedy."""
     clerks = [Clerk(COUNTED, checked_s=7.0) for _ in range(2)]
     CountingPass(60.0, 2, is_wanted=True, gates=False).run(clerks)
     assert [clerk.limits_s for clerk in clerks] == [[], []]
     learnt = counted_by(clerks)
     assert learnt is not None
-    assert learnt.notes == ("not counted: the first call took 7.00 s; a longer --rlperf-max-time leaves time for it",)
+    assert learnt.notes == wording
 
 
 def workload(calls: list[str], *seconds: float) -> tuple[Workload, list[int]]:
@@ -559,20 +560,20 @@ def test_one_count_that_is_more_outweighs_those_that_are_less() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "now", "expected"),
+    ("status", "now"),
     [
-        (Status.SLOWER, MORE, "why\nalso counted: aten::mm 9 → 12"),
-        (Status.SLOWER, LESS, "why\nalso counted: aten::mm 9 → 7"),
-        (Status.INVALID, LESS, "why\nalso counted: aten::mm 9 → 7"),
-        (Status.FASTER, LESS, "why\nalso counted: aten::mm 9 → 7"),
+        (Status.SLOWER, MORE),
+        (Status.SLOWER, LESS),
+        (Status.INVALID, LESS),
+        (Status.FASTER, LESS),
     ],
 )
-def test_a_verdict_of_times_that_stands_says_what_was_counted(status: Status, now: Counting, expected: str) -> None:
+def test_a_verdict_of_times_that_stands_says_what_was_counted(status: Status, now: Counting, wording: Wording) -> None:
     """A time that is slower, or no measurement at all, is not made good by fewer operations."""
     found = combine(verdict(status), THEN, now, GATES)
     assert found.status is status
     assert not found.by_counts
-    assert verdict_message(found) == expected
+    assert verdict_message(found) == wording
 
 
 def test_what_does_not_gate_is_only_kept() -> None:
@@ -623,20 +624,20 @@ def test_another_machines_counts_serve_where_there_are_none_here(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("stored", "said"),
+    "stored",
     [
-        (baseline(HERE, numpy="0.1"), "stored with other versions: numpy 0.1 → "),
-        (baseline(HERE, nosuchpackage="1.0"), "nosuchpackage 1.0 → none"),
-        (baseline(replace(HERE, python="CPython 3.10")), "CPython 3.10 → CPython 3.11"),
+        baseline(HERE, numpy="0.1"),
+        baseline(HERE, nosuchpackage="1.0"),
+        baseline(replace(HERE, python="CPython 3.10")),
     ],
 )
-def test_counts_of_other_versions_are_not_compared(tmp_path: Path, stored: Baseline, said: str) -> None:
+def test_counts_of_other_versions_are_not_compared(tmp_path: Path, stored: Baseline, wording: Wording) -> None:
     """Other versions of packages may change the counts, so only live sides can decide."""
     found = recall(tmp_path, stored)
     assert found.counting is None
     assert found.is_outdated
     assert found.obstacle is not None
-    assert said in obstacle_text(found.obstacle)
+    assert obstacle_text(found.obstacle) == wording
 
 
 def test_what_is_tested_and_what_runs_the_tests_may_change(tmp_path: Path) -> None:
@@ -716,9 +717,9 @@ def test_counters_are_read(value: object, expected: Counters) -> None:
 
 
 @pytest.mark.parametrize("value", ["ops", "", 3, [], [3], ["no_such"], ["op"], ["native_call:rlox"], ["opz*"]])
-def test_counters_that_mean_nothing_are_refused(value: object) -> None:
+def test_counters_that_mean_nothing_are_refused(value: object, wording: Wording) -> None:
     """With what there is."""
-    with pytest.raises(ValueError, match=r"off, show or gate|there are: ops, |counters=\"show\""):
+    with wording.raises(ValueError):
         parse_counters(value)
 
 
@@ -804,35 +805,22 @@ def test_a_test_without_changes_says_nothing_of_counts() -> None:
     assert counter_lines(same, verbose=False) == []
 
 
-def test_verbose_shows_every_count_of_the_call() -> None:
+def test_verbose_shows_every_count_of_the_call(wording: Wording) -> None:
     """Sums that are not zero, exact ones plain and others as from..to; and where the changed ones are."""
     lines = counter_lines(outcome(replace(verdict(Status.SAME), counters=CHANGED[:1])), verbose=True)
-    assert lines == [
-        "sac/critic: aten::mm 12 → 18",
-        "counted: ops 26, syncs 5, python_calls 84, garbage 0..3",
-        "aten::mm: the call 18, sac 18, sac/critic 18",
-    ]
+    assert lines == wording
 
 
-def test_verbose_says_what_could_not_be_counted() -> None:
+def test_verbose_says_what_could_not_be_counted(wording: Wording) -> None:
     """With the reason that counting gave."""
     missing = replace(counting({WHOLE: {"ops": 0}}), notes=("python_calls not counted: banned",))
-    assert counter_lines(outcome(verdict(Status.SAME), missing), verbose=True) == [
-        "counted: nothing",
-        "python_calls not counted: banned",
-    ]
+    assert counter_lines(outcome(verdict(Status.SAME), missing), verbose=True) == wording
 
 
-def test_a_failure_names_the_counts() -> None:
+def test_a_failure_names_the_counts(wording: Wording) -> None:
     """At the user's line: what changed, that the time did not decide it, and what to do where it was meant to be."""
     slower = combine(verdict(Status.UNDECIDED, "too near to call"), THEN, MORE, GATES)
-    assert failure_text(outcome(slower), "baseline 'default'") == (
-        "SLOWER by what it does: aten::mm 9 → 12\n"
-        "gae takes 1.00 ms a call\n"
-        "compared with baseline 'default'\n"
-        "time alone: UNDECIDED, too near to call\n"
-        'if this is intended: commit it, and store its figures with --rlperf-save-baseline --rlperf-accept="why"'
-    )
+    assert failure_text(outcome(slower), "baseline 'default'") == wording
 
 
 def test_what_is_not_compared_is_said_once_a_reason() -> None:
@@ -852,12 +840,10 @@ def test_what_is_not_compared_is_said_once_a_reason() -> None:
     ]
 
 
-def test_gates_that_were_not_counted_are_named_with_the_reason() -> None:
+def test_gates_that_were_not_counted_are_named_with_the_reason(wording: Wording) -> None:
     """The note names what went unchecked, and the workers' reasons."""
     missing = GatesNotCounted(("ops",), ("not counted: ops: compiled",))
-    assert note_lines([UncomparedCounts("a", missing, gates=True)], verbose=False) == [
-        "counts of 1 test not compared: ops was not counted on both sides, so not checked; not counted: ops: compiled"
-    ]
+    assert note_lines([UncomparedCounts("a", missing, gates=True)], verbose=False) == wording
 
 
 def test_the_page_about_counters_lists_them_all() -> None:

@@ -11,6 +11,7 @@ import builders
 import pytest
 from fake_worker import FakeWorker, ShownSteps
 from virtual_gpu import VirtualGPU
+from wording import Wording
 
 from pytest_rlperf import ComponentError
 from pytest_rlperf.components.thunk import thunk_workload
@@ -107,23 +108,21 @@ def test_equal_figures_on_equal_devices_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tries", "what", "advice"),
+    ("tries", "what"),
     [
-        ([Disturbance((POWER_CAP,))] * 4, "it was throttled (power cap), 4 of 4 times", "raise its power limit"),
-        ([Disturbance(recompiled=True)] * 4, "code was recompiled, 4 of 4 times", "keep shapes fixed"),
+        ([Disturbance((POWER_CAP,))] * 4, "it was throttled (power cap), 4 of 4 times"),
+        ([Disturbance(recompiled=True)] * 4, "code was recompiled, 4 of 4 times"),
         (
             [*[Disturbance(allocated=True)] * 3, Disturbance(("power brake",))],
             "memory was requested from it, 3 of 4 times, it was throttled (power brake), 1 of 4 times",
-            "cache",
         ),
         (
             [Disturbance((POWER_CAP,), recompiled=True)] * 4,
             "it was throttled (power cap) and code was recompiled, 4 of 4 times",
-            "keep shapes fixed",
         ),
     ],
 )
-def test_disturbed_figures_are_invalid_with_the_reason(tries: list[Disturbance], what: str, advice: str) -> None:
+def test_disturbed_figures_are_invalid_with_the_reason(tries: list[Disturbance], what: str, wording: Wording) -> None:
     """One worker's is enough: the device, what it was, how often, and what helps."""
     head = result()
     worker = replace(head.workers[3], device=replace(FIGURES, disturbances=tuple(tries)))
@@ -131,28 +130,25 @@ def test_disturbed_figures_are_invalid_with_the_reason(tries: list[Disturbance],
     assert verdict.status is Status.INVALID
     assert verdict.reason.code == "device"
     assert verdict_message(verdict).startswith(f"cuda:0 was not fit to be measured on: {what}; ")
-    assert advice in verdict_message(verdict)
+    assert verdict_message(verdict) == wording
 
 
 @pytest.mark.parametrize(
-    ("head", "says"),
+    "head",
     [
-        (
-            changed(flags={"cudnn.allow_tf32": "False", "cudnn.benchmark": "False"}),
-            "cudnn.allow_tf32 was True and is False",
-        ),
-        (changed(flags={"cudnn.benchmark": "False"}), "cudnn.allow_tf32 was True and is unknown"),
-        (changed(gated=Pace.LATENCY), "its steady was judged, and now its latency"),
-        (changed(device="xpu:0"), "it ran on cuda:0, and now on xpu:0"),
-        (changed(flags={**FIGURES.flags, "model": "Tesla T4"}), "model was unknown and is Tesla T4"),
-        (result(None), "it ran on cuda:0, and now on the host"),
+        changed(flags={"cudnn.allow_tf32": "False", "cudnn.benchmark": "False"}),
+        changed(flags={"cudnn.benchmark": "False"}),
+        changed(gated=Pace.LATENCY),
+        changed(device="xpu:0"),
+        changed(flags={**FIGURES.flags, "model": "Tesla T4"}),
+        result(None),
     ],
 )
-def test_other_devices_and_settings_are_incomparable(head: Result, says: str) -> None:
+def test_other_devices_and_settings_are_incomparable(head: Result, wording: Wording) -> None:
     """The verdict names what differs, and how to go on."""
     verdict = judge(result(), head)
     assert (verdict.status, verdict.reason.code) == (Status.INCOMPARABLE, "device")
-    assert says in verdict_message(verdict)
+    assert verdict_message(verdict) == wording
     assert "--rlperf-save-baseline" in verdict_message(verdict)
 
 
@@ -173,26 +169,19 @@ def lines(of: Result) -> list[str]:
     return device_lines(builders.outcome(of, builders.verdict(Status.NEW)))
 
 
-def test_the_report_says_both_paces_conditions_and_phases() -> None:
+def test_the_report_says_both_paces_conditions_and_phases(wording: Wording) -> None:
     """Device, paces, cycles, memory; clocks and who else; settings; spans, lags and what binds them."""
-    assert lines(result()) == [
-        "on cuda:0, a call: latency 1.50 ms, steady 1.00 ms (judged), 1.41M cycles, peak 25.0MB",
-        "conditions: SM clock 1410 MHz, memory clock 2600 MHz, 55 °C (the worst seen); throttled: no; "
-        "other processes: 0",
-        "settings: cudnn.allow_tf32=True, cudnn.benchmark=False",
-        "phase on cuda:0    span    self   lag in  lag out  bound by",
-        "update           800 µs  200 µs  4.00 µs   400 µs    device",
-    ]
+    assert lines(result()) == wording
 
 
-def test_the_report_says_what_is_not_known() -> None:
+def test_the_report_says_what_is_not_known(wording: Wording) -> None:
     """Live pairs take one pace, a driver may tell nothing, and a phase over two streams has no span."""
     figures = replace(FIGURES, latency_s=None, cycles=None, conditions=None, allocations=2.0, flags={})
     found = lines(result(figures, replace(TIMES, span_s=None, self_s=None, is_synced=True)))
-    assert found[0] == ("on cuda:0, a call: latency not taken, steady 1.00 ms (judged), peak 25.0MB, 2 allocations")
+    assert found[0] == wording
     assert lines(result(replace(FIGURES, peak_bytes=0)))[0].endswith("peak unknown")
     assert found[1] == "conditions: unknown"
-    assert "; throttled: not known; " in lines(result(UNKNOWN))[1]
+    assert lines(result(UNKNOWN))[1] == wording
     assert found[2].startswith("phase on cuda:0, waiting at every edge")
     assert found[3].split() == ["update", "–", "–", "4.00", "µs", "400", "µs", "device"]
 
@@ -206,7 +195,7 @@ def test_a_test_on_the_host_has_no_such_lines() -> None:
 
 
 @pytest.mark.torch
-def test_a_device_that_is_not_there_is_said_with_what_there_is() -> None:
+def test_a_device_that_is_not_there_is_said_with_what_there_is(wording: Wording) -> None:
     """Asking for a GPU without one is no error out of the depths of PyTorch."""
     import torch
 
@@ -221,7 +210,7 @@ def test_a_device_that_is_not_there_is_said_with_what_there_is() -> None:
         lambda: gae_workload(lambda rewards, values, dones, last_values: rewards, 8, 2, "torch", name),
     )
     for ask in asking:
-        with pytest.raises(ComponentError, match=rf"device='{name}': PyTorch .* finds only cpu"):
+        with wording.raises(ComponentError):
             ask()
     assert usable_device("cpu").type == "cpu"
 
@@ -360,18 +349,14 @@ def test_a_test_on_a_gpu_from_the_call_to_the_report() -> None:
     assert lines(found)[0].startswith("on virtual:0, a call: latency 10.0 ms (judged), steady 10.0 ms, 15.0M cycles")
 
 
-def test_notes_of_workers_are_said_once() -> None:
+def test_notes_of_workers_are_said_once(wording: Wording) -> None:
     """Slices thrown away are added up, other processes are not."""
     busy = replace(FIGURES, retaken=2, conditions=Conditions(None, None, None, (), 3), notes=("so",))
     notes = device_notes(result(busy).workers)
-    assert notes == [
-        "so",
-        "slices that were disturbed on cuda:0, thrown away and retaken: 10",
-        "other processes use cuda:0 too, at most 3 at once",
-    ]
+    assert notes == wording
 
 
-def test_a_throttled_gpu_makes_a_test_invalid() -> None:
+def test_a_throttled_gpu_makes_a_test_invalid(wording: Wording) -> None:
     """Retakes are bounded, and the verdict is no finding about the code."""
     gpu = VirtualGPU()
     gpu.throttle("hardware thermal slowdown")
@@ -379,17 +364,17 @@ def test_a_throttled_gpu_makes_a_test_invalid() -> None:
     broken = broken_rule(found)
     assert broken is not None
     assert broken == reasons.DeviceDisturbed("virtual:0", (Disturbance(("hardware thermal slowdown",)),) * 4)
-    assert found.notes == ("slices that were disturbed on virtual:0, thrown away and retaken: 6",)
+    assert found.notes == wording
 
 
-def test_a_gpu_that_is_always_at_its_power_cap_is_measured() -> None:
+def test_a_gpu_that_is_always_at_its_power_cap_is_measured(wording: Wording) -> None:
     """That is its full load: no finding against the measurement, but told in the notes and among the conditions."""
     gpu = VirtualGPU()
     gpu.throttle("power cap", slowdown=1.2)
     found = measured(gpu)
     assert broken_rule(found) is None
-    assert found.notes == ("virtual:0 is under its power cap all the time, at a steady clock: that disturbs nothing",)
-    assert "throttled: power cap" in lines(found)[1]
+    assert found.notes == wording
+    assert lines(found)[1] == wording
     pairs = compared(gpu)
     base, head = (
         make_result("test_it.py::test_it", m.Called("callable", "update", 1.0), side)
@@ -403,7 +388,7 @@ CAPPED = replace(FIGURES, conditions=Conditions(1.1e9, 2.6e9, 60.0, ("power cap"
 UNKNOWN = replace(FIGURES, conditions=Conditions(1.1e9, 2.6e9, 60.0, None, 0))
 
 
-def test_a_power_cap_in_some_workers_makes_a_test_invalid() -> None:
+def test_a_power_cap_in_some_workers_makes_a_test_invalid(wording: Wording) -> None:
     """Each had it in all of its slices or in none, and together they are of two clocks; who cannot tell is no third."""
     head = result()
 
@@ -413,7 +398,7 @@ def test_a_power_cap_in_some_workers_makes_a_test_invalid() -> None:
 
     broken = broken_rule(with_workers(CAPPED, CAPPED, FIGURES, FIGURES, FIGURES))
     assert broken == reasons.CapInSomeWorkers("cuda:0", 2, 5)
-    assert "its power cap in 2 of 5 workers and not in the others; let the device cool down" in reason_lines(broken)[0]
+    assert reason_lines(broken)[0] == wording
     assert broken_rule(with_workers(*[CAPPED] * 4, UNKNOWN)) is None
 
 

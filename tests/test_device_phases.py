@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_gpu import VirtualEvent, VirtualGPU
+from wording import Wording
 
 from pytest_rlperf.devices import DeviceClockError, Entry, EventClock, SyncClock, Tape
 from pytest_rlperf.model import Bound, DeviceTimes, Phase
@@ -97,7 +98,7 @@ def test_between_edges_nothing_waits_and_nothing_is_made() -> None:
     assert made == [4, 42, 42, 42]
 
 
-def test_an_iteration_that_was_short_of_events_is_left_out_and_said() -> None:
+def test_an_iteration_that_was_short_of_events_is_left_out_and_said(wording: Wording) -> None:
     """The pool grows between iterations, never within; what it was too small for does not count."""
     gpu = VirtualGPU()
     tape = tape_on(gpu, pool_size=3)
@@ -107,7 +108,7 @@ def test_an_iteration_that_was_short_of_events_is_left_out_and_said() -> None:
         tape.resolve()
     assert (tape.dropped, tape.iterations) == (1, 1)
     assert [phase.count for phase in tape.phases()] == [1.0, 1.0]
-    assert tape.notes == ("1 iterations with more edges than virtual:0's clock had events were left out",)
+    assert tape.notes == wording
 
 
 program = st.recursive(
@@ -375,7 +376,7 @@ def test_a_phase_on_a_side_stream_is_told_by_that_stream() -> None:
     assert times_of(phases["update"]).self_s == pytest.approx(1 * MS, abs=QUANTUM_S)
 
 
-def test_a_stream_that_changes_within_a_phase_leaves_no_span_and_is_named() -> None:
+def test_a_stream_that_changes_within_a_phase_leaves_no_span_and_is_named(wording: Wording) -> None:
     """Edges on two streams are of no one span: neither the phase nor the one around it claims one; a note says so."""
     gpu = VirtualGPU()
     tape = tape_on(gpu)
@@ -390,10 +391,10 @@ def test_a_stream_that_changes_within_a_phase_leaves_no_span_and_is_named() -> N
     assert (changing.stream, changing.span_s, changing.self_s) == ("main, side 1", None, None)
     assert call.self_s is None
     assert call.span_s is not None
-    assert tape.notes == ("with edges on different streams of virtual:0, and so without a span: call/changing",)
+    assert tape.notes == wording
 
 
-def test_work_on_a_stream_that_no_edge_sees_is_named() -> None:
+def test_work_on_a_stream_that_no_edge_sees_is_named(wording: Wording) -> None:
     """Work after the last mark shows in the length of the last wait."""
     gpu = VirtualGPU(launch_s=0.0)
     tape = tape_on(gpu)
@@ -402,10 +403,7 @@ def test_work_on_a_stream_that_no_edge_sees_is_named() -> None:
         gpu.launch(5 * MS, stream=2)
     tape.resolve()
     assert tape.unseen_s == pytest.approx(4 * MS, abs=QUANTUM_S)
-    assert tape.notes == (
-        "virtual:0 worked for 4000 µs after the last phase had ended, on streams that were current at no phase's edge: "
-        "enter a timer where such a stream is current",
-    )
+    assert tape.notes == wording
 
 
 def test_a_wait_of_the_callers_takes_nothing_from_what_was_seen() -> None:
@@ -437,7 +435,7 @@ def test_work_that_was_done_by_the_last_mark_is_no_news() -> None:
 # --------------------------------------------------------------------------- graphs and compiled code
 
 
-def test_capturing_is_named_and_replaying_is_a_phase_as_usual() -> None:
+def test_capturing_is_named_and_replaying_is_a_phase_as_usual(wording: Wording) -> None:
     """While a graph is captured no event is recorded; phases within are named, and their replay is one opaque phase."""
     gpu = VirtualGPU(launch_s=5 * US)
     tape = tape_on(gpu)
@@ -455,12 +453,10 @@ def test_capturing_is_named_and_replaying_is_a_phase_as_usual() -> None:
     capture = times_of(phases["capture"])
     assert capture.span_s == capture.self_s == pytest.approx(10 * US, abs=QUANTUM_S)
     assert times_of(phases["replay"]).span_s == pytest.approx(3.005 * MS, abs=QUANTUM_S)
-    assert tape.notes == (
-        "captured into a graph, and so without times of virtual:0: capture/forward, capture/backward",
-    )
+    assert tape.notes == wording
 
 
-def test_a_phase_that_begins_or_ends_within_a_capture_has_no_times() -> None:
+def test_a_phase_that_begins_or_ends_within_a_capture_has_no_times(wording: Wording) -> None:
     """One edge without a mark leaves no span, and the phase is named."""
     gpu = VirtualGPU()
     tape = tape_on(gpu)
@@ -471,11 +467,11 @@ def test_a_phase_that_begins_or_ends_within_a_capture_has_no_times() -> None:
         capture.__exit__(None, None, None)
     (phase,) = tape.resolve()
     assert phase.on_device is None
-    assert tape.notes == ("captured into a graph, and so without times of virtual:0: beginning",)
+    assert tape.notes == wording
 
 
 @pytest.mark.torch
-def test_timers_within_compiled_code_break_its_graph_and_are_named() -> None:
+def test_timers_within_compiled_code_break_its_graph_and_are_named(wording: Wording) -> None:
     """A scope cannot be compiled: it times as elsewhere, the compiler leaves its code alone, and a note names it."""
     import torch
     import torch._dynamo
@@ -503,9 +499,7 @@ def test_timers_within_compiled_code_break_its_graph_and_are_named() -> None:
         frames.append(counters["frames"]["total"])
     phases = {phase.path: phase for phase in tape.phases()}
     assert phases["outer/inner"].count == 1.0
-    assert tape.notes == (
-        "the timers break the graph of code for torch.compile: outer/inner; time the call of that code",
-    )
+    assert tape.notes == wording
     assert (
         len(set(frames[1:])) == 1
     )  # what changes from call to call on the tape or in its driver compiles nothing anew
@@ -583,7 +577,7 @@ def test_looking_costs_no_event_and_no_wait() -> None:
 # --------------------------------------------------------------------------- threads and tasks
 
 
-def test_other_threads_are_kept_apart() -> None:
+def test_other_threads_are_kept_apart(wording: Wording) -> None:
     """The phases of a backward thread are beside the others, by its thread's name, with a note."""
     gpu = VirtualGPU(launch_s=5 * US)
     tape = tape_on(gpu)
@@ -603,7 +597,7 @@ def test_other_threads_are_kept_apart() -> None:
     (gradients,) = tape.beside()["autograd"]
     assert gradients.path == "gradients"
     assert times_of(gradients).span_s == pytest.approx(2 * MS, abs=QUANTUM_S)
-    assert tape.notes == ("ran on other threads, beside the phases: autograd",)
+    assert tape.notes == wording
 
 
 def test_tasks_have_paths_below_what_runs_them() -> None:
@@ -639,15 +633,15 @@ class Untrue(VirtualGPU):
 
 
 @pytest.mark.parametrize(
-    ("told_ms", "said"),
+    "told_ms",
     [
-        (lambda ms: float("nan"), r"are broken: nan ns between two"),
-        (lambda ms: 0.0, r"are broken: one was reached \d+\.\d\d ms before the host recorded it"),
-        (lambda ms: -ms, r"are broken: one was reached \d+ ns before another"),
+        lambda ms: float("nan"),
+        lambda ms: 0.0,
+        lambda ms: -ms,
     ],
     ids=["not a number", "always zero", "backwards"],
 )
-def test_broken_events_are_a_loud_error(told_ms: Callable[[float], float], said: str) -> None:
+def test_broken_events_are_a_loud_error(told_ms: Callable[[float], float], wording: Wording) -> None:
     """Events that cannot be true are an error that names the device, and all marks come back."""
     gpu = Untrue(told_ms)
     tape = tape_on(gpu)
@@ -656,12 +650,12 @@ def test_broken_events_are_a_loud_error(told_ms: Callable[[float], float], said:
             with timer("call"):
                 gpu.launch(10 * MS)
                 gpu.item()
-    with pytest.raises(DeviceClockError, match=f"events of virtual:0 {said}"):
+    with wording.raises(DeviceClockError):
         tape.resolve()
     assert tape.clock.left == 64
 
 
-def test_a_device_that_is_lost_does_not_break_the_code_that_is_timed() -> None:
+def test_a_device_that_is_lost_does_not_break_the_code_that_is_timed(wording: Wording) -> None:
     """The timed code goes on, and meets the loss where it asks the device itself; resolving raises."""
     gpu = VirtualGPU()
     tape = tape_on(gpu)
@@ -671,7 +665,7 @@ def test_a_device_that_is_lost_does_not_break_the_code_that_is_timed() -> None:
         gpu.lose()
         with timer("after"):
             gpu.host(1 * MS)
-    with pytest.raises(DeviceClockError, match="virtual:0 failed: CUDA error"):
+    with wording.raises(DeviceClockError):
         tape.resolve()
     assert tape.clock.left == 64
 
@@ -684,13 +678,13 @@ class Unasked(VirtualGPU):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
-def test_an_error_at_an_edge_is_kept_for_the_one_who_reads() -> None:
+def test_an_error_at_an_edge_is_kept_for_the_one_who_reads(wording: Wording) -> None:
     """Timed code never meets an error of the tape's: it is resolve() that raises it, with the device's own words."""
     gpu = Unasked()
     tape = tape_on(gpu)
     with iteration(tape), timer("call"):
         gpu.launch(1 * MS)
-    with pytest.raises(DeviceClockError, match=r"edge of a phase on virtual:0 failed: .* illegal memory access"):
+    with wording.raises(DeviceClockError):
         tape.resolve()
 
 
@@ -726,15 +720,15 @@ def test_a_phase_that_does_not_end_within_its_iteration_is_not_told() -> None:
     assert [phase.path for phase in tape.resolve()] == ["around/inside"]
 
 
-def test_iterations_come_one_after_the_other() -> None:
+def test_iterations_come_one_after_the_other(wording: Wording) -> None:
     """Beginning twice, ending what has not begun, and resolving within are errors."""
     tape = tape_on(VirtualGPU())
     with pytest.raises(RuntimeError, match=r"end_iteration\(\) without begin_iteration\(\)"):
         tape.end_iteration()
     tape.begin_iteration()
-    with pytest.raises(RuntimeError, match=r"begin_iteration\(\) within an iteration"):
+    with wording.raises(RuntimeError):
         tape.begin_iteration()
-    with pytest.raises(RuntimeError, match=r"resolve\(\) within an iteration"):
+    with wording.raises(RuntimeError):
         tape.resolve()
 
 

@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from fake_worker import FakeWorker
 from virtual_gpu import VirtualGPU
+from wording import Wording
 
 from pytest_rlperf.devices import devices_of, driving
 from pytest_rlperf.errors import MeasurementError
@@ -315,13 +316,13 @@ def test_a_throttled_slice_is_retaken(bench: Bench) -> None:
     assert figures.retaken == 1
 
 
-def test_a_device_that_stays_throttled_is_given_up(bench: Bench) -> None:
+def test_a_device_that_stays_throttled_is_given_up(bench: Bench, wording: Wording) -> None:
     """All tries of a slice throttled say by what and how often; later slices are not retaken again and again."""
     bench.warm()
     bench.gpu.throttle("hardware thermal slowdown", slowdown=2.0)
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.device is not None
-    assert reasons_of(record.device) == "it was throttled (hardware thermal slowdown), 4 of 4 times"
+    assert reasons_of(record.device) == wording
     assert record.device.retaken == RETAKES
     calls = bench.calls
     assert bench.meter.take(SliceKind.PLAIN).device is not None
@@ -342,13 +343,13 @@ def told(record: SliceRecord) -> DeviceSlice:
     return record.device
 
 
-def test_a_power_cap_that_is_always_on_is_told_and_disturbs_nothing(bench: Bench) -> None:
+def test_a_power_cap_that_is_always_on_is_told_and_disturbs_nothing(bench: Bench, wording: Wording) -> None:
     """As on a GPU at full load: after the tries that show it, slices under it count at once, with a note."""
     bench.gpu.throttle("power cap", slowdown=1.3)
     bench.warm()
     first = told(bench.meter.take(SliceKind.PLAIN))
     assert (reasons_of(first), first.retaken) == ("", 0)
-    assert first.notes == ("virtual:0 is under its power cap all the time, at a steady clock: that disturbs nothing",)
+    assert first.notes == wording
     calls = bench.calls
     bench.gpu.throttle("power cap", slowdown=1.31)
     record = bench.meter.take(SliceKind.PLAIN)
@@ -361,39 +362,39 @@ def test_a_power_cap_that_is_always_on_is_told_and_disturbs_nothing(bench: Bench
 
 
 @pytest.mark.parametrize(
-    ("reasons", "says"),
+    "reasons",
     [
-        (("power cap",), "it was throttled (power cap), 4 of 4 times"),
-        (("power cap", "power brake"), "it was throttled (power cap, power brake), 4 of 4 times"),
+        ("power cap",),
+        ("power cap", "power brake"),
     ],
 )
-def test_a_power_cap_that_comes_is_a_disturbance(bench: Bench, reasons: tuple[str, ...], says: str) -> None:
+def test_a_power_cap_that_comes_is_a_disturbance(bench: Bench, reasons: tuple[str, ...], wording: Wording) -> None:
     """Where slices were kept without it, those under it are of another device."""
     bench.warm()
     assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == ""
     bench.gpu.throttle(*reasons)
-    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == says
+    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == wording
 
 
 @pytest.mark.parametrize(
-    ("reasons", "slowdown", "says"),
+    ("reasons", "slowdown"),
     [
-        ((), 1.3, "power cap that came and went"),
-        ((), 1.0, "power cap that came and went"),
-        (("power cap",), 1.4, "power cap that came and went"),
-        (("power cap", "hardware slowdown"), 1.3, "power cap that came and went, hardware slowdown"),
-        (("software thermal slowdown",), 1.3, "software thermal slowdown"),
+        ((), 1.3),
+        ((), 1.0),
+        (("power cap",), 1.4),
+        (("power cap", "hardware slowdown"), 1.3),
+        (("software thermal slowdown",), 1.3),
     ],
 )
 def test_what_is_not_as_under_the_cap_is_a_disturbance(
-    bench: Bench, reasons: tuple[str, ...], slowdown: float, says: str
+    bench: Bench, reasons: tuple[str, ...], slowdown: float, wording: Wording
 ) -> None:
     """Once slices count under a cap, those without it, at another clock or held back by more do not."""
     bench.gpu.throttle("power cap", slowdown=1.3)
     bench.warm()
     assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == ""
     bench.gpu.throttle(*reasons, slowdown=slowdown)
-    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == f"it was throttled ({says}), 4 of 4 times"
+    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == wording
 
 
 class Scripted:
@@ -421,13 +422,13 @@ class Scripted:
     ids=["from try to try", "within tries", "nobody knows", "cap at one edge"],
 )
 def test_a_power_cap_without_a_steady_clock_is_a_disturbance(
-    bench: Bench, conditions: Callable[[int], Conditions]
+    bench: Bench, conditions: Callable[[int], Conditions], wording: Wording
 ) -> None:
     """Then times are of many clocks, or nobody knows of how many."""
     bench.library.reader = Scripted(conditions)
     bench.meter = bench.metered()
     bench.warm()
-    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == "it was throttled (power cap), 4 of 4 times"
+    assert reasons_of(told(bench.meter.take(SliceKind.PLAIN))) == wording
 
 
 def test_warming_up_goes_on_until_throttling_is_what_it_was(bench: Bench) -> None:
@@ -449,13 +450,13 @@ def test_a_recompile_mid_run_is_seen(bench: Bench) -> None:
     assert (reasons_of(record.device), record.device.retaken) == ("", 1)
 
 
-def test_code_that_is_always_recompiled_is_given_up(bench: Bench) -> None:
+def test_code_that_is_always_recompiled_is_given_up(bench: Bench, wording: Wording) -> None:
     """A new shape in every call is nothing that a retake mends."""
     bench.warm()
     bench.then = lambda: bench.gpu.compile(1e-6)
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.device is not None
-    assert reasons_of(record.device) == "code was recompiled, 4 of 4 times"
+    assert reasons_of(record.device) == wording
 
 
 def test_an_allocation_during_a_slice_disturbs_it(bench: Bench) -> None:
@@ -470,7 +471,7 @@ def test_an_allocation_during_a_slice_disturbs_it(bench: Bench) -> None:
     assert record.device.peak_bytes == (1 << 20) + 4096
 
 
-def test_what_allocates_in_every_call_is_counted_and_no_disturbance(bench: Bench) -> None:
+def test_what_allocates_in_every_call_is_counted_and_no_disturbance(bench: Bench, wording: Wording) -> None:
     """Asking for memory however long it is warmed up is the workload's own work; it is said, too."""
     kept = []
     bench.then = lambda: kept.append(bench.gpu.allocate(512))
@@ -479,7 +480,7 @@ def test_what_allocates_in_every_call_is_counted_and_no_disturbance(bench: Bench
     assert record.device is not None
     assert reasons_of(record.device) == ""
     assert record.device.allocations == 1.0
-    assert record.device.notes == ("virtual:0 had not settled when warming up ended: memory was requested from it",)
+    assert record.device.notes == wording
 
 
 def test_warming_up_goes_on_until_the_device_has_settled(bench: Bench) -> None:
@@ -508,14 +509,14 @@ def test_warming_up_a_device_that_never_settles_is_bounded(bench: Bench) -> None
     assert bench.meter.take(SliceKind.PLAIN).device is not None
 
 
-def test_a_device_that_nobody_tells_of_is_measured_with_a_note(bench: Bench) -> None:
+def test_a_device_that_nobody_tells_of_is_measured_with_a_note(bench: Bench, wording: Wording) -> None:
     """Without NVML there are times, no cycles, and the way to have them."""
     bench.library.reader = NoReader(NVML_MISSING)
     bench.warm()
     record = bench.meter.take(SliceKind.PLAIN)
     assert record.device is not None
     assert (record.device.cycles, record.device.before, record.device.after) == (None, None, None)
-    assert "pip install pytest-rlperf[gpu]" in record.device.notes[0]
+    assert record.device.notes[0] == wording
 
 
 def test_other_processes_on_the_device_are_said(bench: Bench) -> None:
@@ -528,7 +529,7 @@ def test_other_processes_on_the_device_are_said(bench: Bench) -> None:
     assert (figures.conditions.others, reasons_of(figures)) == (2, "")
 
 
-def test_phases_of_disturbed_slices_are_noted_and_spare_the_figures(bench: Bench) -> None:
+def test_phases_of_disturbed_slices_are_noted_and_spare_the_figures(bench: Bench, wording: Wording) -> None:
     """Tracing may have code recompiled whenever it begins: that is said, and plain slices are retaken as before."""
     warm = bench.warm()
     bench.then = lambda: bench.gpu.compile(1e-6)
@@ -542,7 +543,7 @@ def test_phases_of_disturbed_slices_are_noted_and_spare_the_figures(bench: Bench
     for records in ({"plain": [plain]}, {"plain": [without_notes(plain)], "traced": [traced]}):
         record = worker_record(wall=none, cpu=none, warm=warm, seed=0, idle_cpu_share=0.0, **records)
         assert record.device is not None
-        assert record.device.notes == ("phases on virtual:0 are of slices that were disturbed: code was recompiled",)
+        assert record.device.notes == wording
 
 
 def without_notes(record: SliceRecord) -> SliceRecord:
@@ -564,19 +565,19 @@ def test_a_clock_that_moved_within_a_slice_leaves_its_cycles_unknown(bench: Benc
 # --------------------------------------------------------------------------- bad input
 
 
-def test_a_lost_device_is_named_with_its_librarys_error(bench: Bench) -> None:
+def test_a_lost_device_is_named_with_its_librarys_error(bench: Bench, wording: Wording) -> None:
     """It is no error of the workload's, wherever in the workload it comes up."""
     bench.warm()
     bench.gpu.lose()
-    with pytest.raises(MeasurementError, match=r"virtual:0 no longer answers.*CUDA error: device virtual:0 is lost"):
+    with wording.raises(MeasurementError):
         bench.meter.take(SliceKind.PLAIN)
 
 
-def test_a_device_lost_within_a_call_is_named(bench: Bench) -> None:
+def test_a_device_lost_within_a_call_is_named(bench: Bench, wording: Wording) -> None:
     """The workload's own launch is the first to fail; the device is what is blamed."""
     bench.warm()
     bench.then = bench.gpu.lose
-    with pytest.raises(MeasurementError, match="virtual:0 no longer answers"):
+    with wording.raises(MeasurementError):
         bench.meter.take(SliceKind.PLAIN)
 
 
@@ -588,7 +589,7 @@ def test_an_error_of_the_workloads_stays_its_own(bench: Bench) -> None:
         bench.meter.take(SliceKind.PLAIN)
 
 
-def test_what_the_workload_changes_is_put_back_and_named(bench: Bench) -> None:
+def test_what_the_workload_changes_is_put_back_and_named(bench: Bench, wording: Wording) -> None:
     """The current device and the sync debug mode hold for the process, and are its own again after every slice."""
 
     def meddle() -> None:
@@ -599,10 +600,7 @@ def test_what_the_workload_changes_is_put_back_and_named(bench: Bench) -> None:
     record = bench.meter.take(SliceKind.PLAIN)
     assert bench.library.process == {"current device": 0, "sync debug mode": 0}
     assert record.device is not None
-    assert record.device.notes == (
-        "the workload left the current device at 1; it was put back to 0 after every slice",
-        "the workload left the sync debug mode at 2; it was put back to 0 after every slice",
-    )
+    assert record.device.notes == wording
 
 
 def test_settings_are_put_back_after_an_error(bench: Bench) -> None:
@@ -645,12 +643,12 @@ def test_a_device_that_nothing_leads_to_is_known_by_its_use() -> None:
     assert bench.meter.device.name == "virtual:0"
 
 
-def test_a_second_device_in_use_is_an_error(bench: Bench) -> None:
+def test_a_second_device_in_use_is_an_error(bench: Bench, wording: Wording) -> None:
     """Tensors on one device and work on another: waiting for the first tells nothing of the second."""
     other = VirtualGPU("virtual:1")
     bench.workload = replace(bench.workload, holds=(other.allocate(8),))
     bench.meter = bench.metered()
-    with driving(other), pytest.raises(MeasurementError, match="several devices, virtual:0, virtual:1"):
+    with driving(other), wording.raises(MeasurementError):
         bench.meter.check()
 
 

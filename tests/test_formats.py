@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wording import Wording
 
 from pytest_rlperf import traces
 from pytest_rlperf.errors import TimerFileError
@@ -320,105 +321,96 @@ def changed(document: dict[str, Any], *path: str | int, to: Any) -> dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
         # not a file of timers at all
-        (b"", "cannot be read: it is empty; it was cut off"),
-        (b" \n ", "it is empty"),
-        (b"hello\nworld\n", "this text is in none of the formats that can be read; those are pytest-rlperf's JSON"),
-        (b'{"a": 1}', "this JSON is in none of the formats that can be read; those are .*Sample Factory's text"),
-        (b"[]", "this JSON is in none of the formats"),
-        (b"[[1]]", "this JSON is in none of the formats"),
-        (b"[2024-01-01 10:00:00,123][00123] started\n", "this text is in none of the formats"),
-        (b'"text"', "this text is in none of the formats"),
-        (b"{}\n\xff\xfe", r"line 2: byte 3 is not UTF-8: invalid start byte"),
-        (b"\x80\x04\x95", "line 1: byte 0 is not UTF-8"),
-        (b"\x1f\x8bnot really", "the gzip data are damaged"),
-        (gzip.compress(LARGE)[:-400], "the gzip data end early; it was cut off"),
+        b"",
+        b" \n ",
+        b"hello\nworld\n",
+        b'{"a": 1}',
+        b"[]",
+        b"[[1]]",
+        b"[2024-01-01 10:00:00,123][00123] started\n",
+        b'"text"',
+        b"{}\n\xff\xfe",
+        b"\x80\x04\x95",
+        b"\x1f\x8bnot really",
+        gzip.compress(LARGE)[:-400],
         # JSON that is cut off, or is none
-        (LARGE[:1000], r"line \d+, column \d+: the JSON ends early; it was cut off"),
-        (b'{"total": 1.0, "count": 1, "children"', "line 1, column 38: the JSON ends early"),
-        (b'{"total": 1.', "line 1, column 12: the JSON ends early"),
-        (b'{"total": nul', "line 1, column 11: the JSON ends early"),
-        (b'{"name": "roo', "line 1, column 10: the JSON ends early"),
-        (b'{"name": "roo\\u00', "the JSON ends early"),
-        (b'{"total": 1,\n "count": 1]', "line 2, column 12: this is not JSON: Expecting ',' delimiter; save it again"),
-        (b'{"total": 1.0, "count": 1}{', "line 1, column 27: this is not JSON: Extra data"),
-        (b'{"a":' * 100_000, "it is nested too deeply; keep fewer levels"),
+        LARGE[:1000],
+        b'{"total": 1.0, "count": 1, "children"',
+        b'{"total": 1.',
+        b'{"total": nul',
+        b'{"name": "roo',
+        b'{"name": "roo\\u00',
+        b'{"total": 1,\n "count": 1]',
+        b'{"total": 1.0, "count": 1}{',
+        b'{"a":' * 100_000,
         # ML-Agents
-        ({**NODE, "total": "x"}, "as ML-Agents' JSON: total is 'x', expected a number; save it again"),
-        ({**NODE, "children": {"run": {"count": 1}}}, "children.run has no 'total'"),
-        ({**NODE, "children": {"run": {**NODE, "total": [1]}}}, "children.run.total is a list, expected a number"),
-        ({**NODE, "children": {"run": {**NODE, "total": True}}}, "children.run.total is true, expected a number"),
-        ({**NODE, "children": {"C.x": {**NODE, "total": None}}}, r"children\['C.x'\].total is null, expected a number"),
-        ({**NODE, "children": {"run": {**NODE, "count": 1.5}}}, "children.run.count is 1.5, expected an integer"),
-        ({**NODE, "children": {"run": {**NODE, "count": -1}}}, "children.run.count is -1, expected an integer from 0"),
-        ({**NODE, "children": {"run": 3}}, "children.run is 3, expected an object"),
-        ({**NODE, "children": [NODE]}, "children is a list, expected an object"),
-        ({**NODE, "is_parallel": 1}, "is_parallel is 1, expected true or false"),
-        ({**NODE, "total": -0.5}, "total is -0.5, expected a time that is not negative"),
-        ({**NODE, "total": math.nan}, "total is NaN, expected a number of at most"),
-        ({**NODE, "total": math.inf}, "total is Infinity, expected a number of at most"),
-        ({**NODE, "total": 1e300}, r"total is 1E\+300, expected a number of at most 9.22e\+09"),
-        (b'{"count": 1, "total": 1e999999999999999999999}', "total is Infinity, expected a number"),
-        (b'{"total": 1, "count": ' + b"9" * 9000 + b"}", "count is 9+…, expected an integer"),
-        ({**NODE, "count": 2**63}, f"count is {2**63}, expected an integer from 0 to {2**63 - 1}"),
-        ({**NODE, "name": 3}, "name is 3, expected a text"),
-        ({**NODE, "metadata": {"a": 1}}, "metadata.a is 1, expected a text"),
-        ({**NODE, "gauges": {"r": {"value": "high"}}}, "gauges.r.value is 'high', expected a number"),
-        (b'{"total": 1, "count": 1, "gauges": {"r": {"value": NaN}}}', "gauges.r.value is NaN, expected a number"),
-        (b'{"total": 1, "total": 2, "count": 1}', "the document has the key 'total' twice"),
-        (
-            b'{"total": 1, "count": 1, "children": {"\x1b[2J": {"total": 1, "count": 1, "count": 2}}}'.replace(
-                b"\x1b", b"\\u001b"
-            ),
-            r"children\['\\x1b\[2J'\] has the key 'count' twice",
+        {**NODE, "total": "x"},
+        {**NODE, "children": {"run": {"count": 1}}},
+        {**NODE, "children": {"run": {**NODE, "total": [1]}}},
+        {**NODE, "children": {"run": {**NODE, "total": True}}},
+        {**NODE, "children": {"C.x": {**NODE, "total": None}}},
+        {**NODE, "children": {"run": {**NODE, "count": 1.5}}},
+        {**NODE, "children": {"run": {**NODE, "count": -1}}},
+        {**NODE, "children": {"run": 3}},
+        {**NODE, "children": [NODE]},
+        {**NODE, "is_parallel": 1},
+        {**NODE, "total": -0.5},
+        {**NODE, "total": math.nan},
+        {**NODE, "total": math.inf},
+        {**NODE, "total": 1e300},
+        b'{"count": 1, "total": 1e999999999999999999999}',
+        b'{"total": 1, "count": ' + b"9" * 9000 + b"}",
+        {**NODE, "count": 2**63},
+        {**NODE, "name": 3},
+        {**NODE, "metadata": {"a": 1}},
+        {**NODE, "gauges": {"r": {"value": "high"}}},
+        b'{"total": 1, "count": 1, "gauges": {"r": {"value": NaN}}}',
+        b'{"total": 1, "total": 2, "count": 1}',
+        b'{"total": 1, "count": 1, "children": {"\x1b[2J": {"total": 1, "count": 1, "count": 2}}}'.replace(
+            b"\x1b", b"\\u001b"
         ),
         # Sample Factory
-        ("A tree view:\na: 0.1000\n    b: 0.1000\n", "line 3: indented by 4, which no line above leads to"),
-        ("A tree view:\na: 0.1000\n   b: 0.1000\n", "line 3: indented by 3"),
-        ("A tree view:\n  a: 0.1000\n", "line 2: indented by 2"),
-        ("A tree view:\na: 0.1000, b: 0.1000\n  c: 0.1000\n", "line 3: it is below several timings, not one"),
-        ("A tree view:\na: 0.10", "line 2: 'a: 0.10' is not 'name: seconds' with four decimals; it was cut off"),
-        ("A tree view:\na: 0.1000, b", "line 2: 'b' is not 'name: seconds'"),
-        ("A tree view:\na: 0.1000\n  b", "line 3: 'b' is not 'name: seconds'"),
-        ("A tree view:\na: 0.1000\nbatch", "line 3: the log ends within a tree; it was cut off"),
-        ("x\nA tree view:", "line 2: the log ends with the heading of a timer tree; it was cut off"),
-        ("A tree view:\na: nan\n", "line 2: 'a: nan' is not"),
-        ("A tree view:\na: -0.1000\n", "line 2: 'a: -0.1000' is not"),
-        ("A tree view:\na: 0.1\n", "line 2: 'a: 0.1' is not 'name: seconds' with four decimals; save it again"),
-        ("A tree view:\na: 99999999999.0000\n", "line 2: 'a' took longer than a lifetime"),
-        ("_name: A, a: 0.1000, b: x\n", "line 1: 'b: x' is not"),
-        (
-            "A tree view:\n" + "".join("  " * n + "a: 0.1000\n" for n in range(DEEPEST + 1)),
-            f"line {DEEPEST + 2}: the tree is nested more than {DEEPEST} deep",
-        ),
+        "A tree view:\na: 0.1000\n    b: 0.1000\n",
+        "A tree view:\na: 0.1000\n   b: 0.1000\n",
+        "A tree view:\n  a: 0.1000\n",
+        "A tree view:\na: 0.1000, b: 0.1000\n  c: 0.1000\n",
+        "A tree view:\na: 0.10",
+        "A tree view:\na: 0.1000, b",
+        "A tree view:\na: 0.1000\n  b",
+        "A tree view:\na: 0.1000\nbatch",
+        "x\nA tree view:",
+        "A tree view:\na: nan\n",
+        "A tree view:\na: -0.1000\n",
+        "A tree view:\na: 0.1\n",
+        "A tree view:\na: 99999999999.0000\n",
+        "_name: A, a: 0.1000, b: x\n",
+        "A tree view:\n" + "".join("  " * n + "a: 0.1000\n" for n in range(DEEPEST + 1)),
         # for viewers alone
-        ({"traceEvents": []}, "a Chrome trace .* https://ui.perfetto.dev or https://www.speedscope.app"),
-        ([{"ph": "X", "name": "a", "ts": 0, "dur": 1, "pid": 1, "tid": 2}], "https://ui.perfetto.dev"),
-        ({"shared": {"frames": []}, "profiles": []}, "https://www.speedscope.app"),
+        {"traceEvents": []},
+        [{"ph": "X", "name": "a", "ts": 0, "dur": 1, "pid": 1, "tid": 2}],
+        {"shared": {"frames": []}, "profiles": []},
         # our own
-        ({**OWN, "version": 2}, "version is 2, this reads up to 1; upgrade pytest-rlperf"),
-        ({**OWN, "version": 0}, "version is 0, expected a version, of which 1 is the first"),
-        ({"format": "rlperf-timers"}, "as pytest-rlperf's JSON of timers: the document has no 'version'"),
-        (changed(OWN, "trees", 0, "timings", to=[]), r"trees\[0\].timings is a list, expected at least the root"),
-        (changed(OWN, "trees", 0, "timings", 2, "depth", to=3), r"timings\[2\]: a depth of 3 does not follow one of 1"),
-        (changed(OWN, "trees", 0, "timings", 2, "depth", to=0), r"timings\[2\]: a depth of 0 does not follow one of 1"),
-        (changed(OWN, "trees", 0, "timings", 0, "depth", to=1), r"timings\[0\]: a depth of 1 does not follow"),
-        (changed(OWN, "trees", 0, "timings", 1, "total_ns", to=1.5), r"timings\[1\].total_ns is 1.5, expected an int"),
-        (changed(OWN, "trees", 0, "timings", 1, "mode", to="max"), r"mode is 'max', expected one of sum, last, mean"),
-        (changed(OWN, "trees", 0, "timings", 1, "mode", to=[1]), r"timings\[1\].mode is a list, expected one of"),
-        (changed(OWN, "trees", 0, "timings", 1, "recent_ns", to=[1, -1]), r"timings\[1\].recent_ns\[1\] is -1"),
-        (
-            changed(OWN, "trees", 0, "gauges", "r", to={"value": [], "low": 0, "high": 1, "count": 1}),
-            "gauges.r.value is a list, expected a number",
-        ),
-        (changed(OWN, "trees", 0, "timings", to=DEEP_ROWS), f"the tree is nested more than {DEEPEST} deep"),
+        {**OWN, "version": 2},
+        {**OWN, "version": 0},
+        {"format": "rlperf-timers"},
+        changed(OWN, "trees", 0, "timings", to=[]),
+        changed(OWN, "trees", 0, "timings", 2, "depth", to=3),
+        changed(OWN, "trees", 0, "timings", 2, "depth", to=0),
+        changed(OWN, "trees", 0, "timings", 0, "depth", to=1),
+        changed(OWN, "trees", 0, "timings", 1, "total_ns", to=1.5),
+        changed(OWN, "trees", 0, "timings", 1, "mode", to="max"),
+        changed(OWN, "trees", 0, "timings", 1, "mode", to=[1]),
+        changed(OWN, "trees", 0, "timings", 1, "recent_ns", to=[1, -1]),
+        changed(OWN, "trees", 0, "gauges", "r", to={"value": [], "low": 0, "high": 1, "count": 1}),
+        changed(OWN, "trees", 0, "timings", to=DEEP_ROWS),
     ],
 )
-def test_unreadable_file_names_its_place(content: str | bytes | dict[str, Any] | list[Any], message: str) -> None:
+def test_unreadable_file_names_its_place(content: str | bytes | dict[str, Any] | list[Any], wording: Wording) -> None:
     """Whatever is wrong, the error names the file, the place in it and a way out, on one harmless line."""
-    with pytest.raises(TimerFileError, match=message) as raised:
+    with wording.raises(TimerFileError) as raised:
         parse(content)
     text = str(raised.value)
     assert text.startswith("some.file cannot be read")
@@ -456,15 +448,15 @@ def test_cut_off_json_is_always_an_error() -> None:
 
 
 @pytest.mark.parametrize("path", ["missing.json", ".", "nul\0.json"])
-def test_file_that_cannot_be_opened(path: str, tmp_path: Path) -> None:
+def test_file_that_cannot_be_opened(path: str, tmp_path: Path, wording: Wording) -> None:
     """No such file, a directory or no name at all: the same error."""
-    with pytest.raises(TimerFileError, match=r"cannot read .*; give the path of a file that can be read"):
+    with wording.raises(TimerFileError):
         traces.read(tmp_path / path)
 
 
-def test_one_tree_is_asked_of_our_json() -> None:
+def test_one_tree_is_asked_of_our_json(wording: Wording) -> None:
     """Two processes exchange one tree in our own JSON; anything else is an error."""
-    with pytest.raises(TimerFileError, match="the text holds 2 trees, expected one"):
+    with wording.raises(TimerFileError):
         traces.tree_from_json(traces.write([chain(1), chain(1)], "json"))
-    with pytest.raises(TimerFileError, match="worker 3 cannot be read: this JSON is in none of the formats"):
+    with wording.raises(TimerFileError):
         traces.tree_from_json(json.dumps(NODE), "worker 3")

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from test_workflows import PACKAGE, check, load
+from wording import Wording
 
 from pytest_rlperf.cli import init, main
 from pytest_rlperf.components.libraries import libraries
@@ -202,7 +203,7 @@ def test_it_stands_among_the_projects_tests(
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")], ids=["file", "link"])
 def test_a_file_is_kept(
-    pytester: pytest.Pytester, installed: Installed, capsys: pytest.CaptureFixture[str], make: Any
+    pytester: pytest.Pytester, installed: Installed, capsys: pytest.CaptureFixture[str], make: Any, wording: Wording
 ) -> None:
     """A file that is there is a usage error of one sentence, and stays as it is."""
     installed()
@@ -211,25 +212,17 @@ def test_a_file_is_kept(
     assert main(["init"]) == 4
     out, error = capsys.readouterr()
     assert out == ""
-    assert error == (
-        "rlperf: error: tests/test_perf.py exists, and rlperf init writes over no file: --output PATH names another\n"
-    )
+    assert error == wording
     assert path.is_symlink() or path.read_bytes() == b""
 
 
 def test_the_next_commands_are_shown(
-    pytester: pytest.Pytester, installed: Installed, capsys: pytest.CaptureFixture[str]
+    pytester: pytest.Pytester, installed: Installed, capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
     """The output names the file, its tests, and the commands to type."""
     installed()
     written(pytester)
-    assert capsys.readouterr().out.splitlines() == [
-        "wrote tests/test_perf.py: test_gae",
-        "next:",
-        "  pytest tests/test_perf.py                         runs each component once and checks it; commit then",
-        "  pytest tests/test_perf.py --rlperf-save-baseline  measures this commit, stores baselines/; commit that too",
-        "  pytest tests/test_perf.py --rlperf                after each change: fails where something got slower",
-    ]
+    assert capsys.readouterr().out.splitlines() == wording
 
 
 def gate(root: Path) -> dict[str, Any]:
@@ -339,7 +332,7 @@ def test_the_workflow_of_a_project_below_the_repositorys_top(
 
 
 def test_a_workflow_is_kept(
-    pytester: pytest.Pytester, installed: Installed, capsys: pytest.CaptureFixture[str]
+    pytester: pytest.Pytester, installed: Installed, capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
     """Where the workflow is there, nothing is written."""
     installed()
@@ -347,9 +340,6 @@ def test_a_workflow_is_kept(
     path.parent.mkdir(parents=True)
     path.touch()
     assert main(["init", "--github"]) == 4
-    assert capsys.readouterr().err == (
-        "rlperf: error: .github/workflows/gate.yml exists, and rlperf init writes over no file: "
-        "move it, or leave out --github\n"
-    )
+    assert capsys.readouterr().err == wording
     assert path.read_bytes() == b""
     assert not (pytester.path / "tests").exists()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from virtual_gpu import VirtualGPU
 from virtual_jax import DISPATCH_S, VirtualArray, VirtualJax, loaded
+from wording import Wording
 
 from pytest_rlperf.devices import DeviceClockError, JaxDevice, clock_for, devices_of, driving
 from pytest_rlperf.devices.jax import live_arrays
@@ -182,25 +183,25 @@ def test_nothing_is_started_by_looking() -> None:
         assert devices_of([lambda: jax]) == ()
 
 
-def test_several_devices_of_jax_are_waited_for_together(jax: VirtualJax) -> None:
+def test_several_devices_of_jax_are_waited_for_together(jax: VirtualJax, wording: Wording) -> None:
     """Arrays on two devices have one host's clock; those of another library beside them are an error."""
     record = taken(jax, lambda: [jax.compute(WORK_S), jax.compute(2 * WORK_S, device=1)])
     assert record.call_s == pytest.approx(2 * WORK_S, rel=0.01)
     assert record.device is not None
     assert record.device.device == "jax cpu:0, jax cpu:1"
-    with pytest.raises(DeviceClockError, match="several devices, jax cpu:0, virtual:0"):
+    with wording.raises(DeviceClockError):
         clock_for(["jax cpu:0", "virtual:0"])
-    with pytest.raises(DeviceClockError, match="jax cpu:7 belongs to another process of JAX"):
+    with wording.raises(DeviceClockError):
         clock_for(["jax cpu:7"])
     with driving(VirtualGPU("jax cpu:0")):
         assert not isinstance(clock_for(["jax cpu:0"]).__dict__["driver"], JaxDevice)
 
 
-def test_a_computation_that_fails_is_an_error_of_the_test(jax: VirtualJax) -> None:
+def test_a_computation_that_fails_is_an_error_of_the_test(jax: VirtualJax, wording: Wording) -> None:
     """The error comes with the wait, and names the device and the cause."""
     call = workload_of(lambda: jax.compute(WORK_S, error="INTERNAL: CpuCallback error: no such file"))
     meter = Meter(call, dict, Clocks(jax.clock, jax.clock, 76.0))
-    with pytest.raises(MeasurementError, match=r"jax cpu:0 .*CpuCallback error: no such file"):
+    with wording.raises(MeasurementError):
         meter.check()
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from wording import Wording
 
 from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.policy import verdict as policy_verdict
@@ -156,9 +157,9 @@ def test_bounds_of_few_figures_are_numbers_that_a_runs_file_holds() -> None:
     assert 1e-18 < estimate.floor < estimate.ratio < estimate.ceiling < 1e18
 
 
-def test_one_figure_is_no_sample() -> None:
+def test_one_figure_is_no_sample(wording: Wording) -> None:
     """A single worker has no spread to judge by."""
-    with pytest.raises(ValueError, match="two figures a side"):
+    with wording.raises(ValueError):
         welch([1.0], [1.0, 1.0], confidence=0.99, alpha=0.01)
 
 
@@ -327,21 +328,21 @@ def test_unchanged_is_same() -> None:
     assert not verdict.fails(strict=True)
 
 
-def test_no_tolerance_is_widened() -> None:
+def test_no_tolerance_is_widened(wording: Wording) -> None:
     """Two sessions differ by more than 3 % by themselves, so equal figures show nothing within that, or within 10 %."""
     for rules in (policy(), policy(tolerance=0.1)):
         verdict = judge(BASE, BASE, rules)
         assert (verdict.status, verdict.reason.code) == (Status.UNDECIDED, "spread")
-    assert "cannot exclude a change of ±3 %" in verdict_message(judge(BASE, BASE))
+    assert verdict_message(judge(BASE, BASE)) == wording
 
 
-def test_slower_needs_the_estimate_over_the_tolerance_and_its_bound_over_half() -> None:
+def test_slower_needs_the_estimate_over_the_tolerance_and_its_bound_over_half(wording: Wording) -> None:
     """19 % is not SLOWER however sure, 30 % is, and 30 % is not when it is not sure."""
     assert judge(BASE, result(*(1.19 * w.wall.relative for w in BASE.workers))).status is Status.UNDECIDED
     slower = judge(BASE, result(*(1.30 * w.wall.relative for w in BASE.workers)))
     assert slower.status is Status.SLOWER
     assert slower.fails(strict=False)
-    assert "stored numbers only" in verdict_message(slower)
+    assert verdict_message(slower) == wording
     unsure = judge(BASE, result(0.9, 1.1, 1.3, 1.6, 1.9))
     assert unsure.status is Status.UNDECIDED
     assert not unsure.fails(strict=False)
@@ -524,12 +525,12 @@ def test_what_is_not_gated_or_was_accepted_does_not_fail() -> None:
         assert not verdict.fails(strict=False)
 
 
-def test_no_baseline_is_new_and_another_machine_is_incomparable() -> None:
+def test_no_baseline_is_new_and_another_machine_is_incomparable(wording: Wording) -> None:
     """Both pass, unless a strict run asked for a comparison."""
     new = judge_stored(BASE, None, [], policy())
     other = judge_stored(BASE, None, [[MachineDifference("cpu", "Neoverse", "EPYC")]], policy())
     assert (new.status, other.status) == (Status.NEW, Status.INCOMPARABLE)
-    assert "(cpu: Neoverse there, EPYC here)" in verdict_message(other)
+    assert verdict_message(other) == wording
     assert [verdict.fails(strict) for verdict in (new, other) for strict in (False, True)] == [False, True] * 2
 
 

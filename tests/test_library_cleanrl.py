@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from library_checks import assert_parts, documented_tests, harvested
+from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
@@ -89,14 +90,14 @@ class Idle(torch.optim.SGD):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    ("component", "says"),
+    "component",
     [
-        ("sample", r"wrong size: \[0\] has shape \(8, 3\), expected 16 rows"),
-        ("gae", r"differ from the float64 reference.*step t is an episode's first"),
-        ("update", "changed none of the agent's"),
+        "sample",
+        "gae",
+        "update",
     ],
 )
-def test_a_thunk_that_is_wrong(script: dict[str, Any], component: str, says: str) -> None:
+def test_a_thunk_that_is_wrong(script: dict[str, Any], component: str, wording: Wording) -> None:
     """Half a batch, ends that are ignored and an update that learns nothing are errors of thunks too."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         getattr(Half(script), component)().check()

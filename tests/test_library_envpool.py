@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from library_checks import assert_counts, harvested
+from wording import Wording
 
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
@@ -164,18 +165,18 @@ def with_narrow_observations(_: int, received: Any) -> Any:
 
 @pytest.mark.parametrize("config", [{}, {"batch_size": 4}])
 @pytest.mark.parametrize(
-    ("change", "says"),
+    "change",
     [
-        (without_ends, r"env \d returned a reset, expected a step"),
-        (without_resets, r"env \d returned a step, expected its reset"),
-        (of_half, r"returned [23] different envs, expected [46]"),
-        (of_one_env, r"returned 1 different envs, expected [46]"),
-        (with_narrow_observations, r"observation of shape \([35], 4\); [46] envs have as many rows"),
+        without_ends,
+        without_resets,
+        of_half,
+        of_one_env,
+        with_narrow_observations,
     ],
 )
-def test_a_pool_that_is_wrong(change: Callable[[int, Any], Any], says: str, config: dict[str, Any]) -> None:
+def test_a_pool_that_is_wrong(change: Callable[[int, Any], Any], config: dict[str, Any], wording: Wording) -> None:
     """Lost envs, and episodes that end without a reset or are reset without an end, are told with what was expected."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         broken(change, **config).check()
 
 
@@ -187,8 +188,8 @@ def test_a_pool_that_is_in_use() -> None:
         vecenv_workload(pool).check()
 
 
-def test_a_pool_that_needs_other_actions() -> None:
+def test_a_pool_that_needs_other_actions(wording: Wording) -> None:
     """Pools of several players are told another way to be measured."""
     pool = envpool.make("IntersectionMultiAgent-v0", env_type="gymnasium", num_envs=6)
-    with pytest.raises(ComponentError, match=r"not players.action for up to 2; give a thunk .*num_envs=6\)"):
+    with wording.raises(ComponentError):
         vecenv_workload(pool)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from wording import Wording
 
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
@@ -115,18 +116,18 @@ def test_an_env_that_is_not_reset(mode: AutoresetMode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_env_that_steps_half(mode: AutoresetMode) -> None:
+def test_an_env_that_steps_half(mode: AutoresetMode, wording: Wording) -> None:
     """Rows of half of the envs are not those of all."""
     workload = vecenv_workload(HalfStepped(SyncVectorEnv([Short] * 4, autoreset_mode=mode)))
-    with pytest.raises(ComponentError, match=r"observation of shape \(2, 2\); 4 envs have as many rows"):
+    with wording.raises(ComponentError):
         workload.check()
 
 
-def test_a_mode_that_is_not_the_env_s() -> None:
+def test_a_mode_that_is_not_the_env_s(wording: Wording) -> None:
     """An env that resets in the same step and says it does in the next is told by episodes of one step."""
     env = SyncVectorEnv([lambda: Short(1)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
     env.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
-    with pytest.raises(ComponentError, match="under autoreset mode NextStep"):
+    with wording.raises(ComponentError):
         vecenv_workload(env).check()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from library_checks import assert_parts, harvested
+from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
@@ -112,25 +113,25 @@ class OtherReset(rlox.GymVecEnv):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
-def test_no_auto_reset_is_told(mode: str) -> None:
+def test_no_auto_reset_is_told(mode: str, wording: Wording) -> None:
     """A vector env that does not reset within the step that ends an episode would be counted wrong."""
-    with pytest.raises(ComponentError, match=r"env \d's episode ended, and step_all\(\) gave no terminal_obs"):
+    with wording.raises(ComponentError):
         vecenv_workload(OtherReset(mode)).check()
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    "changes",
     [
-        ({"obs": np.zeros((1, 4), np.float32)}, r"shape \(1, 4\); 3 envs have as many rows"),
-        ({"rewards": np.zeros(2)}, r"rewards of shape \(2,\); a vector env of 3 envs returns \(3,\)"),
-        ({"terminal_obs": [None]}, r"terminal_obs of shape \(1,\); a vector env of 3 envs returns \(3,\)"),
+        {"obs": np.zeros((1, 4), np.float32)},
+        {"rewards": np.zeros(2)},
+        {"terminal_obs": [None]},
     ],
 )
-def test_a_step_of_fewer_envs_is_told(changes: dict[str, Any], says: str) -> None:
+def test_a_step_of_fewer_envs_is_told(changes: dict[str, Any], wording: Wording) -> None:
     """A step's result has a row for each env."""
     env = rlox.VecEnv(n=3, seed=0, env_id="CartPole-v1")
     broken = proxy_for(env, {"step_all": lambda actions: env.step_all(actions) | changes})
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         vecenv_workload(broken).check()
 
 
@@ -186,7 +187,7 @@ def test_prefetched_batches_are_not_drawn() -> None:
     assert buffer.prefetch_queue_size == 0
 
 
-def test_a_device_is_left_to_the_meter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_is_left_to_the_meter(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     """Whether calls wait is the pace they are timed at; a batch that is not where it was asked for is told."""
     buffer = filled(GPUReplayBuffer(100, 3, 2, device="cpu"))
     device = torch.device("cuda", 0)
@@ -196,7 +197,7 @@ def test_a_device_is_left_to_the_meter(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = replay_workload(unsynced, 16)
     workload.call()
     assert waits == []
-    with pytest.raises(ComponentError, match=r"batch's \['\w+'\] is on cpu, expected cuda:0"):
+    with wording.raises(ComponentError):
         workload.check()
 
 
@@ -221,7 +222,7 @@ def test_no_conversion_of_gae_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not copies
 
 
-def test_wrong_gae_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_gae_is_told(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     """A function of that name with another discount is no GAE of what it was given."""
     compute_gae_batched = rlox.compute_gae_batched
 
@@ -229,7 +230,7 @@ def test_wrong_gae_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return compute_gae_batched(*args[:-1], 0.5)
 
     monkeypatch.setattr(rlox, "compute_gae_batched", wrong)
-    with pytest.raises(ComponentError, match="differ from the float64 reference"):
+    with wording.raises(ComponentError):
         gae_workload(wrong, 64, 3, "numpy").check()
 
 
@@ -270,11 +271,11 @@ def test_the_phases_of_a_sac_update() -> None:
     assert type(agent.buffer) is rlox.ReplayBuffer
 
 
-def test_an_agent_that_cannot_update_so() -> None:
+def test_an_agent_that_cannot_update_so(wording: Wording) -> None:
     """The size of the batch is the agent's to have, and its buffer's to hold."""
-    with pytest.raises(ComponentError, match=r"samples 16 transitions an update, not batch_size=32"):
+    with wording.raises(ComponentError):
         sac_workload(sac(), 32)
-    with pytest.raises(ComponentError, match=r"holds 0 transitions, too few for a batch of 16"):
+    with wording.raises(ComponentError):
         sac_workload(SAC("Pendulum-v1", hidden=8, batch_size=16, buffer_size=10), 16)
 
 
@@ -362,12 +363,12 @@ class OfHalf(RolloutCollector):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    "kind",
     [
-        (OfHalf, r"not full: obs has 32 rows, expected 64, 16 steps of 4 envs"),
+        OfHalf,
     ],
 )
-def test_a_broken_rollout_is_told(kind: Any, says: str) -> None:
+def test_a_broken_rollout_is_told(kind: Any, wording: Wording) -> None:
     """Rollouts of a stale policy, of too few steps or without numbers are told so."""
     agent = PPO("CartPole-v1", n_envs=4)
     agent.collector = kind("CartPole-v1", n_envs=4)
@@ -375,7 +376,7 @@ def test_a_broken_rollout_is_told(kind: Any, says: str) -> None:
     with torch.no_grad():
         for parameter in agent.policy.parameters():
             parameter.add_(0.5 * torch.randn_like(parameter))
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         ppo_workload(agent, 16, None).check()
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from library_checks import harvested
+from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.thunk import thunk_workload
@@ -37,7 +38,7 @@ def test_no_conversion_of_gae_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(workload.call(), first)
 
 
-def test_wrong_gae_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_gae_is_told(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     """A function of that name with another discount is no GAE of what it was given."""
     gae_advantages = rl_utils.gae_advantages
 
@@ -45,7 +46,7 @@ def test_wrong_gae_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return gae_advantages(*arguments[:-1], 0.5)
 
     monkeypatch.setattr(rl_utils, "gae_advantages", wrong)
-    with pytest.raises(ComponentError, match="differ from the float64 reference"):
+    with wording.raises(ComponentError):
         gae_workload(wrong, 64, 3, "torch").check()
     monkeypatch.setattr(rl_utils, "gae_advantages", lambda *arguments: gae_advantages(*arguments)[:, 1:])
     with pytest.raises(ComponentError, match=r"shape \(63, 3\), expected \(64, 3\)"):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from library_checks import assert_counts, assert_parts, harvested
+from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
@@ -117,13 +118,13 @@ def test_seeds_of_envs() -> None:
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_an_env_that_nobody_resets_is_told() -> None:
+def test_an_env_that_nobody_resets_is_told(wording: Wording) -> None:
     """Skrl's wrapper resets a vector env but once, so one that does not reset itself is measured on nothing."""
-    with pytest.raises(ComponentError, match=r"does not reset itself \(autoreset_mode=DISABLED\)"):
+    with wording.raises(ComponentError):
         vecenv_workload(vector_of(2, MODES.DISABLED))
 
 
-def test_an_env_that_does_not_reset_is_told() -> None:
+def test_an_env_that_does_not_reset_is_told(wording: Wording) -> None:
     """An env that says it resets itself and goes on after the end is seen to end again at once."""
 
     class Endless(gymnasium.vector.VectorWrapper):  # type: ignore[misc]
@@ -138,19 +139,21 @@ def test_an_env_that_does_not_reset_is_told() -> None:
             return observations, rewards, np.full_like(terminated, self.n_steps > 2), truncated, infos
 
     env = wrap_env(Endless(gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")), verbose=False)
-    with pytest.raises(ComponentError, match=r"env 0's episode ended, and with the next step again"):
+    with wording.raises(ComponentError):
         vecenv_workload(env).check()
 
 
 @pytest.mark.parametrize(
-    ("index", "tensor", "says"),
+    ("index", "tensor"),
     [
-        (0, torch.zeros(2, 2), r"observations of shape \(2, 2\); a vector env of 3 envs returns \(3, 2\)"),
-        (1, torch.zeros(3), r"rewards of shape \(3,\); a vector env of 3 envs returns \(3, 1\)"),
-        (2, torch.zeros(3, 1, dtype=torch.bool, device="meta"), "terminated is on meta, expected cpu"),
+        (0, torch.zeros(2, 2)),
+        (1, torch.zeros(3)),
+        (2, torch.zeros(3, 1, dtype=torch.bool, device="meta")),
     ],
 )
-def test_a_step_that_is_wrong_is_told(index: int, tensor: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_is_wrong_is_told(
+    index: int, tensor: Any, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     """A step's result has a row for each env, on the env's device."""
     env = vector_of(3)
     step = env.step
@@ -161,7 +164,7 @@ def test_a_step_that_is_wrong_is_told(index: int, tensor: Any, says: str, monkey
         return tuple(stepped)
 
     monkeypatch.setattr(env, "step", wrong)
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         vecenv_workload(env).check()
 
 
@@ -189,24 +192,24 @@ def memory_of(rows: int, kind: Any = RandomMemory, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    "make",
     [
-        (lambda: memory_of(5, replacement=False), r"actions has shape \(10, 1\), expected 16 rows"),
+        lambda: memory_of(5, replacement=False),
     ],
 )
-def test_half_a_batch_is_told(make: Callable[[], Any], says: str) -> None:
+def test_half_a_batch_is_told(make: Callable[[], Any], wording: Wording) -> None:
     """A memory that draws fewer transitions than it was asked for is faster, and wrong."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         replay_workload(make(), 16).check()
 
 
-def test_an_empty_memory_is_told() -> None:
+def test_an_empty_memory_is_told(wording: Wording) -> None:
     """There is nothing to draw from."""
-    with pytest.raises(ComponentError, match="memory is empty"):
+    with wording.raises(ComponentError):
         replay_workload(memory_of(0), 16)
 
 
-def test_a_device_is_left_to_the_meter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_is_left_to_the_meter(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     """Whether calls wait is the pace they are timed at; a batch that is not on the memory's device is told."""
     memory = memory_of(30)
     memory.device = torch.device("cuda", 0)
@@ -215,7 +218,7 @@ def test_a_device_is_left_to_the_meter(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = replay_workload(memory, 16)
     workload.call()
     assert waits == []
-    with pytest.raises(ComponentError, match="the batch's actions is on cpu, expected cuda:0"):
+    with wording.raises(ComponentError):
         workload.check()
 
 
@@ -233,18 +236,18 @@ def test_gae(module: Any, n_envs: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "says"),
+    "broken",
     [
-        (lambda returns, advantages: (returns, 2 * advantages), "not those of the returns, normalised: .* expected 0"),
-        (lambda returns, advantages: (returns + 1, advantages), "differ from the float64 reference"),
-        (lambda returns, advantages: (returns, advantages[1:]), "not those of the returns"),
+        lambda returns, advantages: (returns, 2 * advantages),
+        lambda returns, advantages: (returns + 1, advantages),
+        lambda returns, advantages: (returns, advantages[1:]),
     ],
 )
-def test_wrong_gae_is_told(broken: Callable[..., Any], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_gae_is_told(broken: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     """Neither the returns nor the normalised advantages may be wrong."""
     compute_gae = ppo_module.compute_gae
     monkeypatch.setattr(ppo_module, "compute_gae", lambda **arguments: broken(*compute_gae(**arguments)))
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         gae_workload(ppo_module.compute_gae, 64, 3, "torch").check()
 
 
@@ -335,7 +338,7 @@ class Idle(SAC):  # type: ignore[misc]
         self.memory.sample(names=self._tensors_names, batch_size=self.cfg.batch_size)
 
 
-def test_a_batch_on_another_device_is_told() -> None:
+def test_a_batch_on_another_device_is_told(wording: Wording) -> None:
     """An agent's batch is on the device that its models are on."""
     agent = sac(Idle)
     sample = agent.memory.sample
@@ -346,21 +349,21 @@ def test_a_batch_on_another_device_is_told() -> None:
         ]
 
     agent.memory.sample = elsewhere
-    with pytest.raises(ComponentError, match=r"the batch's \S+ is on meta, expected cpu"):
+    with wording.raises(ComponentError):
         sac_workload(agent, 16).check()
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    "changes",
     [
-        ({"batch_size": 8}, "is 1 gradient steps of batch size 8, expected one of 16"),
-        ({"gradient_steps": 4}, "is 4 gradient steps of batch size 16, expected one of 16"),
-        ({"rows": 0}, "nothing to update from"),
+        {"batch_size": 8},
+        {"gradient_steps": 4},
+        {"rows": 0},
     ],
 )
-def test_an_agent_that_cannot_update_so(changes: dict[str, Any], says: str) -> None:
+def test_an_agent_that_cannot_update_so(changes: dict[str, Any], wording: Wording) -> None:
     """The size of a batch and the number of gradient steps are the agent's to have."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         sac_workload(sac(**changes), 16)
 
 
@@ -480,22 +483,22 @@ class Forgetful(PPO):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    "kind",
     [
-        (Forgetful, r"not full: 32 transitions were recorded .*, expected 16 steps of 4 envs"),
+        Forgetful,
     ],
 )
-def test_a_broken_rollout_is_told(kind: Any, says: str) -> None:
+def test_a_broken_rollout_is_told(kind: Any, wording: Wording) -> None:
     """Rollouts of a stale policy, of too few steps or without numbers are told so."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         ppo_workload(trainer_of(vector_of(4), kind), 16, None).check()
 
 
-def test_a_trainer_that_cannot_collect_so() -> None:
+def test_a_trainer_that_cannot_collect_so(wording: Wording) -> None:
     """The steps of a rollout are the agent's and its memory's to have, and the agent must be one PPO."""
     with pytest.raises(ComponentError, match=r"cfg\.rollouts is 8, expected 16"):
         ppo_workload(trainer_of(vector_of(2), n_steps=8), 16, None)
-    with pytest.raises(ComponentError, match="trains SAC, expected one PPO agent"):
+    with wording.raises(ComponentError):
         ppo_workload(
             SequentialTrainer(env=vector_of(2), agents=sac(), cfg={"close_environment_at_exit": False}), 16, None
         )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from library_checks import assert_parts, harvested
+from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
@@ -127,15 +128,15 @@ class HalfStepped(DummyVecEnv):
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    "kind",
     [
-        (NeverReset, r"env \d is done and its info has no 'terminal_observation': a VecEnv resets within the step"),
-        (HalfStepped, r"observation of shape \(2, 3\); 4 envs have as many rows"),
+        NeverReset,
+        HalfStepped,
     ],
 )
-def test_a_vec_env_that_is_wrong(kind: type[Any], says: str) -> None:
+def test_a_vec_env_that_is_wrong(kind: type[Any], wording: Wording) -> None:
     """An env that is not reset, or rows that are missing, are told before anything is timed."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         vecenv_workload(kind([Counting] * 4)).check()
 
 
@@ -177,20 +178,20 @@ class Elsewhere(ReplayBuffer):
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    "kind",
     [
-        (Elsewhere, "the batch's observations is on meta, expected cpu"),
+        Elsewhere,
     ],
 )
-def test_a_replay_buffer_that_is_wrong(kind: type[Any], says: str) -> None:
+def test_a_replay_buffer_that_is_wrong(kind: type[Any], wording: Wording) -> None:
     """Too few rows, or tensors that are elsewhere, are no sample."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         replay_workload(filled(kind(64, BOX, BOX, device="cpu")), 16).check()
 
 
-def test_an_empty_replay_buffer() -> None:
+def test_an_empty_replay_buffer(wording: Wording) -> None:
     """There is nothing to sample, which is told as that."""
-    with pytest.raises(ComponentError, match=r"the ReplayBuffer is empty: buffer\.add"):
+    with wording.raises(ComponentError):
         replay_workload(ReplayBuffer(64, BOX, BOX), 16)
 
 
@@ -250,24 +251,24 @@ class NoAdvantages(RolloutBuffer):
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    "kind",
     [
-        (IgnoresStarts, r"differ from the float64 reference: \S+ at \(\d+, \d\), expected"),
-        (NoAdvantages, r"differ from the float64 reference: 0 at"),
-        (HalfAdvantages, r"shape \(64, 4\), expected \(128, 4\)"),
+        IgnoresStarts,
+        NoAdvantages,
+        HalfAdvantages,
     ],
 )
-def test_gae_that_is_wrong(kind: type[Any], says: str) -> None:
+def test_gae_that_is_wrong(kind: type[Any], wording: Wording) -> None:
     """The method of the user's own class is the one that is judged, given by itself or by its buffer."""
     buffer = kind(8, BOX, BOX, device="cpu")
     for given in (buffer, buffer.compute_returns_and_advantage):
-        with pytest.raises(ComponentError, match=says):
+        with wording.raises(ComponentError):
             gae_workload(given, 128, 4, "numpy").check()
 
 
-def test_gae_of_the_class() -> None:
+def test_gae_of_the_class(wording: Wording) -> None:
     """A method without a buffer cannot be called."""
-    with pytest.raises(ComponentError, match="needs a RolloutBuffer, or that method of one"):
+    with wording.raises(ComponentError):
         gae_workload(RolloutBuffer.compute_returns_and_advantage, 8, 2, "numpy")
 
 
@@ -352,19 +353,19 @@ class SampledElsewhere(SAC):
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    "kind",
     [
-        (WithoutActor, "took 2 optimizer steps, expected 3"),
-        (SampledElsewhere, "the batch's observations is on meta, expected cpu"),
+        WithoutActor,
+        SampledElsewhere,
     ],
 )
-def test_a_sac_update_that_is_wrong(kind: type[SAC], says: str) -> None:
+def test_a_sac_update_that_is_wrong(kind: type[SAC], wording: Wording) -> None:
     """Another batch, another number of steps, or none at all, are told by numbers."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         sac_workload(sac_agent(kind), 16).check()
 
 
-def test_a_schedule_that_has_come_to_its_end() -> None:
+def test_a_schedule_that_has_come_to_its_end(wording: Wording) -> None:
     """An agent that learns nothing any more is told why; filling a buffer does not use its schedule up."""
 
     def schedule(progress: float) -> float:
@@ -372,15 +373,15 @@ def test_a_schedule_that_has_come_to_its_end() -> None:
 
     sac_workload(sac_agent(learning_rate=schedule), 16).check()
     agent = sac_agent(learning_rate=schedule).learn(20)
-    with pytest.raises(ComponentError, match="learning rate is 0 at progress_remaining=0"):
+    with wording.raises(ComponentError):
         sac_workload(agent, 16)
 
 
-def test_a_sac_agent_without_an_env(tmp_path: Path) -> None:
+def test_a_sac_agent_without_an_env(tmp_path: Path, wording: Wording) -> None:
     """One that was loaded has neither transitions nor where to get them from."""
     sac_agent().save(tmp_path / "agent")
     agent = SAC.load(tmp_path / "agent", device="cpu")
-    with pytest.raises(ComponentError, match=r"replay buffer is empty, and it has no env to fill it: agent\.set_env"):
+    with wording.raises(ComponentError):
         sac_workload(agent, 16)
 
 
@@ -455,27 +456,27 @@ class Unestimated(PPO):
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    "make",
     [
-        (lambda: ppo_agent(HalfCollected), "not full: collect_rollouts stored 8 steps, expected 16"),
-        (lambda: ppo_agent(Unestimated), "advantages are not GAE of its rewards and values"),
+        lambda: ppo_agent(HalfCollected),
+        lambda: ppo_agent(Unestimated),
     ],
 )
-def test_a_rollout_that_is_wrong(make: Callable[[], PPO], says: str) -> None:
+def test_a_rollout_that_is_wrong(make: Callable[[], PPO], wording: Wording) -> None:
     """A rollout of another policy, too short, without advantages or without numbers is told as that."""
     workload = ppo_workload(make(), 16, None)
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         workload.check()
 
 
-def test_a_ppo_agent_of_another_size() -> None:
+def test_a_ppo_agent_of_another_size(wording: Wording) -> None:
     """Rollouts are of the agent's size, which a test has to know."""
-    with pytest.raises(ComponentError, match=r"rollouts are of 16 steps, not 8: PPO\(…, n_steps=8\)"):
+    with wording.raises(ComponentError):
         ppo_workload(ppo_agent(), 8, None)
 
 
-def test_a_ppo_agent_without_an_env(tmp_path: Path) -> None:
+def test_a_ppo_agent_without_an_env(tmp_path: Path, wording: Wording) -> None:
     """One that was loaded has nothing to collect from."""
     ppo_agent().save(tmp_path / "agent")
-    with pytest.raises(ComponentError, match=r"no env to collect from: agent\.set_env"):
+    with wording.raises(ComponentError):
         ppo_workload(PPO.load(tmp_path / "agent", device="cpu"), 16, None)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from library_checks import assert_counts, harvested
+from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
@@ -132,17 +133,17 @@ class Narrow(venvs.DummyVectorEnv):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    ("lost", "says"),
+    "lost",
     [
-        (0, r"observation of shape \(3, 2\); 4 envs have as many rows"),
-        (1, r"rewards of shape \(3,\); a vector env of 4 envs returns \(4,\)"),
-        (2, r"terminated of shape \(3,\); a vector env of 4 envs returns \(4,\)"),
-        (4, r"infos of 3 envs, expected 4"),
+        0,
+        1,
+        2,
+        4,
     ],
 )
-def test_a_step_that_loses_an_env(lost: int, says: str) -> None:
+def test_a_step_that_loses_an_env(lost: int, wording: Wording) -> None:
     """An array that lacks an env is named, with the rows it was to have."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         vecenv_workload(vector_env(kind=type("Losing", (Narrow,), {"lost": lost}))).check()
 
 
@@ -192,9 +193,9 @@ def test_a_batch_has_as_many_rows_as_it_was_asked_for(make: Callable[[], Any], m
     assert workload.processed(5) == 80.0
 
 
-def test_an_empty_buffer() -> None:
+def test_an_empty_buffer(wording: Wording) -> None:
     """Nothing can be drawn from it, which is an error before anything is drawn."""
-    with pytest.raises(ComponentError, match="VectorReplayBuffer is empty: add transitions"):
+    with wording.raises(ComponentError):
         replay_workload(data.VectorReplayBuffer(100, 4), 16)
 
 
@@ -342,43 +343,43 @@ class ForgetsAlpha(sac_module.SAC):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"),
+    "kind",
     [
-        (HalfBatch, "gave a critic 16 transitions, expected batch_size=32"),
-        (ForgetsAlpha, "took 3 optimizer steps, expected 4"),
+        HalfBatch,
+        ForgetsAlpha,
     ],
 )
-def test_an_update_that_is_wrong(kind: Any, says: str) -> None:
+def test_an_update_that_is_wrong(kind: Any, wording: Wording) -> None:
     """Half a batch, a part that is not updated, and no update at all are different errors."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         sac_workload(off_policy(kind), 32).check()
 
 
-def test_networks_on_two_devices() -> None:
+def test_networks_on_two_devices(wording: Wording) -> None:
     """An update whose parts are not on one device is not what it seems to be."""
     trainer = off_policy()
     trainer.algorithm.critic2.to("meta")
-    with pytest.raises(ComponentError, match="parameters are on cpu and meta, expected one device"):
+    with wording.raises(ComponentError):
         sac_workload(trainer, 32).check()
 
 
-def test_a_trainer_without_transitions() -> None:
+def test_a_trainer_without_transitions(wording: Wording) -> None:
     """A collector that has not collected is an error of its own."""
-    with pytest.raises(ComponentError, match="buffer of the trainer's collector is empty"):
+    with wording.raises(ComponentError):
         sac_workload(off_policy(rows=0), 32).check()
 
 
-def test_an_algorithm_has_no_buffer() -> None:
+def test_an_algorithm_has_no_buffer(wording: Wording) -> None:
     """An algorithm without its trainer is an error that asks for the trainer."""
-    with pytest.raises(ComponentError, match=r"Tianshou SAC has no buffer of its own; .*create_trainer"):
+    with wording.raises(ComponentError):
         sac_workload(off_policy().algorithm, 32)
 
 
-def test_the_trainer_of_another_algorithm() -> None:
+def test_the_trainer_of_another_algorithm(wording: Wording) -> None:
     """Only SAC's update is measured as a SAC update."""
     trainer = off_policy()
     trainer.algorithm = base.RandomActionPolicy(trainer.algorithm.policy.action_space)
-    with pytest.raises(ComponentError, match="algorithm is RandomActionPolicy, expected SAC"):
+    with wording.raises(ComponentError):
         sac_workload(trainer, 32)
 
 
@@ -444,13 +445,13 @@ def test_a_rollout_of_one_env_and_of_a_full_buffer() -> None:
     assert workload.processed(1) == 16.0
 
 
-def test_a_rollout_of_an_on_policy_trainer() -> None:
+def test_a_rollout_of_an_on_policy_trainer(wording: Wording) -> None:
     """A trainer's collector is measured, once its policy is known to be the one that is trained."""
     algorithm = on_policy()
     collector = data.Collector(algorithm, vector_env(), data.VectorReplayBuffer(400, 4))
     params = trainer_module.OnPolicyTrainerParams(training_collector=collector)
     ppo_workload(algorithm.create_trainer(params), 8, None).check()
-    with pytest.raises(ComponentError, match="another policy than the algorithm that is trained"):
+    with wording.raises(ComponentError):
         ppo_workload(on_policy().create_trainer(params), 8, None)
 
 
@@ -513,33 +514,33 @@ class Short(data.Collector):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    ("kind", "size", "says"),
+    ("kind", "size"),
     [
-        (Stale, 400, "in 8 steps the collector called its policy 0 times: are the actions another policy"),
-        (Random, 400, "in 8 steps the collector called its policy 0 times: .* or random"),
-        (Overruled, 400, "actions in the buffer are not those that the collector's policy gave"),
-        (Short, 400, r"not full: 16 env steps were collected, the buffer holds \[4, 4, 4, 4\] .*expected 8 of 4 envs"),
-        (data.Collector, 16, r"not full: 32 env steps were collected, the buffer holds \[4, 4, 4, 4\]"),
+        (Stale, 400),
+        (Random, 400),
+        (Overruled, 400),
+        (Short, 400),
+        (data.Collector, 16),
     ],
 )
-def test_a_rollout_that_is_wrong(kind: Any, size: int, says: str) -> None:
+def test_a_rollout_that_is_wrong(kind: Any, size: int, wording: Wording) -> None:
     """Actions of another policy, and rollouts that are short or do not fit the buffer, are errors."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         ppo_workload(collecting(kind, size=size), 8, None).check()
 
 
-def test_a_rollout_that_holds_no_numbers() -> None:
+def test_a_rollout_that_holds_no_numbers(wording: Wording) -> None:
     """An array with NaN is named."""
     collector = collecting()
     collector.set_on_step_hook(lambda _, batch: batch.rew.__setitem__(slice(None), np.nan))
-    with pytest.raises(ComponentError, match=r"NaN or infinity in buffer\['rew'\]"):
+    with wording.raises(ComponentError):
         ppo_workload(collector, 8, None).check()
 
 
 @pytest.mark.filterwarnings("ignore:Using async setting")
-def test_an_async_collector() -> None:
+def test_an_async_collector(wording: Wording) -> None:
     """It collects more than the number of steps given, so the error names another way."""
     env = vector_env(4, wait_num=2)
     collector = data.AsyncCollector(on_policy(), env, data.VectorReplayBuffer(400, 4))
-    with pytest.raises(ComponentError, match=r"AsyncCollector collects more .*items="):
+    with wording.raises(ComponentError):
         ppo_workload(collector, 8, None)

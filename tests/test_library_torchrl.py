@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from library_checks import assert_counts, assert_parts, harvested
+from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
@@ -194,7 +195,7 @@ def test_seeds_decide_what_envs_do() -> None:
     assert observed[0] == observed[1]
 
 
-def test_an_env_that_is_not_reset() -> None:
+def test_an_env_that_is_not_reset(wording: Wording) -> None:
     """A step of an episode after its end is an error, where one ends within a hundred steps."""
 
     class Endless(Blinking):
@@ -205,18 +206,18 @@ def test_an_env_that_is_not_reset() -> None:
             return tensordict
 
     workload = vecenv_workload(Endless())
-    with pytest.raises(ComponentError, match=r"left 1 of 1 envs 'done': it has to reset those that have ended"):
+    with wording.raises(ComponentError):
         workload.check()
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    "change",
     [
-        (lambda stepped: stepped[:1], r"of shape \(1, 1\) the 'reward'; an env of batch size \(3,\)"),
-        (lambda stepped: stepped.exclude(("next", "reward")), r"returned no 'reward'"),
+        lambda stepped: stepped[:1],
+        lambda stepped: stepped.exclude(("next", "reward")),
     ],
 )
-def test_an_env_that_loses_some(change: Callable[[Any], Any], says: str) -> None:
+def test_an_env_that_loses_some(change: Callable[[Any], Any], wording: Wording) -> None:
     """A step's result has a reward for each env."""
     env = SerialEnv(3, Blinking)
     step = env.step_and_maybe_reset
@@ -226,7 +227,7 @@ def test_an_env_that_loses_some(change: Callable[[Any], Any], says: str) -> None
         return change(stepped), following
 
     env.step_and_maybe_reset = changed
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         vecenv_workload(env).check()
 
 
@@ -280,15 +281,15 @@ def test_a_buffer_with_a_batch_size_of_its_own(own: int) -> None:
     assert workload.items == 16.0
 
 
-def test_a_buffer_that_prefetches() -> None:
+def test_a_buffer_that_prefetches(wording: Wording) -> None:
     """A buffer that prefetches is an error: its batches are returned, not sampled."""
-    with pytest.raises(ComponentError, match=r"TensorDictReplayBuffer prefetches: .*; create it without prefetch=3"):
+    with wording.raises(ComponentError):
         replay_workload(filled(prefetch=3, batch_size=16), 16)
 
 
-def test_a_buffer_whose_passes_end_with_a_smaller_batch() -> None:
+def test_a_buffer_whose_passes_end_with_a_smaller_batch(wording: Wording) -> None:
     """Of 96 transitions, 36 at a time, the third batch is of 24; dropped, there is none."""
-    with pytest.raises(ComponentError, match=r"each pass over 96 transitions ends with a batch of 24.*drop_last"):
+    with wording.raises(ComponentError):
         replay_workload(filled(sampler=SamplerWithoutReplacement()), 36)
     for drop_last, batch_size in ((True, 36), (False, 32)):
         sampler = SamplerWithoutReplacement(drop_last=drop_last)
@@ -303,20 +304,17 @@ def partly_elsewhere(batch: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    "change",
     [
-        (lambda batch: batch[:8], r"sample\(16\) returned a batch of the wrong size: .*expected 16 rows"),
-        (
-            lambda batch: batch.clear_device_().set("action", batch["action"].to("meta")),
-            "on two devices: .* is on cpu, action on meta",
-        ),
-        (lambda batch: TensorDict({}, [16]), "returned no arrays"),
+        lambda batch: batch[:8],
+        lambda batch: batch.clear_device_().set("action", batch["action"].to("meta")),
+        lambda batch: TensorDict({}, [16]),
     ],
 )
-def test_a_batch_that_is_wrong(change: Callable[[Any], Any], says: str) -> None:
+def test_a_batch_that_is_wrong(change: Callable[[Any], Any], wording: Wording) -> None:
     """Half the batch, a batch on two devices and an empty one are errors."""
     buffer = filled(ReplayBuffer, collate_fn=change)
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         replay_workload(buffer, 16).check()
 
 
@@ -370,7 +368,7 @@ def test_a_gae_module_is_left_as_it_is() -> None:
     assert (float(module.gamma), float(module.lmbda)) == pytest.approx((0.9, 0.8))
 
 
-def test_gae_that_is_wrong() -> None:
+def test_gae_that_is_wrong(wording: Wording) -> None:
     """A module that ignores the ends of episodes, or half of the envs, is an error."""
 
     class Endless(GAE):  # type: ignore[misc]
@@ -386,7 +384,7 @@ def test_gae_that_is_wrong() -> None:
             return super().forward(tensordict[::2].clone())
 
     options = {"gamma": 0.99, "lmbda": 0.95, "value_network": None}
-    with pytest.raises(ComponentError, match=r"differ from the float64 reference"):
+    with wording.raises(ComponentError):
         gae_workload(Endless(**options), 128, 8, "numpy").check()
     with pytest.raises(ComponentError, match=r"shape \(16, 2\), expected \(16, 4\)"):
         gae_workload(Half(**options), 16, 4, "numpy").check()
@@ -469,10 +467,10 @@ def test_an_agent_that_is_a_module() -> None:
     sac_workload(Module(), 16).check()
 
 
-def test_a_sac_loss_alone() -> None:
+def test_a_sac_loss_alone(wording: Wording) -> None:
     """An object that holds a loss and cannot update is an error that names the method to write."""
     parts = SimpleNamespace(loss=Agent().loss)
-    with pytest.raises(ComponentError, match=r"no call that is one SAC .* give SimpleNamespace a method update"):
+    with wording.raises(ComponentError):
         sac_workload(parts, 16)
 
 
@@ -602,7 +600,7 @@ def test_ranges_of_torchrl_are_counted_once(pytester: pytest.Pytester, monkeypat
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
 
 
-def test_a_rollout_of_a_stale_policy(make_collector: Any) -> None:
+def test_a_rollout_of_a_stale_policy(make_collector: Any, wording: Wording) -> None:
     """Log-probabilities are those of the policy that the collector was given, as it is now."""
     policy = make_policy()
     collector = make_collector(policy=policy)
@@ -612,10 +610,7 @@ def test_a_rollout_of_a_stale_policy(make_collector: Any) -> None:
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-    with pytest.raises(
-        ComponentError,
-        match=r"did not produce this rollout: \d+ of \d+ log_probs differ, .*update_policy_weights_\(\)",
-    ):
+    with wording.raises(ComponentError):
         workload.check()
     TensorDict.from_module(collector._wrapped_policy).data.update_(TensorDict.from_module(policy).data)
     workload.check()
@@ -630,7 +625,7 @@ class Late(Collector):  # type: ignore[misc]
         return self.kept if kept is None else kept
 
 
-def test_a_rollout_from_before(make_collector: Any) -> None:
+def test_a_rollout_from_before(make_collector: Any, wording: Wording) -> None:
     """A rollout that was made before the policy changed is none of the policy's."""
     policy = make_policy()
     workload = ppo_workload(make_collector(Late, policy), 8, None)
@@ -638,7 +633,7 @@ def test_a_rollout_from_before(make_collector: Any) -> None:
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-    with pytest.raises(ComponentError, match="current policy did not produce this rollout"):
+    with wording.raises(ComponentError):
         workload.check()
 
 
@@ -651,30 +646,30 @@ class Half(Collector):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "says"),
+    ("kind", "options"),
     [
-        (Half, {}, "not full: it has 12 frames, expected 8 of each of 3 envs"),
-        (Collector, {"policy": make_policy(return_log_prob=False)}, "no log-probabilities.*return_log_prob=True"),
-        (Collector, {"frames_per_batch": 12}, r"4 steps of each of 3 envs, not 8: .*frames_per_batch=24, .*n_steps=4"),
-        (Collector, {"total_frames": 240}, "ends after 240 frames.*total_frames=-1"),
-        (Collector, {"init_random_frames": 24}, "has init_random_frames: its first rollouts are random"),
-        (Collector, {"replay_buffer": filled()}, "has replay_buffer: it fills a buffer"),
-        (Collector, {"trajs_per_batch": 2, "traj_format": "cat"}, "has trajs_per_batch: .*whole trajectories"),
+        (Half, {}),
+        (Collector, {"policy": make_policy(return_log_prob=False)}),
+        (Collector, {"frames_per_batch": 12}),
+        (Collector, {"total_frames": 240}),
+        (Collector, {"init_random_frames": 24}),
+        (Collector, {"replay_buffer": filled()}),
+        (Collector, {"trajs_per_batch": 2, "traj_format": "cat"}),
     ],
 )
 def test_a_collector_that_is_no_rollout_of_a_policy(
-    make_collector: Any, kind: Any, options: dict[str, Any], says: str
+    make_collector: Any, kind: Any, options: dict[str, Any], wording: Wording
 ) -> None:
     """Rollouts that are not full, not finite or not the policy's, and collectors of others, are errors."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         ppo_workload(make_collector(kind, **options), 8, None).check()
 
 
-def test_a_collector_with_processes_of_its_own() -> None:
+def test_a_collector_with_processes_of_its_own(wording: Wording) -> None:
     """It collects between calls, so it is an error that names another way."""
     collector = object.__new__(collectors.MultiAsyncCollector)
     collector.closed = True
-    with pytest.raises(ComponentError, match=r"MultiAsyncCollector collects in processes of its own.*items="):
+    with wording.raises(ComponentError):
         ppo_workload(collector, 8, None)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from library_checks import write_documented_tests
 from numpy.typing import NDArray
+from wording import Wording
 
 from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.components.replay import replay_workload
@@ -63,21 +64,21 @@ def test_a_thunk_that_updates_nothing() -> None:
 
 
 @pytest.mark.torch
-def test_an_update_that_is_not_called() -> None:
+def test_an_update_that_is_not_called(wording: Wording) -> None:
     """A thunk that only looks the update up changes nothing of the agent it refers to."""
     agent = Agent("SGD", 0.1)
-    with pytest.raises(ComponentError, match="changed none of the agent's 2 trained parameters"):
+    with wording.raises(ComponentError):
         sac_workload(lambda: agent.update, None).check()
     sac_workload(agent.update, None).check()
 
 
 @pytest.mark.torch
-def test_an_optimizer_out_of_sight() -> None:
+def test_an_optimizer_out_of_sight(wording: Wording) -> None:
     """Parameters that a thunk does not refer to are found by the optimizers that step."""
     sac_workload(out_of_sight(Agent("SGD", 0.1)), None).check()
-    with pytest.raises(ComponentError, match="changed none of the agent's 2 trained parameters"):
+    with wording.raises(ComponentError):
         sac_workload(out_of_sight(Agent("SGD", 0.0)), None).check()
-    with pytest.raises(ComponentError, match=r"SGD\.params\[0\] holds NaN or infinity"):
+    with wording.raises(ComponentError):
         sac_workload(out_of_sight(Agent("SGD", math.inf)), None).check()
 
 
@@ -96,7 +97,7 @@ def test_parameters_that_numpy_has_no_type_for() -> None:
         sac_workload(Agent("SGD", 0.0, "bfloat16").update, None).check()
 
 
-def test_an_update_of_numpy() -> None:
+def test_an_update_of_numpy(wording: Wording) -> None:
     """Without PyTorch some array has to change, in place or for another; what is large or no float is not compared."""
     agent = SimpleNamespace(params={"w": np.ones(3)}, steps=np.zeros(1, np.int64))
 
@@ -111,7 +112,7 @@ def test_an_update_of_numpy() -> None:
 
     sac_workload(in_place, None).check()
     sac_workload(replaced, None).check()
-    with pytest.raises(ComponentError, match="none of the 1 arrays of floats"):
+    with wording.raises(ComponentError):
         sac_workload(counted, None).check()
 
 
@@ -122,7 +123,7 @@ def test_numbers_that_are_trained(dtype: str) -> None:
     sac_workload(lambda: np.add(agent.weights, 1, out=agent.weights), None).check()
 
 
-def test_large_arrays_of_numpy() -> None:
+def test_large_arrays_of_numpy(wording: Wording) -> None:
     """Arrays are compared up to a GiB in all, the smallest first; the error tells of more."""
     agent = SimpleNamespace(weights=np.zeros(2**24 + 8, np.float32), buffer=np.broadcast_to(np.float32(0), (2**29,)))
 
@@ -131,13 +132,11 @@ def test_large_arrays_of_numpy() -> None:
 
     sac_workload(train, None).check()
     alone = SimpleNamespace(buffer=agent.buffer, rows=np.ones(3))
-    with pytest.raises(
-        ComponentError, match=r"none of the 1 arrays .* \(1 more, past 1 GiB in all, were not looked at"
-    ):
+    with wording.raises(ComponentError):
         sac_workload(lambda: alone, None).check()
 
 
-def test_what_an_idle_update_of_numpy_leaves_behind() -> None:
+def test_what_an_idle_update_of_numpy_leaves_behind(wording: Wording) -> None:
     """A batch that is kept, a loss, an array of another shape: none of them has been trained."""
     agent = SimpleNamespace(weights=np.ones(3), rows=np.arange(12.0).reshape(4, 3), grown=np.ones(1), loss=None)
 
@@ -147,7 +146,7 @@ def test_what_an_idle_update_of_numpy_leaves_behind() -> None:
         agent.loss = np.float64(np.sum(agent.rows) + len(agent.grown))
 
     sample()
-    with pytest.raises(ComponentError, match="none of the 4 arrays of floats"):
+    with wording.raises(ComponentError):
         sac_workload(sample, None).check()
 
 
@@ -197,18 +196,18 @@ def test_tensors_that_cannot_be_read() -> None:
 
 
 @pytest.mark.torch
-def test_numpy_that_trains_beside_a_frozen_encoder() -> None:
+def test_numpy_that_trains_beside_a_frozen_encoder(wording: Wording) -> None:
     """Tensors that require no gradient do not count as trained."""
     frozen = Agent("SGD", 0.1).net.requires_grad_(False)
     weights = np.ones(3)
     sac_workload(lambda: (np.add(weights, 1, out=weights), frozen), None).check()
-    with pytest.raises(ComponentError, match="none of the 3 arrays of floats"):
+    with wording.raises(ComponentError):
         sac_workload(lambda: (weights, frozen), None).check()
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("idle", ["optimizer", "rate", "leaf", "module"])
-def test_what_is_new_is_not_trained(idle: str) -> None:
+def test_what_is_new_is_not_trained(idle: str, wording: Wording) -> None:
     """An optimizer made by the update, or a tensor or module, is no change of what the agent had."""
     torch = pytest.importorskip("torch")
     agent: Any = SimpleNamespace(net=torch.nn.Linear(2, 1), log=[])
@@ -224,14 +223,14 @@ def test_what_is_new_is_not_trained(idle: str) -> None:
         "leaf": lambda: agent.log.append(torch.zeros(1, requires_grad=True)),
         "module": lambda: setattr(agent, "copy", torch.nn.Linear(2, 2)),
     }
-    with pytest.raises(ComponentError, match=r"changed none of the agent's \d trained parameters"):
+    with wording.raises(ComponentError):
         sac_workload(updates[idle], None).check()
     agent = SimpleNamespace(net=torch.nn.Linear(2, 1))
     sac_workload(lambda: update(0.1), None).check()
 
 
 @pytest.mark.torch
-def test_parameters_that_are_replaced() -> None:
+def test_parameters_that_are_replaced(wording: Wording) -> None:
     """A functional update gives the same path another tensor, with other values where it trains."""
     torch = pytest.importorskip("torch")
     agent = SimpleNamespace(weights=torch.ones(2, requires_grad=True))
@@ -240,7 +239,7 @@ def test_parameters_that_are_replaced() -> None:
         agent.weights = (agent.weights.detach() * (1 - lr)).requires_grad_()
 
     sac_workload(lambda: replace(0.5), None).check()
-    with pytest.raises(ComponentError, match="changed none of the agent's 1 trained parameters"):
+    with wording.raises(ComponentError):
         sac_workload(lambda: replace(0.0), None).check()
 
 
@@ -291,12 +290,11 @@ class Learner:
         raise KeyError("weights")
 
 
-def test_an_update_that_takes_a_batch() -> None:
+def test_an_update_that_takes_a_batch(wording: Wording) -> None:
     """It is told so, with what to write, where it fails by what it was given; its own errors stay as they are."""
-    lines = re.escape("rlperf_sac_update(lambda: agent.update(buffer.sample(4)))")
     learner: Any = Learner()
     learner.update = learner.by_batch
-    with pytest.raises(ComponentError, match=f"was given a batch size, and takes a batch: .*{lines}") as failure:
+    with wording.raises(ComponentError) as failure:
         sac_workload(learner, 4).check()
     assert isinstance(failure.value.__cause__, TypeError)
     learner.update = learner.by_keyword
@@ -311,22 +309,19 @@ def test_an_update_that_takes_a_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    "make",
     [
-        (lambda thunk: sac_workload(thunk, None), r"by_batch\(batch\).*rlperf_sac_update\(lambda: update\(batch\)\)"),
-        (lambda thunk: ppo_workload(thunk, None, 8), r"by_batch\(batch\).*rlperf_ppo_collect\(lambda: agent\.collect"),
-        (lambda thunk: replay_workload(thunk, 8), r"by_batch\(batch\).*rlperf_replay_sample\(lambda: buffer\.sample"),
-        (lambda thunk: vecenv_workload(thunk), r"by_batch\(batch\).*rlperf_vecenv_step\(lambda: make"),
-        (lambda thunk: vecenv_workload(thunk, 8), r"by_batch\(batch\).*rlperf_vecenv_step\(lambda: env\.step"),
-        (
-            lambda fn: thunk_workload(fn, items=1, unit="call", setup=None, check=None),
-            r"by_batch\(batch\).*rlperf\(lambda: fn",
-        ),
+        lambda thunk: sac_workload(thunk, None),
+        lambda thunk: ppo_workload(thunk, None, 8),
+        lambda thunk: replay_workload(thunk, 8),
+        lambda thunk: vecenv_workload(thunk),
+        lambda thunk: vecenv_workload(thunk, 8),
+        lambda fn: thunk_workload(fn, items=1, unit="call", setup=None, check=None),
     ],
 )
-def test_a_thunk_that_wants_something(make: Callable[[Any], Any], says: str) -> None:
+def test_a_thunk_that_wants_something(make: Callable[[Any], Any], wording: Wording) -> None:
     """A function with parameters is no thunk, which is told before it is called, with what to write."""
-    with pytest.raises(ComponentError, match=rf"without arguments, but Learner\.{says}"):
+    with wording.raises(ComponentError):
         make(Learner().by_batch)
 
 
@@ -442,34 +437,25 @@ class NoSeedInReset(VectorEnv):
 
 
 @pytest.mark.parametrize(
-    ("results", "says"),
+    "results",
     [
-        (lambda obs, rewards, ends: (obs[1:], rewards, ends, ends, {}), r"observation of shape \(2, 5\); 3 envs"),
-        (
-            lambda obs, rewards, ends: ([[0.0]], rewards, ends, ends, {}),
-            r"a list of 1 observations; 3 envs have as many",
-        ),
-        (
-            lambda obs, rewards, ends: ([obs, obs], rewards, ends, ends, {}),
-            "a list of 2 observations.*tuple or a mapping",
-        ),
-        (lambda obs, rewards, ends: ([[0], [0], [0, 0]], rewards, ends, ends, {}), r"different shapes, \(1,\), \(2,\)"),
-        (lambda obs, rewards, ends: (([0], [0, 0]), rewards, ends, ends, {}), "observations, that make no array"),
-        (lambda obs, rewards, ends: (obs, [[1], [1, 2], []], ends, ends, {}), "rewards that make no array"),
-        (lambda obs, rewards, ends: (obs, rewards[1:], ends, ends, {}), r"rewards of shape \(2,\)"),
-        (lambda obs, rewards, ends: (obs, rewards, ends, False, {}), r"truncated of shape \(\)"),
-        (lambda obs, rewards, ends: (obs, rewards, ends[:1], [{}] * 3), r"dones of shape \(1,\)"),
-        (lambda obs, rewards, ends: (obs, rewards, ends, [{}]), r"infos of shape \(1,\)"),
-        (
-            lambda obs, rewards, ends: (obs, rewards, ends),
-            r"returned 3 values, expected .*rlperf_vecenv_step\(step, num",
-        ),
-        (lambda obs, rewards, ends: {"obs": obs}, r"returned dict, expected \(obs, rewards, terminated, truncated"),
+        lambda obs, rewards, ends: (obs[1:], rewards, ends, ends, {}),
+        lambda obs, rewards, ends: ([[0.0]], rewards, ends, ends, {}),
+        lambda obs, rewards, ends: ([obs, obs], rewards, ends, ends, {}),
+        lambda obs, rewards, ends: ([[0], [0], [0, 0]], rewards, ends, ends, {}),
+        lambda obs, rewards, ends: (([0], [0, 0]), rewards, ends, ends, {}),
+        lambda obs, rewards, ends: (obs, [[1], [1, 2], []], ends, ends, {}),
+        lambda obs, rewards, ends: (obs, rewards[1:], ends, ends, {}),
+        lambda obs, rewards, ends: (obs, rewards, ends, False, {}),
+        lambda obs, rewards, ends: (obs, rewards, ends[:1], [{}] * 3),
+        lambda obs, rewards, ends: (obs, rewards, ends, [{}]),
+        lambda obs, rewards, ends: (obs, rewards, ends),
+        lambda obs, rewards, ends: {"obs": obs},
     ],
 )
-def test_a_step_that_is_wrong(results: Callable[..., Any], says: str) -> None:
+def test_a_step_that_is_wrong(results: Callable[..., Any], wording: Wording) -> None:
     """Everything that a step returns has a row an env, in one of the two orders that are known."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         vecenv_workload(VectorEnv(results=results)).check()
 
 
@@ -492,10 +478,10 @@ def test_columns_and_lists_of_a_step() -> None:
         vecenv_workload(VectorEnv(results=results)).check()
 
 
-def test_an_env_that_is_never_reset() -> None:
+def test_an_env_that_is_never_reset(wording: Wording) -> None:
     """One that stays ended is told, with what would step and reset it; episodes of one step have a last observation."""
     stuck = VectorEnv(ends=lambda: np.array([False, True, False]))
-    with pytest.raises(ComponentError, match=r"env 1 ended its episode in 11 steps in a row.*is it reset.*num_envs=3"):
+    with wording.raises(ComponentError):
         vecenv_workload(stuck).check()
     for results in (
         lambda obs, rewards, ends: (obs, rewards, ends, ends, {"final_obs": obs}),
@@ -505,47 +491,47 @@ def test_an_env_that_is_never_reset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "says"),
+    "told",
     [
-        ({"single_action_space": None}, r"nothing to draw actions from: give it action_space .*sample_actions\(\)"),
-        ({"single_action_space": None, "action_space": Space(3)}, r"one action of 3 numbers, or one for each of the 3"),
-        ({"sample_actions": lambda: np.zeros(2)}, r"sample_actions\(\) returned shape \(2,\), expected 3 rows"),
-        ({"single_action_space": SimpleNamespace(sample=dict)}, "returned dict, which does not stack"),
-        ({"num_envs": None}, r"VectorEnv, which has no num_envs\. It supports"),
-        ({"num_envs": 0}, "num_envs=0: expected a whole number of at least 1"),
-        ({"num_envs": -3}, "num_envs=-3: expected a whole number"),
-        ({"num_envs": True}, "num_envs=True: expected a whole number"),
-        ({"sample_actions": lambda: [[0], [0, 0], [0]]}, "actions that make no array"),
-        ({"metadata": {"autoreset_mode": "Disabled"}}, r"reset\(\) takes no options: ended envs are reset by"),
+        {"single_action_space": None},
+        {"single_action_space": None, "action_space": Space(3)},
+        {"sample_actions": lambda: np.zeros(2)},
+        {"single_action_space": SimpleNamespace(sample=dict)},
+        {"num_envs": None},
+        {"num_envs": 0},
+        {"num_envs": -3},
+        {"num_envs": True},
+        {"sample_actions": lambda: [[0], [0, 0], [0]]},
+        {"metadata": {"autoreset_mode": "Disabled"}},
     ],
 )
-def test_an_env_that_lacks_something(told: Mapping[str, Any], says: str) -> None:
+def test_an_env_that_lacks_something(told: Mapping[str, Any], wording: Wording) -> None:
     """An error names the missing attributes of an env, and nothing unclear is guessed."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         vecenv_workload(VectorEnv(**told))
 
 
-def test_the_number_of_envs_may_be_told() -> None:
+def test_the_number_of_envs_may_be_told(wording: Wording) -> None:
     """With num_envs an env that does not say so is stepped, and a thunk that makes one is not taken for its step."""
     workload = vecenv_workload(VectorEnv(num_envs=None), num_envs=3)
     workload.check()
     assert workload.items == 3.0
     vecenv_workload(VectorEnv(), num_envs=3).check()
-    with pytest.raises(ComponentError, match="num_envs=16, but the env has num_envs=3: leave num_envs out"):
+    with wording.raises(ComponentError):
         vecenv_workload(VectorEnv(), num_envs=16)
-    with pytest.raises(ComponentError, match=r"returned VectorEnv, an env, and steps nothing.*without num_envs"):
+    with wording.raises(ComponentError):
         vecenv_workload(VectorEnv, num_envs=3).check()
-    with pytest.raises(ComponentError, match=r"the class VectorEnv \(give an instance, or lambda: VectorEnv\(…\)\)"):
+    with wording.raises(ComponentError):
         vecenv_workload(VectorEnv)
 
 
 @pytest.mark.torch
-def test_a_known_env_of_another_number() -> None:
+def test_a_known_env_of_another_number(wording: Wording) -> None:
     """A test's num_envs has to be that of the library's env."""
     env = pytest.importorskip("gymnasium").make_vec("CartPole-v1", num_envs=2)
     try:
         assert vecenv_workload(env, num_envs=2).items == 2.0
-        with pytest.raises(ComponentError, match="num_envs=16, but the env has num_envs=2"):
+        with wording.raises(ComponentError):
             vecenv_workload(env, num_envs=16)
     finally:
         env.close()
@@ -662,7 +648,7 @@ def test_rollouts_of_ones_own(make: Callable[[Array], Any]) -> None:
     assert workload.processed(1) == 32.0
 
 
-def test_a_flat_rollout_that_is_not_full() -> None:
+def test_a_flat_rollout_that_is_not_full(wording: Wording) -> None:
     """Half of the steps are told, and so is a flat rollout where nobody says how many envs there are."""
 
     def half(rewards: Array) -> Any:
@@ -676,17 +662,15 @@ def test_a_flat_rollout_that_is_not_full() -> None:
     wrong = ({"env": SimpleNamespace(num_envs=number)} for number in (-4, 0, True))
     holding: tuple[dict[str, Any], ...] = ({"env": None}, {"eval_env": SimpleNamespace(num_envs=2)}, *wrong)
     for held in holding:
-        with pytest.raises(
-            ComponentError, match=r"shape \(32,\), expected 8 rows\. Measure a rollout in another layout"
-        ):
+        with wording.raises(ComponentError):
             ppo_workload(Collector(flat, **held), 8, None).check()
 
 
-def test_a_collector_that_is_told_no_steps() -> None:
+def test_a_collector_that_is_told_no_steps(wording: Wording) -> None:
     """An argument that collect() does not take is an error before the call, and so is a missing return value."""
     with pytest.raises(ComponentError, match=r"calls agent\.collect\(8\), but .*rlperf_ppo_collect\(lambda: "):
         ppo_workload(SimpleNamespace(collect=lambda: None), 8, None)
-    with pytest.raises(ComponentError, match=r"no arrays: NoneType; .*Return the rollout, or give a thunk"):
+    with wording.raises(ComponentError):
         ppo_workload(Collector(lambda rewards: None), 8, None).check()
 
 

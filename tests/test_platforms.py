@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from builders import ONE_CALL
+from wording import Wording
 
 from pytest_rlperf.run.hooks import _platform_notes
 
@@ -67,14 +68,11 @@ def test_tests_run_unmeasured(tmp_path: Path, platform: str) -> None:
     assert "1 passed" in done.stdout
 
 
-def test_measuring_on_windows_is_one_sentence(tmp_path: Path) -> None:
+def test_measuring_on_windows_is_one_sentence(tmp_path: Path, wording: Wording) -> None:
     """The usage error names what works and the way out; nothing that Windows lacks was imported before."""
     done = run(tmp_path, "win32", "--rlperf")
     assert done.returncode == 4
-    assert done.stderr.strip() == (
-        "ERROR: --rlperf measures on Linux and macOS: its processes need what Windows lacks; use WSL, or leave "
-        "--rlperf out: then the same tests run once, checked and unmeasured, and `rlperf show` reads files"
-    )
+    assert done.stderr.strip() == wording
 
 
 def test_measuring_on_macos_is_noted(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wording import Wording
 
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.model import Project, Sides
@@ -106,7 +107,7 @@ def test_numbers_are_of_one_test_until_they_are_given_back(many: WorkerPools) ->
     assert pool.claim() == 2
 
 
-def test_lost_workers_are_replaced_and_the_others_kept(many: WorkerPools) -> None:
+def test_lost_workers_are_replaced_and_the_others_kept(many: WorkerPools, wording: Wording) -> None:
     """A dead one's process is ended first; once the run is stopped, none is started."""
     pool = many.add("worker", HEAD)
     before: list[Any] = list(pool.ensure(3))
@@ -118,7 +119,7 @@ def test_lost_workers_are_replaced_and_the_others_kept(many: WorkerPools) -> Non
     assert before[1] not in pool
     many.cancel()
     assert all(worker.cancelled for worker in members(pool).values())
-    with pytest.raises(MeasurementError, match="the run was stopped"):
+    with wording.raises(MeasurementError):
         pool.start([0])
 
 
@@ -238,7 +239,9 @@ def test_sides_share_todays_workers_where_they_start_alike(many: WorkerPools) ->
     one.trim()
 
 
-def test_a_base_that_cannot_be_had_is_an_error_every_time(many: WorkerPools, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_that_cannot_be_had_is_an_error_every_time(
+    many: WorkerPools, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     """It is prepared once; a base that is given up later answers with that error."""
     asked = []
 
@@ -251,32 +254,32 @@ def test_a_base_that_cannot_be_had_is_an_error_every_time(many: WorkerPools, mon
     monkeypatch.setattr(prepare, "commit_sides", commit_sides)
     bases = BaseSides(PROJECT, many, many.add("worker", HEAD), HEAD)
     for _ in range(2):
-        with pytest.raises(SideError, match="no such commit"):
+        with wording.raises(SideError):
             bases.of_commit("gone", print)
     found = bases.of_commit("here", print)
     assert bases.of_commit("here", print) is found
     assert asked == ["gone", "here"]
     bases.give_up(found, SideError("it loads other code"))
-    with pytest.raises(SideError, match="it loads other code"):
+    with wording.raises(SideError):
         bases.of_commit("here", print)
-    with pytest.raises(SideError, match="no such commit"):
+    with wording.raises(SideError):
         bases.of_commit("gone", print)
 
 
 @pytest.mark.parametrize(
-    ("errors", "words"),
+    "errors",
     [
-        ("", "nothing to compare with:\nno test of the same name is there"),
-        ("E   ModuleNotFoundError: No module named 'no_such.x'", r"it needs no_such, which is not installed here"),
+        "",
+        "E   ModuleNotFoundError: No module named 'no_such.x'",
     ],
 )
-def test_a_base_without_any_of_the_tests_is_an_error(many: WorkerPools, errors: str, words: str) -> None:
+def test_a_base_without_any_of_the_tests_is_an_error(many: WorkerPools, errors: str, wording: Wording) -> None:
     """The message has base's own, and names what is not installed."""
     one = BaseSides(PROJECT, many, many.add("worker", HEAD), HEAD).add(sides())
     one.check_collected(["test"])
     one.check_collected(["other", "test"])
     members(one.base)[0].errors = errors
-    with pytest.raises(SideError, match=words):
+    with wording.raises(SideError):
         one.check_collected(["other"])
 
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pytest
+from wording import Wording
 
 from pytest_rlperf.model import Probe
 from pytest_rlperf.probes import LiveTimers, Phases, ProbeError, attached, probes_for, standing_probes
@@ -414,7 +415,7 @@ def test_objects_that_refuse_attributes(clock: FakeClock) -> None:
         assert [count for count, _ in found.values()] == [1]
 
 
-def test_an_attribute_that_does_not_take(clock: FakeClock) -> None:
+def test_an_attribute_that_does_not_take(clock: FakeClock, wording: Wording) -> None:
     """An object that has its own way of finding a method is not left with another one that is never found."""
 
     class Own:
@@ -425,7 +426,7 @@ def test_an_attribute_that_does_not_take(clock: FakeClock) -> None:
 
     own = Own()
     holder = Slotted(clock, own)
-    with pytest.raises(ProbeError, match="takes no attributes"), attached(probes_for({"sample": "sample"}, own)):
+    with wording.raises(ProbeError), attached(probes_for({"sample": "sample"}, own)):
         pass
     found = seen(clock, {"sample": "buffer.sample"}, holder, lambda: holder.buffer.sample())  # type: ignore[attr-defined]
     assert (found, vars(own)) == ({"sample": (1, 1)}, {})
@@ -785,7 +786,7 @@ def local_function() -> Callable[[], None]:
 
 
 @pytest.mark.skipif(not MONITORED, reason="needs sys.monitoring")
-def test_functions_that_nothing_holds_are_monitored(clock: FakeClock) -> None:
+def test_functions_that_nothing_holds_are_monitored(clock: FakeClock, wording: Wording) -> None:
     """Python tells of any function from 3.12 on, and of none any more afterwards."""
     inner = local_function()
     assert seen(clock, {"inner": inner}, None, inner) == {"inner": (1, 0)}
@@ -793,7 +794,7 @@ def test_functions_that_nothing_holds_are_monitored(clock: FakeClock) -> None:
     for tool in (3, 4, 2, 5):
         monitoring.use_tool_id(tool, "somebody")
     try:
-        with pytest.raises(ProbeError, match="no module or class"), attached(probes_for({"inner": inner}, None)):
+        with wording.raises(ProbeError), attached(probes_for({"inner": inner}, None)):
             pass
         assert seen(clock, {"state": state}, None, lambda: state()) == {"state": (1, 0)}
     finally:
@@ -802,9 +803,9 @@ def test_functions_that_nothing_holds_are_monitored(clock: FakeClock) -> None:
 
 
 @pytest.mark.skipif(MONITORED, reason="sys.monitoring tells of it")
-def test_functions_that_nothing_holds_are_told() -> None:
+def test_functions_that_nothing_holds_are_told(wording: Wording) -> None:
     """Before 3.12 a function is found by what has it."""
-    with pytest.raises(ProbeError, match=r"no module or class that is loaded has local_function\.<locals>\.inner"):
+    with wording.raises(ProbeError):
         probes_for({"inner": local_function()}, None)
 
 
@@ -892,7 +893,7 @@ class Fails:
         raise ProbeError("no such luck")
 
 
-def test_everything_is_restored_whatever_happens(clock: FakeClock, library: Any) -> None:
+def test_everything_is_restored_whatever_happens(clock: FakeClock, library: Any, wording: Wording) -> None:
     """A body that raises, one that is interrupted, and a probe that fails amid others leave nothing behind."""
     agent = Agent(clock, deque())
     phases: Phases = {
@@ -908,7 +909,7 @@ def test_everything_is_restored_whatever_happens(clock: FakeClock, library: Any)
             with pytest.raises(error), attached(probes_for(phases, agent)):
                 raise error
         probes: list[Probe] = [*probes_for(phases, agent), Fails()]
-        with pytest.raises(ProbeError, match="no such luck"), attached(probes):
+        with wording.raises(ProbeError), attached(probes):
             raise AssertionError("the body does not run")
         with attached(probes_for(phases, agent)), suppress(ProbeError), attached(probes):
             pass
@@ -936,34 +937,34 @@ def test_nothing_is_timed_while_nothing_records(clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("phases", "says"),
+    "phases",
     [
-        ({"critic": "update_critics"}, r"phase 'critic': the Agent has no 'update_critics'; there is update_critic"),
-        ({"sample": "buffer.sampel"}, r"phase 'sample': the Buffer has no 'sampel'; there is sample"),
-        ({"sample": "bufer.sample"}, r"the Agent has no 'bufer'; there is buffer"),
-        ({"x": "zzz"}, r"the Agent has no 'zzz'$"),
-        ({"x": ""}, r"the Agent has no ''"),
-        ({"x": "buffer..sample"}, r"the Buffer has no ''"),
-        ({"x": "buffer"}, r"buffer cannot be called: it is <.*Buffer"),
-        ({"x": "rlperf_library:polyac"}, r"rlperf_library has no 'polyac'; there is polyak"),
-        ({"x": "rlperf_library:Thing"}, r"Thing is a class: name a method of it, such as Thing\.__init__"),
-        ({"x": "rlperf_library:Thing.owm"}, r"Thing has no 'owm'; there is own"),
-        ({"x": "rlperf_library:limit"}, r"limit cannot be called: it is 3"),
-        ({"x": "rlperf_no_library:polyak"}, r"phase 'x': cannot import rlperf_no_library: No module named"),
-        ({"x": ":polyak"}, r"cannot import a module without a name"),
-        ({"x": ".relative:polyak"}, r"cannot import \.relative"),
-        ({"x": 3}, r"phase 'x': expected a method or function, by name or itself, not 3"),
-        ({"x": [3]}, r"phase 'x': expected a Python method or function, not int"),
-        ({"x": deque().append}, r"not builtin_function_or_method: .* 'buffer\.sample' or 'module:function'"),
-        ({"x": []}, r"phase 'x': its list of methods and functions is empty"),
-        ({"a/b": "update"}, r"phase 'a/b': .*without '/'"),
-        ({"": "update"}, r"must be non-empty"),
-        ({3: "update"}, r"phase 3: "),
+        {"critic": "update_critics"},
+        {"sample": "buffer.sampel"},
+        {"sample": "bufer.sample"},
+        {"x": "zzz"},
+        {"x": ""},
+        {"x": "buffer..sample"},
+        {"x": "buffer"},
+        {"x": "rlperf_library:polyac"},
+        {"x": "rlperf_library:Thing"},
+        {"x": "rlperf_library:Thing.owm"},
+        {"x": "rlperf_library:limit"},
+        {"x": "rlperf_no_library:polyak"},
+        {"x": ":polyak"},
+        {"x": ".relative:polyak"},
+        {"x": 3},
+        {"x": [3]},
+        {"x": deque().append},
+        {"x": []},
+        {"a/b": "update"},
+        {"": "update"},
+        {3: "update"},
     ],
 )
-def test_what_cannot_be_timed_is_told(clock: FakeClock, library: Any, phases: Any, says: str) -> None:
+def test_what_cannot_be_timed_is_told(clock: FakeClock, library: Any, phases: Any, wording: Wording) -> None:
     """An error says which phase, what is wrong, and what there is."""
-    with pytest.raises(ProbeError, match=says):
+    with wording.raises(ProbeError):
         probes_for(phases, Agent(clock))
 
 

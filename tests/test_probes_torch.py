@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from wording import Wording
 
 from pytest_rlperf.components.sac import counted_steps
 from pytest_rlperf.probes import (
@@ -145,7 +146,7 @@ def test_an_optimizer_step_that_fails(clock: FakeClock) -> None:
     assert figures(tree) == {"update": (2, 4), "update/step": (1, 3)}
 
 
-def test_backward_passes(clock: FakeClock) -> None:
+def test_backward_passes(clock: FakeClock, wording: Wording) -> None:
     """All three ways to a backward pass are one phase, each entered once."""
     net = Slow(clock, backward_s=3)
 
@@ -156,7 +157,7 @@ def test_backward_passes(clock: FakeClock) -> None:
         loss().backward()
         torch.autograd.backward(loss())
         assert len(torch.autograd.grad(loss(), list(net.parameters()))) == 2
-        with pytest.raises(RuntimeError, match="does not require grad"):
+        with wording.raises(RuntimeError):
             torch.zeros(()).backward()
     assert figures(tree) == {"backward": (4, 9)}
 
@@ -269,11 +270,11 @@ def test_nvtx_ranges(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="a CUDA build has NVTX")
-def test_nvtx_without_cuda(clock: FakeClock) -> None:
+def test_nvtx_without_cuda(clock: FakeClock, wording: Wording) -> None:
     """On a build without CUDA a push fails as it does unobserved, and opens no phase."""
     with attached([Ranges()]), recording(clock) as tree:
         for call in (lambda: torch.cuda.nvtx.range_push("step"), torch.cuda.nvtx.range_pop):
-            with pytest.raises(RuntimeError, match="NVTX functions not installed"):
+            with wording.raises(RuntimeError):
                 call()
     assert figures(tree) == {}
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from wording import Wording
 
 from pytest_rlperf.components import reference
 from pytest_rlperf.components.reference import compute_gae, gae_float64
@@ -302,7 +303,7 @@ def test_replay_follows_its_seed_and_gives_tensors_of_their_own() -> None:
 
 
 @pytest.mark.torch
-def test_replay_errors() -> None:
+def test_replay_errors(wording: Wording) -> None:
     """An empty buffer, an empty batch, a wrong shape, too many at once and sizes below one each have their message."""
     buffer = reference.ReplayBuffer(capacity=4, obs_dim=2, act_dim=1)
     with pytest.raises(ValueError, match="empty"):
@@ -312,7 +313,7 @@ def test_replay_errors() -> None:
         buffer.sample(0)
     with pytest.raises(ValueError, match="capacity 4"):
         add_numbered(buffer, 0, 5)
-    with pytest.raises(ValueError, match=r"rewards must have shape \(1,\): got \(1, 1\)"):
+    with wording.raises(ValueError):
         buffer.add(np.zeros((1, 2)), np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 2)), np.zeros(1))
     with pytest.raises(ValueError, match="capacity=0"):
         reference.ReplayBuffer(capacity=0, obs_dim=2, act_dim=1)
@@ -722,7 +723,7 @@ def test_ppo_clips_by_hand() -> None:
 
 
 @pytest.mark.torch
-def test_ppo_errors() -> None:
+def test_ppo_errors(wording: Wording) -> None:
     """No steps, too few rows to split, spaces of another kind and another autoreset mode each have their message."""
     import gymnasium
 
@@ -732,9 +733,9 @@ def test_ppo_errors() -> None:
     with pytest.raises(ValueError, match="5 valid rows"):
         agent.update(agent.collect(5))
     box, discrete = gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Discrete(2)
-    with pytest.raises(ValueError, match=r"observations must be .* got Discrete\(2\)"):
+    with wording.raises(ValueError):
         reference.ActorCritic(discrete, discrete)
-    with pytest.raises(ValueError, match=r"actions must be .* got MultiBinary\(2\)"):
+    with wording.raises(ValueError):
         reference.ActorCritic(box, gymnasium.spaces.MultiBinary(2))
     same_step = counting_envs([2], truncates=False)
     same_step.metadata = {"autoreset_mode": "SameStep"}

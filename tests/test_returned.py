@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from builders import ONE_CALL
 from virtual_gpu import VirtualGPU
+from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
@@ -181,27 +182,24 @@ def callable_workload(fn: Callable[[], object], **given: Any) -> Workload:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    "make",
     [
-        (lambda: callable_workload(train), r"^fn\(\) returned a coroutine of train"),
-        (lambda: callable_workload(int, setup=train), r"^setup\(\) returned a coroutine of train"),
-        (
-            lambda: callable_workload(int, check=lambda _: batches()),
-            r"^check\(output\) returned a generator of batches",
-        ),
-        (lambda: vecenv_workload(AsyncEnv()), r"^step\(actions\) returned a coroutine of AsyncEnv\.step"),
-        (lambda: vecenv_workload(train, 2), "^the thunk returned a coroutine of train"),
-        (lambda: replay_workload(AsyncAgent(), 4), r"^sample\(4\) returned a generator of AsyncAgent\.sample"),
-        (lambda: replay_workload(batches, 4), r"^sample\(4\) returned a generator of batches"),
-        (lambda: gae_workload(gae, 8, 2, "numpy"), "^the GAE function returned a coroutine of gae"),
-        (lambda: sac_workload(AsyncAgent(), 4), r"^the update returned a coroutine of AsyncAgent\.update"),
-        (lambda: ppo_workload(AsyncAgent(), 4, None), r"^collect\(4\) returned a generator of AsyncAgent\.collect"),
-        (lambda: ppo_workload(batches, None, 4), "^the thunk returned a generator of batches"),
+        lambda: callable_workload(train),
+        lambda: callable_workload(int, setup=train),
+        lambda: callable_workload(int, check=lambda _: batches()),
+        lambda: vecenv_workload(AsyncEnv()),
+        lambda: vecenv_workload(train, 2),
+        lambda: replay_workload(AsyncAgent(), 4),
+        lambda: replay_workload(batches, 4),
+        lambda: gae_workload(gae, 8, 2, "numpy"),
+        lambda: sac_workload(AsyncAgent(), 4),
+        lambda: ppo_workload(AsyncAgent(), 4, None),
+        lambda: ppo_workload(batches, None, 4),
     ],
 )
-def test_every_component(make: Callable[[], Workload], says: str) -> None:
+def test_every_component(make: Callable[[], Workload], wording: Wording) -> None:
     """A component of any kind whose call only starts work is an error before it is timed."""
-    with pytest.raises(ComponentError, match=says):
+    with wording.raises(ComponentError):
         make().check()
 
 

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import pytest
 from builders import git, write
+from wording import Wording
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.notes import AddedPackages
-from pytest_rlperf.model.sides import PROTOCOL, Additions, Project, Side, Sides
+from pytest_rlperf.model.sides import Additions, Project, Side, Sides
 from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.sides import build, dependencies, environment
 from pytest_rlperf.sides.cache import Cache
@@ -264,31 +265,31 @@ def test_unknown_package_is_an_error(tree: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "reason"),
+    "file",
     [
-        ("mylib/core.py", None),
-        ("mylib/notes.txt", None),
-        (f"mylib/_core{SO}", f"mylib has files that only a build makes, such as mylib/_core{SO}"),
-        ("mylib/generated.py", "mylib has files that only a build makes, such as mylib/generated.py"),
-        ("mylib/_version.py", "mylib has files that only a build makes, such as mylib/_version.py"),
-        ("mylib/__pycache__/core.cpython-311.pyc", None),
+        "mylib/core.py",
+        "mylib/notes.txt",
+        f"mylib/_core{SO}",
+        "mylib/generated.py",
+        "mylib/_version.py",
+        "mylib/__pycache__/core.cpython-311.pyc",
     ],
 )
-def test_files_that_only_a_build_makes(tree: Path, file: str, reason: str | None) -> None:
+def test_files_that_only_a_build_makes(tree: Path, file: str, wording: Wording) -> None:
     """Extension modules and ignored code that git has not must be built; new files that git would take need not."""
     write(tree, {"mylib/__init__.py": "", "setup.py": "", ".gitignore": "generated.py\n*.so\n*.txt\n", file: ""})
     git(tree, "init", "-q")
     git(tree, "add", "mylib/__init__.py", "setup.py")
-    assert why_build(packages_under_test(make_project(tree), tree), tree) == reason
+    assert why_build(packages_under_test(make_project(tree), tree), tree) == wording
 
 
-def test_without_git_extension_modules_tell(tree: Path) -> None:
+def test_without_git_extension_modules_tell(tree: Path, wording: Wording) -> None:
     """Of a directory that is no repository, only extension modules are known to be built."""
     write(tree, {"mylib/__init__.py": "", "mylib/_version.py": "", "setup.py": ""})
     packages = packages_under_test(make_project(tree), tree)
     assert why_build(packages, tree) is None
     write(tree, {f"mylib/_core{SO}": ""})
-    assert why_build(packages, tree) == f"mylib has files that only a build makes, such as mylib/_core{SO}"
+    assert why_build(packages, tree) == wording
 
 
 @pytest.mark.parametrize(("how", "word"), [("hook", "hook"), ("installed", "copy")])
@@ -352,7 +353,7 @@ def test_hooks_of_the_tree_are_left_out(tree: Path, base: Path, parent: Path, tm
     assert ask(python, "import sys; print(hasattr(sys, 'ours'), hasattr(sys, 'theirs'))") == "False True"
 
 
-def test_finder_becomes_entries_and_links(tree: Path, base: Path, tmp_path: Path) -> None:
+def test_finder_becomes_entries_and_links(tree: Path, base: Path, tmp_path: Path, wording: Wording) -> None:
     """The packages of setuptools' finder are found in base's tree, and those that base lacks are not found."""
     write(tree, {"mylib/__init__.py": "", "code/inner.py": "", "gone/__init__.py": "", "old/__init__.py": ""})
     write(base, {"mylib/__init__.py": "", "code/inner.py": ""})
@@ -368,7 +369,7 @@ def test_finder_becomes_entries_and_links(tree: Path, base: Path, tmp_path: Path
     for name in ("gone", "renamed"):
         with pytest.raises(subprocess.CalledProcessError) as failure:
             ask(python, f"import {name}")
-        assert f"ModuleNotFoundError: No module named '{name}'" in failure.value.stderr
+        assert failure.value.stderr == wording
 
 
 def test_environment_in_the_tree_is_not_mapped(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
@@ -531,24 +532,26 @@ def test_base_must_not_load_todays_code(sides: Sides, tree: Path, base: Path) ->
         check_loaded(sides, mixed, loaded(tree), {"helper": "mylib.core"})
 
 
-def test_today_must_not_load_bases_code(sides: Sides, tree: Path, base: Path) -> None:
+def test_today_must_not_load_bases_code(sides: Sides, tree: Path, base: Path, wording: Wording) -> None:
     """Code of base on today's side is an error too."""
-    with pytest.raises(SideError, match=r"today has loaded code of v1\.0: mylib"):
+    with wording.raises(SideError):
         check_loaded(sides, loaded(base), loaded(base))
 
 
-def test_links_do_not_hide_whose_code_it_is(sides: Sides, tree: Path, base: Path) -> None:
+def test_links_do_not_hide_whose_code_it_is(sides: Sides, tree: Path, base: Path, wording: Wording) -> None:
     """A file is whose tree it lies in, whatever way leads to it."""
     (base / "link").symlink_to(tree / "src/mylib")
     mixed = {**loaded(base), "mylib.core": str(base / "link/core.py")}
-    with pytest.raises(SideError, match=r"v1\.0 has loaded code of today: mylib\.core"):
+    with wording.raises(SideError):
         check_loaded(sides, mixed, loaded(tree))
 
 
-def test_packages_under_test_come_from_a_side(sides: Sides, tree: Path, base: Path, tmp_path: Path) -> None:
+def test_packages_under_test_come_from_a_side(
+    sides: Sides, tree: Path, base: Path, tmp_path: Path, wording: Wording
+) -> None:
     """A copy of the package that lies in neither tree is an error."""
     copy = {"mylib": str(tmp_path / "site-packages/mylib/__init__.py")}
-    with pytest.raises(SideError, match=r"today has loaded code of neither side: mylib is .*pip install -e"):
+    with wording.raises(SideError):
         check_loaded(sides, loaded(base), copy)
 
 
@@ -566,9 +569,9 @@ def test_base_within_todays_tree_is_base(sides: Sides, tree: Path) -> None:
     assert check_loaded(sides, loaded(nested, "core"), loaded(tree, "core"))
 
 
-def test_benchmark_must_import_the_repository(sides: Sides, tree: Path) -> None:
+def test_benchmark_must_import_the_repository(sides: Sides, tree: Path, wording: Wording) -> None:
     """A benchmark that loads nothing of the packages under test compares nothing."""
-    with pytest.raises(SideError, match=r"never imports this repository: it loaded no module of mylib on v1\.0"):
+    with wording.raises(SideError):
         check_loaded(sides, {}, loaded(tree))
 
 
@@ -578,7 +581,7 @@ def test_sides_of_one_tree_need_not_import_it(sides: Sides, tree: Path) -> None:
     assert check_loaded(sides, {}, {})
 
 
-def test_built_files_are_what_was_built(sides: Sides, tree: Path, tmp_path: Path) -> None:
+def test_built_files_are_what_was_built(sides: Sides, tree: Path, tmp_path: Path, wording: Wording) -> None:
     """A file that is no longer what its wheel brought is an error."""
     home = write(tmp_path / "site-packages", {"mylib/__init__.py": "SIDE = 'base'\n"})
     digest = base64.urlsafe_b64encode(hashlib.sha256(b"SIDE = 'base'\n").digest()).decode().rstrip("=")
@@ -587,11 +590,13 @@ def test_built_files_are_what_was_built(sides: Sides, tree: Path, tmp_path: Path
     files = {"mylib": str(home / "mylib/__init__.py")}
     assert not check_loaded(sides, files, loaded(tree))
     write(home, {"mylib/__init__.py": "SIDE = 'edit'\n"})
-    with pytest.raises(SideError, match=r"mylib/__init__\.py has changed since it was built for v1\.0"):
+    with wording.raises(SideError):
         check_loaded(sides, files, loaded(tree))
 
 
-def test_checked_out_files_are_the_commits(sides: Sides, tree: Path, base: Path, tmp_path: Path) -> None:
+def test_checked_out_files_are_the_commits(
+    sides: Sides, tree: Path, base: Path, tmp_path: Path, wording: Wording
+) -> None:
     """In a checkout of ours, package files must be as committed; in the user's own they need not be."""
     identity = ("-c", "user.name=a", "-c", "user.email=a@b")
     for arguments in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "first")):
@@ -608,7 +613,7 @@ def test_checked_out_files_are_the_commits(sides: Sides, tree: Path, base: Path,
     for place in (base, borrowing):
         users = replace(sides, base=make_side("v1.0", place))
         assert check_loaded(users, loaded(place, "core"), loaded(tree, "core"))
-    with pytest.raises(SideError, match=r"core\.py has changed since it was checked out for v1\.0"):
+    with wording.raises(SideError):
         check_loaded(ours, loaded(clone, "core"), loaded(tree, "core"))
 
 
@@ -670,23 +675,23 @@ def test_build_lands_in_the_environment(
 
 
 @needs_pip
-def test_failing_build_shows_what_the_tools_said(source: Path, thin: str) -> None:
+def test_failing_build_shows_what_the_tools_said(source: Path, thin: str, wording: Wording) -> None:
     """The end of a build's output is in the error."""
     (source / "broken").touch()
-    with pytest.raises(SideError, match=r"building .*source with pip failed[\s\S]*cannot compile"):
+    with wording.raises(SideError):
         build.build_into(thin, [source], lambda _: None)
 
 
-def test_nothing_to_build_from_is_an_error(thin: str, tmp_path: Path) -> None:
+def test_nothing_to_build_from_is_an_error(thin: str, tmp_path: Path, wording: Wording) -> None:
     """A directory without build files cannot be built."""
-    with pytest.raises(SideError, match=r"neither pyproject\.toml nor setup\.py"):
+    with wording.raises(SideError):
         build.build_into(thin, [tmp_path], lambda _: None)
 
 
-def test_missing_pip_is_an_error(source: Path, thin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pip_is_an_error(source: Path, thin: str, monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     """The error on a missing pip shows the command that installs it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(SideError, match=r"pip is needed to .*ensurepip"):
+    with wording.raises(SideError):
         build.build_into(thin, [source], lambda _: None)
 
 
@@ -750,17 +755,16 @@ def pip_sides(tree: Path, cache: Path, *requirements: str) -> tuple[Sides, list[
 
 
 @needs_pip
-def test_other_version_is_installed_beside_todays(tree: Path, wheels: Path, parent: Path, tmp_path: Path) -> None:
+def test_other_version_is_installed_beside_todays(
+    tree: Path, wheels: Path, parent: Path, tmp_path: Path, wording: Wording
+) -> None:
     """Base has the required version, head today's; the resolver's further changes are listed; the cache keeps all."""
     make_wheel(wheels, "envlib", "0.9", "numlib==0.5")
     make_wheel(wheels, "numlib", "0.5", "tinylib")
     make_wheel(wheels, "tinylib", "2.0")
     sides, steps = pip_sides(tree, tmp_path / "cache", "envlib==0.9")
     assert (sides.base.label, sides.head.label) == ("envlib 0.9", "envlib 1.0")
-    assert sides.notes == (
-        "the resolver also changed numlib: 0.5, today 1.0",
-        "the resolver also installed tinylib 2.0, which is not there today",
-    )
+    assert sides.notes == wording
     assert sides.changed is None
     assert sorted(sides.packages) == ["envlib", "numlib", "tinylib"]
     code = "import envlib, numlib; print(envlib.VERSION, numlib.VERSION)"
@@ -775,9 +779,9 @@ def test_other_version_is_installed_beside_todays(tree: Path, wheels: Path, pare
     base = {"envlib": str(own / "envlib/__init__.py")}
     head = {"envlib": str(parent / "envlib/__init__.py")}
     assert check_loaded(sides, base, head)
-    with pytest.raises(SideError, match=r"envlib 0\.9 has loaded code of envlib 1\.0"):
+    with wording.raises(SideError):
         check_loaded(sides, head, head)
-    with pytest.raises(SideError, match=r"never imports the packages that differ.*choose a test that imports them"):
+    with wording.raises(SideError):
         check_loaded(sides, {}, {})
 
 
@@ -839,28 +843,28 @@ def test_missing_package_that_cannot_be_installed_stops_no_comparison(
 
 
 @pytest.mark.parametrize(
-    ("requirement", "words"),
+    "requirement",
     [
-        ("envlib==1.0", r"envlib 1\.0 is already installed; both sides would be the same"),
-        ("envlib", r"envlib 1\.0 is already installed"),
-        ("mylib==1.2", r"this repository's own distribution.*--rlperf-against=v1\.2"),
-        ("./envlib", r"is no requirement"),
+        "envlib==1.0",
+        "envlib",
+        "mylib==1.2",
+        "./envlib",
     ],
 )
 def test_requirement_must_make_a_difference(
-    tree: Path, wheels: Path, tmp_path: Path, requirement: str, words: str
+    tree: Path, wheels: Path, tmp_path: Path, requirement: str, wording: Wording
 ) -> None:
     """An installed version, the repository's own distribution and what is no requirement are errors in words."""
     write(tree, {"pyproject.toml": "[project]\nname = 'mylib'\n", "mylib/__init__.py": ""})
-    with pytest.raises(SideError, match=words):
+    with wording.raises(SideError):
         pip_sides(tree, tmp_path / "cache", requirement)
 
 
 @needs_pip
-def test_uninstallable_requirement_is_an_error(tree: Path, wheels: Path, tmp_path: Path) -> None:
+def test_uninstallable_requirement_is_an_error(tree: Path, wheels: Path, tmp_path: Path, wording: Wording) -> None:
     """Pip's own message is in the error, and no environment is kept."""
     wheels.mkdir()
-    with pytest.raises(SideError, match=r"pip cannot install envlib==3\.0:[\s\S]*No matching distribution"):
+    with wording.raises(SideError):
         pip_sides(tree, tmp_path / "cache", "envlib==3.0")
     assert not list((tmp_path / "cache").rglob("pyvenv.cfg"))
 
@@ -918,42 +922,44 @@ def test_another_interpreter_runs_todays_tree(tree: Path, thin: str) -> None:
     assert str(Path(pytest.__file__).parents[1]) in sides.base.path
 
 
-def test_other_interpreter_needs_the_plugin(tree: Path, tmp_path: Path) -> None:
+def test_other_interpreter_needs_the_plugin(tree: Path, tmp_path: Path, wording: Wording) -> None:
     """The error on an interpreter without pytest names what it lacks, and the pip that installs the plugin there."""
     venv.create(tmp_path / "bare", symlinks=True)
-    with pytest.raises(SideError, match=r"No module named 'pytest'.*bare/bin/python -m pip install "):
+    with wording.raises(SideError):
         python_sides(tree, tmp_path / "bare/bin/python")
 
 
-def test_other_interpreter_needs_the_same_protocol(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_interpreter_needs_the_same_protocol(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     """An interpreter whose plugin has another protocol is refused."""
     monkeypatch.delenv("PYTHONPATH", raising=False)  # which stands before what an interpreter has installed
     venv.create(tmp_path / "old", symlinks=True)
     files = dict.fromkeys(["pytest.py", "pytest_rlperf/__init__.py", "pytest_rlperf/workers/session.py"], "")
     files |= {"pytest_rlperf/model/__init__.py": "", "pytest_rlperf/model/sides.py": "PROTOCOL = 0"}
     write(site_packages(tmp_path / "old"), files)
-    with pytest.raises(SideError, match=rf"another version of pytest-rlperf \(protocol 0, here {PROTOCOL}\)"):
+    with wording.raises(SideError):
         python_sides(tree, tmp_path / "old/bin/python")
 
 
-def test_running_interpreter_is_no_other(tree: Path) -> None:
+def test_running_interpreter_is_no_other(tree: Path, wording: Wording) -> None:
     """The interpreter that runs has nothing to be compared with."""
-    with pytest.raises(SideError, match="is the interpreter that runs these tests"):
+    with wording.raises(SideError):
         python_sides(tree, sys.executable)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        ("missing/python", "there is no"),
-        ("program", "does not run as a Python interpreter"),
-        ("venv", "venv is a directory; name python:.*venv/bin/python$"),
-        ("venv/bin", "bin is a directory; name the path of the program"),
+        "missing/python",
+        "program",
+        "venv",
+        "venv/bin",
     ],
 )
-def test_no_interpreter_is_an_error(tree: Path, text: str, words: str) -> None:
+def test_no_interpreter_is_an_error(tree: Path, text: str, wording: Wording) -> None:
     """A missing file, a directory and a program that is no Python are errors in words."""
     program = write(tree, {"program": "#!/bin/sh\nexit 3\n", "venv/bin/python": ""}) / "program"
     program.chmod(0o755)
-    with pytest.raises(SideError, match=words):
+    with wording.raises(SideError):
         python_sides(tree, text)

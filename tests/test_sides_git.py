@@ -17,6 +17,7 @@ import psutil
 import pytest
 from builders import git, provenance, write
 from pytest_benchmark.utils import get_commit_info
+from wording import Wording
 
 import pytest_rlperf
 from pytest_rlperf.baseline.provenance import read_tree
@@ -158,47 +159,47 @@ def test_spec_is_read(text: str, spec: Spec) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        ("", "nothing to compare with"),
-        ("git:", "nothing to compare with"),
-        ("--upload-pack=x", "looks like an option"),
-        ("git:-x", "looks like an option"),
-        ("dir:", "names no path"),
-        ("python: ", "names no path"),
-        ("dir:a\0b", "names no path"),
-        ("pip:", "empty requirement"),
-        ("pip:a==1,,b", "empty requirement"),
-        ("pip:a==1,", "empty requirement"),
-        ("pip:--index-url=x", "is an option"),
-        ("pip:a,-e .", "is an option"),
-        ("pip:./here", "is no requirement"),
-        ("pip:git+https://example.org/a", "is no requirement"),
+        "",
+        "git:",
+        "--upload-pack=x",
+        "git:-x",
+        "dir:",
+        "python: ",
+        "dir:a\0b",
+        "pip:",
+        "pip:a==1,,b",
+        "pip:a==1,",
+        "pip:--index-url=x",
+        "pip:a,-e .",
+        "pip:./here",
+        "pip:git+https://example.org/a",
     ],
 )
-def test_spec_that_means_nothing_is_refused(text: str, words: str) -> None:
+def test_spec_that_means_nothing_is_refused(text: str, wording: Wording) -> None:
     """A value of none of the forms is refused."""
-    with pytest.raises(SideError, match=words):
+    with wording.raises(SideError):
         parse_spec(text)
 
 
 # --------------------------------------------------------------------------- commands
 
 
-def test_missing_command_is_named(tmp_path: Path) -> None:
+def test_missing_command_is_named(tmp_path: Path, wording: Wording) -> None:
     """A program that is not there is named."""
-    with pytest.raises(SideError, match="there is no no-such-program to run"):
+    with wording.raises(SideError):
         run(["no-such-program"], cwd=tmp_path, limit_s=1)
 
 
-def test_command_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> None:
+def test_command_that_takes_too_long_ends_with_its_children(tmp_path: Path, wording: Wording) -> None:
     """At its limit a program ends, and so does what it has started."""
     child = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); print(flush=True); signal.pause()"
     parent = (
         "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1], sys.argv[2]],"
         " stdout=subprocess.PIPE); p.stdout.readline(); p.wait()"
     )
-    with pytest.raises(SideError, match="did not end within 2 s"):
+    with wording.raises(SideError):
         run([sys.executable, "-c", parent, child, tmp_path / "pid"], cwd=tmp_path, limit_s=2)
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int((tmp_path / "pid").read_text(encoding="utf-8"))).wait(10)
@@ -259,14 +260,14 @@ def test_commit_is_described_as_pytest_benchmark_does(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["--output=written", "HEAD", "0123456", "F" * 40])
-def test_only_a_full_sha_names_a_commit_of_a_file(tmp_path: Path, name: str) -> None:
+def test_only_a_full_sha_names_a_commit_of_a_file(tmp_path: Path, name: str, wording: Wording) -> None:
     """A baseline's commit is data: git never sees it as an option or as another kind of name."""
     tree = Tree(tmp_path / "tree")
     tree.commit(a="1")
     tree.git("commit", "--quiet", "--allow-empty", "--message", "b\n\nRlperf-Accept: * <= +9% why")
     assert not find_repository(tree.top).has_commit(name)
     assert read_allowances(tree.top, name) == ([], [])
-    with pytest.raises(SideError, match="is not the full SHA of a commit"):
+    with wording.raises(SideError):
         Commit(name, "a title")
     assert not (tree.top / "written..HEAD").exists()
 
@@ -274,23 +275,23 @@ def test_only_a_full_sha_names_a_commit_of_a_file(tmp_path: Path, name: str) -> 
 # --------------------------------------------------------------------------- repositories and refs
 
 
-def test_without_git_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     """Without git, the error names git."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SideError, match="there is no git to run"):
+    with wording.raises(SideError):
         prepare("main", make_project(tmp_path, "test_x.py"))
 
 
-def test_outside_a_repository_it_says_so(tmp_path: Path) -> None:
+def test_outside_a_repository_it_says_so(tmp_path: Path, wording: Wording) -> None:
     """A directory in no repository has nothing to compare with."""
-    with pytest.raises(SideError, match="in no git working tree"):
+    with wording.raises(SideError):
         prepare("main", make_project(tmp_path, "test_x.py"))
 
 
-def test_repository_without_commits_says_so(tmp_path: Path) -> None:
+def test_repository_without_commits_says_so(tmp_path: Path, wording: Wording) -> None:
     """A repository that has just been made has nothing to compare with."""
     tree = Tree(tmp_path / "tree")
-    with pytest.raises(SideError, match="has no commits"):
+    with wording.raises(SideError):
         prepare("main", make_project(tree.top, "test_x.py"))
 
 
@@ -373,19 +374,19 @@ def test_package_that_an_old_commit_needs_is_named(pytester: pytest.Pytester, al
     done.stderr.fnmatch_lines(["*HEAD~1 *needs oldpackage, which is not installed here: install it, then run this*"])
 
 
-def test_missing_ref_says_what_was_looked_for(tmp_path: Path) -> None:
+def test_missing_ref_says_what_was_looked_for(tmp_path: Path, wording: Wording) -> None:
     """A ref that is nowhere is named, with the place it was looked for and the fetch that may bring it."""
     tree = Tree(tmp_path / "tree")
     tree.commit(a="1")
-    with pytest.raises(SideError, match=r"no 'nowhere' in .*, nor origin/nowhere: .*git fetch origin nowhere"):
+    with wording.raises(SideError):
         find_repository(tree.top).resolve("nowhere")
 
 
-def test_ref_to_something_else_than_a_commit_says_so(tmp_path: Path) -> None:
+def test_ref_to_something_else_than_a_commit_says_so(tmp_path: Path, wording: Wording) -> None:
     """A tree or a file is no commit."""
     tree = Tree(tmp_path / "tree")
     tree.commit(a="1")
-    with pytest.raises(SideError, match="is a blob, not a commit"):
+    with wording.raises(SideError):
         find_repository(tree.top).resolve("HEAD:a")
 
 
@@ -440,13 +441,13 @@ def test_anything_but_a_branch_means_exactly_that_commit(tmp_path: Path) -> None
     assert {name: (commit.sha, commit.title) for name, commit in found.items()} == expected
 
 
-def test_branches_without_a_common_commit_say_so(tmp_path: Path) -> None:
+def test_branches_without_a_common_commit_say_so(tmp_path: Path, wording: Wording) -> None:
     """Histories that never met have no merge base."""
     tree = Tree(tmp_path / "tree")
     tree.commit(a="1")
     tree.git("checkout", "--quiet", "--orphan", "other")
     tree.commit(a="2")
-    with pytest.raises(SideError, match="no commit in common"):
+    with wording.raises(SideError):
         find_repository(tree.top).resolve("main")
 
 
@@ -489,7 +490,7 @@ def test_linked_worktree_is_a_repository_too(tmp_path: Path) -> None:
     assert (linked.top, files_of(tmp_path / "clone", "a")) == (tmp_path / "linked", {"a": "1"})
 
 
-def test_commit_of_a_baseline_must_be_in_the_local_history(tmp_path: Path) -> None:
+def test_commit_of_a_baseline_must_be_in_the_local_history(tmp_path: Path, wording: Wording) -> None:
     """A baseline's commit is a full SHA that some ref leads to, else it is refused: no short one, no loose object."""
     tree = Tree(tmp_path / "tree")
     tree.commit(a="1")
@@ -505,7 +506,7 @@ def test_commit_of_a_baseline_must_be_in_the_local_history(tmp_path: Path) -> No
     refused = [lost, head[:12], "HEAD", "main", "f" * 40, "-" * 40, tree.git("rev-parse", "HEAD^{tree}")]
     assert not any(repository.has_commit(sha) for sha in refused)
     project = make_project(tree.top, "test_x.py")
-    with pytest.raises(SideError, match="not in the local history"):
+    with wording.raises(SideError):
         commit_sides(lost, project, quiet)
     assert commit_sides(aside, project, quiet).base.label == f"commit {aside[:12]}"
 
@@ -622,11 +623,11 @@ def test_submodule_that_is_not_checked_out_is_noted(superproject: Tree) -> None:
     assert any("submodule vendor/library is not checked out" in note for note in sides.notes)
 
 
-def test_submodule_without_the_commit_says_how_to_get_it(superproject: Tree, tmp_path: Path) -> None:
+def test_submodule_without_the_commit_says_how_to_get_it(superproject: Tree, tmp_path: Path, wording: Wording) -> None:
     """An absent commit of a submodule is not fetched; the error shows the command that fetches it."""
     superproject.git("update-index", "--cacheinfo", f"160000,{'1' * 40},vendor/library")
     superproject.git("commit", "--quiet", "--message", "ahead")
-    with pytest.raises(SideError, match=f"git -C vendor/library fetch origin {'1' * 40}"):
+    with wording.raises(SideError):
         find_repository(superproject.top).check_out(superproject.git("rev-parse", "HEAD"), tmp_path / "clone")
 
 
@@ -644,7 +645,7 @@ def test_sides():
 """
 
 
-def test_flat_layout(tmp_path: Path) -> None:
+def test_flat_layout(tmp_path: Path, wording: Wording) -> None:
     """Beside a root conftest lie a package and a module: those stay base's, the tests and their helpers are today's."""
     tree = Tree(tmp_path / "tree")
     side = 'SIDE = "base"\n'
@@ -684,7 +685,7 @@ def test_flat_layout(tmp_path: Path) -> None:
     run_tests(sides.base)
     assert sides.packages == ("learner", "mylib")
     assert sides.changed == ("learner.py", "mylib/__init__.py", "mylib/added.py")
-    assert sides.notes == ("today's tree has uncommitted changes",)
+    assert sides.notes == wording
     assert sides.head.label == "working tree"
     base = tree_of(sides.base)
     assert not any((base / name).exists() for name in ("tests/old_helper.py", "mylib/added.py", "baselines"))
@@ -1012,14 +1013,14 @@ def test_changed_filter_makes_another_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("required", ["true", "false"])
-def test_filter_that_fails_is_an_error(tmp_path: Path, required: str) -> None:
+def test_filter_that_fails_is_an_error(tmp_path: Path, required: str, wording: Wording) -> None:
     """A filter that does not work in a clone, as one that needs a key, is refused in one sentence that names it."""
     tree = Tree(tmp_path / "tree")
     tree.commit(**{"mylib.py": "BEFORE\n", "test_x.py": "", ".gitattributes": "*.py filter=made-up\n"})
     filtered(tree, "test -f .git/key && sed s/BEFORE/AFTER/", "required", required)
     (tree.top / ".git/key").touch()
     settled(tree)
-    with pytest.raises(SideError, match=r"cannot check out .*filter") as caught:
+    with wording.raises(SideError) as caught:
         prepare("HEAD", make_project(tree.top, "test_x.py"))
     assert "\n" not in str(caught.value)
 
@@ -1065,7 +1066,7 @@ printf "version https://git-lfs.github.com/spec/v1\\noid sha256:%s\\nsize %s\\n"
 
 
 @pytest.mark.parametrize("where", ["in the store", "nowhere", "pointers in both trees"])
-def test_contents_of_lfs_are_alike_on_both_sides(tmp_path: Path, where: str) -> None:
+def test_contents_of_lfs_are_alike_on_both_sides(tmp_path: Path, where: str, wording: Wording) -> None:
     """Base has contents where today's tree has them, from the user's store; without them it is an error.
 
     Git LFS does not fill base's tree, so nothing is fetched.
@@ -1086,7 +1087,7 @@ def test_contents_of_lfs_are_alike_on_both_sides(tmp_path: Path, where: str) -> 
             tree.write(**{name: tree.git("cat-file", "blob", f"HEAD:{name}") + "\n"})
     project = make_project(tree.top, "test_x.py")
     if where == "nowhere":
-        with pytest.raises(SideError, match=r"x\.bin .*pointer of Git LFS .*git lfs fetch origin [0-9a-f]{40} brings"):
+        with wording.raises(SideError):
             prepare("HEAD~1", project)
     else:
         base = tree_of(prepare("HEAD~1", project).base)
@@ -1169,18 +1170,18 @@ def test_directory_may_stand_for_the_rootdir_alone(tmp_path: Path) -> None:
     assert sides.changed == ("libs/one/mylib.py",)
 
 
-@pytest.mark.parametrize(("spec", "words"), [("dir:missing", "names no directory"), ("dir:.", "today's own tree")])
-def test_directory_that_is_none_is_refused(tmp_path: Path, spec: str, words: str) -> None:
+@pytest.mark.parametrize("spec", ["dir:missing", "dir:."])
+def test_directory_that_is_none_is_refused(tmp_path: Path, spec: str, wording: Wording) -> None:
     """A directory that is not there, or is today's tree, is no side."""
     Tree(tmp_path / "tree").commit(**{"test_x.py": ""})
-    with pytest.raises(SideError, match=words):
+    with wording.raises(SideError):
         prepare(spec, make_project(tmp_path / "tree", "test_x.py"))
 
 
 @pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES"])
 @pytest.mark.parametrize("kind", ["plain", "git"])
 def test_directory_of_more_than_code_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, kind: str, wording: Wording
 ) -> None:
     """A directory with data in it is not copied; the error has its size and the ways out. What git ignores is fine."""
     monkeypatch.setattr(sources, limit, 3 if limit == "MOST_FILES" else 3_000)
@@ -1190,7 +1191,7 @@ def test_directory_of_more_than_code_is_refused(
         Tree(tmp_path / "other").commit(**{"mylib.py": "", "test_x.py": ""})
     write(tmp_path / "other", data)
     project = make_project(tmp_path / "tree", "test_x.py")
-    with pytest.raises(SideError, match=r"other has over 0.0 GB in its first 4 files, .*\.gitignore"):
+    with wording.raises(SideError):
         prepare(f"dir:{tmp_path}/other", project)
     if kind == "git":
         write(tmp_path / "other", {".gitignore": "data/\n"})

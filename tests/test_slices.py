@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wording import Wording
 
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.kernels import make_kernels
@@ -50,7 +51,7 @@ def test_a_slice_is_10_to_20_ms_or_one_round(call_s: float) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("ends", ["returns", "raises", "leaves"])
-def test_a_call_that_goes_on_in_a_copy_of_the_process_is_refused(ends: str) -> None:
+def test_a_call_that_goes_on_in_a_copy_of_the_process_is_refused(ends: str, wording: Wording) -> None:
     """The copy ends where it returns from the call or raises, so that it measures nothing; one that ends is fine."""
     own = os.getpid()
     copies: list[int] = []
@@ -67,7 +68,7 @@ def test_a_call_that_goes_on_in_a_copy_of_the_process_is_refused(ends: str) -> N
     if ends == "leaves":
         subject.check()
     else:
-        with pytest.raises(MeasurementError, match=r"the copy returns from the call too.*os\._exit"):
+        with wording.raises(MeasurementError):
             subject.check()
     assert os.getpid() == own
     assert {os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) for copy in copies} == {7 if ends == "leaves" else 1}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import builders
 import pytest
+from wording import Wording
 
 from pytest_rlperf.cli import main
 from pytest_rlperf.components.libraries import BASIS, Library, libraries
@@ -57,29 +58,9 @@ SKIPPED = {
 }
 
 
-def test_the_table_to_the_letter() -> None:
+def test_the_table_to_the_letter(wording: Wording) -> None:
     """Rows of equal work, a share beside each figure, a word where there is none, and why libraries are missing."""
-    assert render_matrix(OUTCOMES, SKIPPED, width=80) == (
-        "items/s          reference  envpool    sb3  torchrl\n"
-        "───────────────────────────────────────────────────\n"
-        "vecenv_step           130k        –      –    4.00k\n"
-        "  synthetic × 8       best                    3.1 %\n"
-        "vecenv_step           340k    6.80M      –        –\n"
-        "  CartPole × 8       5.0 %     best\n"
-        "replay_sample            –        –      –    2.00M\n"
-        "  batch 256\n"
-        "gae                  13.2M        –  3.30M  invalid\n"
-        "  128×8               best            25 %\n"
-        "gae                  61.0M        –  65.0M  skipped\n"
-        "  2048×64             94 %            best\n"
-        "sac_update             105        –  error      105\n"
-        "  batch 256           best                     best\n"
-        "\n"
-        "Below each figure its share of the row's best. Items are env steps, transitions,\n"
-        "and updates of SAC.\n"
-        "skipped: no time\n"
-        "skipped: skrl is not installed: pip install 'skrl[torch]'\n"
-    )
+    assert render_matrix(OUTCOMES, SKIPPED, width=80) == wording
 
 
 def test_keys_of_a_run_by_path_are_the_same_tests() -> None:

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wording import Wording
 
 from pytest_rlperf import timers
 from pytest_rlperf.model import Gauge, Mode, Phase, TimerTree, Timing
@@ -197,15 +198,13 @@ def test_modes_say_what_entries_come_to(clock: FakeClock) -> None:
     assert values == {"sum": 8, "last": 3, "mean": 2}
 
 
-def test_mixing_modes_is_an_error_and_leaves_the_stack_whole(clock: FakeClock) -> None:
+def test_mixing_modes_is_an_error_and_leaves_the_stack_whole(clock: FakeClock, wording: Wording) -> None:
     """One path has one mode; who asks for another is told both, and what is open stays open."""
     with recording(clock) as tree:
         with hierarchical_timer("outer"):
             with hierarchical_timer("x"):
                 clock.advance(1)
-            with pytest.raises(
-                TimerModeError, match=r"'x' was first entered in mode 'sum', .* now entered in mode 'last'"
-            ):
+            with wording.raises(TimerModeError):
                 hierarchical_timer("x", Mode.LAST).__enter__()
             clock.advance(1)
         with hierarchical_timer("other"), hierarchical_timer("x", Mode.LAST):
@@ -404,12 +403,12 @@ def test_what_was_open_when_a_recording_ended_is_no_parent_in_the_next(clock: Fa
     assert figures(tree) == {"later": (1, 1, 1)}
 
 
-def test_recordings_do_not_nest(clock: FakeClock) -> None:
+def test_recordings_do_not_nest(clock: FakeClock, wording: Wording) -> None:
     """A second recording is an error, and the first goes on."""
     with recording(clock) as tree:
-        with pytest.raises(RuntimeError, match="cannot be nested"), recording():
+        with wording.raises(RuntimeError), recording():
             pass
-        with pytest.raises(RuntimeError, match="cannot be nested"):
+        with wording.raises(RuntimeError):
             timers.enable()
         with hierarchical_timer("still"):
             clock.advance(1)
@@ -795,7 +794,7 @@ def test_merging_happens_where_the_caller_is(clock: FakeClock) -> None:
     assert everything(tree.snapshot())["learner/gather/workers/step"] == (1, 1, 1)
 
 
-def test_a_worker_with_another_mode_changes_nothing(clock: FakeClock) -> None:
+def test_a_worker_with_another_mode_changes_nothing(clock: FakeClock, wording: Wording) -> None:
     """A tree that cannot be merged is refused as a whole."""
     part = Tree("worker", clock)
     with part.timer("first"), part.timer("step", Mode.LAST):
@@ -808,7 +807,7 @@ def test_a_worker_with_another_mode_changes_nothing(clock: FakeClock) -> None:
         for name in ("first", "workers"):
             hierarchical_timer(name).__exit__(None, None, None)
         before = tree.snapshot()
-        with pytest.raises(TimerModeError, match="'step' was first entered in mode 'sum'"):
+        with wording.raises(TimerModeError):
             timers.merge_tree(part.snapshot(), "workers")
         assert tree.snapshot() == before
 
@@ -905,7 +904,7 @@ print(timers.snapshot().root.children)
     assert said[2] == "()"
 
 
-def test_armed_timers_record_and_can_be_switched() -> None:
+def test_armed_timers_record_and_can_be_switched(wording: Wording) -> None:
     """Armed and on, what ran is there; switched off and on again, what ran between is not. Children follow."""
     body = """
 def seen():
@@ -923,7 +922,7 @@ print([worker.name for worker in timers.snapshot().workers], "asyncio" in sys.mo
 """
     said = run_python(body, "on").splitlines()
     assert json.loads(said[0]) == {"work": 1, "step": 1}
-    assert said[1] == "standby False standby"
+    assert said[1] == wording
     assert said[2] == '{"work": 2, "step": 1} on'
     assert said[3] == "['Learner 0'] True False"
 
@@ -940,9 +939,9 @@ print([timing.name for timing in timers.snapshot().root.children])
     assert run_python(body, "standby") == "['work']"
 
 
-def test_a_setting_that_means_nothing_is_told() -> None:
+def test_a_setting_that_means_nothing_is_told(wording: Wording) -> None:
     """Whoever writes RLPERF_TIMERS=yes please is told what there is to write."""
-    with pytest.raises(AssertionError, match="RLPERF_TIMERS=yes please is not one of on, standby and off"):
+    with wording.raises(AssertionError):
         run_python("", "yes please")
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
+from wording import Wording
 
 from pytest_rlperf.model import Mode, TimerTree, Timing
 from pytest_rlperf.timers import Tree, component, hierarchical_timer, merge, recording
@@ -146,11 +147,11 @@ def test_a_copy_of_a_scope_is_as_good() -> None:
         assert counts(tree.snapshot().root) == {"went": 1, "went/went": 1}
 
 
-def test_a_component_goes_by_its_name() -> None:
+def test_a_component_goes_by_its_name(wording: Wording) -> None:
     """A component that is sent is the other process's of that name; a timer of a tree's own cannot be sent."""
     learner = component("Learner 0")
     assert pickle.loads(pickle.dumps(learner)).name == "Learner 0"  # noqa: S301 - of our own making
-    with pytest.raises(TypeError, match="'train' records into a tree of this process"):
+    with wording.raises(TypeError):
         pickle.dumps(learner.timer("train"))
 
 

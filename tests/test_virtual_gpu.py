@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_gpu import VirtualEvent, VirtualGPU
+from wording import Wording
 
 from pytest_rlperf.devices import Driver, Memory
 from pytest_rlperf.model import Conditions
@@ -108,22 +109,22 @@ def test_elapsed_is_quantised_and_of_single_precision(seconds: float) -> None:
     assert abs(elapsed_ms - 1e3 * seconds) <= 2.5e-4 + 1e-7 * 1e3 * seconds
 
 
-def test_events_fail_as_cudas_do() -> None:
+def test_events_fail_as_cudas_do(wording: Wording) -> None:
     """An event that is not reached, not recorded, of another device or captured raises CUDA's error."""
     gpu, other = VirtualGPU(), VirtualGPU("virtual:1")
     start = recorded(gpu)
     gpu.launch(1e-3)
     end = recorded(gpu)
-    with pytest.raises(RuntimeError, match="CUDA error: device not ready"):
+    with wording.raises(RuntimeError):
         gpu.elapsed_ms(start, end)
-    with pytest.raises(RuntimeError, match="invalid resource handle: an event was not recorded"):
+    with wording.raises(RuntimeError):
         gpu.elapsed_ms(start, gpu.make_event())
-    with pytest.raises(RuntimeError, match="invalid resource handle: events of virtual:0 and virtual:1"):
+    with wording.raises(RuntimeError):
         gpu.elapsed_ms(start, recorded(other))
     with gpu.capture():
         captured = recorded(gpu)
     gpu.synchronize()
-    with pytest.raises(RuntimeError, match="an event last recorded in a capturing stream"):
+    with wording.raises(RuntimeError):
         gpu.elapsed_ms(start, captured)
     assert gpu.elapsed_ms(start, end) == pytest.approx(1.005, abs=1e-3)
 
@@ -156,7 +157,7 @@ def test_captured_work_is_done_by_its_replay() -> None:
     assert gpu.clock.now_ns == 220_000
 
 
-def test_waiting_while_capturing_is_cudas_error() -> None:
+def test_waiting_while_capturing_is_cudas_error(wording: Wording) -> None:
     """Waits, timings, copies of pageable memory, replays and captures within a capture are not permitted."""
     gpu = VirtualGPU()
     with gpu.capture() as graph:
@@ -172,7 +173,7 @@ def test_waiting_while_capturing_is_cudas_error() -> None:
             lambda: gpu.capture().__enter__(),
         ]
         for act in acts:
-            with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+            with wording.raises(RuntimeError):
                 act()
         gpu.copy_to_host(8, pinned=True)
         assert gpu.is_capturing()
@@ -228,10 +229,10 @@ def test_compiling_takes_the_host_and_is_counted() -> None:
 
 
 @pytest.mark.parametrize("act", ["launch", "item", "synchronize", "record", "make_event", "allocate", "conditions"])
-def test_a_lost_device_refuses_everything(act: str) -> None:
+def test_a_lost_device_refuses_everything(act: str, wording: Wording) -> None:
     """Every call of a lost device is an error that names it."""
     gpu = VirtualGPU("virtual:3")
     arguments: dict[str, tuple[object, ...]] = {"launch": (1e-3,), "record": (gpu.make_event(),), "allocate": (8,)}
     gpu.lose()
-    with pytest.raises(RuntimeError, match="CUDA error: device virtual:3 is lost"):
+    with wording.raises(RuntimeError):
         getattr(gpu, act)(*arguments.get(act, ()))

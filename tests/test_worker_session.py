@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _pytest import capture
+from wording import Wording
 
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.placement import usable_cpus
@@ -116,13 +117,13 @@ def test_one_call_is_traced(measured: Callable[..., list[m.FromWorker]]) -> None
     assert measured(*WARM, m.TraceCall())[-1] == m.Traced((Span("call", 0.0, 1e-3, "host"),), ())
 
 
-def test_an_order_out_of_place_is_an_error(ends: tuple[Channel, Channel]) -> None:
+def test_an_order_out_of_place_is_an_error(ends: tuple[Channel, Channel], wording: Wording) -> None:
     """A worker at its call that is to quit, or to run another test, has an error that names the order."""
     here, there = ends
     m.send(here, m.Quit())
     engine = session.RemoteEngine(start(), there, session.Collector())
     workload = Workload("callable", lambda: None, 1.0, "call", lambda: None)
-    with pytest.raises(MeasurementError, match=r"unexpected order to a worker that measures: Quit\(\)"):
+    with wording.raises(MeasurementError):
         engine.measure(workload, SimpleNamespace())  # type: ignore[arg-type]
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from library_checks import assert_counts, harvested
+from wording import Wording
 
 from pytest_rlperf.components.arrays import arrays_in
 from pytest_rlperf.components.contracts import Roller, Updater
@@ -218,7 +219,7 @@ def test_an_update(build: Build) -> None:
 
 
 @built("sac")
-def test_optimizer_steps(build: Build) -> None:
+def test_optimizer_steps(build: Build, wording: Wording) -> None:
     """An adapter knows how many there are, and an update that takes more is no gradient step."""
     torch = pytest.importorskip("torch")
     agent = build(TRANSITIONS)
@@ -229,16 +230,16 @@ def test_optimizer_steps(build: Build) -> None:
     step = torch.optim.Adam.step
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.optim.Adam, "step", lambda self: (step(self), step(self)))
-        with pytest.raises(ComponentError, match=f"took {2 * len(steps)} optimizer steps, expected {len(steps)}"):
+        with wording.raises(ComponentError):
             sac_workload(agent, BATCH_SIZE).check()
 
 
 @built("sac")
-def test_an_update_that_learns_nothing(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_that_learns_nothing(build: Build, monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     """All but the optimizers' steps is no update."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.optim.Adam, "step", lambda self: None)
-    with pytest.raises(ComponentError, match=r"changed none of the agent's \d+ trained parameters"):
+    with wording.raises(ComponentError):
         sac_workload(build(TRANSITIONS), BATCH_SIZE).check()
 
 
@@ -311,7 +312,7 @@ def roller_of(agent: Any) -> Roller:
 
 
 @built("ppo")
-def test_a_rollout_of_another_policy(build: Build) -> None:
+def test_a_rollout_of_another_policy(build: Build, wording: Wording) -> None:
     """A rollout that was made before the policy changed is none of the policy's."""
     torch = pytest.importorskip("torch")
     agent = build(N_ENVS, N_STEPS)
@@ -322,7 +323,7 @@ def test_a_rollout_of_another_policy(build: Build) -> None:
         for policy in policies_of(agent):
             for parameter in policy.parameters():
                 parameter.add_(0.3 * torch.randn_like(parameter))
-    with pytest.raises(ComponentError, match="current policy did not produce this rollout"):
+    with wording.raises(ComponentError):
         roller.check(rollout)
 
 
@@ -336,12 +337,12 @@ def policies_of(agent: Any) -> list[Any]:
 
 
 @built("ppo")
-def test_a_rollout_without_numbers(build: Build) -> None:
+def test_a_rollout_without_numbers(build: Build, wording: Wording) -> None:
     """A reward that is no number is found."""
     agent = build(N_ENVS, N_STEPS)
     roller = roller_of(agent)
     rollout = roller.collect()
     rewards = next(array for path, array in arrays_in(rollout) if "reward" in path)
     rewards[0] = float("nan")
-    with pytest.raises(ComponentError, match=r"NaN or infinity in .*reward"):
+    with wording.raises(ComponentError):
         roller.check(rollout)
