@@ -181,6 +181,11 @@ def scratch_left(temporary: Path) -> list[str]:
     return [path.name for path in temporary.glob("*rlperf-*/*") if path.name != "sides"]
 
 
+def source(name: str) -> str:
+    """Return a file of `tests/samples/projects`, by its path there."""
+    return (Path(__file__).with_name("samples") / "projects" / name).read_text(encoding="utf-8")
+
+
 def environment(**changes: str) -> dict[str, str]:
     """Return the environment of a user's run: without the settings of this one, of git's or of coverage's."""
     removed = ("PYTEST_", "GIT_", "COV_CORE_", "COVERAGE_PROCESS_")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import source
 from wording import Wording
 
 from pytest_rlperf.components.sac import counted_steps
@@ -285,27 +286,7 @@ def test_standing_probes_leave_nothing(clock: FakeClock) -> None:
         pass
 
 
-TORCHRL = """
-import sys
-from pytest_rlperf.timers import recording, hierarchical_timer
-from pytest_rlperf.probes import attached, quieten_ranges, standing_probes
-import torch
-from torchrl import _utils
-from torchrl.envs import GymEnv
-
-env = GymEnv("Pendulum-v1", device="cpu")
-quieten_ranges()
-assert not _utils._PROFILING_ENABLED
-with recording() as quiet:
-    env.rollout(3)
-with attached(standing_probes()), recording() as tree:
-    assert _utils._PROFILING_ENABLED is (sys.argv[1] == "1")
-    with hierarchical_timer("rollout"):
-        env.rollout(3)
-assert not _utils._PROFILING_ENABLED
-print([phase.path for phase in quiet.phases(1)])
-print([(phase.path, phase.count) for phase in tree.phases(1)])
-"""
+TORCHRL = source("probes_torch/torchrl.py")
 
 
 @pytest.mark.parametrize("armed", ["1", "0"])

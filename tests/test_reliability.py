@@ -21,95 +21,14 @@ import psutil
 import pytest
 from _pytest.capture import CaptureIO
 from _pytest.logging import LogCaptureHandler, LoggingPlugin
-from builders import ONE_CALL, scratch_left, write
+from builders import ONE_CALL, scratch_left, source, write
 
 from pytest_rlperf.workers import daemons, session
 from pytest_rlperf.workers.guardian import VARIABLE, Guardian
 
-CONFTEST = """
-    import pytest
+CONFTEST = source("reliability/conftest.py")
 
-    from pytest_rlperf.workers import channel, pool, process
-
-    channel.FRAME_LIMIT_S = 0.5  # of the run; each is imported by name
-    process.FRAME_LIMIT_S = 0.5
-
-    before = pool.WorkerGroup.called.fget
-
-    def called(group):
-        if group.key.endswith("test_breaks"):
-            raise KeyError("nobody expects this")
-        return before(group)
-
-    pool.WorkerGroup.called = property(called)
-
-
-    @pytest.fixture
-    def worker(request):
-        return getattr(request.config, "workerinput", {}).get("workerid")
-
-
-    @pytest.fixture
-    def wire(request, worker):
-        plugin = request.config.pluginmanager.get_plugin("rlperf-worker")
-        return plugin._channel._socket if worker == "rlperf0" else None
-"""
-
-TESTS = """
-    import time
-
-    import pytest
-
-
-    def work():
-        return sum(range(1000))
-
-
-    def test_garbage(rlperf, wire):
-        if wire:
-            wire.send(b"Exception ignored in: <function")
-        rlperf(work)
-
-
-    def test_half(rlperf, wire):
-        if wire:
-            wire.send(b"rlpf\\0\\0\\0\\x09\\0\\0")
-            time.sleep(1000)
-        rlperf(work)
-
-
-    @pytest.mark.rlperf(max_time=0.05)  # slices, which read clocks
-    def test_patched_clock(rlperf, monkeypatch):
-        monkeypatch.setattr("time.perf_counter_ns", iter(range(10**9, 0, -1)).__next__)
-        rlperf(work)
-
-
-    @pytest.mark.rlperf(max_time=0.05)
-    def test_clock_back(rlperf, monkeypatch):
-        from pytest_rlperf.measure.rounds import Clocks
-
-        now = iter(range(10**12, 0, -1000)).__next__
-        monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: cls(now, now, 1000.0)))
-        rlperf(work)
-
-
-    def test_breaks(rlperf):
-        rlperf(work)
-
-
-    @pytest.fixture
-    def hangs():
-        time.sleep(1000)
-
-
-    @pytest.mark.rlperf(setup_time=2)
-    def test_hangs(rlperf, hangs):
-        rlperf(work)
-
-
-    def test_sound(rlperf):
-        rlperf(work)
-"""
+TESTS = source("reliability/tests.py")
 
 
 @pytest.fixture(scope="module")
@@ -172,21 +91,7 @@ def test_the_other_tests_have_verdicts(faults: tuple[int, str, dict[str, str]]) 
 
 # --------------------------------------------------------------------------- processes
 
-KILLED = """
-import os, signal, subprocess, sys
-from pytest_rlperf.workers.guardian import Guardian
-
-guardian = Guardian()
-directory = guardian.new_directory()
-environment = os.environ | guardian.variables()
-daemon = subprocess.Popen(["sleep", "300"], env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
-with guardian.guarding_commands():
-    command = subprocess.Popen(["sleep", "300"], start_new_session=True, stdout=subprocess.DEVNULL)
-print(daemon.pid, command.pid, guardian.scratch, flush=True)
-if sys.argv[1] == "killed":
-    os.kill(os.getpid(), signal.SIGKILL)
-guardian.close()
-"""
+KILLED = source("reliability/killed.py")
 
 
 @pytest.mark.parametrize("end", ["killed", "finished"])
@@ -449,35 +354,9 @@ def test_a_daemon_of_a_test_is_named_and_ended(tmp_path: Path) -> None:
     assert not [pid for pid in daemons if _is_running(int(pid))]
 
 
-GUARD = """
-import sys
-from pathlib import Path
-from pytest_rlperf.workers import guardian
-
-guardian.GRACE_S = 0.3
-if sys.argv[3] == "no /proc":
-    guardian.Path = lambda *parts: Path("/nowhere")
-if sys.argv[3] == "no pidfd_open":
-    del guardian.os.pidfd_open
-if sys.argv[3] == "gone":  # the run's end is what wakes it, and not that it has another parent by then
-    guardian.os.getppid = lambda run=int(sys.argv[2]): run
-guardian._guard(sys.argv[1], int(sys.argv[2]))
-"""
+GUARD = source("reliability/guard.py")
 # A run that ends while another process holds its pipe: once the guardian has looked for it, by a descriptor.
-GONE = """
-import os, subprocess, sys
-
-guard = subprocess.Popen([sys.executable, "-c", *sys.argv[1:3], str(os.getpid()), "gone"])
-
-def link(number):
-    try:
-        return os.readlink(f"/proc/{guard.pid}/fd/{number}")
-    except FileNotFoundError:
-        return ""  # closed meanwhile
-
-while not any("pidfd" in link(number) for number in os.listdir(f"/proc/{guard.pid}/fd")):
-    pass
-"""
+GONE = source("reliability/gone.py")
 
 
 @pytest.mark.parametrize("end", ["finished", "closed", "gone", "never there", "no /proc", "no pidfd_open"])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from builders import write
+from builders import source, write
 from wording import Wording
 
 from pytest_rlperf.cli import main
@@ -208,21 +208,7 @@ def test_failed_build_leaves_nothing(cache: Cache) -> None:
     assert content(cache.entry("key", filled_with("whole"), never)) == "whole"
 
 
-_BUILDER = """
-import os, signal, sys
-from pathlib import Path
-from pytest_rlperf.sides.cache import Cache
-
-def build(directory):
-    (directory / "package").mkdir()
-    (directory / "package/file").write_text("half")
-    print("building", flush=True)
-    sys.stdin.readline()
-    (directory / "package/file").write_text("whole")
-
-print(Cache(Path(sys.argv[1])).entry("key", build, lambda text: print(text, flush=True)), flush=True)
-sys.stdin.readline()
-"""
+_BUILDER = source("sides_cache/builder.py")
 
 
 @contextlib.contextmanager
@@ -345,64 +331,7 @@ def test_broken_entry_that_another_run_uses_is_an_error(cache: Cache, wording: W
 
 # In a process of its own for each step of the cache's writers, that step fails or is the process's last: an open, a
 # rename, a removal, a new directory, a changed time. Then the entry is used, and the cache emptied. Prints the steps.
-_FAULTY = """
-import errno, json, os, signal, sys, tempfile
-from pathlib import Path
-from pytest_rlperf.errors import SideError
-from pytest_rlperf.sides import cache as module
-
-root, fault, before = sys.argv[1:]
-seen, armed = 0, 0
-
-def hook(event, arguments):
-    global seen
-    if not armed or event.split(".")[0] not in {"open", "os", "tempfile", "shutil"}:
-        return
-    if not any(isinstance(one, (str, bytes)) and root in os.fsdecode(one) for one in arguments):
-        return
-    seen += 1
-    if seen == armed:
-        if fault == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-def build(text):
-    def fill(directory):
-        (directory / "package").mkdir()
-        (directory / "package/file").write_text(text)
-    return fill
-
-def use(text):
-    cache = module.Cache(Path(root))
-    place = cache.entry("key", build(text), lambda text: None)
-    found = (place / "package/file").read_text()
-    cache.close()
-    return found, place
-
-sys.addaudithook(hook)
-for number in range(1, 200):
-    if before != "nothing":
-        _, place = use("old")
-        if before == "a broken entry":
-            (place / "package/file").unlink()
-    child = os.fork()
-    if not child:
-        armed = number
-        try:
-            use("new")
-        except SideError as error:
-            os._exit(0 if "cannot keep a side" in str(error) else 9)
-        except OSError:
-            os._exit(0)  # of this test's own look at the entry
-        os._exit(1 if seen < number else 0)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, 1, -9), status
-    assert use("third")[0] in ("old", "new", "third")
-    assert all(entry.remove() for entry in module.cache_entries())
-    if status == 1:
-        break
-print(number - 1)
-"""
+_FAULTY = source("sides_cache/faulty.py")
 
 
 @pytest.mark.parametrize("fault", ["full disk", "kill"])
@@ -417,21 +346,7 @@ def test_fault_at_any_step_leaves_the_old_entry_or_the_new_one(
     assert least <= int(done.stdout) < 199
 
 
-_FULL = """
-import resource, sys
-from pathlib import Path
-from pytest_rlperf.errors import SideError
-from pytest_rlperf.sides.cache import Cache
-
-def build(directory):
-    (directory / "file").write_text("new")
-
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
-try:
-    Cache(Path(sys.argv[1])).entry("key", build, print)
-except SideError as error:
-    sys.exit(str(error))
-"""
+_FULL = source("sides_cache/full.py")
 
 
 @pytest.mark.parametrize("size", [0, 2, 10])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import git
+from builders import git, source
 
 from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.sides.build import is_satisfied, run_pip
@@ -68,28 +68,7 @@ py.install_sources('src/mylib/__init__.py', subdir: 'mylib')
 """
 
 # Prepares the sides as a run would, in the environment that the project is installed into.
-PREPARE = """
-import dataclasses, json, sys
-from pathlib import Path
-from pytest_rlperf.sides.prepare import prepare_sides
-from pytest_rlperf.model.sides import Project
-
-root = Path(sys.argv[1])
-project = Project(
-    rootdir=root,
-    directory=root,
-    inipath=None,
-    args=(),
-    path=tuple(entry for entry in sys.path if entry),
-    files=(root / "tests/test_speed.py",),
-    conftests=(root / "conftest.py",) if (root / "conftest.py").exists() else (root / "tests/conftest.py",),
-    test_patterns=("test_*.py", "*_test.py"),
-    packages=(),
-    baseline_dir=root / "baselines",
-)
-sides = prepare_sides("HEAD~1", project, lambda step: print(step, file=sys.stderr))
-print(json.dumps(dataclasses.asdict(sides), default=str))
-"""
+PREPARE = source("sides_layouts/prepare.py")
 
 # Starts as a worker does, with pytest's own plugins alone, and reports the same files.
 RUN = """

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from builders import FIRST_CALLS, ONE_CALL, git, scratch_left
+from builders import FIRST_CALLS, ONE_CALL, git, scratch_left, source
 from wording import Wording
 
 from pytest_rlperf.workers import no_coverage
@@ -120,106 +120,7 @@ def test_every_worker_has_a_heap_of_its_own(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------ a worker dies
 
-DEATHS = """
-    import ctypes
-    import os
-    import signal
-    import sys
-
-    import pytest
-
-
-    def work():
-        return sum(range(1000))
-
-
-    calls = 0
-
-
-    def after(count, fatal):
-        def call():
-            global calls
-            calls += 1
-            if calls == count:
-                fatal()
-            return work()
-
-        return call
-
-
-    @pytest.fixture
-    def dies_in_setup():
-        print("last words in setup")
-        os._exit(3)
-
-
-    @pytest.fixture
-    def dies_in_teardown(worker):
-        yield
-        print("last words in teardown")
-        if worker == "rlperf0":
-            os._exit(9)
-
-
-    @pytest.fixture(scope="session")
-    def precious():
-        return object()
-
-
-    def test_setup(rlperf, dies_in_setup):
-        rlperf(work)
-
-
-    def test_after_setup(rlperf, precious):
-        rlperf(work)
-
-
-    def test_call(rlperf):
-        print("last words in the call")
-        print("last error words", file=sys.stderr)
-        os._exit(4)
-
-
-    @pytest.mark.rlperf(max_time=2)
-    def test_measured(rlperf, worker):
-        print("last words of", worker)
-        rlperf(after(1, lambda: os._exit(5)) if worker == "rlperf3" else work)
-
-
-    def test_after_measured(rlperf, precious):
-        rlperf(work)
-
-
-    @pytest.mark.rlperf(max_time=2)
-    def test_killed(rlperf, worker):
-        if worker == "rlperf0":
-            print("last words before the kill")
-            rlperf(after(50, lambda: os.kill(os.getpid(), signal.SIGKILL)))
-        rlperf(work)
-
-
-    @pytest.mark.rlperf(max_time=0.0001)  # enough for the other workers to be set up
-    def test_segfault(rlperf, worker):
-        if worker == "rlperf1":
-            print("last words before the fault")
-            ctypes.string_at(0)
-        rlperf(work)
-
-
-    def test_capfd(rlperf, capfd, worker):
-        print("last words under capfd", flush=True)
-        if worker == "rlperf0":
-            os._exit(6)
-        rlperf(work)
-
-
-    def test_teardown(rlperf, dies_in_teardown):
-        rlperf(work)
-
-
-    def test_last(rlperf, precious):
-        rlperf(work)
-"""
+DEATHS = source("workers/deaths.py")
 
 
 @pytest.fixture(scope="module")
@@ -299,84 +200,7 @@ PATIENCE = """
             loop._PATIENCE_LEAST_S = 4.0  # of 10 s
 """
 
-HANGS = """
-    import threading
-
-    import pytest
-
-
-    def work():
-        return sum(range(1000))
-
-
-    def wait_for_ever():
-        threading.Event().wait()
-
-
-    @pytest.mark.rlperf(max_time=0.5)  # a busy machine takes longer than the default to come to worker 2
-    def test_hangs(rlperf, worker):
-        print("before hanging")
-        rlperf(wait_for_ever if worker == "rlperf2" else work)
-
-
-    def test_after(rlperf):
-        rlperf(work)
-
-
-    @pytest.mark.rlperf(max_time=0.0001)  # enough for the other workers to be set up
-    def test_other_raises(rlperf, worker):
-        if worker == "rlperf4":
-            raise ValueError("only there")
-        rlperf(work)
-
-
-    @pytest.mark.rlperf(max_time=0.0001)
-    def test_other_skips(rlperf, worker):
-        if worker == "rlperf1":
-            pytest.skip("skipped there")
-        rlperf(work)
-
-
-    @pytest.mark.rlperf(max_time=0.0001)
-    def test_other_calls_nothing(rlperf, worker):
-        if worker != "rlperf1":
-            rlperf(work)
-
-
-    @pytest.mark.rlperf(max_time=2)
-    def test_other_component_raises(rlperf, worker):
-        def broken():
-            raise KeyError("component broke there")
-
-        rlperf(broken if worker == "rlperf3" else work)
-
-
-    def test_reporter_raises(rlperf, worker):
-        if worker == "rlperf0":
-            raise ValueError("only here")
-        rlperf(work)
-
-
-    def test_reporter_skips(rlperf, worker):
-        if worker == "rlperf0":
-            pytest.skip("skipped here")
-        rlperf(work)
-
-
-    def test_broad_except(rlperf):
-        try:
-            rlperf(work)
-        except Exception:
-            pytest.fail("caught what is not the test's")
-
-
-    def test_last(rlperf):
-        rlperf(work)
-
-
-    def test_exits(rlperf):
-        pytest.exit("enough of this", returncode=9)
-"""
+HANGS = source("workers/hangs.py")
 
 
 @pytest.fixture(scope="module")
@@ -431,71 +255,7 @@ def test_exit_by_a_test_shows_its_reason(hangs: Run) -> None:
 
 # ------------------------------------------------------------------ nothing is left behind
 
-LONG = """
-    import os
-    import subprocess
-    import sys
-    import time
-    from pathlib import Path
-
-    import pytest
-
-    HERE = Path(__file__).parent
-
-
-    def say(text):
-        with (HERE / "events").open("a") as file:
-            file.write(f"{text} {os.getpid()}\\n")
-
-
-    @pytest.fixture(scope="session")
-    def lives():
-        say("up")
-        yield
-        say("down")
-
-
-    @pytest.fixture(scope="session")
-    def child():
-        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
-        with (HERE / "events").open("a") as file:
-            file.write(f"child {process.pid}\\n")
-
-
-    @pytest.fixture
-    def slow():
-        say("setting up")
-        time.sleep(2)
-
-
-    def work():
-        return sum(range(1000))
-
-
-    def test_quick(rlperf, lives, child):
-        rlperf(work)
-
-
-    def test_long(rlperf, lives):
-        calls = 0
-
-        def call():
-            nonlocal calls
-            calls += 1
-            if calls == 100:
-                say("measuring")
-            return work()
-
-        rlperf(call)
-
-
-    def test_slow_setup(rlperf, lives, slow):
-        rlperf(work)
-
-
-    def test_after_slow_setup(rlperf, lives):
-        rlperf(work)
-"""
+LONG = source("workers/long.py")
 
 
 def start(directory: Path, *args: str) -> subprocess.Popen[bytes]:
@@ -610,57 +370,7 @@ def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------ other plugins and options
 
-NEIGHBOURS = """
-    import os
-    import sys
-    import time
-    import warnings
-    from pathlib import Path
-
-    import pytest
-
-    HERE = Path(__file__).parent
-
-
-    def say(text):
-        with (HERE / "events").open("a") as file:
-            file.write(f"{text} {os.getpid()}\\n")
-
-
-    def work():
-        return sum(range(1000))
-
-
-    def for_a_second():
-        deadline = time.perf_counter() + 0.3
-        while time.perf_counter() < deadline:
-            work()
-
-
-    @pytest.mark.timeout(0.5)
-    def test_longer_than_its_timeout(rlperf):
-        for_a_second()
-        for_a_second()
-        rlperf(work)
-
-
-    @pytest.mark.flaky(reruns=2)
-    def test_fails(rlperf):
-        say("ran")
-        rlperf(work)
-        raise ValueError("once")
-
-
-    def test_traced_by_nobody(rlperf):
-        assert sys.gettrace() is None
-        monitoring = getattr(sys, "monitoring", None)
-        assert monitoring is None or monitoring.get_tool(monitoring.COVERAGE_ID) is None
-        rlperf(work)
-
-
-    def test_warns(rlperf):
-        rlperf(lambda: warnings.warn("from the component", FutureWarning))
-"""
+NEIGHBOURS = source("workers/neighbours.py")
 
 
 def have(*modules: str) -> None:

@@ -499,17 +499,17 @@ def test_a_run_without_figures_is_commented(commenting: Runner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("artifact", "names"),
+    ("artifact", "times", "names"),
     [
-        pytest.param(b"\xff", "rlperf.json", id="no JSON"),
-        pytest.param(b'{"schema": 99, "kind": "run"}', "99", id="newer"),
-        pytest.param(b'{"schema": 1, "kind": "run", "machine": "::error::"}', "$.machine", id="no run"),
-        pytest.param(b" " * (LARGEST_BYTES + 1), str(LARGEST_BYTES), id="huge"),
+        pytest.param(b"\xff", 1, "rlperf.json", id="no JSON"),
+        pytest.param(b'{"schema": 99, "kind": "run"}', 1, "99", id="newer"),
+        pytest.param(b'{"schema": 1, "kind": "run", "machine": "::error::"}', 1, "$.machine", id="no run"),
+        pytest.param(b" ", LARGEST_BYTES + 1, str(LARGEST_BYTES), id="huge"),
     ],
 )
-def test_figures_that_are_refused_fail_the_job(commenting: Runner, artifact: bytes, names: str) -> None:
+def test_figures_that_are_refused_fail_the_job(commenting: Runner, artifact: bytes, times: int, names: str) -> None:
     """The artifact is anybody's: nothing is commented, and the log has the reason, which commands no runner."""
-    result = run_comment(commenting, artifact, [pull(5)])
+    result = run_comment(commenting, artifact * times, [pull(5)])
     assert result.code != 0
     assert names in result.text
     assert result.commands == []

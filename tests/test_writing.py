@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import source
 from wording import Wording
 
 from pytest_rlperf.writing import append_whole, check_directory, check_whole, write_whole
@@ -189,19 +190,7 @@ def test_an_addition_that_fails_takes_back_nobody_elses(
 
 # --------------------------------------------------------------------------- a process that is killed
 
-_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from pytest_rlperf.writing import write_whole
-name, path = sys.argv[1], Path(sys.argv[2])
-original = getattr(os, name)
-def last(*args, **kwargs):
-    if sys.argv[3] == "after":
-        original(*args, **kwargs)
-    os.kill(os.getpid(), signal.SIGKILL)
-setattr(os, name, last)
-write_whole(path, b"new\\n" * 5000)
-"""
+_KILLED = source("writing/killed.py")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
