@@ -149,7 +149,9 @@ def test_beside(case: Case, tmp_path: Path) -> None:
     assert (directory / "run.json").exists() is case.is_measured, text
     if case.is_measured:
         tests = json.loads((directory / "run.json").read_text(encoding="utf-8"))["tests"]
-        assert {name.partition("::")[2] for name in tests} == case.passed, text
+        errors = {name.partition("::")[2] for name, test in tests.items() if test["verdict"]["status"] == "ERROR"}
+        assert {name.partition("::")[2] for name in tests} == case.passed | errors, text
+        assert errors == ({"test_wrong"} if case.fails else set())
     if case.shows:
         words = dict(re.findall(r"^\S[^:\n]*::(.+?) (PASSED|FAILED|ERROR|SKIPPED)", done.stdout, re.MULTILINE))
         expected = dict.fromkeys(case.passed, "PASSED") | ({"test_wrong": "FAILED"} if case.fails else {})
