@@ -256,6 +256,7 @@ def test_counts_that_are_meant_are_listed_with_their_reason() -> None:
         environment=(),
         skipped={},
         failed=(),
+        against=True,
         strict=False,
         json=None,
     )
@@ -514,7 +515,7 @@ def test_what_a_commit_means_is_let_through_and_told(
     summary = (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert "Slower on purpose:\n\n- <code>test&#95;meant</code>: " in summary
     assert f"accepted up to 1900 % by {sha}&#58; two critics" in summary
-    assert "Rlperf-Accept: test_slipped " in summary
+    assert '--rlperf-save-baseline --rlperf-accept="why"' in summary
     assert "&#39;test&#95;ment&#39; fits no measured test of this run; close to it is" in summary
     monkeypatch.delenv("GITHUB_ACTIONS")
 

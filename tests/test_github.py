@@ -71,7 +71,7 @@ def outcome(
     base = replace(result, workers=(builders.worker(base_s, 0.0),) * 4)
     change_s = call_s - base_s
     contributions = (Contribution("gae/scan", change_s),) if change_s else ()
-    live = Live("main", "HEAD", base, (pair,) * 4, contributions, contributions)
+    live = Live("main", "HEAD", base, (pair,) * 4, contributions, contributions, base_commit="b" * 40)
     estimate = builders.estimate(ratio, high=ratio + 0.014, floor=ratio, ceiling=ratio)
     return builders.outcome(result, replace(verdict, estimate=estimate), live=live, seconds=1.0)
 
@@ -90,6 +90,7 @@ def github_run(**changes: Any) -> GitHubRun:
         environment=["numpy 1 → 2"],
         skipped={},
         failed=(),
+        against=True,
         strict=False,
         json=None,
     )
@@ -99,7 +100,8 @@ def github_run(**changes: Any) -> GitHubRun:
 def document(*outcomes: Outcome) -> dict[str, Any]:
     """Return the run's JSON, as it is after it was written and read."""
     tests = {entry.result.nodeid: entry for entry in outcomes}
-    found: dict[str, Any] = json.loads(written(run_document(MACHINE, tests, SUMMARY.origins, SUMMARY.notes)))
+    run = run_document(MACHINE, tests, SUMMARY.origins, SUMMARY.notes, against="main")
+    found: dict[str, Any] = json.loads(written(run))
     return found
 
 
@@ -122,8 +124,8 @@ def test_summary_to_the_letter() -> None:
         "&#40;110 µs a call, was 100 µs&#41;\n\n"
         "Compared HEAD 1111 with main &#40;merge base 2222&#41;, live.\n\n"
         "Look at the phases that carry it below, and make it as fast as it was; if the slowdown is intended, "
-        "accept it in a commit message, with the line below.\n\n"
-        "```text\nRlperf-Accept: test_gae* <= +12% the reason\n```\n\n"
+        "accept it in a commit&#39;s message, as below.\n\n"
+        "```text\nRlperf-Accept: test_gae* <= +12% why\n```\n\n"
         "| verdict | test | change | 99 % interval | was | now |\n"
         "| :-- | :-- | --: | --: | --: | --: |\n"
         "| ❌ SLOWER | <code>test&#95;gae&#91;128-8&#93;</code> | **+10.0 %** | +9.0 % to +11.4 % | 100 µs | 110 µs |\n"

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,7 +99,7 @@ def live(found: Outcome) -> Outcome:
     base = found.baseline.result
     pair = builders.pair(0.1, base.workers[0], found.result.workers[0])
     parts = (Contribution("update", 1e-3),)
-    sides = Live("main", "HEAD", base, (pair,) * 3, parts, parts)
+    sides = Live("main", "HEAD", base, (pair,) * 3, parts, parts, base_commit="b" * 40)
     return replace(found, baseline=None, live=sides)
 
 
@@ -112,10 +113,16 @@ def terminal(outcomes: Sequence[Outcome], directory: Path, *, color: bool = Fals
     return render_summary(outcomes, summary_of(outcomes), width=132, color=color, verbose=True)
 
 
+def against(outcomes: Sequence[Outcome]) -> str | None:
+    """Return the code that the user named for the comparison: there is such where no baseline has figures."""
+    return None if any(one.baseline for one in outcomes) else "main"
+
+
 def summary_of(outcomes: Sequence[Outcome]) -> Summary:
     """Return the sentences under the table, the first test's name in each."""
     key = outcomes[0].result.nodeid
-    steps = next_steps(outcomes, "pytest", saved=False, against=False, verbose=True)
+    named = against(outcomes) is not None
+    steps = next_steps(outcomes, "pytest", saved=False, against=named, verbose=True)
     return Summary(["Made Up 9000"], [key], [key.replace("\n", "")], steps)
 
 
@@ -128,7 +135,8 @@ def page(outcomes: Sequence[Outcome], directory: Path) -> str:
 def github_run(outcomes: Sequence[Outcome]) -> GitHubRun:
     """Return what GitHub is told beside the outcomes, the first test's name in each."""
     key = outcomes[0].result.nodeid
-    return GitHubRun(summary_of(outcomes), f"pytest {key}", {}, [key], {f"{key}2": key}, (), False, None)
+    named = against(outcomes) is not None
+    return GitHubRun(summary_of(outcomes), f"pytest {key}", {}, [key], {f"{key}2": key}, (), named, False, None)
 
 
 def job_summary(outcomes: Sequence[Outcome], directory: Path) -> str:
@@ -156,7 +164,8 @@ def run_json(outcomes: Sequence[Outcome], directory: Path) -> str:
     """Return the run's JSON."""
     tests = {one.result.nodeid: one for one in outcomes}
     keys = list(tests)
-    return written(run_document(HERE, tests, keys, keys, provenance=ORIGIN, failed=keys))
+    document = run_document(HERE, tests, keys, keys, provenance=ORIGIN, failed=keys, against=against(outcomes))
+    return written(document)
 
 
 def benchmark_json(outcomes: Sequence[Outcome], directory: Path) -> str:
@@ -173,7 +182,8 @@ def junit(outcomes: Sequence[Outcome], directory: Path) -> str:
 
 def failures(outcomes: Sequence[Outcome], directory: Path) -> str:
     """Return what the tests say that fail."""
-    return "\n".join(failure_text(one, one.result.nodeid) for one in outcomes)
+    named = against(outcomes) is not None
+    return "\n".join(failure_text(one, one.result.nodeid, against=named) for one in outcomes)
 
 
 def trace_files(outcomes: Sequence[Outcome], directory: Path) -> str:
@@ -358,7 +368,7 @@ def test_the_summary_and_the_page_put_counts_first() -> None:
     assert "| **update/critic: ops:aten::mm 12 → 18** |" in rest
     assert rest.index("Exact counts that changed:") < rest.index("| phase |")
     assert "Look at the counts that changed below" in rest
-    assert "Rlperf-Accept: test_update* counts the reason" in rest
+    assert STORE in rest
     html = page([decided], Path())
     assert "1 of 1 test got slower: test_update[256] does more in a call</h1>" in html
     assert html.index("Exact counts that changed") < html.index("Phases of one call")
@@ -411,6 +421,28 @@ def test_phases_that_contradict_the_median_say_of_what_they_are_parts(report: Re
     assert says not in report([found], tmp_path)
     stalled = replace(found, result=replace(found.result, traced_call_s=42e-3))
     assert says in report([stalled], tmp_path)
+
+
+TRAILER, STORE = "Rlperf-Accept:", '--rlperf-save-baseline --rlperf-accept="why"'
+
+
+@pytest.mark.parametrize("report", [terminal, page, job_summary, comment, failures])
+@pytest.mark.parametrize("base", ["stored figures", "the baseline's commit", "a branch", "a release"])
+def test_a_slowdown_has_one_remedy(report: Report, base: str, tmp_path: Path) -> None:
+    """By what the run was compared with: a baseline is stored anew, and a commit's message is read since a commit."""
+    stored = outcome(Status.SLOWER, 1.1)
+    named = live(stored)
+    assert named.live is not None
+    found = {
+        "stored figures": stored,
+        "the baseline's commit": replace(named, baseline=stored.baseline),
+        "a branch": named,
+        "a release": replace(named, live=replace(named.live, base_commit=None)),
+    }[base]
+    text = unescape(report([found], tmp_path))
+    remedies = [remedy for remedy in (TRAILER, STORE) if remedy in text]
+    assert remedies == {"a branch": [TRAILER], "a release": []}.get(base, [STORE])
+    assert ("if the slowdown is intended" in text or "if this is intended" in text) == bool(remedies)
 
 
 @pytest.mark.parametrize("report", READ_BY_PEOPLE)
@@ -469,7 +501,7 @@ def test_an_infinite_bound_has_a_line_to_accept_it() -> None:
     found = live(outcome(Status.SLOWER, 1.5))
     estimate = Estimate(1.5, 0.0, float("inf"), 0.99, 1.4, float("inf"))
     unbounded = replace(found, verdict=replace(found.verdict, estimate=estimate))
-    assert "Rlperf-Accept: test_update* <= +50% the reason" in job_summary([unbounded], Path())
+    assert "Rlperf-Accept: test_update* <= +50% why" in job_summary([unbounded], Path())
     assert "Rlperf-Accept: test_update* <= +50% why" in terminal([unbounded], Path())
 
 

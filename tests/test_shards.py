@@ -179,7 +179,7 @@ def with_shard(run: RunFile, **changes: Any) -> RunFile:
 
 def against(number: int, commit: str, ref: str | None = "main") -> RunFile:
     """Return a shard that was compared live with a commit."""
-    run = with_shard(part_of(number), against=ref)
+    run = part_of(number, against=ref)
     live = Live("main", "HEAD", builders.result(), (builders.pair(0.0),) * 3, (), base_commit=commit)
     return replace(run, tests={key: replace(found, live=live) for key, found in run.tests.items()})
 
@@ -189,7 +189,7 @@ def test_shards_of_one_base_are_merged() -> None:
     for runs in (
         {"a": against(1, "a" * 40), "b": against(2, "a" * 40)},
         {"a": against(1, "a" * 40, None), "b": against(2, "b" * 40, None)},
-        {"a": against(1, "a" * 40), "b": with_shard(part_of(2), against="main")},
+        {"a": against(1, "a" * 40), "b": part_of(2, against="main")},
     ):
         assert list(merge_shards(runs).tests) == KEYS
 
@@ -216,7 +216,7 @@ def test_shards_of_one_base_are_merged() -> None:
             "b is of --rlperf-strict, and a is not: start all shards with it, or none",
         ),
         (
-            {"a": part_of(1), "b": with_shard(part_of(2), against="v0.9")},
+            {"a": part_of(1), "b": part_of(2, against="v0.9")},
             "a compared with the baseline, and b with v0.9: start all shards with one --rlperf-against",
         ),
         (

@@ -300,7 +300,7 @@ def test_a_tree_of_phases_fits(width: int) -> None:
 
 def test_a_failure_says_what_how_much_against_what_and_what_to_do() -> None:
     """The lines at the user's line."""
-    lines = failure_text(outcome("t", Status.SLOWER, 2e-3, 2.0, "because"), "baseline 'x'").splitlines()
+    lines = failure_text(outcome("t", Status.SLOWER, 2e-3, 2.0, "because"), "baseline 'x'", against=False).splitlines()
     assert lines == [
         "SLOWER ×2.0: sac_update takes 2.00 ms a call, 1.00 ms in the baseline",
         "99 % interval ×1.9 to ×2.1, relative to the reference kernels",

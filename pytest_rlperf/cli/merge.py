@@ -111,6 +111,7 @@ def _write_github(run: RunFile, summary: Summary, json: Path | None) -> list[str
         environment=(),
         skipped={},
         failed=run.failed,
+        against=run.against is not None,
         strict=run.strict,
         json=json,
         annotates=False,

@@ -97,7 +97,17 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
         return short_verdicts(recorded, keys)
     if form == "markdown":
         return f"{grid(verdict_table(outcomes))}\n" if outcomes else ""
-    run = GitHubRun(summary_of(recorded, outcomes), "", {}, (), {}, recorded.failed, recorded.strict, None)
+    run = GitHubRun(
+        summary_of(recorded, outcomes),
+        "",
+        {},
+        (),
+        {},
+        recorded.failed,
+        recorded.against is not None,
+        recorded.strict,
+        None,
+    )
     return render_summary_markdown(outcomes, run, COMMENT_BYTES)
 
 

@@ -171,8 +171,7 @@ class Shard:
 
     ``places`` has the place of each of its tests among the ``collected`` ones of all shards, by the test's key.
     ``gated`` of those share the error rate. ``division`` is a digest of which tests each shard has, by which durations,
-    and of the options that verdicts depend on: shards of another digest are of another run. ``against`` is the code
-    that the user had all tests compared with, None where the baseline decides about that.
+    and of the options that verdicts depend on: shards of another digest are of another run.
     """
 
     number: int
@@ -181,7 +180,6 @@ class Shard:
     gated: int
     places: dict[str, int]
     division: str
-    against: str | None = None
 
     @property
     def name(self) -> str:

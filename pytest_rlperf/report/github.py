@@ -15,7 +15,7 @@ from pytest_rlperf.report.markdown import MOST_LINES, code, escape, fenced, fold
 from pytest_rlperf.report.printable import shown_lines
 from pytest_rlperf.report.rows import SINCE_FIRST, phase_rows
 from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS
-from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.report.summary import NextStep, Summary, acceptance
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.wording import (
     SAVING,
@@ -25,7 +25,6 @@ from pytest_rlperf.report.wording import (
     improved,
     message,
     phases_note,
-    trailer_of,
 )
 from pytest_rlperf.writing import append_whole
 
@@ -42,8 +41,9 @@ class GitHubRun:
 
     ``command`` is the run's, as typed. ``lines`` has a test's file, as seen from the repository's root, and line, by
     its key. ``environment`` is what differs between then and now. ``skipped`` has the reasons of skipped tests by their
-    keys, ``failed`` the ids of tests and files that failed. ``json`` is where the run's JSON lies, if anywhere. Of a
-    run in shards, each annotates its tests and none ``summarizes``; the merged run summarizes, and does not annotate.
+    keys, ``failed`` the ids of tests and files that failed. ``against`` marks a run whose base the user named. ``json``
+    is where the run's JSON lies, if anywhere. Of a run in shards, each annotates its tests and none ``summarizes``; the
+    merged run summarizes, and does not annotate.
     """
 
     summary: Summary
@@ -52,6 +52,7 @@ class GitHubRun:
     environment: Sequence[str]
     skipped: Mapping[str, str]
     failed: Collection[str]
+    against: bool
     strict: bool
     json: Path | None
     summarizes: bool = True
@@ -236,13 +237,14 @@ def _sizes(total: int) -> Iterator[tuple[int, int, bool]]:
 def _page(ordered: Sequence[Outcome], run: GitHubRun, tests: int, detailed: int, *, with_rest: bool) -> str:
     gated = [outcome for outcome in ordered[:tests] if outcome.verdict.gated]
     others = [outcome for outcome in ordered[:tests] if not outcome.verdict.gated]
+    accepting = acceptance(ordered, "pytest", against=run.against)
     bad = run.broken(ordered) or any(outcome.verdict.fails(run.strict) for outcome in ordered)
     blocks = [
         f"## {'❌' if bad else '✅'} {escape(_headline(ordered, run))}",
         "<br>".join(f"Compared {escape(origin)}." for origin in run.summary.origins[:MOST_LINES]) if with_rest else "",
-        escape(_advice(ordered, run)),
+        escape(_advice(ordered, run, accepting)),
         escape(_improvements(ordered)),
-        fenced("text", _acceptance_lines(ordered, run)) if with_rest else "",
+        *(fenced("text", step.lines) for step in accepting if with_rest),
         grid(_verdict_table(gated, strict=run.strict)),
         _left_out(len(ordered), tests, detailed),
         _accepted(ordered[:tests]),
@@ -335,15 +337,13 @@ def _slowdown(outcome: Outcome) -> str:
     return f"{_change_text(outcome)} ({units.seconds(now)} a call, was {units.seconds(was)})"
 
 
-def _advice(ordered: Sequence[Outcome], run: GitHubRun) -> str:
+def _advice(ordered: Sequence[Outcome], run: GitHubRun, accepting: Sequence[NextStep]) -> str:
     """Return what to do about it, in one sentence without markup; empty where there is nothing to do."""
     failing = [outcome for outcome in ordered if outcome.verdict.fails(run.strict)]
     if any(outcome.verdict.status is Status.SLOWER for outcome in failing):
         where = "counts that changed" if all(one.verdict.by_counts for one in failing) else "phases that carry it"
-        return (
-            f"Look at the {where} below, and make it as fast as it was; "
-            "if the slowdown is intended, accept it in a commit message, with the line below."
-        )
+        steps = "".join(f"; {step.effect}, as below" for step in accepting)
+        return f"Look at the {where} below, and make it as fast as it was{steps}."
     if run.broken(ordered):
         return "Read the failures in the job's log."
     if failing:
@@ -357,13 +357,6 @@ def _improvements(outcomes: Sequence[Outcome]) -> str:
     """Return how to store what got faster than its baseline; empty where nothing did."""
     faster = [one for one in outcomes if one.verdict.status is Status.FASTER and one.baseline is not None]
     return f"{improved(len(faster))}, with {SAVING}." if faster else ""
-
-
-def _acceptance_lines(ordered: Sequence[Outcome], run: GitHubRun) -> list[str]:
-    """Return the lines of a commit message that accept what got slower."""
-    failing = [outcome for outcome in ordered if outcome.verdict.fails(run.strict)]
-    slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
-    return [f"{trailer_of(outcome)} the reason" for outcome in slower]
 
 
 # --------------------------------------------------------------------------- tests

@@ -41,6 +41,7 @@ def merge_runs(runs: Mapping[str, RunFile], places: Mapping[str, int]) -> RunFil
         failed=tuple(sorted({key for run in runs.values() for key in run.failed})),
         unmeasured=tuple(sorted({key for run in runs.values() for key in run.unmeasured})),
         strict=any(run.strict for run in runs.values()),
+        against=first.against,
         parts=tuple(
             Part(name, run.machine, tuple(run.tests if run.shard is None else run.shard.places))
             for name, run in runs.items()
@@ -52,7 +53,7 @@ def merge_shards(files: Mapping[str, RunFile]) -> RunFile:
     """Return the run whose shards these are, by the names of their files; MergeError where they are not all of one."""
     shards = {file: _shard(file, run) for file, run in files.items()}
     _refuse_other_shards(shards)
-    _refuse_other_rules(files, shards)
+    _refuse_other_rules(files)
     ordered = sorted(shards.items(), key=lambda entry: entry[1].number)
     places = {key: place for _, shard in ordered for key, place in shard.places.items()}
     merged = merge_runs({shard.name: files[file] for file, shard in ordered}, places)
@@ -133,13 +134,13 @@ def _refuse_other_shards(shards: Mapping[str, Shard]) -> None:
         raise MergeError("the shards are not as --rlperf-json writes them: together they have not all collected tests")
 
 
-def _refuse_other_rules(runs: Mapping[str, RunFile], shards: Mapping[str, Shard]) -> None:
+def _refuse_other_rules(runs: Mapping[str, RunFile]) -> None:
     """Raise MergeError where shards were compared with different code, or not all with --rlperf-strict."""
     for (file, run), (other_file, other) in pairwise(runs.items()):
         if run.strict != other.strict:
             strict, loose = (file, other_file) if run.strict else (other_file, file)
             raise MergeError(f"{strict} is of --rlperf-strict, and {loose} is not: start all shards with it, or none")
-        against, other_against = (shards[name].against or "the baseline" for name in (file, other_file))
+        against, other_against = (one.against or "the baseline" for one in (run, other))
         if against != other_against:
             raise MergeError(
                 f"{file} compared with {against}, and {other_file} with {other_against}: start all shards with one "
@@ -149,7 +150,7 @@ def _refuse_other_rules(runs: Mapping[str, RunFile], shards: Mapping[str, Shard]
     for file, run in runs.items():
         lives = [outcome.live for outcome in run.tests.values() if outcome.live is not None]
         # With a baseline each test is compared with the commit of its own figures.
-        for live in lives if shards[file].against is not None else ():
+        for live in lives if run.against is not None else ():
             if live.base_commit is not None:
                 bases.setdefault(live.base_commit, file)
     if len(bases) > 1:

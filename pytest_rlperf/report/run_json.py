@@ -46,6 +46,7 @@ def run_document(
     failed: Iterable[str] = (),
     unmeasured: Iterable[str] = (),
     strict: bool = False,
+    against: str | None = None,
     shard: Shard | None = None,
     parts: Sequence[Part] = (),
 ) -> dict[str, Any]:
@@ -61,6 +62,7 @@ def run_document(
         "failed": sorted(failed),
         "unmeasured": sorted(unmeasured),
         "strict": strict,
+        "against": against,
         "shard": None if shard is None else asdict(shard),
         "parts": [asdict(part) for part in parts],
         "compared": list(origins),
@@ -80,6 +82,7 @@ def document_of(run: RunFile) -> dict[str, Any]:
         failed=run.failed,
         unmeasured=run.unmeasured,
         strict=run.strict,
+        against=run.against,
         shard=run.shard,
         parts=run.parts,
     )
@@ -200,7 +203,8 @@ class RunFile:
     ``provenance`` is of the code that was measured, None where that was not kept. ``failed`` are the keys of tests that
     failed for whatever reason, and the ids of files that could not be collected; ``unmeasured`` are the keys of others
     that ran and have no figures, such as skipped ones. A test that is nowhere did not run, as the run ended early.
-    ``strict`` is true where only SAME and FASTER pass. ``shard`` is None where all tests were measured. ``parts`` are
+    ``strict`` is true where only SAME and FASTER pass. ``against`` is the code that the user had all tests compared
+    with, None where the baseline decides about that. ``shard`` is None where all tests were measured. ``parts`` are
     those of a merged run: each has a machine, and ``machine`` is that of the first.
     """
 
@@ -212,6 +216,7 @@ class RunFile:
     failed: tuple[str, ...] = ()
     unmeasured: tuple[str, ...] = ()
     strict: bool = False
+    against: str | None = None
     shard: Shard | None = None
     parts: tuple[Part, ...] = ()
 

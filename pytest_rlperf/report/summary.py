@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf.model import Outcome, Status
-from pytest_rlperf.report.wording import improved, trailer_of
+from pytest_rlperf.report.wording import ACCEPTING, has_trailer, improved, trailer_of
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,23 @@ def next_steps(
     faster = [outcome for outcome in outcomes if outcome.verdict.status is Status.FASTER and outcome.baseline]
     if not saved and faster:
         steps.append(NextStep(improved(len(faster)), (f"{command} --rlperf-save-baseline",)))
-    failing = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
-    slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
-    if not against and any(outcome.baseline for outcome in slower):
-        store = f'{command} --rlperf-save-baseline --rlperf-accept="why"'
-        steps.append(NextStep("if the slowdown is intended, commit it and store its figures", (store,)))
-    elif slower:
-        lines = tuple(f"{trailer_of(outcome)} why" for outcome in slower)
-        steps.append(NextStep("if the slowdown is intended, write in the message of a commit", lines))
+    steps += acceptance(outcomes, command, against=against)
     if statuses - {Status.ERROR} and not steps and not verbose:
         steps.append(NextStep("show every test's phases and what its figures rest on", (f"{command} --rlperf -v",)))
     return steps
+
+
+def acceptance(outcomes: Sequence[Outcome], command: str, *, against: bool) -> list[NextStep]:
+    """Return the one way to accept what is slower, if there is one: it goes by where base came from.
+
+    A baseline's figures are stored anew; ``against`` what the user named, commits since then can accept it.
+    """
+    failing = [outcome for outcome in outcomes if outcome.verdict.fails(strict=False)]
+    slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
+    if slower and not against:
+        return [NextStep("if the slowdown is intended, commit it and store its figures", (f"{command} {ACCEPTING}",))]
+    lines = tuple(f"{trailer_of(outcome)} why" for outcome in slower if has_trailer(outcome))
+    return [NextStep("if the slowdown is intended, accept it in a commit's message", lines)] if lines else []
 
 
 # Options with a value that write files, which the command to measure again leaves out.

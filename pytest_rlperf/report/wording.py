@@ -51,6 +51,7 @@ from pytest_rlperf.model.notes import (
 from pytest_rlperf.report.printable import shown, shown_lines
 
 SAVING = "pytest --rlperf-save-baseline"
+ACCEPTING = '--rlperf-save-baseline --rlperf-accept="why"'
 _STORE_AGAIN = "store it again with --rlperf-save-baseline"
 _OPERATIONS = "ops:"  # left out: what follows names PyTorch's operation fully
 _TRACED_APART = 0.25  # of the median: by more than that, phases are seen not to add up to it
@@ -372,8 +373,11 @@ def version_text(change: VersionChange) -> str:
 # ----------------------------------------------------------------------- a failing test
 
 
-def failure_text(outcome: Outcome, origin: str) -> str:
-    """Return the text of a failing test at the user's line; ``origin`` names what it was compared with."""
+def failure_text(outcome: Outcome, origin: str, *, against: bool) -> str:
+    """Return the text of a failing test at the user's line; ``origin`` names what it was compared with.
+
+    ``against`` marks a run whose base the user named.
+    """
     verdict, result = outcome.verdict, outcome.result
     component = shown(result.component)
     takes = f"{component} takes {units.seconds(result.call_s)} a call" if result.measured else component
@@ -387,7 +391,7 @@ def failure_text(outcome: Outcome, origin: str) -> str:
                 f"compared {'with ' if outcome.live is None else ''}{shown(origin)}",
                 *filter(None, lines),
                 *([shown(blame)] if blame else []),
-                *_acceptance_advice(outcome),
+                *_acceptance_advice(outcome, against=against),
             ]
         )
     )
@@ -408,17 +412,20 @@ def _times(outcome: Outcome, takes: str) -> list[str]:
     ]
 
 
-def _acceptance_advice(outcome: Outcome) -> list[str]:
+def _acceptance_advice(outcome: Outcome, *, against: bool) -> list[str]:
     """Return how to accept a slowdown that is intended."""
     if outcome.verdict.status is not Status.SLOWER:
         return []
-    if outcome.live is not None:
-        return [f"if this is intended, accept it in a commit's message: {trailer_of(outcome)} why"]
-    if outcome.baseline is not None or outcome.verdict.by_counts:
-        return [
-            'if this is intended: commit it, and store its figures with --rlperf-save-baseline --rlperf-accept="why"'
-        ]
-    return []
+    if not against:
+        return [f"if this is intended: commit it, and store its figures with {ACCEPTING}"]
+    if not has_trailer(outcome):
+        return []
+    return [f"if this is intended, accept it in a commit's message: {trailer_of(outcome)} why"]
+
+
+def has_trailer(outcome: Outcome) -> bool:
+    """Whether a commit's message can accept a slowdown: those since base are read, where base is a commit."""
+    return outcome.live is not None and outcome.live.base_commit is not None
 
 
 def trailer_of(outcome: Outcome) -> str:

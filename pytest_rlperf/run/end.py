@@ -117,6 +117,7 @@ class EndOfRun:
             environment=[] if self._run.merged else self._run.baselines.changes_since(self._outcomes),
             skipped=skipped,
             failed=failed,
+            against=self._settings.against is not None,
             strict=self._settings.strict,
             json=self._settings.json,
             summarizes=self._run.shard is None,

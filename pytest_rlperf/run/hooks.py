@@ -149,9 +149,7 @@ class MeasuredRun:
         gated = [key for key, item in zip(keys, items, strict=True) if self._settings.for_test(item).gate]
         # What one shard stores must not change how the next one divides.
         seconds = {} if self._settings.save else self._run.baselines.measured_s()
-        shard = self._run.shard = make_shard(
-            wanted, keys, gated, seconds, rules=judging(self._settings), against=self._settings.against
-        )
+        shard = self._run.shard = make_shard(wanted, keys, gated, seconds, rules=judging(self._settings))
         others = [item for item, key in zip(items, keys, strict=True) if key not in shard.places]
         items[:] = [item for item, key in zip(items, keys, strict=True) if key in shard.places]
         if others:

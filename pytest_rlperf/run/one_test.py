@@ -289,7 +289,7 @@ def failure_of(outcome: Outcome, run: RunState) -> m.Failure | None:
     cured = run.settings.save and outcome.verdict.status in (Status.NEW, Status.INCOMPARABLE)
     if cured or not outcome.verdict.fails(run.settings.strict):
         return None
-    text = failure_text(outcome, run.baselines.origin(outcome))
+    text = failure_text(outcome, run.baselines.origin(outcome), against=run.settings.against is not None)
     if outcome.verdict.status is Status.SLOWER:
         return m.Failure(text, regression=True)
     return m.Failure(f"{text}\n--rlperf-strict fails what is neither SAME nor FASTER", regression=False)

@@ -132,5 +132,6 @@ def _document(
         failed=failed,
         unmeasured=unmeasured,
         strict=run.settings.strict,
+        against=run.settings.against,
         shard=run.shard,
     )

@@ -54,7 +54,6 @@ def make_shard(
     seconds: Mapping[str, float],
     *,
     rules: Sequence[object] = (),
-    against: str | None = None,
 ) -> Shard:
     """Return the shard ``wanted``, a number and how many there are, of the tests ``keys``.
 
@@ -72,5 +71,4 @@ def make_shard(
         gated=len(set(gated)),
         places={key: places[key] for key in parts[number - 1]},
         division=hashlib.sha256(division.encode()).hexdigest()[:16],
-        against=against,
     )
