@@ -13,6 +13,8 @@ from typing import Any
 import builders
 import pytest
 from builders import git
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.judge.counters import combine
@@ -169,7 +171,9 @@ def allowance(pattern: str, percent: float = 9) -> Allowance:
     return found
 
 
-@pytest.mark.parametrize("pattern", ["*", "test_gae*", "test_gae[128-8]", KEY, "tests/*"])
+@pytest.mark.parametrize(
+    "pattern", ["*", "test_gae*", "test_gae[128-8]", "test_gae[128-*]", "*[128-?]", "test%5Fgae*", KEY, "tests/*"]
+)
 def test_a_slowdown_that_is_meant_is_accepted_with_its_reason(pattern: str) -> None:
     """It stays SLOWER, does not fail, and says who meant it and why."""
     verdict = allow(SLOWER, KEY, [allowance(pattern)])
@@ -268,16 +272,53 @@ def test_counts_that_are_meant_are_listed_with_their_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "high", "line"),
-    [(1.08, 1.1, "test_gae* <= +10%"), (1.5, float("inf"), "test_gae* <= +50%"), (None, None, "test_gae* counts")],
+    ("ratio", "high", "extent"), [(1.08, 1.1, "<= +10%"), (1.5, float("inf"), "<= +50%"), (None, None, "counts")]
 )
-def test_the_line_to_copy_accepts(ratio: float | None, high: float | None, line: str) -> None:
-    """A report's proposed trailer can be read back, and fits the test."""
-    said = trailer(KEY, ratio, high)
-    assert said == f"{TRAILER}: {line}"
-    read = parse_allowance(f"{said} why".partition(": ")[2], "1a2b3c4d5e6f")
+def test_the_line_to_copy_has_the_test_and_its_limit(ratio: float | None, high: float | None, extent: str) -> None:
+    """The limit is the whole percentage that the change surely stays under."""
+    assert trailer(KEY, ratio, high) == f"{TRAILER}: {KEY} {extent}"
+
+
+ODD = st.text("[]*?!% <=,:-abü\u00a0\u2028\n\\", max_size=40) | st.text(
+    st.characters(exclude_categories=["Cs"]), max_size=40
+)
+PATHS = ODD.filter(lambda path: ":" not in path).map("{}.py".format)
+NAMES = st.builds("{}test_{}".format, st.sampled_from(["", "TestA::"]), st.sampled_from("ab"))
+KEYS_OF_ALL_KINDS = st.builds("{}::{}{}".format, PATHS, NAMES, st.just("") | ODD.map("[{}]".format))
+
+
+@settings(deadline=None)
+@given(KEYS_OF_ALL_KINDS, KEYS_OF_ALL_KINDS, st.booleans())
+@example("t.py::test_a[1]", "t.py::test_a[2]", True)
+@example("t.py::test_a[1]", "u.py::test_a[1]", True)
+@example("t.py::test_a[1]", "t.py::test_a1", False)
+@example("t.py::test_a[*]", "t.py::test_a[1]", False)
+@example("t.py::test_a[x y]", "t.py::test_a[x%20y]", False)
+@example("t.py::test_a[<= +900% x]", "t.py::test_a[", True)
+def test_the_line_to_copy_accepts_its_test_alone(key: str, other: str, by_time: bool) -> None:
+    """Read back, it fits the test that it is for, whatever its parameters and its path have in them, and no other."""
+    line = trailer(key, 1.08 if by_time else None, 1.1)
+    assert line.isprintable()
+    read = parse_allowance(f"{line} the reason <= 5%".partition(": ")[2], "1a2b3c4d5e6f")
     assert read is not None
-    assert allow(SLOWER if ratio else by_counts(SAME_TIME), KEY, [read]).accepted
+    assert read.most == (0.1 if by_time else 0.0)
+    slower = SLOWER if by_time else by_counts(SAME_TIME)
+    assert allow(slower, key, [read]).accepted
+    assert allow(slower, other, [read]).accepted == (other == key)
+
+
+def test_lines_to_copy_go_through_git(repository: Path) -> None:
+    """As trailers of one message each accepts its own test, up to its own limit."""
+    keys = [
+        f"tests/a b.py::test_gae[{odd}]" for odd in ("8", "16", "x y", "*", "[a-b]", "50%", "a <= 9% b", "für, dich")
+    ]
+    base = git(repository, "rev-parse", "HEAD")
+    lines = [f"{trailer(key, 1 + percent / 100, None)} why" for percent, key in enumerate(keys, 10)]
+    commit(repository, "\n".join(["Slower", "", *lines]))
+    found, notes = read_allowances(repository, base)
+    assert not notes
+    accepted = {key: [round(100 * each.most) for each in found if allow(SLOWER, key, [each]).accepted] for key in keys}
+    assert accepted == {key: [percent] for percent, key in enumerate(keys, 10)}
 
 
 # ------------------------------------------------------------------ what fits no test

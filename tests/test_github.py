@@ -125,7 +125,7 @@ def test_summary_to_the_letter() -> None:
         "Compared HEAD 1111 with main &#40;merge base 2222&#41;, live.\n\n"
         "Look at the phases that carry it below, and make it as fast as it was; if the slowdown is intended, "
         "accept it in a commit&#39;s message, as below.\n\n"
-        "```text\nRlperf-Accept: test_gae* <= +12% why\n```\n\n"
+        "```text\nRlperf-Accept: tests/test_perf.py::test_gae[128-8] <= +12% why\n```\n\n"
         "| verdict | test | change | 99 % interval | was | now |\n"
         "| :-- | :-- | --: | --: | --: | --: |\n"
         "| ❌ SLOWER | <code>test&#95;gae&#91;128-8&#93;</code> | **+10.0 %** | +9.0 % to +11.4 % | 100 µs | 110 µs |\n"

@@ -501,8 +501,8 @@ def test_an_infinite_bound_has_a_line_to_accept_it() -> None:
     found = live(outcome(Status.SLOWER, 1.5))
     estimate = Estimate(1.5, 0.0, float("inf"), 0.99, 1.4, float("inf"))
     unbounded = replace(found, verdict=replace(found.verdict, estimate=estimate))
-    assert "Rlperf-Accept: test_update* <= +50% why" in job_summary([unbounded], Path())
-    assert "Rlperf-Accept: test_update* <= +50% why" in terminal([unbounded], Path())
+    assert f"Rlperf-Accept: {KEY} <= +50% why" in job_summary([unbounded], Path())
+    assert f"Rlperf-Accept: {KEY} <= +50% why" in terminal([unbounded], Path())
 
 
 # --------------------------------------------------------------------------- places that cannot be written

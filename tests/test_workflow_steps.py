@@ -550,4 +550,4 @@ def test_gate_judges_a_branch(tmp_path: Path, rounds: int, message: str, passes:
         assert (result.outputs["verdict"], result.outputs["slower"]) == ("SLOWER", "1")
         (line,) = result.commands
         assert line.startswith("::error file=tests/test_perf.py,line=6,title=SLOWER +")
-        assert "Rlperf-Accept: test_work <= +" in result.summary
+        assert "Rlperf-Accept: tests/test_perf.py::test_work <= +" in result.summary

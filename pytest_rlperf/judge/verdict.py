@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 
 from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.live import PairLimits, judge_records
@@ -128,7 +127,7 @@ def allow(verdict: Verdict, key: str, allowances: Sequence[Allowance]) -> Verdic
     A percentage of time covers exact counts too, which have none themselves; no time at all covers counts alone. What
     the run accepts anyway is left as it is.
     """
-    matching = [allowance for allowance in allowances if _matches(allowance.pattern, key)]
+    matching = [allowance for allowance in allowances if allowance.fits(key)]
     if verdict.status is not Status.SLOWER or verdict.accepted or not matching:
         return verdict
     covering = next((allowance for allowance in matching if _covers(allowance, verdict)), None)
@@ -144,7 +143,7 @@ def unmatched(allowances: Sequence[Allowance], keys: Collection[str]) -> list[tu
     patterns = list(dict.fromkeys(map(_pattern, keys)))
     found = []
     for allowance in allowances:
-        if not any(_matches(allowance.pattern, key) for key in keys):
+        if not any(map(allowance.fits, keys)):
             near = get_close_matches(test_name(allowance.pattern).strip("*"), patterns, n=1)
             found.append((allowance, near[0] if near else ""))
     return found
@@ -157,11 +156,6 @@ def _covers(allowance: Allowance, verdict: Verdict) -> bool:
 
 def _ratio(verdict: Verdict) -> float:
     return 1.0 if verdict.estimate is None else verdict.estimate.ratio
-
-
-def _matches(pattern: str, key: str) -> bool:
-    """Whether a pattern is or fits a test's key or name; its brackets may be those of parameters."""
-    return any(pattern == text or fnmatchcase(text, pattern) for text in (key, test_name(key)))
 
 
 def _pattern(key: str) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import enum
+import glob
+import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from urllib.parse import quote, unquote
 
 from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.live import Live
-from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.measured import Result, test_name
 from pytest_rlperf.model.reasons import Code, PairsSpread, Reason, TooFewPairs
 from pytest_rlperf.model.stored import Machine, StoredResult
 
@@ -54,6 +58,23 @@ class Allowance:
     most: float
     reason: str
     commit: str
+
+    def fits(self, key: str) -> bool:
+        """Whether the pattern fits a test's key or its name.
+
+        ``*`` is any text, ``?`` any character, and ``%20`` a blank as in an address; the rest, brackets too, is itself.
+        """
+        parts = re.split("([*?])", self.pattern)
+        pattern = "".join(part if part in ("*", "?") else glob.escape(unquote(part)) for part in parts)
+        return fnmatchcase(key, pattern) or fnmatchcase(test_name(key), pattern)
+
+
+def pattern_of(key: str) -> str:
+    """Return the pattern, without blanks, that fits the test of ``key`` alone."""
+    return "".join(
+        char if char.isprintable() and char not in " *?%<" else quote(char, safe="", errors="backslashreplace")
+        for char in key
+    )
 
 
 @dataclass(frozen=True)

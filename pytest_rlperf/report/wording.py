@@ -32,7 +32,7 @@ from pytest_rlperf.model import (
     reasons,
     test_name,
 )
-from pytest_rlperf.model.judged import TRAILER
+from pytest_rlperf.model.judged import TRAILER, pattern_of
 from pytest_rlperf.model.notes import (
     AddedPackages,
     ComparedWithAnchor,
@@ -440,10 +440,8 @@ def trailer(key: str, ratio: float | None, high: float | None) -> str:
 
     ``ratio`` is the change with ``high`` its upper bound, None for a test that is slower by its counts.
     """
-    # Parameters are left open, as brackets mean something in patterns.
-    name, bracket, _ = test_name(key).partition("[")
     extent = "counts" if ratio is None else f"<= +{_whole_percent(ratio, high)}%"
-    return f"{TRAILER}: {shown(name)}{'*' if bracket else ''} {extent}"
+    return f"{TRAILER}: {pattern_of(key)} {extent}"
 
 
 def _whole_percent(ratio: float, high: float | None) -> int:
