@@ -29,7 +29,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gate_quality_plugin import SLOWDOWN, VARIABLE
+from gate_quality_plugin import VARIABLE
 from gate_quality_tables import (
     GATES,
     LIMITS,
@@ -52,6 +52,7 @@ from lanes import clone
 from pytest_rlperf.baseline.machine import describe, this_machine
 
 ROOT = Path(__file__).resolve().parents[1]
+PLUGINS = str(ROOT / "benchmarks")
 SUITE = ROOT / "pytest_rlperf" / "suite"
 TESTS = [str(path) for path in sorted(SUITE.glob("test_*.py"))]  # without those of libraries
 NEIGHBOUR = """
@@ -130,8 +131,8 @@ def run_slowed(repetition: int, folder: Path) -> Slowed:
     """Compare the suite with itself, slowed down; the unchanged trials, in the same processes, are left out."""
     path = folder.absolute() / f"slowed-{repetition:02}.json"
     path.unlink(missing_ok=True)
-    arguments = [*TESTS, "--rlperf-selfcheck", "-o", f"rlperf_slowdowns={100 * SLOWDOWN:g}%"]
-    _, code, output = run([*arguments, f"--rlperf-json={path}"], ROOT)
+    arguments = [*TESTS, "-p", "gate_quality_plugin", "--rlperf-selfcheck", f"--rlperf-json={path}"]
+    _, code, output = run(arguments, ROOT, PYTHONPATH=PLUGINS)
     if code != 0 or not path.exists():
         raise StepError(output)
     trials = []
@@ -187,7 +188,7 @@ def run_benchmark(folder: Path, *arguments: str, slow: bool) -> tuple[float, Fig
     path.unlink(missing_ok=True)
     own = ["-c", "pytest.ini", "--rootdir=.", f"--confcutdir={SUITE}", "-p", "gate_quality_plugin"]
     outputs = [f"--benchmark-storage=file://{folder}/stored", f"--benchmark-json={path}"]
-    variables = {"PYTHONPATH": str(ROOT / "benchmarks"), VARIABLE: "yes" if slow else "no"}
+    variables = {"PYTHONPATH": PLUGINS, VARIABLE: "yes" if slow else "no"}
     wall_s, code, output = run([*TESTS, *own, *outputs, *arguments], folder, **variables)
     failed: dict[str, tuple[str, ...]] = {}
     for test, name, limit in re.findall(r"^\t(\S+) \(.*\) - Field '(\w+)' has failed .* > ([0-9.]+)$", output, re.M):

@@ -185,11 +185,6 @@ def parse_address(value: object) -> str:
     return address
 
 
-def parse_slowdowns(value: object) -> tuple[float, ...]:
-    """Read percentages, parted by blanks or commas, as rising fractions."""
-    return tuple(sorted(parse_tolerance(part) for part in re.split(r",|(?<=%)\s+(?=\S)", str(value).strip())))
-
-
 def parse_packages(value: object) -> tuple[str, ...]:
     """Read names of import packages, parted by blanks or commas."""
     names = tuple(re.split(r"[\s,]+", str(value).strip()))
@@ -294,8 +289,6 @@ OPTIONS = (
            "also fail tests that are UNDECIDED, NEW, INCOMPARABLE or INVALID", ini=True),
     Option("selfcheck", "--rlperf-selfcheck", parse_flag, False,
            "compare your code with itself: show false alarms, and the smallest slowdown that this machine finds"),
-    Option("slowdowns", None, parse_slowdowns, (0.02, 0.03, 0.05, 0.10),
-           "the slowdowns that a self-check adds, one after another (default: 2% 3% 5% 10%)", ini=True),
     Option("json", "--rlperf-json", parse_path, None,
            "write figures and verdicts as JSON", "FILE"),
     Option("html", "--rlperf-html", parse_path, None,
@@ -340,7 +333,6 @@ class Config:
     ray: str | None
     strict: bool
     selfcheck: bool
-    slowdowns: tuple[float, ...]
     json: Path | None
     html: Path | None
     benchmark_json: Path | None

@@ -708,8 +708,10 @@ TOLD = ["SAME", "SLOWER", "SLOWER"]  # of unchanged code and of two slowdowns
 @pytest.mark.slow
 def test_selfcheck_tells_what_the_machine_can(repository: Repository) -> None:
     """Unchanged code is not called slower, nor slower code the same, and the machine is fit if all that was found."""
-    slowdowns = ("-o", "rlperf_slowdowns=200% 400%")
-    run = repository.run("--rlperf-selfcheck", *QUICK, *DECISIVE, *slowdowns, "--rlperf-json=self.json", "-k", "work")
+    larger = "from pytest_rlperf.run import selfcheck\nselfcheck.SLOWDOWNS = (2.0, 4.0)\n"
+    (repository.root / "larger.py").write_text(larger, encoding="utf-8")
+    arguments = (*QUICK, *DECISIVE, "-p", "larger", "--rlperf-json=self.json", "-k", "work")
+    run = repository.run("--rlperf-selfcheck", *arguments)
     assert run.code == OK, run.out
     document = json.loads((repository.root / "self.json").read_text(encoding="utf-8"))
     assert document["kind"] == "selfcheck"

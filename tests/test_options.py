@@ -23,7 +23,6 @@ from pytest_rlperf.options import (
     parse_pairs,
     parse_path,
     parse_reason,
-    parse_slowdowns,
     parse_spec,
     parse_tolerance,
     read_config,
@@ -241,20 +240,6 @@ def test_what_is_no_number_of_pairs(value: object) -> None:
         parse_pairs(value)
 
 
-def test_slowdowns() -> None:
-    """Percentages, parted by blanks, commas or lines, as rising fractions."""
-    assert parse_slowdowns("2% 3% 5% 10%") == pytest.approx((0.02, 0.03, 0.05, 0.10))
-    assert parse_slowdowns(" 10%, 2.5%\n5%,1% ") == pytest.approx((0.01, 0.025, 0.05, 0.10))
-    assert parse_slowdowns("7%") == pytest.approx((0.07,))
-
-
-@pytest.mark.parametrize("value", ["", " ", "0%", "3", "2% -3%", "2%,", "some", "2001%"])
-def test_what_is_no_slowdown(value: str) -> None:
-    """One that is none makes the whole list none, and the message shows a percentage."""
-    with pytest.raises(ValueError, match="3%"):
-        parse_slowdowns(value)
-
-
 def test_packages() -> None:
     """Names that can be imported, parted by blanks, commas or lines, in their order."""
     assert parse_packages("my_library") == ("my_library",)
@@ -384,11 +369,10 @@ def test_the_closest_marker_wins(pytester: pytest.Pytester) -> None:
 
 
 def test_the_ini_file_sets_up_live_comparisons(pytester: pytest.Pytester) -> None:
-    """When to confirm, how many pairs, which packages and which slowdowns are a project's to say."""
-    ini = "rlperf_confirm = never\nrlperf_pairs = 4..6\nrlperf_packages = one\n  two\nrlperf_slowdowns = 5% 4%"
+    """When to confirm, how many pairs, and which packages are a project's to say."""
+    ini = "rlperf_confirm = never\nrlperf_pairs = 4..6\nrlperf_packages = one\n  two"
     found = settings_of(pytester, ini=ini)
     assert (found.confirm, found.pairs, found.packages) == ("never", (4, 6), ("one", "two"))
-    assert found.slowdowns == pytest.approx((0.04, 0.05))
     assert not found.active
     found = settings_of(pytester, "--rlperf-confirm=always", "--rlperf-pairs=2..9", ini=ini)
     assert (found.confirm, found.pairs) == ("always", (2, 9))
@@ -502,7 +486,6 @@ def test_a_run_that_cannot_start(pytester: pytest.Pytester, args: list[str], say
     [
         *("rlperf_tolerance = 3", "rlperf_alpha = 1", "rlperf_max_time = -1", "rlperf_baseline = a/b"),
         *("rlperf_strict = 7", "rlperf_confirm = no", "rlperf_pairs = 3", "rlperf_packages = a-b"),
-        "rlperf_slowdowns = 3",
     ],
 )
 def test_an_ini_value_that_makes_no_sense(pytester: pytest.Pytester, line: str) -> None:

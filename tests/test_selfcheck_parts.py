@@ -566,13 +566,12 @@ def test_one_breach_makes_a_machine_unfit(statuses: Sequence[Status], alarms: in
 
 
 def test_a_machine_that_was_not_tried_is_not_fit() -> None:
-    """Where no slowdown is as large as the tolerance asks for, nothing was shown, and it is said what would."""
+    """Where no slowdown is as large as the tolerance asks for, nothing was shown; the two sizes are named."""
     checks = [checked(SAME, SAME, SLOWER, SLOWER, SLOWER)]
     fitness = judge_fitness(checks, 0.20)
     assert not fitness.is_fit
-    assert fitness_lines(checks, fitness)[1] == (
-        "no slowdown of 33.3 % or more was tried; a tolerance of 20 % needs that: add one to rlperf_slowdowns"
-    )
+    line = fitness_lines(checks, fitness)[1]
+    assert all(value in line for value in ("33.3 %", "20 %", "--rlperf-tolerance"))
 
 
 def test_fitness_is_for_a_tolerance() -> None:

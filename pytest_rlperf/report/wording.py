@@ -596,7 +596,7 @@ def fitness_lines(checks: Sequence[Selfcheck], fitness: Fitness) -> list[str]:
         f"{alarms}; {same} of {units.counted(len(unchanged), 'unchanged test')} SAME",
         f"{found} of {units.counted(len(large), 'slowdown')} of {least} or more found; {needed}"
         if large
-        else f"no slowdown of {least} or more was tried; {needed}: add one to rlperf_slowdowns",
+        else f"no slowdown of {least} or more was tried; {needed}: check with a smaller --rlperf-tolerance",
     ]
 
 

@@ -28,6 +28,7 @@ from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.github import check_github
 from pytest_rlperf.report.terminal import LiveLine, LogLine, NoLine
 from pytest_rlperf.report.wording import note_lines, uncalled
+from pytest_rlperf.run import selfcheck
 from pytest_rlperf.run.end import EndOfRun
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.loop import Budget, TestLoop, make_lanes
@@ -172,7 +173,7 @@ class MeasuredRun:
         if self._settings.ray is not None:
             return f"rlperf: {tests} on the nodes of a Ray cluster, {_BESIDE} on each"
         if self._settings.selfcheck:
-            trials = 1 + len(self._settings.slowdowns)
+            trials = 1 + len(selfcheck.SLOWDOWNS)
             each_s = trials * (expected_s(self._settings.pairs[0]) + 1)
             return f"rlperf: {tests}, each {trials} times: {_about(each_s * len(items))} and {_BESIDE}"
         return f"rlperf: {tests}{self._expected(items)}, and {_BESIDE}"

@@ -375,9 +375,7 @@ class TestLoop:
         """Compare a test with itself."""
         settings = test.settings
         policy, limits = self._run.policy(settings), PairLimits(*settings.pairs)
-        found = SelfcheckOfTest(test.group, heads, others, policy, limits, test.progress).run(
-            settings.max_time_s, settings.slowdowns
-        )
+        found = SelfcheckOfTest(test.group, heads, others, policy, limits, test.progress).run(settings.max_time_s)
         test.events.put(Judged(selfcheck=found))
         return m.Conclude(found.result, None)
 

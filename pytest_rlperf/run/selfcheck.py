@@ -13,6 +13,8 @@ from pytest_rlperf.run.lanes import Lanes, LanesOfTest
 from pytest_rlperf.run.live_comparison import LivePairs, WorkerPair, make_result
 from pytest_rlperf.workers.pool import WorkerGroup, WorkerPool
 
+SLOWDOWNS: tuple[float, ...] = (0.02, 0.03, 0.05, 0.10)
+
 
 class _SlowedPairs(LivePairs):
     """The pairs of one trial: head's workers do extra work in every round."""
@@ -62,9 +64,9 @@ class SelfcheckOfTest:
         self._lanes = LanesOfTest(Lanes(1, usable_cpus()))
         self._result: Result | None = None
 
-    def run(self, max_time_s: float, slowdowns: Sequence[float]) -> Selfcheck:
+    def run(self, max_time_s: float) -> Selfcheck:
         """Run all trials, each in ``max_time_s`` at most."""
-        trials = tuple(self._try(slowdown, max_time_s) for slowdown in (0.0, *slowdowns))
+        trials = tuple(self._try(slowdown, max_time_s) for slowdown in (0.0, *SLOWDOWNS))
         for pool in self._pools:
             pool.trim()
         assert self._result is not None
