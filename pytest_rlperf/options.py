@@ -139,13 +139,6 @@ def parse_spec(value: object) -> str:
     return spec
 
 
-def parse_confirm(value: object) -> str:
-    """Read when live pairs follow stored numbers."""
-    if value not in ("auto", "always", "never"):
-        raise ValueError("expected auto, always or never")
-    return str(value)
-
-
 def parse_pairs(value: object) -> tuple[int, int]:
     """Read ``"3..10"``, the fewest and the most pairs of a test."""
     match = _PAIRS.fullmatch(str(value))
@@ -256,9 +249,6 @@ OPTIONS = (
     Option("bisect", "--rlperf-bisect", parse_spec, None,
            "find the first slower commit by live pairs with GOOD: GOOD[..BAD], pip:NAME==GOOD[..BAD] for releases of a "
            "dependency, or continue", "RANGE"),
-    Option("confirm", "--rlperf-confirm", parse_confirm, "auto",
-           "when to run live pairs against the baseline's commit: auto (wherever its code can be had; always means the "
-           "same) or never (default: auto)", "WHEN", ini=True),
     Option("pairs", "--rlperf-pairs", parse_pairs, (3, 10),
            "the fewest and the most live pairs of a test (default: 3..10)", "LEAST..MOST", ini=True),
     Option("lanes", "--rlperf-lanes", parse_lanes, None,
@@ -320,7 +310,6 @@ class Config:
     baseline_dir: Path
     against: str | None
     bisect: str | None
-    confirm: str
     pairs: tuple[int, int]
     lanes: int | None
     packages: tuple[str, ...]

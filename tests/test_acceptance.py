@@ -435,7 +435,7 @@ TESTS = """
         rlperf(slipped)
 """
 # Both are slower by what they do as well: a busy machine can make their time UNDECIDED, but not their counts.
-MEASURED = ("-p", "no:cacheprovider", "--rlperf-confirm=never", "--rlperf-max-time=1", "--rlperf-counters=gate")
+MEASURED = ("-p", "no:cacheprovider", "--rlperf-max-time=1", "--rlperf-counters=gate")
 
 
 UNMATCHED = "Rlperf-Accept of {} accepts nothing: 'test_ment' fits no measured test of this run"

@@ -638,9 +638,6 @@ def test_a_suspicion_is_settled_by_the_baselines_own_commit(repository: Reposito
     assert acquitted.verdicts == {"test_work": "SAME"}
     assert "live pairs (" in acquitted.words
     assert re.search(r"stored on [\d-]+: .* a call, by another session", acquitted.words), acquitted.out
-    alone = repository.run(*SETTLE, *STORED, "--rlperf-confirm=never")
-    assert alone.code == FAILED, alone.out
-    assert "stored numbers only" in alone.words
 
     repository.library("head", times=5)
     convicted = repository.run(*SETTLE)
@@ -670,18 +667,6 @@ def test_a_baseline_of_another_machine_is_settled_live(repository: Repository, s
     run = repository.run(*SETTLE)
     assert run.code == FAILED, run.out
     assert run.verdicts == {"test_work": "SLOWER"}
-    never = repository.run(*SETTLE, *STORED, "--rlperf-confirm=never")
-    assert never.verdicts == {"test_work": "INCOMPARABLE"}
-
-
-@pytest.mark.slow
-def test_always_settles_live(repository: Repository, stored: Path) -> None:
-    """--rlperf-confirm=always compares live what stored numbers would have acquitted."""
-    repository.library("head")
-    run = repository.run(*SETTLE, "--rlperf-confirm=always", "-v")
-    assert run.code == OK, run.out
-    assert run.verdicts == {"test_work": "SAME"}
-    assert "live pairs (" in run.words
 
 
 def test_a_commit_that_git_has_not_is_not_run(repository: Repository, fast: Store) -> None:

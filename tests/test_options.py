@@ -15,7 +15,6 @@ from pytest_rlperf.options import (
     Config,
     Option,
     parse_alpha,
-    parse_confirm,
     parse_duration,
     parse_flag,
     parse_name,
@@ -197,15 +196,6 @@ def test_what_is_no_spec(value: str) -> None:
         parse_spec(value)
 
 
-def test_when_to_confirm() -> None:
-    """Three words, and no other."""
-    for word in ("auto", "always", "never"):
-        assert parse_confirm(word) == word
-    for other in ("", "Auto", "yes", " auto", None, True):
-        with pytest.raises(ValueError, match="auto, always or never"):
-            parse_confirm(other)
-
-
 @pytest.mark.parametrize(
     ("value", "pairs"), [("3..10", (3, 10)), (" 2 .. 2 ", (2, 2)), ("5..5", (5, 5)), ("03..100", (3, 100))]
 )
@@ -369,13 +359,12 @@ def test_the_closest_marker_wins(pytester: pytest.Pytester) -> None:
 
 
 def test_the_ini_file_sets_up_live_comparisons(pytester: pytest.Pytester) -> None:
-    """When to confirm, how many pairs, and which packages are a project's to say."""
-    ini = "rlperf_confirm = never\nrlperf_pairs = 4..6\nrlperf_packages = one\n  two"
+    """How many pairs and which packages are a project's to say."""
+    ini = "rlperf_pairs = 4..6\nrlperf_packages = one\n  two"
     found = settings_of(pytester, ini=ini)
-    assert (found.confirm, found.pairs, found.packages) == ("never", (4, 6), ("one", "two"))
+    assert (found.pairs, found.packages) == ((4, 6), ("one", "two"))
     assert not found.active
-    found = settings_of(pytester, "--rlperf-confirm=always", "--rlperf-pairs=2..9", ini=ini)
-    assert (found.confirm, found.pairs) == ("always", (2, 9))
+    assert settings_of(pytester, "--rlperf-pairs=2..9", ini=ini).pairs == (2, 9)
 
 
 @pytest.mark.parametrize("flag", ["--rlperf-against=main", "--rlperf-selfcheck"])
@@ -384,14 +373,14 @@ def test_what_only_a_measured_run_can_do_makes_it_one(pytester: pytest.Pytester,
     assert settings_of(pytester, flag).active
 
 
-@pytest.mark.parametrize("flag", ["--rlperf-confirm=always", "--rlperf-pairs=3..4", "--rlperf-tolerance=5%"])
+@pytest.mark.parametrize("flag", ["--rlperf-pairs=3..4", "--rlperf-tolerance=5%"])
 def test_how_to_compare_alone_measures_nothing(pytester: pytest.Pytester, flag: str) -> None:
     """How a comparison would go is no reason for one."""
     assert not settings_of(pytester, flag).active
 
 
 def test_saving_and_comparing_live_go_together(pytester: pytest.Pytester) -> None:
-    """Figures may be stored in the run that compares live, and against, confirm and JSON are read as they are."""
+    """Figures may be stored in the run that compares live, and against and JSON are read as they are."""
     found = settings_of(pytester, "--rlperf-save-baseline", "--rlperf-against=pip:a==1", "--rlperf-json=out/run.json")
     assert found.save
     assert found.active
@@ -447,7 +436,6 @@ def usage_error(pytester: pytest.Pytester, *args: str) -> str:
         (["--rlperf-bisect=v1", "--rlperf-shard=1/4"], "leave out --rlperf-shard"),
         (["--rlperf", "--rlperf-accept=x"], "use it with --rlperf-save-baseline"),
         (["--rlperf-against="], "--rlperf-against=: expected a git ref, pip:REQUIREMENT"),
-        (["--rlperf-confirm=maybe"], "--rlperf-confirm=maybe: expected auto, always or never"),
         (["--rlperf-pairs=3"], "--rlperf-pairs=3: expected the fewest and the most pairs, at least two, such as 3..10"),
         (["--rlperf-pairs=10..3"], "--rlperf-pairs=10..3: expected the fewest and the most pairs"),
         (["--rlperf-json=x.json"], "--rlperf-json has nothing to write"),
@@ -485,7 +473,7 @@ def test_a_run_that_cannot_start(pytester: pytest.Pytester, args: list[str], say
     "line",
     [
         *("rlperf_tolerance = 3", "rlperf_alpha = 1", "rlperf_max_time = -1", "rlperf_baseline = a/b"),
-        *("rlperf_strict = 7", "rlperf_confirm = no", "rlperf_pairs = 3", "rlperf_packages = a-b"),
+        *("rlperf_strict = 7", "rlperf_pairs = 3", "rlperf_packages = a-b"),
     ],
 )
 def test_an_ini_value_that_makes_no_sense(pytester: pytest.Pytester, line: str) -> None:

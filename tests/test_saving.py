@@ -117,7 +117,7 @@ UNSETTLED = replace(
     SAME,
     status=Status.UNDECIDED,
     reason=reasons.StoredSpread(0.03, 0.3),
-    also=(reasons.NotSettledLive(reasons.NoCode.NEVER),),
+    also=(reasons.NotSettledLive(reasons.NoCode.OUTSIDE_GIT),),
 )
 
 

@@ -220,9 +220,7 @@ def baseline_of(top: Path) -> tuple[Path, dict[str, Any]]:
 
 def use_baseline(top: Path, path: Path) -> None:
     """Do with a baseline what runs and ``rlperf`` do before they measure."""
-    chosen = SimpleNamespace(
-        baseline_dir=top / "baselines", baseline="default", packages=(), save=False, against=None, confirm="auto"
-    )
+    chosen = SimpleNamespace(baseline_dir=top / "baselines", baseline="default", packages=(), save=False, against=None)
     with watched():
         baselines = Baselines(cast(Any, chosen), top)
         keys = list(baselines.own.results) if baselines.own is not None else []
@@ -230,7 +228,7 @@ def use_baseline(top: Path, path: Path) -> None:
         for key in keys:
             baselines.versions_since(key)
             baselines.counts.find(builders.result(key))
-            commit = baselines.live_commit(key, cast(Any, chosen))
+            commit = baselines.commit_of(key)
             if commit is not None:
                 read_allowances(top, commit)
                 commit_sides(commit, make_project(top), quiet)

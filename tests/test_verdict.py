@@ -72,7 +72,7 @@ def test_where_stored_numbers_speak_they_name_why_nothing_ran(call_ms: float, wo
 
 def test_no_reason_is_needed_where_nothing_is_in_doubt() -> None:
     """SAME within a wide tolerance, and a test without figures, need no pairs."""
-    why = reasons.NotSettledLive(reasons.NoCode.NEVER)
+    why = reasons.NotSettledLive(reasons.NoCode.OUTSIDE_GIT)
     wide = replace(POLICY, tolerance=0.5)
     same, new = judge(Evidence(HEAD, STORED, unsettled=why), wide), judge(Evidence(HEAD, unsettled=why), POLICY)
     assert [(found.status, found.also) for found in (same, new)] == [(Status.SAME, ()), (Status.NEW, ())]

@@ -520,7 +520,6 @@ class BeyondAllowance(Reason):
 class NoCode(enum.Enum):
     """Why there is no code to run in the place of stored numbers."""
 
-    NEVER = enum.auto()  # --rlperf-confirm=never
     OUTSIDE_GIT = enum.auto()  # the stored figures are of no commit
     UNCOMMITTED = enum.auto()  # the stored figures are of changes beside a commit
     NOT_RUNNING = enum.auto()  # git does not have the commit, or it does not run

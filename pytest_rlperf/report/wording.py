@@ -63,7 +63,6 @@ _ONE_THREAD = "\nwork of one process and one thread differs less: both sides the
 _RECOMPILED = "have every shape compiled before the measured call, or keep shapes fixed"
 _ALLOCATED = "do not empty the allocator's cache within a call, and let none of its tensors grow"
 _NO_CODE = {
-    reasons.NoCode.NEVER: "--rlperf-confirm=never",
     reasons.NoCode.OUTSIDE_GIT: f"the baseline's code is in no git repository; commit, then {_STORE_AGAIN}",
     reasons.NoCode.UNCOMMITTED: f"the baseline is of uncommitted changes; commit, then {_STORE_AGAIN}",
 }

@@ -100,18 +100,12 @@ class Baselines:
                 return baseline.sessions[stored.session].commit
         return None
 
-    def live_commit(self, key: str, settings: Config) -> str | None:
-        """Return the commit whose code can settle a test live, None where there is none or it must not."""
-        return None if settings.confirm == "never" else self.commit_of(key)
-
     def unsettled(self, key: str) -> reasons.NotSettledLive | None:
         """Return why no code can be run in the place of a test's figures; None where there may be, or no figures."""
         entries = ((baseline, baseline.results.get(key)) for baseline in ([self.own] if self.own else self._others))
         origins = [baseline.sessions[stored.session] for baseline, stored in entries if stored is not None]
         if not origins:
             return None
-        if self._settings.confirm == "never":
-            return reasons.NotSettledLive(reasons.NoCode.NEVER)
         if any(origin.settleable for origin in origins):
             return None
         is_committed = any(origin.commit is not None for origin in origins)

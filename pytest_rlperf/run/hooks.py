@@ -186,7 +186,7 @@ class MeasuredRun:
         share = min(settings.max_time_s, budget.next_s())
         live = len(items) if settings.against is not None else 0
         if settings.against is None:
-            live = sum(baselines.live_commit(result_key(item), settings) is not None for item in items)
+            live = sum(baselines.commit_of(result_key(item)) is not None for item in items)
         alone, parts, total_s = len(items) - live, [], 0.0
         if alone:
             parts.append(f"{alone if live else ''} in {WORKERS} processes each".lstrip())

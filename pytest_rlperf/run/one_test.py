@@ -88,7 +88,7 @@ class OneTest:
 
     def _measure_stored(self) -> Measured:
         """Measure for a comparison with the baseline: live with its commit where that runs, else by its numbers."""
-        commit = self._run.baselines.live_commit(self._group.key, self._settings)
+        commit = self._run.baselines.commit_of(self._group.key)
         if commit is None:
             return self._by_stored_numbers(self._measure_by_itself())
         base_side, obstacle = self._find(commit)

@@ -553,7 +553,7 @@ class ClusterLoop:
         if settings.against == ANCHOR and baselines.anchor is not None:
             yield baselines.anchor.commit
         for item in self._items:
-            commit = baselines.live_commit(result_key(item), settings)
+            commit = baselines.commit_of(result_key(item))
             if commit is not None:
                 yield commit
 

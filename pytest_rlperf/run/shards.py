@@ -38,7 +38,6 @@ def judging(settings: Config) -> list[object]:
     counters = settings.counters
     return [
         settings.baseline,
-        settings.confirm,
         settings.tolerance,
         settings.alpha,
         settings.pairs,
