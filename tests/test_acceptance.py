@@ -15,6 +15,7 @@ import pytest
 from builders import git
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from wording import Wording
 
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.judge.counters import combine
@@ -144,7 +145,9 @@ def test_a_reason_may_speak_of_percentages(repository: Path) -> None:
         "test_gae and test_sac counts why",
     ],
 )
-def test_a_trailer_that_cannot_be_read_accepts_nothing_and_is_named(repository: Path, value: str) -> None:
+def test_a_trailer_that_cannot_be_read_accepts_nothing_and_is_named(
+    repository: Path, value: str, wording: Wording
+) -> None:
     """A slip of the pen is told with the form that was expected."""
     base = git(repository, "rev-parse", "HEAD")
     sha = commit(repository, f"Slower\n\nRlperf-Accept: {value}")
@@ -153,7 +156,7 @@ def test_a_trailer_that_cannot_be_read_accepts_nothing_and_is_named(repository: 
     assert sha[:12] in note
     assert repr(value.strip()) in note
     assert "<= +10% the reason" in note
-    assert "test_name* counts the reason" in note
+    assert note == wording
 
 
 def test_nothing_is_allowed_where_git_tells_nothing(tmp_path: Path) -> None:
@@ -174,20 +177,20 @@ def allowance(pattern: str, percent: float = 9) -> Allowance:
 @pytest.mark.parametrize(
     "pattern", ["*", "test_gae*", "test_gae[128-8]", "test_gae[128-*]", "*[128-?]", "test%5Fgae*", KEY, "tests/*"]
 )
-def test_a_slowdown_that_is_meant_is_accepted_with_its_reason(pattern: str) -> None:
+def test_a_slowdown_that_is_meant_is_accepted_with_its_reason(pattern: str, wording: Wording) -> None:
     """It stays SLOWER, does not fail, and says who meant it and why."""
     verdict = allow(SLOWER, KEY, [allowance(pattern)])
     assert verdict.status is Status.SLOWER
     assert verdict.accepted
     assert not verdict.fails(strict=True)
-    assert verdict_message(verdict) == "4 live pairs\naccepted up to 9 % by 1a2b3c4d5e6f: larger networks"
+    assert verdict_message(verdict) == wording
 
 
-def test_more_than_was_meant_fails_and_says_so() -> None:
+def test_more_than_was_meant_fails_and_says_so(wording: Wording) -> None:
     """The percentage is a bound, of the widest allowance that fits."""
     verdict = allow(SLOWER, KEY, [allowance("test_gae*", 5), allowance("*", 7)])
     assert verdict.fails(strict=False)
-    assert verdict_message(verdict) == "4 live pairs\n+8.0 % is more than the 7 % that 1a2b3c4d5e6f accepts"
+    assert verdict_message(verdict) == wording
     assert allow(SLOWER, KEY, [allowance("*", 5), allowance("*", 8)]).accepted
 
 
@@ -225,13 +228,11 @@ def test_more_that_is_counted_is_accepted_with_the_time(estimate: Estimate | Non
 
 
 @pytest.mark.parametrize("time", [SAME_TIME, replace(SLOWER, status=Status.UNDECIDED)])
-def test_more_that_is_counted_is_accepted_by_itself(time: Verdict) -> None:
+def test_more_that_is_counted_is_accepted_by_itself(time: Verdict, wording: Wording) -> None:
     """Where nothing but counts says SLOWER, the word is enough, whatever the time may be."""
     accepted = allow(by_counts(time), KEY, [counts_allowance("test_gae*")])
     assert (accepted.status, accepted.accepted) == (Status.SLOWER, True)
-    assert verdict_message(accepted) == (
-        f"gae: aten::mm 1 → 2\ntime alone: {time.status.value}, 4 live pairs\ncounts accepted by 1a2b3c4d5e6f: logged"
-    )
+    assert verdict_message(accepted) == wording
 
 
 def test_counts_that_are_meant_accept_no_time() -> None:
@@ -332,21 +333,19 @@ KEYS = [
 
 
 @pytest.mark.parametrize(
-    ("pattern", "close"),
+    "pattern",
     [
-        ("test_gea*", "; close to it is 'test_gae*'"),
-        ("test_gae", "; close to it is 'test_gae*'"),
-        ("test_update", "; close to it is 'TestSAC::test_update'"),
-        ("tests/test_perf.py::test_gea", "; close to it is 'test_gae*'"),
-        ("*rollout*", ""),
+        "test_gea*",
+        "test_gae",
+        "test_update",
+        "tests/test_perf.py::test_gea",
+        "*rollout*",
     ],
 )
-def test_a_trailer_that_fits_no_test_is_named(pattern: str, close: str) -> None:
+def test_a_trailer_that_fits_no_test_is_named(pattern: str, wording: Wording) -> None:
     """With its commit, and the name that may have been meant, in the form that would fit."""
     (note,) = unmatched([allowance(pattern)], KEYS)
-    assert note_lines([UnmatchedAllowance(*note)], verbose=False) == [
-        f"Rlperf-Accept of 1a2b3c4d5e6f accepts nothing: {pattern!r} fits no measured test of this run{close}"
-    ]
+    assert note_lines([UnmatchedAllowance(*note)], verbose=False) == wording
 
 
 @pytest.mark.parametrize("pattern", ["*", KEY, "test_gae[512-8]", "TestSAC::*", "perf/*", "test_b"])

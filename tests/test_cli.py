@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from wording import Wording
 
 from pytest_rlperf import traces
 from pytest_rlperf.cli import main
@@ -113,27 +114,13 @@ def test_extremes_and_modes_have_columns_where_there_are_any(save: Save, capsys:
     """)
 
 
-def test_several_files_are_told_apart(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_files_are_told_apart(save: Save, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
     """Each file's trees stand below its name; one that cannot be read keeps no other from being shown."""
     one, other = save("a.json", sac(10), sac(12)), save("b.json", sac(14))
     assert main(["tree", one, "missing.json", other]) == 4
     out, err = capsys.readouterr()
-    assert err == (
-        "rlperf: error: cannot read missing.json: No such file or directory; give the path of a file that can be read\n"
-    )
-    assert [line for line in out.split("\n") if not line.startswith(" ")] == [
-        f"{one}:",
-        "name            count    total     self     mean      min      max   share",
-        "learner             1  40.0 ms  25.0 ms  40.0 ms        –        –   100 %",
-        "",
-        "name            count    total     self     mean      min      max   share",
-        "learner             1  40.0 ms  23.0 ms  40.0 ms        –        –   100 %",
-        "",
-        f"{other}:",
-        "name            count    total     self     mean      min      max   share",
-        "learner             1  40.0 ms  21.0 ms  40.0 ms        –        –   100 %",
-        "",
-    ]
+    assert err == wording
+    assert [line for line in out.split("\n") if not line.startswith(" ")] == wording
 
 
 def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +134,7 @@ def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert capsys.readouterr().err.startswith("rlperf: error: standard input cannot be read as Sample Factory's text: ")
 
 
-def test_one_tree_or_workers_are_chosen(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_tree_or_workers_are_chosen(save: Save, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
     """Trees are chosen by name; workers are trees by themselves when asked for."""
     worker = TimerTree(Timing("worker 3", 1, MS), workers=(TimerTree(Timing("its own", 1, MS)),))
     path = save("a.json", TimerTree(Timing("main", 1, MS), workers=(worker,)), TimerTree(Timing("other", 1, MS)))
@@ -160,13 +147,13 @@ def test_one_tree_or_workers_are_chosen(save: Save, capsys: pytest.CaptureFixtur
     assert names("--workers") == ["main", "worker 3", "its own", "other"]
     assert names("--tree", "other") == ["other"]
     assert main(["tree", path, "--tree", "worker 3"]) == 4
-    assert "has no tree 'worker 3': choose one of 'main', 'other'" in capsys.readouterr().err
+    assert capsys.readouterr().err == wording
 
 
-def test_file_without_trees_is_an_error(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_without_trees_is_an_error(save: Save, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
     """Nothing to show is said, not shown."""
     assert main(["tree", save("a.json")]) == 4
-    assert "holds no trees: record some timings first" in capsys.readouterr().err
+    assert capsys.readouterr().err == wording
 
 
 def test_names_cannot_command_a_terminal(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
@@ -422,21 +409,21 @@ def test_several_files_become_one(save: Save, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        (["grow"], "invalid choice"),
-        (["tree"], "name a file, or two after --diff"),
-        (["tree", "--diff", "a"], "expected 2 arguments"),
-        (["tree", "a", "--diff", "a", "b"], "drop other files and --format"),
-        (["tree", "--diff", "a", "b", "--format", "json"], "drop other files and --format"),
-        (["tree", "a", "--format", "xml"], "invalid choice"),
+        ["grow"],
+        ["tree"],
+        ["tree", "--diff", "a"],
+        ["tree", "a", "--diff", "a", "b"],
+        ["tree", "--diff", "a", "b", "--format", "json"],
+        ["tree", "a", "--format", "xml"],
     ],
 )
-def test_usage_errors(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
     """A wrong command ends with its reason and with exit code 4, as pytest's does."""
     with pytest.raises(SystemExit, match="4"):
         main(arguments)
-    assert message in capsys.readouterr().err
+    assert capsys.readouterr().err == wording
 
 
 def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[bytes]:
@@ -496,7 +483,7 @@ def test_a_full_disk_is_one_sentence() -> None:
 
 
 def test_a_file_without_an_end_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
     """Nothing waits for a pipe, and a device is read to a bound."""
     monkeypatch.setattr("pytest_rlperf.traces.LARGEST_FILE", 1000)
@@ -505,8 +492,8 @@ def test_a_file_without_an_end_is_refused(
     assert capsys.readouterr().err.endswith("/dev/zero has over 1000 bytes; keep a shorter part of the run\n")
     os.mkfifo(tmp_path / "pipe")
     assert main(["tree", str(tmp_path / "pipe")]) == 4
-    assert "pipe cannot be read: it is empty" in capsys.readouterr().err
-    with pytest.raises(TimerFileError, match="/dev/zero cannot be read: it is larger than 1000 bytes; keep a shorter"):
+    assert capsys.readouterr().err == wording
+    with wording.raises(TimerFileError):
         traces.read("/dev/zero")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import builders
 import pytest
 from builders import git, write
+from wording import Wording
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import PairLimits
@@ -109,37 +110,37 @@ def test_sides_are_two_commits_with_todays_tests(tree: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    "spec",
     [
-        ("nowhere", "there is no 'nowhere' in "),
-        ("HEAD~3..nowhere", "there is no 'nowhere' in "),
-        ("HEAD", "there is no commit after HEAD "),
-        ("HEAD..HEAD~1", "is no ancestor of .*: name an earlier commit of the same history"),
-        ("..HEAD", "'..HEAD' names no commits: give GOOD"),
-        ("--output=x", "names no commits: give GOOD"),
-        ("HEAD~1..--output=x", "names no commits: give GOOD"),
-        ("pip:gymnasium", "names no releases: give pip:NAME==GOOD or pip:NAME==GOOD..BAD"),
-        ("pip:no-such==1", "no-such is not installed, so name the last release too"),
-        ("pip:no-such==2..1", "no-such 2 is no earlier release than 1"),
-        ("pip:no-such==x..1", "Invalid version: 'x'"),
+        "nowhere",
+        "HEAD~3..nowhere",
+        "HEAD",
+        "HEAD..HEAD~1",
+        "..HEAD",
+        "--output=x",
+        "HEAD~1..--output=x",
+        "pip:gymnasium",
+        "pip:no-such==1",
+        "pip:no-such==2..1",
+        "pip:no-such==x..1",
     ],
 )
-def test_range_that_cannot_be_searched_is_an_error(tree: Path, spec: str, words: str) -> None:
+def test_range_that_cannot_be_searched_is_an_error(tree: Path, spec: str, wording: Wording) -> None:
     """One sentence names the cause, and the tree is as it was."""
     before = git(tree, "status", "--porcelain", "--ignored")
-    with pytest.raises(SideError, match=words) as caught:
+    with wording.raises(SideError) as caught:
         find(tree, spec)
     assert len(str(caught.value).splitlines()) == 1
     assert git(tree, "status", "--porcelain", "--ignored") == before
 
 
-def test_uncommitted_code_is_an_error_and_tests_are_none(tree: Path) -> None:
+def test_uncommitted_code_is_an_error_and_tests_are_none(tree: Path, wording: Wording) -> None:
     """Tests are today's on every commit, so only other files must be committed."""
     write(tree, {"tests/test_x.py": "import mylib, sys\n", "tests/helper.py": ""})
     assert uncommitted(project(tree), lambda step: None) == []
     assert find(tree, "HEAD~3").candidates
     write(tree, {"mylib.py": "A = 3\n"})
-    with pytest.raises(SideError, match=r"uncommitted changes \(mylib.py\).*: commit them, or git stash"):
+    with wording.raises(SideError):
         find(tree, "HEAD~3")
 
 
@@ -332,14 +333,14 @@ def named(report: BisectionReport | None) -> dict[str, list[str]]:
     return {found.test: [each.title for each in found.candidates] for found in report.found if found.is_named}
 
 
-def test_search_goes_on_by_the_tests_that_are_collected(made_up: MadeUp) -> None:
+def test_search_goes_on_by_the_tests_that_are_collected(made_up: MadeUp, wording: Wording) -> None:
     """The others are named, and keep their figures for the next time."""
     made_up.interrupted = 3
     assert named(made_up.search(["t::a", "t::b"])) == {}
     report = made_up.search(["t::b"], made_up.kept())
     assert named(report) == {"t::b": ["commit 5"]}
     (note,) = made_up.notes
-    assert "left out 1 test of this search, not collected here: t::a" in note
+    assert note == wording
     assert named(made_up.search(["t::a"], made_up.kept())) == {"t::a": ["commit 5"]}
     kept = made_up.kept()
     assert kept.log_ratios["t::a"] == kept.log_ratios["t::b"]
@@ -378,11 +379,13 @@ def test_budget_is_for_the_whole_search(made_up: MadeUp) -> None:
     assert None not in [found.step for found in report.found]
 
 
-@pytest.mark.parametrize(("budget_s", "flags"), [(None, ""), (60.0, " and --rlperf-budget")])
-def test_first_comparison_without_time_names_the_limits(made_up: MadeUp, budget_s: float | None, flags: str) -> None:
+@pytest.mark.parametrize("budget_s", [None, 60.0])
+def test_first_comparison_without_time_names_the_limits(
+    made_up: MadeUp, budget_s: float | None, wording: Wording
+) -> None:
     """More pairs would not help."""
     made_up.budget_s, made_up.status = budget_s, Status.UNDECIDED
-    with pytest.raises(SideError, match=rf"^t::a is UNDECIDED on .*: allow more --rlperf-max-time{flags}$"):
+    with wording.raises(SideError):
         made_up.search(["t::a"])
 
 

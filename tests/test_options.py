@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wording import Wording
 
 from pytest_rlperf.options import (
     MARKER,
@@ -109,9 +110,9 @@ def test_words_for_false(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "maybe", "2", None, 7])
-def test_what_is_neither(value: object) -> None:
+def test_what_is_neither(value: object, wording: Wording) -> None:
     """Anything else says what is expected."""
-    with pytest.raises(ValueError, match="true or false"):
+    with wording.raises(ValueError):
         parse_flag(value)
 
 
@@ -138,11 +139,11 @@ def test_a_name_longer_than_a_file_may_have(length: int) -> None:
         parse_name("a" * length)
 
 
-def test_reasons() -> None:
+def test_reasons(wording: Wording) -> None:
     """A reason says something."""
     assert parse_reason(" bigger net ") == "bigger net"
     for empty in ("", "  ", "\n"):
-        with pytest.raises(ValueError, match="must not be empty"):
+        with wording.raises(ValueError):
             parse_reason(empty)
 
 
@@ -190,9 +191,9 @@ def test_specs(value: str, spec: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "  ", "\n"])
-def test_what_is_no_spec(value: str) -> None:
+def test_what_is_no_spec(value: str, wording: Wording) -> None:
     """Nothing is no side; the message says which kinds there are."""
-    with pytest.raises(ValueError, match=r"git ref, pip:REQUIREMENT, dir:PATH or python:PATH"):
+    with wording.raises(ValueError):
         parse_spec(value)
 
 
@@ -405,68 +406,65 @@ def usage_error(pytester: pytest.Pytester, *args: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    "args",
     [
-        (["--rlperf-tolerance=0"], "--rlperf-tolerance=0: a tolerance is a percentage"),
-        (["--rlperf-tolerance=-3%"], "--rlperf-tolerance=-3%: a tolerance is a percentage"),
-        (["--rlperf-tolerance=abc"], "--rlperf-tolerance=abc: a tolerance is a percentage"),
-        (["--rlperf-tolerance=3"], "--rlperf-tolerance=3: a tolerance is a percentage"),
-        (["--rlperf-tolerance=nan"], "--rlperf-tolerance=nan: a tolerance is a percentage"),
-        (["--rlperf-alpha=0.7"], "--rlperf-alpha=0.7: a chance of a false alarm"),
-        (["--rlperf-max-time=0"], "--rlperf-max-time=0: a time is a positive number"),
-        (["--rlperf-budget=much"], "--rlperf-budget=much: a time is a positive number"),
-        (["--rlperf-baseline=a/b"], "--rlperf-baseline=a/b: a baseline's name holds letters"),
-        (["--rlperf-baseline=.."], "--rlperf-baseline=..: a baseline's name holds letters"),
-        (["--rlperf-baseline="], "--rlperf-baseline=: a baseline's name holds letters"),
-        (["--rlperf-baseline-dir="], "--rlperf-baseline-dir=: expected a path"),
-        (
-            ["--rlperf-save-baseline", "--rlperf-accept="],
-            "--rlperf-accept=: a reason must not be empty: the baseline file keeps it",
-        ),
-        (["--rlperf", "--rlperf-shard=0/4"], "--rlperf-shard=0/4: expected K/N, the number of a shard and how many"),
-        (["--rlperf", "--rlperf-shard=5/4"], "--rlperf-shard=5/4: expected K/N"),
-        (["--rlperf", "--rlperf-shard=x"], "--rlperf-shard=x: expected K/N"),
-        (["--rlperf", "--rlperf-shard=3"], "--rlperf-shard=3: expected K/N"),
-        (["--rlperf", "--rlperf-shard=1/0"], "--rlperf-shard=1/0: expected K/N"),
-        (["--rlperf", "--rlperf-shard=-1/4"], "--rlperf-shard=-1/4: expected K/N"),
-        (["--rlperf", "--rlperf-shard=1/4/4"], "--rlperf-shard=1/4/4: expected K/N"),
-        (["--rlperf", "--rlperf-shard=1/10000"], "--rlperf-shard=1/10000: expected K/N"),
-        (["--rlperf-shard=1/4"], "--rlperf-shard has nothing to divide: use it with --rlperf"),
-        (["--rlperf-selfcheck", "--rlperf-shard=1/4"], "leave out --rlperf-shard"),
-        (["--rlperf-bisect=v1", "--rlperf-shard=1/4"], "leave out --rlperf-shard"),
-        (["--rlperf", "--rlperf-accept=x"], "use it with --rlperf-save-baseline"),
-        (["--rlperf-against="], "--rlperf-against=: expected a git ref, pip:REQUIREMENT"),
-        (["--rlperf-pairs=3"], "--rlperf-pairs=3: expected the fewest and the most pairs, at least two, such as 3..10"),
-        (["--rlperf-pairs=10..3"], "--rlperf-pairs=10..3: expected the fewest and the most pairs"),
-        (["--rlperf-json=x.json"], "--rlperf-json has nothing to write"),
-        (["--rlperf-json="], "--rlperf-json=: expected a path"),
-        (["--rlperf-strict"], "--rlperf-strict has nothing to judge"),
-        (["--rlperf-counters=gate"], "--rlperf-counters has nothing to judge: use it with --rlperf"),
-        (["--rlperf-selfcheck", "--rlperf-save-baseline"], "leave out --rlperf-save-baseline"),
-        (["--rlperf-selfcheck", "--rlperf-against=main"], "leave out --rlperf-against"),
-        (["--rlperf-against=main", "--rlperf-accept=x"], "use it with --rlperf-save-baseline"),
+        ["--rlperf-tolerance=0"],
+        ["--rlperf-tolerance=-3%"],
+        ["--rlperf-tolerance=abc"],
+        ["--rlperf-tolerance=3"],
+        ["--rlperf-tolerance=nan"],
+        ["--rlperf-alpha=0.7"],
+        ["--rlperf-max-time=0"],
+        ["--rlperf-budget=much"],
+        ["--rlperf-baseline=a/b"],
+        ["--rlperf-baseline=.."],
+        ["--rlperf-baseline="],
+        ["--rlperf-baseline-dir="],
+        ["--rlperf-save-baseline", "--rlperf-accept="],
+        ["--rlperf", "--rlperf-shard=0/4"],
+        ["--rlperf", "--rlperf-shard=5/4"],
+        ["--rlperf", "--rlperf-shard=x"],
+        ["--rlperf", "--rlperf-shard=3"],
+        ["--rlperf", "--rlperf-shard=1/0"],
+        ["--rlperf", "--rlperf-shard=-1/4"],
+        ["--rlperf", "--rlperf-shard=1/4/4"],
+        ["--rlperf", "--rlperf-shard=1/10000"],
+        ["--rlperf-shard=1/4"],
+        ["--rlperf-selfcheck", "--rlperf-shard=1/4"],
+        ["--rlperf-bisect=v1", "--rlperf-shard=1/4"],
+        ["--rlperf", "--rlperf-accept=x"],
+        ["--rlperf-against="],
+        ["--rlperf-pairs=3"],
+        ["--rlperf-pairs=10..3"],
+        ["--rlperf-json=x.json"],
+        ["--rlperf-json="],
+        ["--rlperf-strict"],
+        ["--rlperf-counters=gate"],
+        ["--rlperf-selfcheck", "--rlperf-save-baseline"],
+        ["--rlperf-selfcheck", "--rlperf-against=main"],
+        ["--rlperf-against=main", "--rlperf-accept=x"],
     ],
 )
-def test_a_flag_that_makes_no_sense(pytester: pytest.Pytester, args: list[str], says: str) -> None:
+def test_a_flag_that_makes_no_sense(pytester: pytest.Pytester, args: list[str], wording: Wording) -> None:
     """A bad flag, or a bad combination, is a usage error that says which and what is allowed."""
-    with pytest.raises(pytest.UsageError, match=re.escape(says)):
+    with wording.raises(pytest.UsageError):
         pytester.parseconfigure(*args)
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    "args",
     [
-        (["--rlperf", "--rlperf-tolerance=3"], "--rlperf-tolerance=3: a tolerance is a percentage"),
-        (["--rlperf", "--rlperf-baseline=../up"], "--rlperf-baseline=../up: a baseline's name holds letters"),
-        (["--rlperf", f"--rlperf-baseline={'a' * 300}"], "a baseline's name holds letters"),
-        (["--rlperf-save-baseline", "--rlperf-baseline-dir=test_it.py"], "is a file"),
-        (["--rlperf-save-baseline", "--rlperf-baseline-dir=/proc/rlperf"], "cannot write baselines to /proc/rlperf"),
+        ["--rlperf", "--rlperf-tolerance=3"],
+        ["--rlperf", "--rlperf-baseline=../up"],
+        ["--rlperf", f"--rlperf-baseline={'a' * 300}"],
+        ["--rlperf-save-baseline", "--rlperf-baseline-dir=test_it.py"],
+        ["--rlperf-save-baseline", "--rlperf-baseline-dir=/proc/rlperf"],
     ],
 )
-def test_a_run_that_cannot_start(pytester: pytest.Pytester, args: list[str], says: str) -> None:
+def test_a_run_that_cannot_start(pytester: pytest.Pytester, args: list[str], wording: Wording) -> None:
     """To the user it is exit code 4 and one sentence, with nothing measured."""
     pytester.makepyfile(test_it=MEASURED)
-    assert says in usage_error(pytester, *args)
+    assert usage_error(pytester, *args) == wording
 
 
 @pytest.mark.parametrize(
@@ -484,28 +482,28 @@ def test_an_ini_value_that_makes_no_sense(pytester: pytest.Pytester, line: str) 
 
 
 @pytest.mark.parametrize(
-    ("marker", "says"),
+    "marker",
     [
-        ("tolerence=0.1", "has no keyword 'tolerence' (did you mean 'tolerance'?); it has: tolerance, max_time, setu"),
-        ("xyz=1", "has no keyword 'xyz'; it has: tolerance, max_time, setup_time, min_change, gate, counters"),
-        ("0.1", "takes keywords only (tolerance, max_time, setup_time, min_change, gate, counters), not 0.1"),
-        ("tolerance='abc'", "(tolerance='abc'): a tolerance is a percentage"),
-        ("tolerance=0", "(tolerance=0): a tolerance is a percentage"),
-        ("tolerance=-0.03", "(tolerance=-0.03): a tolerance is a percentage"),
-        ("tolerance=3", "(tolerance=3): a tolerance is"),
-        ("tolerance=float('nan')", "(tolerance=nan): a tolerance is a percentage"),
-        ("tolerance=float('inf')", "(tolerance=inf): a tolerance is a percentage"),
-        ("max_time=0", "(max_time=0): a time is a positive number"),
-        ("min_change='-1us'", "(min_change='-1us'): a time is a positive number"),
-        ("gate='perhaps'", "(gate='perhaps'): expected true or false"),
+        "tolerence=0.1",
+        "xyz=1",
+        "0.1",
+        "tolerance='abc'",
+        "tolerance=0",
+        "tolerance=-0.03",
+        "tolerance=3",
+        "tolerance=float('nan')",
+        "tolerance=float('inf')",
+        "max_time=0",
+        "min_change='-1us'",
+        "gate='perhaps'",
     ],
 )
-def test_a_marker_that_makes_no_sense(pytester: pytest.Pytester, marker: str, says: str) -> None:
+def test_a_marker_that_makes_no_sense(pytester: pytest.Pytester, marker: str, wording: Wording) -> None:
     """A bad marker is named with its file and line, its test, and what is allowed."""
     with pytest.raises(pytest.UsageError) as caught:
         settings_of(pytester, marker=marker)
     assert ".py:2: test_it: @pytest.mark.rlperf" in str(caught.value)
-    assert says in str(caught.value)
+    assert str(caught.value) == wording
 
 
 def test_a_bad_marker_is_found_before_measuring(pytester: pytest.Pytester) -> None:
@@ -564,8 +562,8 @@ def test_an_unknown_baseline(pytester: pytest.Pytester) -> None:
     assert "there is: day, night" in output
 
 
-def test_bad_values_are_told_without_rlperf_too(pytester: pytest.Pytester) -> None:
+def test_bad_values_are_told_without_rlperf_too(pytester: pytest.Pytester, wording: Wording) -> None:
     """A typo in the ini file is found by the first run that reads it."""
     pytester.makeini("[pytest]\nrlperf_tolerance = 3\n")
     pytester.makepyfile(test_it=MEASURED)
-    assert "ini option rlperf_tolerance=3" in usage_error(pytester)
+    assert usage_error(pytester) == wording

@@ -20,6 +20,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from pytest_benchmark.stats import Metadata
 from virtual_gpu import VirtualGPU
+from wording import Wording
 
 from pytest_rlperf import hierarchical_timer
 from pytest_rlperf.cli.command import UsageError
@@ -292,20 +293,18 @@ def test_file_names_tell_tests_apart() -> None:
 # --------------------------------------------------------------------------- whether files can be written
 
 
-def test_unwritable_places_are_told_beforehand(tmp_path: Path) -> None:
+def test_unwritable_places_are_told_beforehand(tmp_path: Path, wording: Wording) -> None:
     """Each with the option, the path, the reason and the way out; what can be written is left as it was."""
     (tmp_path / "file").write_text("kept", encoding="utf-8")
     below = tmp_path / "file" / "x.json"
     for check in (check_file, check_directory):
-        with pytest.raises(
-            OutputError, match=r"cannot write --o=.*file/x.json: a file lies where a directory should; ch"
-        ):
+        with wording.raises(OutputError):
             check("--o", below)
     with pytest.raises(OutputError, match="cannot write --o="):
         write_file("--o", below, "")
-    with pytest.raises(OutputError, match=f"--o={tmp_path} is a directory: name a file to write"):
+    with wording.raises(OutputError):
         check_file("--o", tmp_path)
-    with pytest.raises(OutputError, match="file is a file: name a directory to write into"):
+    with wording.raises(OutputError):
         check_directory("--o", tmp_path / "file")
     check_file("--o", tmp_path / "file")
     check_file("--o", tmp_path / "new" / "run.json")
@@ -527,12 +526,12 @@ def test_other_files_are_refused_with_the_place(text: str, message: str) -> None
     assert str(caught.value).startswith(message)
 
 
-def test_impossible_figures_are_refused_with_their_place() -> None:
+def test_impossible_figures_are_refused_with_their_place(wording: Wording) -> None:
     """A time of nothing would be divided by later."""
     document = run_document(HERE, outcomes("a::b"), [], [])
     document["tests"]["a::b"]["result"]["workers"][3]["wall"]["call_s"] = -1.0
     text = written(document)
-    with pytest.raises(UsageError, match=r"\$.tests\['a::b'\].result.workers\[3\].wall.call_s is -1.0, expected a pos"):
+    with wording.raises(UsageError):
         parse(text.encode(), "x")
 
 
@@ -574,7 +573,7 @@ def test_a_real_run_is_as_the_schema_says(pytester: pytest.Pytester) -> None:
     assert recorded.tests["test_it.py::test_sum"].result.items == 3
 
 
-def test_documents_with_all_there_is_are_as_the_schema_says() -> None:
+def test_documents_with_all_there_is_are_as_the_schema_says(wording: Wording) -> None:
     """A verdict, a baseline, phases and counters, and a self-check."""
     run = run_document(HERE, outcomes(HOSTILE), ["x"], [], provenance=ORIGIN)
     assert faults(json.loads(written(run))) == []
@@ -582,10 +581,7 @@ def test_documents_with_all_there_is_are_as_the_schema_says() -> None:
     check = Selfcheck(one.result, (Trial(0.05, one.verdict, (), 3.0),))
     document = json.loads(written(selfcheck_document(HERE, {"a": check}, Fitness(0.03, False, 1))))
     assert faults(document) == []
-    assert faults({**document, "schema": 2, "more": 1}) == [
-        "$.schema: 1 was expected",
-        "$: Additional properties are not allowed ('more' was unexpected)",
-    ]
+    assert faults({**document, "schema": 2, "more": 1}) == wording
 
 
 def test_the_schema_is_as_it_is_generated() -> None:

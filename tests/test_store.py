@@ -21,6 +21,7 @@ import pytest
 from builders import git
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from wording import Wording
 
 from pytest_rlperf import units
 from pytest_rlperf.baseline.machine import describe, differences, slug, this_machine
@@ -219,12 +220,12 @@ def test_counts_are_stored_with_the_figures(store: Store) -> None:
     assert baseline.results["a"].result.phases[0].on_device == replace(times, span_s=0.33333, self_s=0.14286)
 
 
-def test_counts_the_wrong_way_round_are_refused(store: Store) -> None:
+def test_counts_the_wrong_way_round_are_refused(store: Store, wording: Wording) -> None:
     """A range whose least is more than its most is no measurement's."""
     counting = Counting((PhaseCounts("", {}, {"ops": (1, 2)}),), 5, 2, ())
     store.write("s", ORIGIN, {"a": stored("a", counting=counting)})
     edit(store, lambda data: data["results"]["a"]["result"]["counting"]["phases"][0]["inexact"].update(ops=[2, 1]))
-    assert "counting.phases[0].inexact['ops'] is [2, 1], expected the least first" in refusal(store)
+    assert refusal(store) == wording
 
 
 def test_the_file_is_made_for_diffs(store: Store) -> None:
@@ -330,14 +331,13 @@ def write_under_a_limit(store: Store, on_limit: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits on a file's size")
-def test_a_write_that_fails_leaves_the_old_file(store: Store) -> None:
+def test_a_write_that_fails_leaves_the_old_file(store: Store, wording: Wording) -> None:
     """On a full disk the old baseline stays, no half-written file is left, and the error says so."""
     store.write("s", ORIGIN, {"a": stored("a")})
     before = store.path.read_bytes()
     done = write_under_a_limit(store, "SIG_IGN")
-    assert "BaselineError: cannot write" in done.stderr
+    assert done.stderr == wording
     assert str(store.path) in done.stderr
-    assert "nothing was replaced" in done.stderr
     assert store.path.read_bytes() == before
     assert [path.name for path in store.directory.iterdir()] == [store.path.name]
 
@@ -379,9 +379,9 @@ def test_what_could_not_be_read_back_is_not_written(store: Store, changes: dict[
     assert store.read() is not None
 
 
-def test_a_text_that_is_no_unicode_is_not_written(store: Store) -> None:
+def test_a_text_that_is_no_unicode_is_not_written(store: Store, wording: Wording) -> None:
     """A path that is not UTF-8 gives a name of a test that no file can hold; the error shows it."""
-    with pytest.raises(BaselineError, match=r"cannot write .*'a\\udcff' is not valid text; nothing was replaced"):
+    with wording.raises(BaselineError):
         store.write("s", ORIGIN, {"a\udcff": stored("a\udcff")})
     assert store.read() is None
 
@@ -735,7 +735,9 @@ def test_two_savers_at_once_lose_nothing(store: Store) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs locks on directories")
-def test_a_lock_that_another_process_keeps_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_another_process_keeps_is_an_error(
+    store: Store, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     """Who hangs with the lock does not make others hang."""
     import fcntl
 
@@ -745,7 +747,7 @@ def test_a_lock_that_another_process_keeps_is_an_error(store: Store, monkeypatch
     other = os.open(store.directory, os.O_RDONLY)
     try:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(BaselineError, match="another process has had it locked"):
+        with wording.raises(BaselineError):
             store.write("t", ORIGIN, {"b": stored("b", "t")})
     finally:
         os.close(other)
@@ -779,12 +781,12 @@ def test_a_lock_that_is_given_back_is_waited_for(store: Store, monkeypatch: pyte
     assert store.read() is not None
 
 
-def test_saving_through_a_link_keeps_the_link(store: Store, tmp_path: Path) -> None:
+def test_saving_through_a_link_keeps_the_link(store: Store, tmp_path: Path, wording: Wording) -> None:
     """The file that it leads to is replaced, wherever that lies."""
     shared = tmp_path / "shared" / "figures.json"
     store.directory.mkdir(parents=True)
     store.path.symlink_to(shared)
-    with pytest.raises(BaselineError, match="No such file"):
+    with wording.raises(BaselineError):
         store.read()
     shared.parent.mkdir()
     shared.write_bytes(b"")
@@ -798,15 +800,15 @@ def test_saving_through_a_link_keeps_the_link(store: Store, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_and_a_device_are_no_baselines(store: Store) -> None:
+def test_a_pipe_and_a_device_are_no_baselines(store: Store, wording: Wording) -> None:
     """Nobody waits for what may never be written, or reads without end."""
     store.directory.mkdir(parents=True)
     os.mkfifo(store.path)
-    with pytest.raises(BaselineError, match="no regular file"):
+    with wording.raises(BaselineError):
         store.read()
     store.path.unlink()
     store.path.symlink_to("/dev/zero")
-    with pytest.raises(BaselineError, match="no regular file"):
+    with wording.raises(BaselineError):
         store.read()
 
 
@@ -867,46 +869,43 @@ def refusal(store: Store) -> str:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "says"),
+    "spoil",
     [
-        pytest.param(lambda raw: b"", "is empty", id="empty"),
-        pytest.param(lambda raw: b" \n", "is empty", id="blank"),
-        pytest.param(lambda raw: raw[: len(raw) // 2], "truncated", id="truncated"),
-        pytest.param(lambda raw: b"{nonsense" + raw, "malformed", id="corrupt"),
+        pytest.param(lambda raw: b"", id="empty"),
+        pytest.param(lambda raw: b" \n", id="blank"),
+        pytest.param(lambda raw: raw[: len(raw) // 2], id="truncated"),
+        pytest.param(lambda raw: b"{nonsense" + raw, id="corrupt"),
         pytest.param(
             lambda raw: raw.replace(b' "sessions"', b'<<<<<<< HEAD\n "sessions"'),
-            "has merge-conflict markers from line 32 on: keep one side of each conflict",
             id="merge conflict",
         ),
         pytest.param(
             lambda raw: b"\n<<<<<<< HEAD\n" + raw,
-            "has merge-conflict markers from line 2 on",
             id="merge conflict after an empty line",
         ),
-        pytest.param(lambda raw: b'{"results": ' + b"[" * 100_000, "nested too deep", id="nested too deep"),
+        pytest.param(lambda raw: b'{"results": ' + b"[" * 100_000, id="nested too deep"),
         pytest.param(
             lambda raw: raw.replace(b'"unit"', b'"other": ' + b"[" * 100_000 + b"]" * 100_000 + b', "unit"'),
-            "nested too deep",
             id="a part nested too deep",
         ),
-        pytest.param(lambda raw: raw.replace(b'"gae"', b'"\xff"'), "is not a baseline", id="not UTF-8"),
-        pytest.param(lambda raw: b"[]", "Expected `object`", id="another document"),
-        pytest.param(lambda raw: b"null", "Expected `object`", id="null"),
-        pytest.param(lambda raw: b"{}", "`schema`", id="no version"),
+        pytest.param(lambda raw: raw.replace(b'"gae"', b'"\xff"'), id="not UTF-8"),
+        pytest.param(lambda raw: b"[]", id="another document"),
+        pytest.param(lambda raw: b"null", id="null"),
+        pytest.param(lambda raw: b"{}", id="no version"),
     ],
 )
-def test_a_file_that_is_no_baseline(store: Store, spoil: Callable[[bytes], bytes], says: str) -> None:
+def test_a_file_that_is_no_baseline(store: Store, spoil: Callable[[bytes], bytes], wording: Wording) -> None:
     """A damaged file is refused with what is wrong with it."""
     store.write("s", ORIGIN, {"a": stored("a")})
     store.path.write_bytes(spoil(store.path.read_bytes()))
-    assert says in refusal(store)
+    assert refusal(store) == wording
 
 
 @pytest.mark.parametrize("results", [[], None, "x", {"a": {"session": "é"}}])
-def test_results_that_are_none_cannot_be_shown(results: object) -> None:
+def test_results_that_are_none_cannot_be_shown(results: object, wording: Wording) -> None:
     """`rlperf show` refuses a file by its place, whatever stands for its results."""
     document = {"schema": SCHEMA, "machine": asdict(HERE), "results": results, "sessions": {}}
-    with pytest.raises(UsageError, match=r"file is not a baseline: .*\$\.results"):
+    with wording.raises(UsageError):
         parse(json.dumps(document).encode(), "file")
 
 
@@ -945,61 +944,60 @@ SESSION = asdict(SessionFigures("r", False, "wall", 5, 20.5, 0.25, 1e-4, 1e-4))
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "place"),
+    ("path", "value"),
     [
-        (["schema"], "one", "$.schema"),
-        (["machine", "cores"], "four", "$.machine.cores"),
-        (["results"], [], "$.results"),
-        (["results", "a"], None, "$.results"),
-        (["results", "a", "session"], "elsewhere", "$.results['a'].session"),
-        (["sessions", "s", "dirty"], "no", "$.sessions"),
-        (["sessions", "s", "commit"], "--output=x", "$.sessions['s'].commit is '--output=x'"),
-        (["sessions", "s", "commit"], "a" * 39, "$.sessions['s'].commit"),
-        (["sessions", "s", "tree"], "A" * 40, "$.sessions['s'].tree"),
-        (["results", "a", "first"], FIRST | {"commit": "HEAD"}, "$.results['a'].first.commit is 'HEAD'"),
-        (["results", "a", "first"], FIRST | {"clock": "seed"}, "$.results['a'].first.clock is 'seed'"),
-        (["results", "a", "first"], FIRST | {"relative": []}, "$.results['a'].first.relative is empty"),
-        (["results", "a", "first"], FIRST | {"relative": [0.0]}, "$.results['a'].first.relative[0] is 0.0"),
-        (["results", "a", "history"], [SESSION | {"clock": "sun"}], "$.results['a'].history[0].clock is 'sun'"),
-        (["results", "a", "history"], [SESSION | {"workers": 0}], "$.results['a'].history[0].workers is 0"),
-        (["results", "a", "history"], [SESSION | {"relative": 0.0}], "$.results['a'].history[0].relative is 0.0"),
-        (["results", "a", "history"], [SESSION | {"squares": -1.0}], "$.results['a'].history[0].squares is -1.0"),
-        (["results", "a", "pairs"], {"squares": -1.0, "freedom": 2.0}, "$.results['a'].pairs.squares is -1.0"),
-        (["results", "a", "pairs"], {"squares": 1.0, "freedom": 0.0}, "$.results['a'].pairs.freedom is 0.0"),
-        (["results", "a", "links"], [LINK | {"base": "HEAD"}], "$.results['a'].links[0].base is 'HEAD'"),
-        (["results", "a", "links"], [LINK, LINK | {"head": "--all"}], "$.results['a'].links[1].head is '--all'"),
-        (["results", "a", "links"], [LINK | {"log_ratio": 101.0}], "$.results['a'].links[0].log_ratio is 101.0"),
-        (["results", "a", "links"], [LINK | {"error": -1.0}], "$.results['a'].links[0].error is -1.0"),
-        (["results", "a", "links"], [LINK | {"error": 101.0}], "$.results['a'].links[0].error is 101.0"),
-        ([*RESULT, "counting"], {"phases": [{"path": "", "zero": [3]}], "workers": 2, "repetitions": 2}, ".exact"),
-        ([*RESULT, "counting"], {"phases": [{"path": "", "zero": "ab"}], "workers": 2, "repetitions": 2}, ".exact"),
-        ([*RESULT, "counting"], {"phases": [{"path": "", "zero": ["a"], "exact": 3}], "workers": 2}, ".exact"),
-        ([*RESULT, "items"], None, ".result.items"),
-        ([*RESULT, "items"], 0.0, ".result.items"),
-        ([*RESULT, "items"], -8.0, ".result.items"),
-        ([*RESULT, "workers"], [], "$.results['a'].result.workers"),
-        ([*RESULT, "workers", 0, "wall", "call_s"], None, ".call_s"),
-        ([*RESULT, "workers", 0, "wall", "call_s"], "fast", ".call_s"),
-        ([*RESULT, "workers", 3, "wall", "call_s"], 0.0, "$.results['a'].result.workers[3].wall.call_s"),
-        ([*RESULT, "workers", 3, "wall", "call_s"], -1.0, "$.results['a'].result.workers[3].wall.call_s"),
-        ([*RESULT, "workers", 4, "wall", "relative"], 0.0, "$.results['a'].result.workers[4].wall.relative"),
+        (["schema"], "one"),
+        (["machine", "cores"], "four"),
+        (["results"], []),
+        (["results", "a"], None),
+        (["results", "a", "session"], "elsewhere"),
+        (["sessions", "s", "dirty"], "no"),
+        (["sessions", "s", "commit"], "--output=x"),
+        (["sessions", "s", "commit"], "a" * 39),
+        (["sessions", "s", "tree"], "A" * 40),
+        (["results", "a", "first"], FIRST | {"commit": "HEAD"}),
+        (["results", "a", "first"], FIRST | {"clock": "seed"}),
+        (["results", "a", "first"], FIRST | {"relative": []}),
+        (["results", "a", "first"], FIRST | {"relative": [0.0]}),
+        (["results", "a", "history"], [SESSION | {"clock": "sun"}]),
+        (["results", "a", "history"], [SESSION | {"workers": 0}]),
+        (["results", "a", "history"], [SESSION | {"relative": 0.0}]),
+        (["results", "a", "history"], [SESSION | {"squares": -1.0}]),
+        (["results", "a", "pairs"], {"squares": -1.0, "freedom": 2.0}),
+        (["results", "a", "pairs"], {"squares": 1.0, "freedom": 0.0}),
+        (["results", "a", "links"], [LINK | {"base": "HEAD"}]),
+        (["results", "a", "links"], [LINK, LINK | {"head": "--all"}]),
+        (["results", "a", "links"], [LINK | {"log_ratio": 101.0}]),
+        (["results", "a", "links"], [LINK | {"error": -1.0}]),
+        (["results", "a", "links"], [LINK | {"error": 101.0}]),
+        ([*RESULT, "counting"], {"phases": [{"path": "", "zero": [3]}], "workers": 2, "repetitions": 2}),
+        ([*RESULT, "counting"], {"phases": [{"path": "", "zero": "ab"}], "workers": 2, "repetitions": 2}),
+        ([*RESULT, "counting"], {"phases": [{"path": "", "zero": ["a"], "exact": 3}], "workers": 2}),
+        ([*RESULT, "items"], None),
+        ([*RESULT, "items"], 0.0),
+        ([*RESULT, "items"], -8.0),
+        ([*RESULT, "workers"], []),
+        ([*RESULT, "workers", 0, "wall", "call_s"], None),
+        ([*RESULT, "workers", 0, "wall", "call_s"], "fast"),
+        ([*RESULT, "workers", 3, "wall", "call_s"], 0.0),
+        ([*RESULT, "workers", 3, "wall", "call_s"], -1.0),
+        ([*RESULT, "workers", 4, "wall", "relative"], 0.0),
         (
             [*RESULT, "workers", 4, "wall", "relative_memory"],
             0.0,
-            "$.results['a'].result.workers[4].wall.relative_memory",
         ),
-        ([*RESULT, "workers", 4, "items_per_call"], -8.0, "$.results['a'].result.workers[4].items_per_call"),
-        ([*RESULT, "traced_call_s"], -1.0, ".traced_call_s"),
-        ([*RESULT, "phases", 0, "total_s"], -1.0, ".phases"),
-        ([*RESULT, "phases", 0, "total_s"], None, ".phases"),
-        ([*RESULT, "phases", 0, "path"], "", "$.results['a'].result.phases[0].path is empty"),
+        ([*RESULT, "workers", 4, "items_per_call"], -8.0),
+        ([*RESULT, "traced_call_s"], -1.0),
+        ([*RESULT, "phases", 0, "total_s"], -1.0),
+        ([*RESULT, "phases", 0, "total_s"], None),
+        ([*RESULT, "phases", 0, "path"], ""),
     ],
 )
-def test_what_no_measurement_wrote(store: Store, path: list[Any], value: Any, place: str) -> None:
+def test_what_no_measurement_wrote(store: Store, path: list[Any], value: Any, wording: Wording) -> None:
     """A value of the wrong type, or that cannot have been measured, is refused by its place."""
     store.write("s", ORIGIN, {"a": stored("a")})
     edit(store, set_in(path, value))
-    assert place in refusal(store)
+    assert refusal(store) == wording
 
 
 @pytest.mark.parametrize("name", ["call_s", "relative", "session", "wall"])
@@ -1019,12 +1017,12 @@ def test_figures_of_another_machine_under_this_ones_name(store: Store) -> None:
         store.read()
 
 
-def test_a_directory_that_is_a_file(tmp_path: Path) -> None:
+def test_a_directory_that_is_a_file(tmp_path: Path, wording: Wording) -> None:
     """Both the directory of all baselines and that of one name may turn out to be files."""
     (tmp_path / "file").write_text("precious", encoding="utf-8")
     for store in (Store(tmp_path / "file", "default", HERE), Store(tmp_path, "file", HERE)):
         for action in (store.read, store.check_writable):
-            with pytest.raises(BaselineError, match=r"is a file.*--rlperf-baseline-dir"):
+            with wording.raises(BaselineError):
                 action()
     assert (tmp_path / "file").read_text(encoding="utf-8") == "precious"
 
@@ -1036,11 +1034,11 @@ def test_a_file_that_is_a_directory(store: Store) -> None:
         store.read()
 
 
-def test_a_directory_that_cannot_be_written() -> None:
+def test_a_directory_that_cannot_be_written(wording: Wording) -> None:
     """A place where nothing can be stored is found out before measuring, and named."""
     store = Store(Path("/proc/rlperf"), "default", HERE)
     assert store.read() is None
-    with pytest.raises(BaselineError, match=r"cannot write baselines to /proc/rlperf/default.*--rlperf-baseline-dir"):
+    with wording.raises(BaselineError):
         store.check_writable()
 
 
@@ -1055,12 +1053,12 @@ def test_a_read_only_directory(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
 
 
-def test_a_link_that_leads_below_a_file(store: Store, tmp_path: Path) -> None:
+def test_a_link_that_leads_below_a_file(store: Store, tmp_path: Path, wording: Wording) -> None:
     """Storing through a link to a place that cannot be made is an error with the link's name, and the link stays."""
     (tmp_path / "file").write_text("precious", encoding="utf-8")
     store.directory.mkdir(parents=True)
     store.path.symlink_to(tmp_path / "file" / "x.json")
-    with pytest.raises(BaselineError, match=f"cannot write {re.escape(str(store.path))}: .*nothing was replaced"):
+    with wording.raises(BaselineError):
         store.write("s", ORIGIN, {"a": stored("a")})
     assert store.path.is_symlink()
     assert (tmp_path / "file").read_text(encoding="utf-8") == "precious"
