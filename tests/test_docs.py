@@ -61,6 +61,23 @@ def test_python_is_python(page: Path) -> None:
         ast.parse(block)
 
 
+def test_the_page_of_a_package_index_links_to_the_repository() -> None:
+    """The built metadata have the README with absolute links to files that there are, and pictures as they are."""
+    core = pytest.importorskip("hatchling.metadata.core")
+    plugins = pytest.importorskip("hatchling.plugin.manager")
+    pytest.importorskip("hatch_fancy_pypi_readme")
+    metadata = core.ProjectMetadata(str(ROOT), plugins.PluginManager()).core
+    source = metadata.urls["Source"]
+    raw = source.replace("github.com", "raw.githubusercontent.com") + "/main/"
+    targets = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]+)\)", metadata.readme)
+    assert len(targets) == len(re.findall(r"\]\(([^)\s]+)\)", text_of(README)))
+    for is_picture, target in targets:
+        place = raw if is_picture else f"{source}/blob/main/"
+        assert target.startswith(place)
+        assert (ROOT / target.removeprefix(place)).exists()
+    assert [target for is_picture, target in targets if is_picture]
+
+
 def test_readme_is_short() -> None:
     """It fits one screen and a half; the rest has pages."""
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 110
