@@ -418,6 +418,15 @@ def test_jobs_name_test_files_that_exist() -> None:
     assert not [name for name in files if not (ROOT / name).exists()]
 
 
+def test_one_job_holds_the_judges_branches() -> None:
+    """One job fails where a branch of the rooms that judge and store is not covered."""
+    assert "[tool.coverage.run]\nbranch = true\n" in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    job = load(TESTS)["jobs"]["coverage"]
+    run, report = [step["run"] for step in job["steps"] if step.get("run", "").startswith("coverage ")]
+    assert "--source=pytest_rlperf.judge,pytest_rlperf.baseline " in run
+    assert "--fail-under=100" in report
+
+
 def test_core_is_tested_without_torch() -> None:
     """At least one leg installs the core and the test tools alone, and runs the tests."""
     job = load(TESTS)["jobs"]["tests"]
