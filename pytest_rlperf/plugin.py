@@ -70,6 +70,7 @@ def _debugger(config: pytest.Config) -> str | None:
     module = getattr(tracer, "__module__", None) or type(tracer).__module__
     if tracer is not None and module.partition(".")[0] != "coverage":
         return f"the tracer of {module}"
+    tool: str | None = None
     if sys.version_info >= (3, 12):
-        return sys.monitoring.get_tool(sys.monitoring.DEBUGGER_ID)
-    return None
+        tool = sys.monitoring.get_tool(sys.monitoring.DEBUGGER_ID)
+    return tool

@@ -47,17 +47,17 @@ class FakeWorker:
 
 
 class ShownSteps:
-    """Remembers the steps of a measurement, each with the seconds left."""
+    """Remembers the steps of a measurement."""
 
     def __init__(self) -> None:
-        self.shown: list[tuple[str, float]] = []
+        self.shown: list[str] = []
 
     def begin(self, test: str) -> None:
         """Do nothing: there is one test."""
 
-    def show(self, step: str, seconds_left: float = 0.0) -> None:
+    def show(self, step: str) -> None:
         """Remember a step."""
-        self.shown.append((step, seconds_left))
+        self.shown.append(step)
 
     def clear(self) -> None:
         """Do nothing: there is no line."""

@@ -1032,7 +1032,7 @@ def test_a_debugger_from_outside_takes_tests_unmeasured(tmp_path: Path, conftest
     assert named in line
 
 
-@pytest.mark.parametrize("core", ["ctrace", "pytrace"])
+@pytest.mark.parametrize("core", ["ctrace", "pytrace", pytest.param("sysmon", marks=needs_monitoring)])
 def test_coverage_is_no_debugger(tmp_path: Path, core: str) -> None:
     """A run beside coverage measures, whatever coverage traces with."""
     directory = write(tmp_path, test_it="def test_sum(rlperf): assert rlperf(lambda: sum(range(9))).measured\n")

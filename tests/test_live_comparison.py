@@ -71,7 +71,7 @@ def test_sides_begin_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     base_side: Any = SimpleNamespace(
         base=Pool("base", started), head=Pool("head", started), may_differ=lambda base, head: True
     )
-    silent: Any = SimpleNamespace(show=lambda text, expected_s=0.0: None)
+    silent: Any = SimpleNamespace(show=lambda text: None)
     counting: Any = SimpleNamespace(run=lambda workers: counted.extend(worker.name for worker in workers))
     comparison = LiveComparison(
         group,

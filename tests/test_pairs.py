@@ -595,11 +595,10 @@ def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s:
 
 
 def test_progress_shows_the_pair() -> None:
-    """The user sees which pair is measured, and how long those that are surely needed will take."""
+    """The user sees which pair is measured."""
     world = World(wanted=4)
     world.measure()
-    assert [step for step, _ in world.progress.shown] == ["pair 1", "pair 2", "pair 3", "pair 4"]
-    assert [left_s for _, left_s in world.progress.shown] == pytest.approx([6.0, 4.0, 2.0, 2.0])
+    assert world.progress.shown == ["pair 1", "pair 2", "pair 3", "pair 4"]
 
 
 def test_a_worker_lost_within_a_pair_is_reported() -> None:

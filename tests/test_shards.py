@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -525,6 +526,7 @@ def test_shards_measure_all_tests_once(tmp_path: Path) -> None:
     )
     assert "rlperf: shard 1 of 2: 3 of 5 tests in " in first.stdout
     assert "rlperf: shard 2 of 2: 2 of 5 tests in " in second.stdout
+    assert not re.search(r"^rlperf: .*\d (s|min)\b", first.stdout, re.MULTILINE), "no time is announced"
     assert "collected 6 items / 3 deselected / 3 selected" in first.stdout
     assert "rlperf: shard 6 of 6: none of 5 tests, which others measure" in none.stdout
     assert [first.returncode, second.returncode, none.returncode] == [0, 0, 0], first.stdout + second.stdout

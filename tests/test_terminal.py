@@ -335,19 +335,58 @@ def test_a_new_test_with_a_note_shows_it(wording: Wording) -> None:
 
 
 def test_a_run_of_many_tests_shows_how_far_it_is() -> None:
-    """The live line has tests done, verdicts so far and the time left by the tests so far, before the step."""
+    """The live line has the test's number, the verdicts so far and, once a test is done, the time left."""
     clock, screen, file = builders.Seconds(), Screen(), io.StringIO()
     screen.fullwidth = 100
+
+    def shown() -> str:
+        line.show("pair 2")
+        return file.getvalue().rpartition("\x1b[2K")[2].partition("\x1b")[0]
+
     line = LiveLine(screen, file, clock)
     line.count(0, 300, {})
     line.begin("test_step")
-    line.show("pair 1", 6.4)
-    assert "\x1b[2K  rlperf: 0 of 300 tests · test_step · pair 1\x1b" in file.getvalue()
+    clock.now = 59.0
+    assert shown() == "  rlperf: test 1 of 300 · test_step · pair 2"
     clock.now = 60.0
     line.count(20, 300, {"SLOWER": 1, "SAME": 19})
-    line.show("pair 2", 6.4)
-    expected = "  rlperf: 20 of 300 tests · 1 SLOWER, 19 SAME · about 14 min left · test_step · pair 2"
-    assert f"\x1b[2K{expected}\x1b" in file.getvalue()
+    assert shown() == "  rlperf: test 21 of 300 · 1 SLOWER, 19 SAME · about 14 min left · test_step · pair 2"
+    clock.now = 600.0
+    line.count(298, 300, {"SAME": 298})
+    assert "test 299 of 300 · 298 SAME · about 4 s left" in shown()
+
+
+def test_the_time_left_is_that_of_tests_as_long_as_those_that_are_done() -> None:
+    """It gets shorter while a test lasts, to no less than the tests after it, and no number is left of the last one."""
+    clock, screen, file = builders.Seconds(), Screen(), io.StringIO()
+    screen.fullwidth = 100
+    line = LiveLine(screen, file, clock)
+    steps = (
+        (0.0, 0, ""),
+        (40.0, 1, "80 s"),
+        (50.0, None, "70 s"),
+        (90.0, None, "40 s"),
+        (100.0, 2, "50 s"),
+        (120.0, None, "30 s"),
+        (160.0, None, ""),
+    )
+    for now_s, done, left in steps:
+        clock.now = now_s
+        if done is not None:
+            line.count(done, 3, {})
+        line.show("pair 1")
+        assert re.findall(r"about (.*) left", file.getvalue().rpartition("\n")[2]) == ([left] if left else [])
+
+
+def test_a_run_of_one_test_shows_its_step_alone() -> None:
+    """There is no test to take a time from."""
+    clock, file = builders.Seconds(), io.StringIO()
+    line = LiveLine(Screen(), file, clock)
+    line.count(0, 1, {})
+    line.show("pair 1")
+    clock.now = 100.0
+    line.show("pair 2")
+    assert re.findall(r"rlperf: (.*?)\x1b", file.getvalue()) == ["pair 1", "pair 2"]
 
 
 def test_a_log_has_a_line_a_minute() -> None:
@@ -363,9 +402,9 @@ def test_a_log_has_a_line_a_minute() -> None:
         line.show("pair 1")
         line.clear()
     assert written == [
-        "rlperf: 0 of 3 tests · test_step · pair 1",
-        "rlperf: 1 of 3 tests · 1 SAME · about 4 min left · test_step · pair 1",
-        "rlperf: 1 of 3 tests · 1 SAME · about 6 min left · test_step · pair 1",
+        "rlperf: test 1 of 3 · test_step · pair 1",
+        "rlperf: test 2 of 3 · 1 SAME · about 3 min left · test_step · pair 1",
+        "rlperf: test 2 of 3 · 1 SAME · about 2 min left · test_step · pair 1",
     ]
 
 
@@ -387,10 +426,10 @@ def test_the_live_line_leaves_the_cursor_where_it_was() -> None:
     file = io.StringIO()
     line = LiveLine(Screen(), file)
     line.begin("test_step")
-    line.show("worker 2 of 5", 6.4)
-    assert file.getvalue() == "\n\x1b[2K  rlperf: test_step · worker 2 of 5 · a\x1b[1A\x1b[12G"
-    line.show("worker 3 of 5", 4.0)
-    assert file.getvalue().count("rlperf") == 1, "ten times a second at most"
+    line.show("checking what fits the line")
+    assert file.getvalue() == "\n\x1b[2K  rlperf: test_step · checking what fit\x1b[1A\x1b[12G"
+    line.show("checking what fits the line")
+    assert file.getvalue().count("rlperf") == 1, "only what changes is written"
     line.clear()
     line.clear()
     assert file.getvalue().endswith("\n\x1b[2K\x1b[1A\x1b[12G")

@@ -32,7 +32,7 @@ from pytest_rlperf.measure.figures import (
 )
 from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.rounds import SLICE_S
-from pytest_rlperf.measure.slices import WARM_UP_MOST_S, WARM_UP_S
+from pytest_rlperf.measure.slices import WARM_UP_MOST_S
 from pytest_rlperf.measure.worker import AnyWorker, Worker, wait_all
 from pytest_rlperf.model import Figures, Phase, Progress, SliceKind, SliceRecord, Warm, WorkerRecord
 
@@ -140,8 +140,8 @@ class WorkerSlices:
     traced: list[SliceRecord] = field(default_factory=list)
     other_pace: list[SliceRecord] = field(default_factory=list)
 
-    def take(self, share_s: float, clock: Callable[[], float]) -> Iterator[float]:
-        """Take slices for up to ``share_s``; after each block yield about how many seconds are left."""
+    def take(self, share_s: float, clock: Callable[[], float]) -> None:
+        """Take slices for up to ``share_s``."""
         __tracebackhide__ = True
         pace = BlockPace(share_s, WORKER_S, clock)
         while pace.begins():
@@ -150,7 +150,6 @@ class WorkerSlices:
                 self.traced.append(self.worker.take(SliceKind.TRACED))
                 if self._plain[0].device is not None:
                     self.other_pace.append(self.worker.take(SliceKind.OTHER_PACE))
-            yield max(0.0, WORKER_S - pace.elapsed_s)
 
     @property
     def _plain(self) -> list[SliceRecord]:
@@ -216,7 +215,7 @@ def measure_one_side(
     __tracebackhide__ = True
     limit = TimeLimit(max_time_s, clock)
     first = workers[0]
-    progress.show("checking", expected_s(len(workers)))
+    progress.show("checking")
     first.start_check()
     check_s, items = first.wait_checked()
     with limit.stopped():
@@ -257,8 +256,7 @@ def _take_turns(
         if left_s <= 0 and taken and pace_s > SLICE_S:
             break
         share_s = left_s / (len(chosen) - index)
-        step = f"worker {index + 1} of {len(chosen)}"
-        progress.show(step, expected_s(len(chosen) - index))
+        progress.show(f"worker {index + 1} of {len(chosen)}")
         if index:
             warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if pace_s < share_s / 4 else 0.0
             warm = worker.warm_up(warm.shape, warm_up_s)
@@ -266,8 +264,7 @@ def _take_turns(
             share_s -= warm.warm_up_s
         taken.append(WorkerSlices(worker, warm))
         with idle.while_measuring(worker, chosen):
-            for own_s in taken[-1].take(share_s, limit.clock):
-                progress.show(step, expected_s(len(chosen) - index - 1) + own_s)
+            taken[-1].take(share_s, limit.clock)
     records = [slices.record(idle.share(slices.worker)) for slices in taken]
     return records, [record for slices in taken for record in slices.traced]
 
@@ -275,11 +272,6 @@ def _take_turns(
 def workers_needed(max_time_s: float) -> int:
     """Return how many workers a test needs: one where its checked call takes all of its time, however short it is."""
     return WORKERS if max_time_s > _ANSWER_S else 1
-
-
-def expected_s(workers: int) -> float:
-    """Return about how long ``workers`` take for a test of short calls."""
-    return workers * (WORKER_S + WARM_UP_S + 0.1)
 
 
 def _restless(records: Sequence[WorkerRecord]) -> list[str]:

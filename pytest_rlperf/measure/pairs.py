@@ -312,7 +312,7 @@ class PairedMeasurement:
             self._begun += 1
             share_s = self._left_s / missing
             self._left_s -= share_s
-        self._progress.show(f"pair {index + 1}", missing * (PAIR_S + 0.8))
+        self._progress.show(f"pair {index + 1}")
         try:
             warm = self._warm_up(pair, share_s)
         except BaseException:

@@ -12,8 +12,8 @@ class Progress(Protocol):
     def begin(self, test: str) -> None:
         """Name the test, or what else is being prepared, that the next steps belong to."""
 
-    def show(self, step: str, seconds_left: float = 0.0) -> None:
-        """Show the current step, and about how many seconds are left; 0 where that is unknown."""
+    def show(self, step: str) -> None:
+        """Show the current step."""
 
     def clear(self) -> None:
         """Make room for the output of pytest."""

@@ -27,7 +27,6 @@ from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.text import kept_columns, print_facts, print_table, rendered
 from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, message, phases_note
 
-_REFRESH_S = 0.1
 _LOGGED_S = 60.0
 _DEEPEST = 3  # levels of phases shown without -v
 _MOST_GROWN = 3  # tests named below the table
@@ -54,7 +53,7 @@ class NoLine:
     def count(self, done: int, total: int, verdicts: Mapping[str, int]) -> None:
         """Show nothing."""
 
-    def show(self, step: str, seconds_left: float = 0.0) -> None:
+    def show(self, step: str) -> None:
         """Show nothing."""
 
     def clear(self) -> None:
@@ -62,14 +61,14 @@ class NoLine:
 
 
 class _Line:
-    """The progress of a run in one line: tests done, verdicts so far, the time left, and the step."""
+    """The progress of a run in one line: the test's number, verdicts so far, the time left, and the step."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._test = ""
         self._done = self._total = 0
         self._verdicts: Mapping[str, int] = {}
-        self._started_s = clock()
+        self._started_s = self._counted_s = clock()
 
     def begin(self, test: str) -> None:
         """Name the test that the next steps belong to."""
@@ -77,27 +76,29 @@ class _Line:
 
     def count(self, done: int, total: int, verdicts: Mapping[str, int]) -> None:
         """Keep how many of the tests are done, and how many there are of each verdict so far."""
+        self._counted_s = self._clock()
         if not done:
-            self._started_s = self._clock()
+            self._started_s = self._counted_s
         self._done, self._total, self._verdicts = done, total, dict(verdicts)
 
-    def _text(self, step: str, seconds_left: float) -> str:
-        """Return the line; of a run of several tests the time left is the run's, by the tests so far."""
-        parts, test = [], f"{shown(self._test)} · {step}" if self._test else step
-        if self._total > 1:
-            parts.append(f"{self._done} of {self._total} tests")
-            if self._verdicts:
-                parts.append(", ".join(f"{number} {verdict}" for verdict, number in self._verdicts.items()))
-            spent_s = self._clock() - self._started_s
-            seconds_left = spent_s / self._done * (self._total - self._done) if self._done else 0.0
-        left = [f"about {_time_left(seconds_left)} left"] if seconds_left else []
-        parts += [*left, test] if self._total > 1 else [test, *left]
+    def _text(self, step: str) -> str:
+        """Return the line."""
+        parts = [f"test {self._done + 1} of {self._total}"] if self._total > 1 else []
+        if self._verdicts:
+            parts.append(", ".join(f"{number} {verdict}" for verdict, number in self._verdicts.items()))
+        left_s = self._left_s()
+        if left_s >= 1:
+            parts.append(f"about {left_s:.0f} s left" if left_s < 120 else f"about {left_s / 60:.0f} min left")
+        parts += [shown(self._test), step] if self._test else [step]
         return f"rlperf: {' · '.join(parts)}"
 
-
-def _time_left(seconds: float) -> str:
-    """Write an estimate of a time, in no more digits than are known."""
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    def _left_s(self) -> float:
+        """Return the time left if each test takes as long as those that are done did on average; 0 until one is."""
+        if not self._done:
+            return 0.0
+        each_s = (self._counted_s - self._started_s) / self._done
+        this_s = max(0.0, each_s - (self._clock() - self._counted_s))
+        return this_s + each_s * (self._total - self._done - 1)
 
 
 class LogLine(_Line):
@@ -108,12 +109,12 @@ class LogLine(_Line):
         self._write = write
         self._last_s = clock()
 
-    def show(self, step: str, seconds_left: float = 0.0) -> None:
+    def show(self, step: str) -> None:
         """Write the line, if the last one is a minute old."""
         now_s = self._clock()
         if now_s - self._last_s >= _LOGGED_S:
             self._last_s = now_s
-            self._write(self._text(step, seconds_left))
+            self._write(self._text(step))
 
     def clear(self) -> None:
         """Nothing to wipe."""
@@ -126,22 +127,19 @@ class LiveLine(_Line):
         super().__init__(clock)
         self._screen = screen
         self._file = file
-        self._shown = False
-        self._last_s = 0.0
+        self._shown = ""
 
-    def show(self, step: str, seconds_left: float = 0.0) -> None:
-        """Show the step on the line, at most ten times a second."""
-        now_s = self._clock()
-        if self._shown and now_s - self._last_s < _REFRESH_S:
-            return
-        self._last_s = now_s
-        self._shown = True
-        self._write(f"  {self._text(step, seconds_left)}"[: self._screen.fullwidth - 1])
+    def show(self, step: str) -> None:
+        """Show the step on the line, if that changes it."""
+        text = f"  {self._text(step)}"[: self._screen.fullwidth - 1]
+        if text != self._shown:
+            self._shown = text
+            self._write(text)
 
     def clear(self) -> None:
         """Wipe the line."""
         if self._shown:
-            self._shown = False
+            self._shown = ""
             self._write("")
 
     def _write(self, text: str) -> None:

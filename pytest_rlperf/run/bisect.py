@@ -176,7 +176,7 @@ class BisectLoop(TestLoop):
                     _, left = wait(left, _REFRESH_S)
                     steps = [test.progress.step for test in tests if test.progress.step is not None]
                     self._progress.begin(title)
-                    self._progress.show(*(steps[0] if steps else ("starting workers", 0.0)))
+                    self._progress.show(steps[0] if steps else "starting workers")
             except BaseException:
                 self._lanes.close()
                 pools.cancel()

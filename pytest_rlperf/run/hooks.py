@@ -18,8 +18,7 @@ from pytest_rlperf import units
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import is_measured, missing_call, result_key
-from pytest_rlperf.measure.one_side import WORKERS, expected_s
-from pytest_rlperf.measure.pairs import PAIR_S
+from pytest_rlperf.measure.one_side import WORKERS
 from pytest_rlperf.model import Code, Status, reasons
 from pytest_rlperf.model.notes import Note, TextNote
 from pytest_rlperf.options import ANCHOR, Config
@@ -31,14 +30,13 @@ from pytest_rlperf.report.wording import note_lines, uncalled
 from pytest_rlperf.run import selfcheck
 from pytest_rlperf.run.end import EndOfRun
 from pytest_rlperf.run.lanes import Lanes
-from pytest_rlperf.run.loop import Budget, TestLoop, make_lanes
+from pytest_rlperf.run.loop import TestLoop, make_lanes
 from pytest_rlperf.run.one_test import error_of, essence, failure_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.outputs import check_outputs
 from pytest_rlperf.run.saving import save
 from pytest_rlperf.run.shards import SHARD, judging, make_shard
 
-_BESIDE = "the time that imports and fixtures take"
 _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
@@ -161,7 +159,7 @@ class MeasuredRun:
         self._left_out.update(result_key(item) for item in items if _can_be_measured(item))
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
-        """Show how long the run will take."""
+        """Show how many tests there are, and how each is measured."""
         shard = self._run.shard
         if not items:
             if shard is not None and shard.collected:
@@ -171,34 +169,25 @@ class MeasuredRun:
         if shard is not None:
             tests = f"{shard.name}: {len(items)} of {units.counted(shard.collected, 'test')}"
         if self._settings.ray is not None:
-            return f"rlperf: {tests} on the nodes of a Ray cluster, {_BESIDE} on each"
+            return f"rlperf: {tests} on the nodes of a Ray cluster"
         if self._settings.selfcheck:
-            trials = 1 + len(selfcheck.SLOWDOWNS)
-            each_s = trials * (expected_s(self._settings.pairs[0]) + 1)
-            return f"rlperf: {tests}, each {trials} times: {_about(each_s * len(items))} and {_BESIDE}"
-        return f"rlperf: {tests}{self._expected(items)}, and {_BESIDE}"
+            return f"rlperf: {tests}, each {1 + len(selfcheck.SLOWDOWNS)} times"
+        return f"rlperf: {tests} {self._how(items)}"
 
-    def _expected(self, items: list[pytest.Item]) -> str:
-        """Return how tests are measured, and for about how long: some in live pairs, the others by themselves."""
+    def _how(self, items: list[pytest.Item]) -> str:
+        """Return how tests are measured: some in live pairs, the others by themselves."""
         settings, baselines = self._settings, self._run.baselines
         lanes = self._make_lanes().count
-        budget = Budget(settings, len(items), lanes)
-        share = min(settings.max_time_s, budget.next_s())
         live = len(items) if settings.against is not None else 0
         if settings.against is None:
             live = sum(baselines.commit_of(result_key(item)) is not None for item in items)
-        alone, parts, total_s = len(items) - live, [], 0.0
+        alone, parts = len(items) - live, []
         if alone:
             parts.append(f"{alone if live else ''} in {WORKERS} processes each".lstrip())
-            total_s += alone * min(expected_s(WORKERS), share)
         if live:
             at_once = f", {lanes} at once" if lanes > 1 else ""
             parts.append(f"{live if alone else ''} in {settings.pairs[0]} live pairs each or more{at_once}".lstrip())
-            total_s += live * min(settings.pairs[0] * PAIR_S, share) / lanes
-        more = " or more" if live else ""
-        if share < settings.max_time_s:
-            more += f", {_about(budget.total_s)} at the most (--rlperf-budget)"
-        return f" {'; '.join(parts)}: {_about(total_s)}{more}"
+        return "; ".join(parts)
 
     def _make_lanes(self) -> Lanes:
         if self._lanes is None:
@@ -364,11 +353,6 @@ class _Interrupts:
             signal.signal(number, _INTERRUPTS[number])
         else:  # more of them may come while the interpreter ends, which puts back what ends a process at once
             atexit.register(signal.signal, number, signal.SIG_IGN)
-
-
-def _about(seconds: float) -> str:
-    """Write an estimate, in no more digits than are known."""
-    return f"about {max(1.0, seconds):.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} min"
 
 
 def names_tests(config: pytest.Config) -> bool:

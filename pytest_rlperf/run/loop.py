@@ -88,15 +88,15 @@ class LatestStep:
 
     def __init__(self, test: str) -> None:
         self.test = test
-        self.step: tuple[str, float] | None = None
+        self.step: str | None = None
 
     def begin(self, test: str) -> None:
         """Name the test that the next steps belong to."""
         self.test = test
 
-    def show(self, step: str, seconds_left: float = 0.0) -> None:
+    def show(self, step: str) -> None:
         """Keep the current step."""
-        self.step = step, seconds_left
+        self.step = step
 
     def clear(self) -> None:
         """Leave the screen alone: this writes nothing."""
@@ -332,15 +332,13 @@ class TestLoop:
 
     def _next_event(self, test: TestInLane) -> m.Reported | m.Warned | Judged | Fabricated | Finished:
         """Return a test's next event, and show its steps until there is one."""
-        shown: tuple[str, float] | None = None
         while True:
             try:
                 return test.events.get(timeout=_REFRESH_S)
             except Empty:
-                if test.progress.step is not None and test.progress.step != shown:
-                    shown = test.progress.step
+                if test.progress.step is not None:
                     self._progress.begin(test.progress.test)
-                    self._progress.show(*shown)
+                    self._progress.show(test.progress.step)
 
     def _keep(self, test: TestInLane, judged: Judged) -> None:
         outcomes = self._run.outcomes
@@ -460,7 +458,7 @@ class Budget:
         least_s = settings.pairs[0] * LEAST_PAIR_S
         if given_s is None:
             given_s = math.inf if settings.selfcheck else max(_BUDGET_S, tests * least_s / lanes)
-        self.total_s = given_s
+        self._total_s = given_s
         self._least_s = least_s if settings.budget_s is None else _INSTANT_S
         self._end_s: float | None = None
 
@@ -469,7 +467,7 @@ class Budget:
         with self._lock:
             tests, self._tests_left = max(1, self._tests_left), self._tests_left - 1
             now_s = self._clock()
-            self._end_s = now_s + self.total_s if self._end_s is None else self._end_s
+            self._end_s = now_s + self._total_s if self._end_s is None else self._end_s
             left_s = self._end_s - now_s
         return max(self._least_s, left_s * min(self._lanes, tests) / tests)
 

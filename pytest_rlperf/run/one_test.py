@@ -13,7 +13,7 @@ from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
-from pytest_rlperf.measure.one_side import WORKERS, expected_s, measure_one_side, workers_needed
+from pytest_rlperf.measure.one_side import WORKERS, measure_one_side, workers_needed
 from pytest_rlperf.model import Live, Outcome, Progress, Result, Status, Verdict, reasons
 from pytest_rlperf.model.notes import AddedPackages, GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.options import ANCHOR, Config
@@ -191,7 +191,7 @@ class OneTest:
         """Measure the test by itself, with the machine to itself."""
         # Until the test's end: then its workers are free for the next one.
         self._group.enter(self._lanes.all())
-        self._progress.show("starting workers", expected_s(WORKERS))
+        self._progress.show("starting workers")
         max_time_s = self._settings.max_time_s
         (workers,) = self._group.engage((self._solo, workers_needed(max_time_s)))
         measured = measure_one_side(
