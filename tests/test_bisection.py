@@ -1,176 +1,387 @@
-"""The search for the first slower commit, on made-up pairs."""
+"""The search for the first slower commit or release: which one is next, what is refused, and whole searches."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import math
-import random
-from collections.abc import Callable, Sequence
+import os
+import sys
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
 
+import builders
 import pytest
-from builders import estimate
+from builders import git, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_rlperf.judge.bisection import PAIRS_MOST, SURE, Bisection, is_partial, next_probe
+from pytest_rlperf.errors import SideError
+from pytest_rlperf.model import Project, Status
+from pytest_rlperf.run.bisect import BAD, GOOD, SKIP, ends, next_probe, verdict_on
+from pytest_rlperf.sides.history import Candidate, compared, find_candidates
 
-TOLERANCE = 0.03
-PAIRS = 3  # of a probe
-
-
-def pairs_of(change: float, generator: random.Random, sd: float, count: int = PAIRS) -> list[float]:
-    """Return log ratios of pairs of a commit that is slower by ``change``, or not."""
-    offset = generator.gauss(0.0, 0.002)  # the commit's own: its layout in memory
-    return [math.log1p(change) + offset + generator.gauss(0.0, sd) for _ in range(count)]
+needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
+LAST = "last, with 'quotes', a\\0, a\x0b and a \u2028"
 
 
-def search(
-    changes: Sequence[float], generator: random.Random, sd: float = 0.01, untestable: frozenset[int] = frozenset()
-) -> tuple[Bisection, int]:
-    """Search among commits of these changes since the good one; return how it ended and the number of probes."""
-    found = Bisection(len(changes), TOLERANCE, {len(changes): pairs_of(changes[-1], generator, sd, 5)})
-    probes = 0
-    while (commit := next_probe([found])) is not None:
-        probes += 1
-        if commit in untestable:
-            found = found.without(commit)
-        else:
-            found = found.after(commit, pairs_of(changes[commit - 1], generator, sd))
-    return found, probes
+# --------------------------------------------------------------------------- which one is next
 
 
-def steps(count: int, *slower: tuple[int, float]) -> list[float]:
-    """Return the change of each of ``count`` commits, which grows at the commits of ``slower``."""
-    return [math.prod(1 + change for at, change in slower if commit >= at) - 1 for commit in range(1, count + 1)]
+def search(last: int, first: int, skipped: Collection[int] = ()) -> tuple[dict[int, str], int, int]:
+    """Search for candidate ``first`` of 1 to ``last``; return the verdicts on the way, and where it ended."""
+    verdicts: dict[int, str] = {}
+    while (number := next_probe(last, verdicts)) is not None:
+        assert number not in verdicts
+        verdicts[number] = SKIP if number in skipped else BAD if number >= first else GOOD
+    return verdicts, *ends(last, verdicts)
 
 
-def test_named_commits_are_right_and_probes_are_few() -> None:
-    """Of searches among 200 commits 99 of 100 names are right at least, after little more than log2 200 = 7.6."""
-    generator, named, right, probed = random.Random(1), 0, 0, 0
-    runs = 150
-    for _ in range(runs):
-        first = generator.randint(1, 200)
-        found, probes = search(steps(200, (first, generator.uniform(0.03, 0.12))), generator, 0.008)
-        probed += probes
-        best = found.likeliest()
-        if best.chance >= SURE:
-            named += 1
-            right += (best.first, best.last) == (first, first)
-    assert right >= 0.99 * named
-    assert named >= 0.95 * runs
-    assert probed <= 12 * runs
+@given(st.data(), st.integers(1, 300))
+def test_the_first_bad_one_is_found_but_for_skipped_ones(data: st.DataObject, last: int) -> None:
+    """Whichever it is and whatever is skipped: only skipped ones are left between the last good one and a bad one."""
+    first = data.draw(st.integers(1, last))
+    skipped = data.draw(st.sets(st.integers(1, max(1, last - 1))).map(lambda found: found - {last}))
+    _, good, bad = search(last, first, skipped)
+    tried = [number for number in range(last + 1) if number not in skipped]
+    assert bad == min(number for number in tried if number >= first)
+    assert good == max(number for number in tried if number < first)
 
 
-def test_small_changes_take_more_pairs_and_no_wrong_name() -> None:
-    """A change of twice the pairs' spread is named by few pairs; one that equals it takes more and is no worse."""
-    taken = []
-    for change in (0.08, 0.02):
-        generator, right, pairs = random.Random(2), 0, 0
-        for _ in range(10):
-            first = generator.randint(1, 50)
-            found, _ = search(steps(50, (first, change)), generator, 0.01)
-            best = found.likeliest()
-            right += best.chance < SURE or best.first == best.last == first
-            pairs += sum(map(len, found.pairs.values()))
-        assert right == 10
-        taken.append(pairs)
-    assert taken[1] > 1.3 * taken[0]
+@given(st.data(), st.integers(1, 5000))
+def test_each_probe_halves_the_range(data: st.DataObject, last: int) -> None:
+    """Without skipped ones there are no more probes than the logarithm, beside that of the last."""
+    verdicts, _, _ = search(last, data.draw(st.integers(1, last)))
+    assert len(verdicts) <= 1 + math.ceil(math.log2(last))
 
 
-def test_of_several_slowdowns_one_is_named() -> None:
-    """With +4 % and later +8 % either has a chance to be found first; the name is always one of them."""
-    generator = random.Random(3)
-    for _ in range(40):
-        one, other = sorted(generator.sample(range(1, 101), 2))
-        found, _ = search(steps(100, (one, 0.04), (other, 0.08)), generator, 0.006)
-        best = found.likeliest()
-        assert best.chance < SURE or best.first == best.last
-        assert best.chance < SURE or best.first == one
+@pytest.mark.parametrize("first", [3, 1500, 3300])
+def test_row_of_skipped_ones_is_left_behind(first: int) -> None:
+    """A thousand in a row around the middle that do not build cost few probes where the first bad one is elsewhere."""
+    verdicts, good, bad = search(4000, first, range(1600, 2600))
+    assert (good, bad) == (first - 1, first)
+    assert len(verdicts) <= 30
 
 
-def test_commits_that_cannot_be_run_are_named_with_the_next_that_can() -> None:
-    """The slower commit is one of a range: those that do not run right before one that does, and that one."""
-    found, _ = search(steps(64, (30, 0.08)), random.Random(4), untestable=frozenset(range(28, 33)))
-    best = found.likeliest()
-    assert best.chance >= SURE
-    assert (best.first, best.last) == (28, 33)
+def test_good_one_behind_a_bad_one_does_not_count() -> None:
+    """A log that was edited may have one."""
+    assert ends(9, {9: BAD, 3: BAD, 1: GOOD, 5: GOOD}) == (1, 3)
 
 
-def test_range_is_left_where_pairs_show_nothing() -> None:
-    """Pairs that differ by twice the change end with a range that has the commit, and hardly a name."""
-    within = named = 0
-    for seed in range(8):
-        found, _ = search(steps(16, (5, 0.03)), random.Random(seed), sd=0.06)
-        left = found.range_left()
-        within += left.first <= 5 <= left.last
-        named += found.likeliest().chance >= SURE
-        assert all(len(pairs) < PAIRS_MOST + PAIRS for commit, pairs in found.pairs.items())
-    assert within >= 7
-    assert named <= 2
-
-
-def test_probes_serve_all_tests_that_need_them() -> None:
-    """Of two searches the commit is chosen by both; one that is over has no say."""
-    generator = random.Random(6)
-    over, _ = search(steps(40, (7, 0.1)), generator)
-    fresh = Bisection(40, TOLERANCE, {40: pairs_of(0.1, generator, 0.01)})
-    assert over.is_over
-    assert next_probe([over, fresh]) == next_probe([fresh]) == 20
-    assert next_probe([over]) is None
-
-
-def test_one_commit_is_named_without_a_probe() -> None:
-    """Between two commits there is nothing to search."""
-    found = Bisection(1, TOLERANCE, {1: (0.05, 0.06, 0.05)})
-    assert found.is_over
-    assert (found.likeliest().first, found.likeliest().chance) == (1, 1.0)
-
-
-def test_a_change_is_partial_where_it_is_surely_less() -> None:
-    """It is compared with the whole change, which has an interval of 99 %."""
-    whole = Bisection(1, TOLERANCE, {1: (0.10, 0.11, 0.105)}).whole()
-    assert whole.ratio == pytest.approx(math.exp(0.105))
-    assert whole.confidence == SURE
-    assert 1.05 < whole.low < whole.ratio < whole.high < 1.2
-    assert is_partial(estimate(1.03), whole)
-    assert not is_partial(estimate(whole.low - 0.005), whole)
-    assert not is_partial(None, whole)
-
-
-FIGURES = st.floats(-2.0, 2.0, allow_nan=False)
-SEARCHES: Callable[[int], st.SearchStrategy[Bisection]] = lambda count: st.builds(  # noqa: E731 - a strategy of a size
-    lambda last, pairs, untestable, placed: Bisection(
-        count, TOLERANCE, {**pairs, count: last}, frozenset(untestable), placed
-    ),
-    st.lists(st.floats(0.01, 1.0), min_size=3, max_size=5),
-    st.dictionaries(st.integers(1, count), st.lists(FIGURES, min_size=1, max_size=5), max_size=6),
-    st.sets(st.integers(1, count), max_size=4),
-    st.booleans(),
+@pytest.mark.parametrize(
+    ("statuses", "verdict"),
+    [
+        ([Status.SAME, Status.FASTER], GOOD),
+        ([Status.SAME, Status.SLOWER], BAD),
+        ([Status.UNDECIDED, Status.SLOWER, None], BAD),
+        ([Status.SAME, Status.UNDECIDED], SKIP),
+        ([Status.SAME, None], SKIP),
+        ([Status.NEW], SKIP),
+        ([Status.INCOMPARABLE], SKIP),
+    ],
 )
+def test_verdicts_of_tests_make_one_of_their_candidate(statuses: list[Status | None], verdict: str) -> None:
+    """One slower test makes it bad, else one without a verdict has it skipped; None is a test that does not run."""
+    found = [
+        "ImportError: x" if status is None else builders.outcome(judged=builders.verdict(status)) for status in statuses
+    ]
+    assert verdict_on(found) == verdict
 
 
-@given(st.integers(1, 40).flatmap(SEARCHES))
-def test_chances_are_chances(found: Bisection) -> None:
-    """They add up to one, the ranges lie among the commits, and no probe is of a commit that cannot be probed."""
-    chances = found.chances()
-    assert len(chances) == found.count
-    assert math.fsum(chances) == pytest.approx(1.0)
-    assert all(0 <= chance <= 1 for chance in chances)
-    best, left = found.likeliest(), found.range_left()
-    for each in (best, left):
-        assert 1 <= each.first <= each.last <= found.count
-        assert 0 <= each.chance <= 1
-    probe = next_probe([found])
-    if probe is not None:
-        assert probe not in found.untestable
-        assert 1 <= probe < found.count
-        assert best.chance < SURE
+# --------------------------------------------------------------------------- candidates and their sides
 
 
-@given(st.integers(2, 40).flatmap(SEARCHES), st.data())
-def test_slow_pairs_move_the_chances_to_earlier_commits(found: Bisection, data: st.DataObject) -> None:
-    """A commit that is as slow as the last one becomes no less likely to be slower, whatever was known of it."""
-    commit = data.draw(st.integers(1, found.count - 1))
-    bad = math.fsum(found.pairs[found.count]) / len(found.pairs[found.count])
-    before = Bisection(found.count, TOLERANCE, {found.count: found.pairs[found.count]})
-    after = before.after(commit, [bad] * 3)
-    assert after.is_slower(commit) >= before.is_slower(commit) - 1e-9
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a repository of five commits, the third of which is a merge of a branch with two."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    top = tmp_path / "tree"
+    top.mkdir()
+    git(top, "init", "--quiet", "--initial-branch=main")
+    commit(top, "first", {"tests/test_x.py": "import mylib\n", "mylib.py": "A = 0\n", "data.csv": "1\n"})
+    commit(top, "second", {"mylib.py": "A = 1\n"})
+    git(top, "checkout", "--quiet", "-b", "side")
+    for number in (1, 2):
+        commit(top, f"side {number}", {f"other{number}.py": ""})
+    git(top, "checkout", "--quiet", "main")
+    git(top, "merge", "--quiet", "--no-ff", "-m", "merge", "side")
+    commit(top, LAST, {"mylib.py": "A = 2\n"})
+    return top
+
+
+def commit(top: Path, subject: str, files: dict[str, str]) -> None:
+    """Write files and commit them."""
+    write(top, files)
+    git(top, "add", "--all")
+    git(top, "commit", "--quiet", "-m", subject)
+
+
+def project(top: Path) -> Project:
+    """Return the project in a tree."""
+    return Project(
+        rootdir=top,
+        directory=top,
+        inipath=None,
+        args=(),
+        path=(str(top),),
+        files=(top / "tests/test_x.py",),
+        conftests=(),
+        test_patterns=("test_*.py",),
+        packages=(),
+        baseline_dir=top / "baselines",
+    )
+
+
+def find(top: Path, spec: str) -> list[Candidate]:
+    """Return the candidates of a range, behind the good one."""
+    return find_candidates(spec, project(top), lambda step: None)
+
+
+def shas(top: Path, *refs: str) -> list[str]:
+    """Return the SHAs of commits as reports show them."""
+    return [git(top, "rev-parse", ref)[:12] for ref in refs]
+
+
+def test_first_parents_are_the_candidates(tree: Path) -> None:
+    """Oldest first and behind the good one, a merge as one; the next is one of those in the middle, as for git."""
+    found = find(tree, "HEAD~3")
+    assert [each.spec for each in found] == shas(tree, "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
+    assert [each.about.partition(": ")[2] for each in found[1:]] == ["second", "merge", LAST]
+    assert "A <a@example.org>" in found[1].about
+    assert [each.spec for each in find(tree, "HEAD~3..HEAD~1")] == shas(tree, "HEAD~3", "HEAD~2", "HEAD~1")
+    ranked = git(tree, "rev-list", "--bisect-all", "--first-parent", "HEAD", "^HEAD~3").splitlines()
+    best = [line[:12] for line in ranked if "dist=1" in line]
+    assert found[next_probe(3, {3: BAD}) or 0].spec in best
+
+
+def test_sides_are_two_commits_with_todays_tests(tree: Path) -> None:
+    """Neither is the working tree; both have today's tests."""
+    write(tree, {"tests/test_x.py": "import mylib, sys\n"})
+    first, second, *_ = find(tree, "HEAD~3")
+    sides = compared(first, second, project(tree), lambda step: None)
+    for side, text in ((sides.base, "A = 0\n"), (sides.head, "A = 1\n")):
+        (home,) = side.homes
+        assert (home / "mylib.py").read_text(encoding="utf-8") == text
+        assert (home / "tests/test_x.py").read_text(encoding="utf-8") == "import mylib, sys\n"
+    assert sides.base.label != sides.head.label
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("nowhere", "'nowhere'"),
+        ("HEAD~3..nowhere", "'nowhere'"),
+        ("HEAD~1..--output=x", "'--output=x'"),
+        ("HEAD", "no commit after HEAD "),
+        ("HEAD..HEAD~1", "no ancestor"),
+        ("..HEAD", r"GOOD\[..BAD\]"),
+        ("pip:gymnasium", "pip:NAME==GOOD"),
+        ("pip:no-such==1", "pip:no-such==1..BAD"),
+        ("pip:no-such==2..1", "no earlier release"),
+        ("pip:no-such==x..1", "'x'"),
+    ],
+)
+def test_range_that_cannot_be_searched_is_an_error(tree: Path, spec: str, words: str) -> None:
+    """One line names the cause."""
+    with pytest.raises(SideError, match=words) as caught:
+        find(tree, spec)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [
+        ("mylib.py", True),
+        ("data.csv", True),
+        ("helper.py", True),
+        ("out.txt", False),
+        ("tests/test_x.py", False),
+        ("tests/helper.py", False),
+    ],
+)
+def test_uncommitted_files_that_tests_may_load_block_a_search(tree: Path, name: str, blocks: bool) -> None:
+    """Changed ones and new modules do; tests are today's on every commit, and no test loads a new file of output."""
+    write(tree, {name: "import sys\n"})
+    if not blocks:
+        assert len(find(tree, "HEAD~3")) == 4
+        return
+    with pytest.raises(SideError, match=name):
+        find(tree, "HEAD~3")
+
+
+def test_shallow_clone_says_how_to_deepen_it(tree: Path, tmp_path: Path) -> None:
+    """The good commit is not there, and git can bring it."""
+    git(tmp_path, "clone", "--quiet", "--depth=1", tree.as_uri(), "clone")
+    with pytest.raises(SideError, match=r"git fetch --unshallow"):
+        find(tmp_path / "clone", git(tree, "rev-parse", "HEAD~3"))
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pip find releases of two distributions in a directory, and no others."""
+    releases = [*(("envlib", version) for version in ("0.9", "1.0", "1.2", "1.10", "2.0")), ("iniconfig", "0.0.1")]
+    for name, version in releases:
+        about, metadata = f"{name}-{version}.dist-info", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        with zipfile.ZipFile(tmp_path / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}/__init__.py", "")
+            wheel.writestr(f"{about}/METADATA", metadata)
+            wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{about}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+
+
+@needs_pip
+@pytest.mark.usefixtures("wheels")
+def test_releases_are_those_that_pip_lists(tree: Path) -> None:
+    """In the order of versions, from the good one to the bad one."""
+    found = find(tree, "pip:envlib==1.0..2.0")
+    assert [each.title for each in found] == ["envlib 1.0", "envlib 1.2", "envlib 1.10", "envlib 2.0"]
+    assert found[1].range_to(found[2]) == "pip:envlib==1.2..1.10"
+
+
+@needs_pip
+@pytest.mark.usefixtures("wheels")
+def test_installed_release_is_todays_side(tree: Path) -> None:
+    """It is taken as it is, on either side of a comparison; another one has an environment of its own."""
+    found = find(tree, "pip:iniconfig==0.0.1")
+    older, installed = found[0], found[-1]
+    before, after = (
+        compared(*pair, project(tree), lambda step: None) for pair in ((older, installed), (installed, older))
+    )
+    assert before.head.python == after.base.python == sys.executable
+    assert before.base.python == after.head.python != sys.executable
+
+
+# --------------------------------------------------------------------------- runs, with verdicts by exact counts
+
+LIBRARY = "def scan():\n    return 1\n\ndef work():\n    scan()\n"
+TEST = """\
+import pytest, mylib
+
+@pytest.mark.rlperf(counters=["python_calls"])
+def test_x(rlperf):
+    rlperf(mylib.work)
+
+@pytest.mark.rlperf(counters=["python_calls"])
+def test_same(rlperf):
+    rlperf(mylib.scan)
+"""
+QUICK = ("--rlperf-pairs=2..2", "--rlperf-max-time=1", "--rlperf-tolerance=900%")
+LOG = ".pytest_cache/d/rlperf/bisect.log"
+
+
+@pytest.fixture
+def slowing(pytester: pytest.Pytester, alone: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a repository of four commits after the first: 2 does not import, and from 3 on a test calls more."""
+    top = pytester.path
+    monkeypatch.setenv("XDG_CACHE_HOME", str(top / ".cache"))
+    git(top, "init", "--quiet")
+    commit(top, "0", {".gitignore": ".*/\n__pycache__/\n", "tests/test_x.py": TEST, "mylib.py": LIBRARY})
+    write(top, {"pytest.ini": "[pytest]\npythonpath = .\n"})
+    commit(top, "1", {"notes.txt": "1"})
+    commit(top, "2", {"mylib.py": f"raise ImportError('broken')\n{LIBRARY}"})
+    commit(top, "3", {"mylib.py": f"{LIBRARY}    scan()\n"})
+    commit(top, "4", {"notes.txt": "4"})
+    return top
+
+
+def git_files(top: Path) -> dict[str, str]:
+    """Return a digest of each file of git's."""
+    files = [path for path in (top / ".git").rglob("*") if path.is_file()]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_first_slower_commit_is_named(slowing: Path, pytester: pytest.Pytester) -> None:
+    """With the one before it that does not run, by the test that is slower; git's files are as they were."""
+    zero, one, two, three, four = shas(slowing, "HEAD~4", "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
+    write(slowing, {"out.txt": "", LOG: "range an..earlier\n"})
+    before = git_files(slowing)
+    done = pytester.runpytest_subprocess("--rlperf-bisect=HEAD~4", *QUICK, "--rlperf-pairs=2..4")
+    assert done.ret == 0, done.outlines
+    done.stdout.fnmatch_lines(
+        [f"bad commit {four}: tests/test_x.py::test_{name}" for name in ("x: SLOWER*", "same: *")]
+    )
+    done.stdout.fnmatch_lines([f"skip commit {two}: *broken*"])
+    done.stdout.fnmatch_lines([f"good commit {one}: tests/test_x.py::test_x: SAME*"])
+    done.stdout.fnmatch_lines(
+        [
+            "*python_calls 2 → 3*",
+            f"*{three}*1 candidate*",
+            f"*{two} * 2",
+            f"*{three} * 3",
+            f"*{three} against commit {one}: tests/test_x.py::test_x: SLOWER*",
+            f"*git show {three}",
+            f"*--rlperf-bisect={one}..{three} tests/test_x.py::test_x",
+        ]
+    )
+    assert git_files(slowing) == before
+    verdicts = [f"bad {four}", f"skip {two}", f"good {one}", f"bad {three}"]
+    lines = [f"range {zero}..{four}", "test tests/test_x.py::test_x", *verdicts]
+    assert (slowing / LOG).read_text(encoding="utf-8").splitlines() == lines
+
+
+def test_search_goes_on_by_its_log(slowing: Path, pytester: pytest.Pytester) -> None:
+    """Commits with a verdict are not probed again; the tests must be those of the search."""
+    zero, one, two, three, four = shas(slowing, "HEAD~4", "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
+    verdicts = f"bad {four}\ngood {one}\nskip {two}\nbad {three}\n"
+    write(slowing, {LOG: f"range {zero}..{four}\ntest tests/test_x.py::test_x\n{verdicts}"})
+    done = pytester.runpytest_subprocess("--rlperf-bisect=continue", *QUICK)
+    assert done.ret == 0, done.outlines
+    done.stdout.fnmatch_lines([f"*{three} against commit {one}: tests/test_x.py::test_x: SLOWER*"])
+    done.stdout.no_fnmatch_line("skip commit *")
+    done = pytester.runpytest_subprocess("--rlperf-bisect=continue", "-k", "test_same")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*tests/test_x.py::test_x*"])
+
+
+def test_search_stops_where_the_budget_is_spent(slowing: Path, pytester: pytest.Pytester) -> None:
+    """The range that is left is named, and how to go on."""
+    zero, four = shas(slowing, "HEAD~4", "HEAD")
+    write(slowing, {LOG: f"range {zero}..{four}\ntest tests/test_x.py::test_x\nbad {four}\n"})
+    done = pytester.runpytest_subprocess("--rlperf-bisect=continue", "--rlperf-budget=0.000001")
+    assert done.ret == 0, done.outlines
+    done.stdout.fnmatch_lines([f"*4 candidates, up to commit {four}", "*--rlperf-bisect=continue"])
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (None, "bisect.log"),
+        (b"", "bisect.log"),
+        (b'{"spec":5,"tests":["tests/test_x.py::test_x"]}', "bisect.log"),
+        (100_000 * b"[", "bisect.log"),
+        (b"range HEAD~4..HEAD\nperhaps HEAD~2\n", "bisect.log"),
+        (b"\xff\xfe\x00", "bisect.log"),
+        (b"range nowhere..HEAD\n", "nowhere"),
+    ],
+)
+def test_log_that_cannot_be_read_is_named(
+    slowing: Path, pytester: pytest.Pytester, log: bytes | None, words: str
+) -> None:
+    """It is a usage error, as is a search that was never begun."""
+    if log is not None:
+        (slowing / LOG).parent.mkdir(parents=True)
+        (slowing / LOG).write_bytes(log)
+    done = pytester.runpytest_subprocess("--rlperf-bisect=continue")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([f"ERROR: --rlperf-bisect=continue: *{words}*"])
+
+
+@pytest.mark.parametrize(
+    ("back", "shown"), [((4, 3), "good commit {bad}: *: SAME*"), ((2, 1), "skip commit {bad}: *collected on {good}*")]
+)
+def test_range_without_a_slowdown_is_an_error(
+    slowing: Path, pytester: pytest.Pytester, back: tuple[int, int], shown: str
+) -> None:
+    """The verdict is shown, or why there is none, and an earlier search can still be continued."""
+    write(slowing, {LOG: "range an..earlier\n"})
+    refs = [f"HEAD~{number}" for number in back]
+    good, bad = shas(slowing, *refs)
+    done = pytester.runpytest_subprocess(f"--rlperf-bisect={'..'.join(refs)}", *QUICK)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([f"ERROR: --rlperf-bisect={'..'.join(refs)}: *{bad}*{good}*"])
+    done.stdout.fnmatch_lines([shown.format(good=good, bad=bad)])
+    assert (slowing / LOG).read_text(encoding="utf-8") == "range an..earlier\n"

@@ -432,6 +432,8 @@ def usage_error(pytester: pytest.Pytester, *args: str) -> str:
         ["--rlperf-shard=1/4"],
         ["--rlperf-selfcheck", "--rlperf-shard=1/4"],
         ["--rlperf-bisect=v1", "--rlperf-shard=1/4"],
+        ["--rlperf-bisect=v1", "--rlperf-json=x.json"],
+        ["--rlperf-bisect=v1", "--rlperf-against=v2"],
         ["--rlperf", "--rlperf-accept=x"],
         ["--rlperf-against="],
         ["--rlperf-pairs=3"],

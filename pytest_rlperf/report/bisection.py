@@ -2,87 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
-from rich.console import Console
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_rlperf import units
-from pytest_rlperf.model.bisection import BisectionReport, Candidate, FirstSlower
-from pytest_rlperf.report.printable import shown
-from pytest_rlperf.report.terminal import print_details
-from pytest_rlperf.report.text import rendered
+from pytest_rlperf.model import Outcome
+from pytest_rlperf.report.printable import harmless, shown
+from pytest_rlperf.sides.history import Candidate
 
-_MOST = 10  # commits named of a range, and of those that were left out
-
-
-def render_bisection(report: BisectionReport, notes: Sequence[str], *, width: int, color: bool) -> str:
-    """Return the result as text for a terminal ``width`` columns wide."""
-
-    def write(console: Console) -> None:
-        def say(line: str) -> None:
-            console.print(shown(line), soft_wrap=True, markup=False, highlight=False)
-
-        for found in report.found:
-            for line in _lines(found):
-                say(line)
-            if found.step is not None:
-                print_details(console, found.step, verbose=False)
-            say(f"  again: {found.command}")
-            console.print()
-        for line in [*_beside(report), *(f"note: {note}" for note in notes)]:
-            say(line)
-
-    return rendered(write, width=width, color=color)
+_MOST = 10  # commits named of a range
 
 
-def _lines(found: FirstSlower) -> Iterator[str]:
-    first, count = found.candidates[-1], len(found.candidates)
-    effort = f"{units.counted(found.probes, 'probe')}, {units.counted(found.pairs, 'pair')}"
-    sure = f"{units.percent(found.chance, signed=False)} sure; {effort}"
-    ratio, low, high = found.whole
-    if found.is_named and count == 1:
-        yield f"{found.test}: {first.title} is the first slower one ({sure})"
-    elif found.is_named:
-        yield (
-            f"{found.test}: {first.title} is the first slower one, or one of {units.counted(count - 1, 'candidate')} "
-            f"right before it, which cannot be run ({sure})"
-        )
+def comparison_lines(title: str, found: Mapping[str, Outcome | str]) -> list[str]:
+    """Return a line on each test of a comparison: its verdict and change, or why there is none."""
+    return [harmless(shown(f"{title}: {key}: {_result(outcome)}")) for key, outcome in found.items()]
+
+
+def _result(outcome: Outcome | str) -> str:
+    if isinstance(outcome, str):
+        return outcome
+    status, change = outcome.verdict.status.value, outcome.verdict.estimate
+    if change is None:
+        return status
+    return f"{status} {units.change(change.ratio)} {units.interval(change.ratio, change.low, change.high)}"
+
+
+def bisection_lines(left: Sequence[Candidate], found: Mapping[str, Outcome | str]) -> Iterator[str]:
+    """Yield the end of a search.
+
+    ``left`` are the last good candidate and those behind it, up to the first that is known to be slower; ``found`` is
+    the comparison of these two, empty where the search stopped before its end.
+    """
+    good, *others, bad = left
+    if not found:
+        yield f"stopped: the first slower one is among {units.counted(len(left) - 1, 'candidate')}, up to {bad.title}"
+        yield "go on by the same tests: --rlperf-bisect=continue"
+        return
+    if others:
+        before = units.counted(len(others), "candidate")
+        yield f"the first slower one is {bad.title}, or one of {before} right before it, which have no verdict"
     else:
-        left = f"{found.candidates[0].title} to {first.title}"
-        yield f"{found.test}: the first slower one is among {count}, {left} ({sure})"
-    for candidate in found.candidates[-_MOST:]:
-        if candidate.subject:
-            yield f"  {candidate.key[:12]} {candidate.day} {candidate.author}: {candidate.subject}"
-    yield f"  the whole range: {units.change(ratio)} [{units.change(low, ratio)}, {units.change(high, ratio)}]"
-    step = found.step
-    if step is not None and step.verdict.estimate is not None and step.live is not None:
-        change = step.verdict.estimate
-        interval = f"[{units.change(change.low, change.ratio)}, {units.change(change.high, change.ratio)}]"
-        yield f"  {step.live.head_label} against {step.live.base_label}: {units.change(change.ratio)} {interval}"
-        if found.is_partial:
-            yield "  it is not all of the change: search on from there to the last one"
-
-
-def _beside(report: BisectionReport) -> Iterator[str]:
-    yield f"searched {units.counted(report.count, 'candidate')} in {_duration(report.seconds)}"
-    named = {candidate.key for found in report.found for candidate in found.candidates}
-    for skipped in report.skipped[:_MOST]:
-        yield f"left out {_name(skipped.candidate)}: {skipped.reason}"
-    if len(report.skipped) > _MOST:
-        yield f"left out {len(report.skipped) - _MOST} more that cannot be run"
-    for suspect in report.suspects[:_MOST]:
-        here = ", the commit found" if suspect.candidate.key in named else ""
-        yield (
-            f"suspect {_name(suspect.candidate)}{here}: it changes {', '.join(suspect.files)}, and packages stay as "
-            "installed here (--rlperf-bisect=pip:NAME==GOOD)"
-        )
-    if report.stopped:
-        yield f"stopped: {report.stopped}; go on with {report.command}"
-
-
-def _name(candidate: Candidate) -> str:
-    return f"{candidate.title} {candidate.subject!r}" if candidate.subject else candidate.title
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+        yield f"{bad.title} is the first slower one"
+    for each in [*others, bad][-_MOST:]:
+        if each.about or others:
+            yield harmless(shown(f"  {each.title} {each.about}".rstrip()))
+    yield from comparison_lines(f"{bad.title} against {good.title}", found)
+    if bad.about:
+        yield f"look: git show {bad.spec}"
+    yield harmless(shown(f"again: pytest --rlperf-bisect={good.range_to(bad)} {shlex.join(found)}"))

@@ -21,6 +21,7 @@ from pytest_rlperf.fixtures import is_measured, missing_call, result_key
 from pytest_rlperf.measure.one_side import WORKERS
 from pytest_rlperf.model import Code, Status, reasons
 from pytest_rlperf.model.notes import Note, TextNote
+from pytest_rlperf.model.progress import RunProgress
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.files import OutputError
@@ -210,8 +211,12 @@ class MeasuredRun:
 
             ClusterLoop(session.config, self._run, self._path, line).run(session)
         elif session.items:
-            TestLoop(session.config, self._run, self._path, self._make_lanes(), line).run(session)
+            self._measure(session, line)
         return True
+
+    def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
+        """Measure the session's tests in workers of this machine."""
+        TestLoop(session.config, self._run, self._path, self._make_lanes(), progress).run(session)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Remember what cannot be collected: --continue-on-collection-errors measures the others, and fails."""

@@ -53,7 +53,7 @@ from pytest_rlperf.workers.process import LeftEarlyError, WorkerLostError, Worke
 _REFRESH_S = 0.1
 _PATIENCE_LEAST_S = 10.0
 _BUDGET_S = 1800.0  # for all tests where none is given
-LEAST_PAIR_S = 3.0  # of that for each of a test's fewest pairs
+_LEAST_PAIR_S = 3.0  # of that for each of a test's fewest pairs
 _INSTANT_S = 1e-6
 _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one answer before it counts as hung
 
@@ -112,6 +112,7 @@ class TestInLane:
         self.lanes = lanes
         self.events: SimpleQueue[m.Reported | m.Warned | Judged | Fabricated | Finished] = SimpleQueue()
         self.progress = LatestStep(item.name)
+        self.failure = ""  # why the test cannot be measured
         settings = run.settings.for_test(item)
         self.settings = replace(settings, max_time_s=min(settings.max_time_s, limit_s))
         self.group = WorkerGroup(
@@ -158,6 +159,7 @@ class TestInLane:
 
     def _give_up(self, culprit: WorkerProcess | None, text: str, *, missing: bool = False) -> None:
         """End a test that ``culprit`` made impossible to measure, as an error of that test."""
+        self.failure = text
         self.group.release()
         reporter = self.group.reporter or culprit
         if reporter is None or not reporter.alive:
@@ -455,7 +457,7 @@ class Budget:
         self._lock = threading.Lock()
         given_s = settings.budget_s
         # What imports and fixtures take is not counted, so that a pair's time is about that of a quiet machine.
-        least_s = settings.pairs[0] * LEAST_PAIR_S
+        least_s = settings.pairs[0] * _LEAST_PAIR_S
         if given_s is None:
             given_s = math.inf if settings.selfcheck else max(_BUDGET_S, tests * least_s / lanes)
         self._total_s = given_s

@@ -193,16 +193,6 @@ class Repository:
         """Return the content of a file by the SHA that git stores it under; SideError where git does not have it."""
         return self._checked("cat-file", "blob", _END, sha).encode("utf-8", "surrogateescape")
 
-    def touching(self, good: str, bad: str, patterns: Iterable[str]) -> list[tuple[str, list[str]]]:
-        """Return the first-parent commits after one and up to another that change files, and these files' names."""
-        specs = [f":(top){pattern}" for pattern in patterns]
-        listing = ("log", "--first-parent", "-m", "--reverse", "--name-only", "--format=%x00%H", f"{good}..{bad}", "--")
-        found = []
-        for entry in _names(_checked(self.top, *listing, *specs, settings=_LOG)):
-            sha, *files = filter(None, entry.split("\n"))
-            found.append((sha, files))
-        return found
-
     def has_commit(self, sha: str) -> bool:
         """Whether a full SHA names a commit of the local history: one that HEAD or a ref leads to."""
         if not _FULL_SHA.fullmatch(sha) or self._git("cat-file", "-e", _END, f"{sha}^{{commit}}").code:
@@ -257,9 +247,13 @@ class Repository:
         listed = self._list("diff", "--raw", "--no-abbrev", *_WHOLE, "--no-ext-diff", "-z", _END, sha, "--")
         tracked = [_Change(name, *about[1:].split()) for about, name in zip(listed[::2], listed[1::2], strict=True)]
         same = set(self._same(change for change in tracked if change.is_doubtful()))
-        new = self._list("ls-files", "-z", *_NEW)
         names = {change.name for change in tracked} - same | self._hidden_changes(sha)
-        return sorted(names.union(name for name in new if not name.endswith("/")))  # no repositories within this one
+        return sorted(names | self.new_files())
+
+    def new_files(self) -> set[str]:
+        """Return the files that git does not track and would add, relative to the top."""
+        listed = self._list("ls-files", "-z", *_NEW)
+        return {name for name in listed if not name.endswith("/")}  # no repositories within this one
 
     def absent_submodules(self, sha: str) -> list[str]:
         """Return the submodules of a commit that are not checked out in the working tree."""

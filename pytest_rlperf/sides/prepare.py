@@ -89,9 +89,14 @@ def commit_sides(sha: str, project: Project, on_step: OnStep, title: str = "comm
 
 
 def uncommitted(project: Project, on_step: OnStep) -> list[str]:
-    """Return the files of the working tree that differ from HEAD, less tests and others that are today's everywhere."""
+    """Return the files that differ from HEAD, less tests and others that are today's everywhere.
+
+    Of new files these are modules alone: others, such as the output of a run, are hardly loaded.
+    """
     repository = find_repository(project.rootdir)
-    return list(_commit_comparison(repository, Commit(repository.head, "HEAD"), project, on_step)._changed(built=False))
+    changed = _commit_comparison(repository, Commit(repository.head, "HEAD"), project, on_step)._changed(built=False)
+    new = repository.new_files()
+    return [name for name in changed if name.endswith(".py") or name not in new]
 
 
 def _commit_comparison(repository: Repository, commit: Commit, project: Project, on_step: OnStep) -> _Comparison:
