@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from virtual_gpu import VirtualGPU
+from wording import Wording
 
 from pytest_rlperf.counters import NAMES, CounterName, tally
 from pytest_rlperf.counters.instrument import Levels, Totals
@@ -163,7 +164,7 @@ def test_calls_in_a_thread_belong_to_the_phase_that_waits_for_it() -> None:
 
 
 @pytest.mark.skipif(HAS_MONITORING, reason="the interpreter tells several tools")
-def test_a_profiler_goes_on_and_calls_are_not_counted() -> None:
+def test_a_profiler_goes_on_and_calls_are_not_counted(wording: Wording) -> None:
     """Somebody's profile function stays where it is; a note says what is missing."""
     seen: list[str] = []
 
@@ -177,17 +178,17 @@ def test_a_profiler_goes_on_and_calls_are_not_counted() -> None:
     finally:
         sys.setprofile(None)
     assert seen.count("call") > 5
-    assert [note for note in found.notes if "python_calls" in note and "a profiler is active" in note]
+    assert found.notes == wording
     counted = exact(found, memory=False)
     assert ("", "python_calls") not in counted
     assert counted["", "garbage"] == 0
 
 
 @pytest.mark.skipif(HAS_MONITORING, reason="it would not be in the way")
-def test_code_that_bans_profiling_is_named() -> None:
+def test_code_that_bans_profiling_is_named(wording: Wording) -> None:
     """A call that takes the profile function away cannot be counted, and the rest of it can."""
     found = count(lambda: sys.setprofile(None))
-    assert [note for note in found.notes if "python_calls" in note and "sets or removes" in note]
+    assert found.notes == wording
     assert exact(found)["", "collections"] == 0
 
 
@@ -206,7 +207,7 @@ def test_other_tools_of_the_interpreter_stay() -> None:
     finally:
         for tool in taken:
             monitoring.free_tool_id(tool)
-    assert [note for note in found.notes if "python_calls" in note and "no tool left" in note]
+    assert any("python_calls" in note for note in found.notes)
 
 
 # --------------------------------------------------------------------------- memory and garbage
@@ -270,7 +271,7 @@ def test_memory_is_left_out_where_phases_are_too_many() -> None:
 
     found = count(call)
     (note,) = found.notes
-    assert note.startswith("not counted: host_peak_bytes, host_net_bytes: a call enters over 2500 phases")
+    assert {"host_peak_bytes,", "host_net_bytes:", "2500"} <= {*note.split()}
     assert ("", "collections") in {(each.path, each.name) for each in found.repetitions[0]}
 
 

@@ -545,22 +545,22 @@ def test_a_machine_that_tells_everything_is_fit(wording: Wording) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "alarms", "reason"),
+    ("statuses", "alarms"),
     [
-        ((SLOWER, SAME, SAME, SLOWER, SLOWER), 1, "1 false alarm; 1 of 2 unchanged tests SAME"),
-        ((FASTER, SAME, SAME, SLOWER, SLOWER), 1, "1 false alarm; 1 of 2 unchanged tests SAME"),
-        ((UNDECIDED, SAME, SAME, SLOWER, SLOWER), 0, "0 false alarms; 1 of 2 unchanged tests SAME"),
-        ((SAME, SAME, SLOWER, UNDECIDED, SLOWER), 0, "3 of 4 slowdowns of 5 % or more found"),
-        ((SAME, SAME, SAME, SAME, FASTER), 0, "2 of 4 slowdowns of 5 % or more found"),
+        ((SLOWER, SAME, SAME, SLOWER, SLOWER), 1),
+        ((FASTER, SAME, SAME, SLOWER, SLOWER), 1),
+        ((UNDECIDED, SAME, SAME, SLOWER, SLOWER), 0),
+        ((SAME, SAME, SLOWER, UNDECIDED, SLOWER), 0),
+        ((SAME, SAME, SAME, SAME, FASTER), 0),
     ],
 )
-def test_one_breach_makes_a_machine_unfit(statuses: Sequence[Status], alarms: int, reason: str) -> None:
+def test_one_breach_makes_a_machine_unfit(statuses: Sequence[Status], alarms: int, wording: Wording) -> None:
     """One test that is not SAME unchanged, or one clear slowdown missed, is enough, and is told."""
     checks = [checked(SAME, SAME, SAME, SLOWER, SLOWER), checked(*statuses)]
     fitness = judge_fitness(checks, 0.03)
     assert not fitness.is_fit
     assert fitness.false_alarms == alarms
-    assert any(text.startswith(reason) for text in fitness_lines(checks, fitness))
+    assert fitness_lines(checks, fitness) == wording
 
 
 def test_a_machine_that_was_not_tried_is_not_fit() -> None:

@@ -245,12 +245,13 @@ def test_killed_build_is_not_believed(cache: Cache) -> None:
     assert len(list(cache.directory.glob("*/*/package/file"))) == 1
 
 
-def test_two_processes_make_one_entry(cache: Cache) -> None:
+def test_two_processes_make_one_entry(cache: Cache, wording: Wording) -> None:
     """A run waits for an entry that another run is building, and reports that; then both use it."""
     with builder(cache) as first, builder(cache) as second:
         outputs = sorted([(line_of(first), first), (line_of(second), second)], key=lambda pair: pair[0])
         (built, builds), (waited, waits) = outputs
-        assert (built, waited) == ("building", "waiting for another run, which prepares the same")
+        assert built == "building"
+        assert waited == wording
         proceed(builds)
         assert line_of(builds) == line_of(waits)
 
@@ -355,7 +356,7 @@ def test_disk_that_fills_up_while_writing_leaves_no_half_entry(cache: Cache, siz
     argv = [sys.executable, "-c", _FULL, str(cache.directory), str(size)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"cannot keep a side in {cache.directory}"), done.stderr
+    assert str(cache.directory) in done.stderr.splitlines()[0], done.stderr
     assert not list(cache.directory.glob("*/*/file"))
     assert content(cache.entry("key", filled_with("whole"), never)) == "whole"
 
@@ -419,7 +420,8 @@ def test_cache_is_shown_and_cleared(
     assert [row[-4:-1] for row in rows[:2]] == [["1", "1.0", "MB"], ["1", "0.2", "MB"]]
     assert "other tree" in text
     assert f"kept in {tmp_path}/cache/pytest-rlperf\n" in text
-    assert "1.2 MB in all; from 10.7 GB on" in text
+    assert "1.2 MB" in text
+    assert "10.7 GB" in text
     assert main(["cache", "--clear"]) == 4
     captured = capsys.readouterr()
     assert captured.out == "removed 1 of 2 entries, 0.2 MB\n"

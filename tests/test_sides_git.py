@@ -336,7 +336,7 @@ def test_nothing_is_stored_of_a_tree_that_git_refuses(
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     done = pytester.runpytest_subprocess("--rlperf", "--rlperf-save-baseline")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*git does not trust *git config --global --add safe.directory *"])
+    done.stderr.fnmatch_lines(["*git config --global --add safe.directory *"])
 
 
 @pytest.mark.parametrize(
@@ -344,8 +344,8 @@ def test_nothing_is_stored_of_a_tree_that_git_refuses(
     [
         (False, "main", "dir:PATH"),
         (False, "python:nowhere", "nowhere"),
-        (True, "nowhere", "git fetch origin nowhere"),
-        (True, "anchor", "rlperf anchor REF"),
+        (True, "nowhere", "git fetch * nowhere"),
+        (True, "anchor", "rlperf anchor"),
         (True, "dir:nowhere", "nowhere"),
     ],
 )
@@ -371,7 +371,7 @@ def test_package_that_an_old_commit_needs_is_named(pytester: pytest.Pytester, al
     tree.commit(**{"mylib.py": ""})
     done = pytester.runpytest_subprocess("--rlperf", "--rlperf-against=HEAD~1")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*HEAD~1 *needs oldpackage, which is not installed here: install it, then run this*"])
+    done.stderr.fnmatch_lines(["*HEAD~1 *oldpackage*install*"])
 
 
 def test_missing_ref_says_what_was_looked_for(tmp_path: Path, wording: Wording) -> None:
@@ -616,11 +616,11 @@ def test_tests_within_a_submodule_are_todays(superproject: Tree) -> None:
     }
 
 
-def test_submodule_that_is_not_checked_out_is_noted(superproject: Tree) -> None:
+def test_submodule_that_is_not_checked_out_is_noted(superproject: Tree, wording: Wording) -> None:
     """A submodule that head lacks is left out on base too, and the report notes it."""
     superproject.git("submodule", "--quiet", "deinit", "--force", "vendor/library")
     sides = prepare("HEAD~1", make_project(superproject.top, "test_x.py"))
-    assert any("submodule vendor/library is not checked out" in note for note in sides.notes)
+    assert [note for note in sides.notes if "vendor/library" in note] == wording
 
 
 def test_submodule_without_the_commit_says_how_to_get_it(superproject: Tree, tmp_path: Path, wording: Wording) -> None:

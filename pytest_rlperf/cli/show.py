@@ -98,15 +98,15 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
     if form == "markdown":
         return f"{grid(verdict_table(outcomes))}\n" if outcomes else ""
     run = GitHubRun(
-        summary_of(recorded, outcomes),
-        "",
-        {},
-        (),
-        {},
-        recorded.failed,
-        recorded.against is not None,
-        recorded.strict,
-        None,
+        summary=summary_of(recorded, outcomes),
+        command="",
+        lines={},
+        environment=(),
+        skipped={},
+        failed=recorded.failed,
+        against=recorded.against is not None,
+        strict=recorded.strict,
+        json=None,
     )
     return render_summary_markdown(outcomes, run, COMMENT_BYTES)
 

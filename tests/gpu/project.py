@@ -200,7 +200,8 @@ class Project:
         output = self._call(command)
         (self.folder / f"{name}.txt").write_text(output, encoding="utf-8")
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"tests": {}}
-        if not document["tests"]:
+        statuses = {test["verdict"]["status"] for test in document["tests"].values() if "verdict" in test}
+        if not document["tests"] or statuses == {"ERROR"}:
             raise RunError(" / ".join(line.strip("= ") for line in output.strip().splitlines()[-3:]))
         return document
 

@@ -231,8 +231,9 @@ def tree_problems(outcome: Document, wanted: Mapping[str, str | None]) -> list[s
 
 def worker_problems(outcome: Document, pace: str) -> list[str]:
     """Return the faults of a result's figures on a device."""
-    if outcome["verdict"]["status"] == "INVALID":
-        return [f"INVALID: {outcome['verdict']['reason']['message']}"]
+    status, reason = outcome["verdict"]["status"], outcome["verdict"]["reason"]["message"]
+    if status in ("INVALID", "ERROR"):
+        return [f"{status}: {reason}"]
     devices = [worker["device"] for worker in outcome["result"]["workers"]]
     if None in devices:
         return ["measured on the host"]
