@@ -1,21 +1,17 @@
-"""How long many trivial tests take on one machine, unsharded and in shards, and what more of them take on many nodes.
+"""How long many trivial tests take on one machine, unsharded and in shards.
 
-    python benchmarks/scale.py measure DIRECTORY --tests 300 --shards 4
-    python benchmarks/scale.py simulate DIRECTORY --tests 3000 --nodes 64 --whole-s 360 --shard-s 130
+    python benchmarks/scale.py DIRECTORY --tests 300 --shards 4
 
-``measure`` makes a project in DIRECTORY with a library, that many tests of calls of about 1 ms, a stored baseline and a
+It makes a project in DIRECTORY with a library, that many tests of calls of about 1 ms, a stored baseline and a
 commit that slows one test of a hundred down to half of its speed. It runs all tests, then each shard, one after another
 on this machine, and merges the shards. With ``--against`` no baseline is stored, which would take the longest; tests
-are compared with the commit before. ``simulate`` takes the times of tests from DIRECTORY's run, and draws those of more
-tests from them.
+are compared with the commit before.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
-import statistics
 import subprocess
 import sys
 import time
@@ -23,8 +19,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from pytest_rlperf.run.shards import divide
 
 LIBRARY = """
 def work(rounds, test):
@@ -54,30 +48,15 @@ class Run(NamedTuple):
 
 
 def main() -> None:
-    """Measure or simulate."""
+    """Measure all tests, then the shards, and compare them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    measuring = commands.add_parser("measure")
-    measuring.add_argument("--shards", type=int, default=4)
-    measuring.add_argument("--max-time", type=float, default=60.0, help="seconds a test, as --rlperf-max-time")
-    measuring.add_argument("--tolerance", default="10%", help="as --rlperf-tolerance: a high one settles tests soon")
-    measuring.add_argument("--against", action="store_true", help="compare with the commit before, not with a baseline")
-    measuring.set_defaults(run=measure, tests=300)
-    simulating = commands.add_parser("simulate")
-    simulating.add_argument("--nodes", type=int, default=64)
-    simulating.add_argument("--whole-s", type=float, required=True, help="seconds that the unsharded run took")
-    simulating.add_argument("--shard-s", type=float, required=True, help="seconds that a shard took, on average")
-    simulating.add_argument("--shards", type=int, default=4)
-    simulating.add_argument("--runs", type=int, default=200)
-    simulating.set_defaults(run=simulate, tests=3000)
-    for command in (measuring, simulating):
-        command.add_argument("directory", type=Path)
-        command.add_argument("--tests", type=int, default=command.get_default("tests"))
-    arguments = parser.parse_args()
-    arguments.run(arguments)
-
-
-# --------------------------------------------------------------------------- measuring
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--tests", type=int, default=300)
+    parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--max-time", type=float, default=60.0, help="seconds a test, as --rlperf-max-time")
+    parser.add_argument("--tolerance", default="10%", help="as --rlperf-tolerance: a high one settles tests soon")
+    parser.add_argument("--against", action="store_true", help="compare with the commit before, not with a baseline")
+    measure(parser.parse_args())
 
 
 def measure(arguments: argparse.Namespace) -> None:
@@ -184,34 +163,6 @@ def compare(whole: dict[str, str], merged: dict[str, str]) -> None:
     print(f"the same verdict: {sum(merged.get(key) == status for key, status in whole.items())} of {len(whole)}")
     for (one, other), count in sorted(different.items()):
         print(f"  {count} {one} unsharded and {other} merged")
-
-
-# --------------------------------------------------------------------------- simulating
-
-
-def simulate(arguments: argparse.Namespace) -> None:
-    """Print how long more tests take on many nodes like this machine, by the times of a measured run and its shards.
-
-    A run takes a time of its own and one for each test, which follow from the times of a whole run and of a shard. How
-    much tests differ is taken from their measured times.
-    """
-    document = read(arguments.directory / "whole.json")
-    spent_s = [test["live"]["measured_s"] + test["live"]["setup_s"] for test in document["tests"].values()]
-    whole, part = len(spent_s), len(spent_s) / arguments.shards
-    each_s = (arguments.whole_s - arguments.shard_s) / (whole - part)
-    own_s = arguments.whole_s - whole * each_s
-    shares = [each_s * one_s / statistics.fmean(spent_s) for one_s in spent_s]
-    generator, spans_s = random.Random(1), []
-    for _ in range(arguments.runs):
-        drawn = {str(number): generator.choice(shares) for number in range(arguments.tests)}
-        known = {key: generator.choice(shares) for key in drawn}  # of another session, by which shards are divided
-        parts = divide(list(drawn), known, arguments.nodes)
-        spans_s.append(own_s + max(sum(drawn[key] for key in part) for part in parts))
-    print(
-        f"a run takes {own_s:.0f} s and {each_s:.2f} s a test: {arguments.tests} tests take "
-        f"{(own_s + arguments.tests * each_s) / 60:.0f} min on one node, and {statistics.median(spans_s):.0f} s on "
-        f"{arguments.nodes} (an equal part of them {own_s + arguments.tests * each_s / arguments.nodes:.0f} s)"
-    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ _DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(ns|us|µs|ms|s|min)?\s*")
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, None: 1.0}
 _PERCENT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
 _PAIRS = re.compile(r"\s*(\d+)\s*\.\.\s*(\d+)\s*")
-_ADDRESS = re.compile(r"auto|local|(ray://)?[^\s/:]+:\d{1,5}|(ray://)?\[[0-9a-fA-F:]+\]:\d{1,5}")
+_ADDRESS = re.compile(r"auto|[^\s/:]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 _SHARD = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
 _BASELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
@@ -172,8 +172,8 @@ def parse_address(value: object) -> str:
     address = str(value).strip()
     if not _ADDRESS.fullmatch(address):
         raise ValueError(
-            "expected HOST:PORT, ray://HOST:PORT, auto for the cluster that runs here, or local for one of this "
-            "machine alone; write paths before --rlperf-ray, or --rlperf-ray=auto"
+            "expected HOST:PORT, or auto for the cluster that this machine is part of; write paths before "
+            "--rlperf-ray, or --rlperf-ray=auto"
         )
     return address
 
@@ -270,11 +270,11 @@ OPTIONS = (
            "the longest time to measure all tests together, in equal shares (default: 30 minutes, or more where "
            "many tests could not take their fewest pairs)", "SECONDS", ini=True),
     Option("shard", "--rlperf-shard", parse_shard, None,
-           "measure the K-th of N parts of the tests, which take about the same time; `rlperf merge` joins their JSON",
+           "measure the K-th of N equal parts of the tests; `rlperf merge` joins their JSON",
            "K/N"),
     Option("ray", "--rlperf-ray", parse_address, None,
-           "measure the tests on the nodes of the Ray cluster at HOST:PORT, or of the one that this machine is part of "
-           "(needs Ray: the extra `ray`)", "ADDRESS", bare="auto"),
+           "measure shards of the tests on the nodes of the Ray cluster at HOST:PORT, or of the one that this machine "
+           "is part of (needs Ray: the extra `ray`)", "ADDRESS", bare="auto"),
     Option("strict", "--rlperf-strict", parse_flag, False,
            "also fail tests that are UNDECIDED, NEW, INCOMPARABLE or INVALID", ini=True),
     Option("selfcheck", "--rlperf-selfcheck", parse_flag, False,
@@ -392,8 +392,7 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     for name, path in {"json": settings.json, **others}.items():
         if not settings.active and path is not None:
             raise pytest.UsageError(f"--rlperf-{name} has nothing to write: use it with --rlperf, which measures")
-    _refuse_beside_shard(settings)
-    _refuse_beside_ray(settings)
+    _refuse_beside_shards(settings, config)
     if settings.selfcheck and any(path is not None for path in others.values()):
         raise pytest.UsageError("--rlperf-selfcheck writes only --rlperf-json: leave out other outputs")
     if settings.bisect is not None:
@@ -403,35 +402,24 @@ def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
         raise pytest.UsageError(f"--rlperf-selfcheck compares your code with itself: leave out {other}")
 
 
-def _refuse_beside_shard(settings: Config) -> None:
-    """Raise UsageError for runs that cannot be divided."""
-    if settings.shard is None:
+def _refuse_beside_shards(settings: Config, config: pytest.Config) -> None:
+    """Raise UsageError for what the shards of a run cannot do, by hand or on a cluster."""
+    if settings.shard is None and settings.ray is None:
         return
-    if not settings.active:
-        raise pytest.UsageError("--rlperf-shard has nothing to divide: use it with --rlperf, which measures")
-    if settings.selfcheck:
-        raise pytest.UsageError("--rlperf-selfcheck is about one machine: leave out --rlperf-shard")
-    if settings.bisect is not None:
-        raise pytest.UsageError("--rlperf-bisect searches with all chosen tests: leave out --rlperf-shard")
-
-
-def _refuse_beside_ray(settings: Config) -> None:
-    """Raise UsageError for what the nodes of a cluster cannot do for a run."""
-    if settings.ray is None:
-        return
-    if not settings.active:
-        raise pytest.UsageError("--rlperf-ray has nothing to measure: use it with --rlperf")
-    if settings.save:
-        raise pytest.UsageError("--rlperf-ray stores no figures: use --rlperf-save-baseline on one machine")
     given = {
-        **{"selfcheck": settings.selfcheck, "bisect": settings.bisect, "shard": settings.shard},
-        **{"trace": settings.trace, "benchmark-json": settings.benchmark_json},
+        "--lf": getattr(config.option, "lf", False),  # by a cache that each machine has, or changes
+        "--rlperf-selfcheck": settings.selfcheck,
+        "--rlperf-bisect": settings.bisect is not None,
     }
-    for name, value in given.items():
+    flag = "--rlperf-shard" if settings.ray is None else "--rlperf-ray"
+    if settings.ray is not None:
+        given |= {"--rlperf-shard": settings.shard, "--rlperf-save-baseline": settings.save}
+        given |= {"--rlperf-trace": settings.trace, "--rlperf-benchmark-json": settings.benchmark_json}
+    if not settings.active:
+        raise pytest.UsageError(f"{flag} has nothing to divide: use it with --rlperf, which measures")
+    for other, value in given.items():
         if value:
-            raise pytest.UsageError(f"--rlperf-{name} is for runs on one machine: leave out --rlperf-ray")
-    if settings.against is not None and settings.against.startswith(("dir:", "python:")):
-        raise pytest.UsageError(f"--rlperf-against={settings.against} names a place that the nodes do not have")
+            raise pytest.UsageError(f"{other} is for runs on one machine: leave out {flag}")
 
 
 def _refuse_beside_bisect(settings: Config) -> None:

@@ -246,7 +246,7 @@ def test_gate_that_init_writes(tmp_path: Path, rounds: int, code: int) -> None:
 
 
 def test_shards_of_the_guide_are_merged(tmp_path: Path) -> None:
-    """The matrix's step measures its shard, and the last job merges what the shards have kept."""
+    """The matrix's step measures its shard, and the last job merges and summarizes what the shards have kept."""
     guide = (ROOT / "docs" / "github-actions.md").read_text(encoding="utf-8")
     text = guide.partition("<!-- shards -->\n```yaml\n")[2].partition("```")[0]
     measure, gate = YAML(typ="safe", pure=True).load(text)["jobs"].values()
@@ -269,6 +269,9 @@ def test_shards_of_the_guide_are_merged(tmp_path: Path) -> None:
         *("merge", "shards/shard-1.json", "shards/shard-2.json"),
         f"--json={tmp_path}/temp/rlperf.json",
     ]
+    (step,) = [step for step in gate["steps"] if step.get("name") == "Summarize"]
+    result = runner.run([{**step, "if": None}], context)
+    assert result.summary.splitlines() == ["show", f"{tmp_path}/temp/rlperf.json", "--format=github"]
 
 
 def test_action_passes_its_inputs_on_as_they_are(tmp_path: Path) -> None:

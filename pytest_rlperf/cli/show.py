@@ -13,7 +13,6 @@ from pytest_rlperf.cli.command import (
     add_choice,
     chosen,
     has_color,
-    listed,
     print_text,
     table_width,
 )
@@ -132,13 +131,12 @@ def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
 
 def summary_of(run: RunFile, outcomes: Sequence[Outcome]) -> Summary:
     """Return the texts below the table of some of a run's outcomes."""
-    from pytest_rlperf.report.merge import machine_lines
     from pytest_rlperf.report.summary import NextStep, Summary
     from pytest_rlperf.report.wording import SAVING, improved
 
     faster = sum(outcome.verdict.status is Status.FASTER and outcome.baseline is not None for outcome in outcomes)
     steps = [NextStep(improved(faster), (SAVING,))] if faster else []
-    return Summary(machine_lines(run), run.compared, run.notes, steps)
+    return Summary(run.machine_lines(), run.compared, run.notes, steps)
 
 
 SHOW = Command("show", "Show a run or a baseline as pytest showed it.", _add_show_arguments, _run_show)
@@ -179,18 +177,15 @@ def _run_machine(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
 
 
 def _machines(name: str, path: str, recorded: Recorded) -> list[tuple[str, str, Machine]]:
-    """Return a file's machine classes, each with a name and its source: of a merged run the parts measured there."""
-    from pytest_rlperf.report.merge import machine_parts
+    """Return a file's machine classes, each with a name and its source: a merged run may have several."""
     from pytest_rlperf.report.printable import shown
     from pytest_rlperf.report.run_json import RunFile
 
-    parts = machine_parts(recorded) if isinstance(recorded, RunFile) else {}
-    if len(parts) < 2:
-        return [(name, shown(path), recorded.machine)]
-    return [
-        (f"{name}{number}", f"{shown(path)}: {listed([part.name for part in own])}", machine)
-        for number, (machine, own) in enumerate(parts.items(), 1)
-    ]
+    parts = recorded.parts if isinstance(recorded, RunFile) else ()
+    machines = list(dict.fromkeys(part.machine for part in parts)) or [recorded.machine]
+    if len(machines) == 1:
+        return [(name, shown(path), machines[0])]
+    return [(f"{name}{number}", shown(path), machine) for number, machine in enumerate(machines, 1)]
 
 
 MACHINE = Command(

@@ -190,28 +190,31 @@ class Outcome:
 class Shard:
     """The tests that one of ``count`` runs measures, the one of that ``number``, counted from 1.
 
-    ``places`` has the place of each of its tests among the ``collected`` ones of all shards, by the test's key.
-    ``gated`` of those share the error rate. ``division`` is a digest of which tests each shard has, by which durations,
-    and of the options that verdicts depend on: shards of another digest are of another run.
+    ``collected`` are the keys of the tests of all shards, in order. ``common`` has what all shards of one run have
+    alike, as texts by name: tests, commit, and the options that verdicts depend on.
     """
 
     number: int
     count: int
-    collected: int
-    gated: int
-    places: dict[str, int]
-    division: str
+    collected: tuple[str, ...]
+    common: dict[str, str]
 
     @property
     def name(self) -> str:
         """The shard's name in reports."""
         return f"shard {self.number} of {self.count}"
 
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """The shard's tests, neighbours by name: most tests of a module share its fixtures."""
+        keys = sorted(self.collected)
+        start, end = (len(keys) * number // max(1, self.count) for number in (self.number - 1, self.number))
+        return tuple(keys[start:end])
+
 
 @dataclass(frozen=True)
 class Part:
-    """The tests of a merged run that one process measured: its name, such as ``shard 2 of 4``, and its machine."""
+    """The tests of a merged run that one shard measured, and its machine."""
 
-    name: str
     machine: Machine
     tests: tuple[str, ...]

@@ -42,8 +42,7 @@ class GitHubRun:
     ``command`` is the run's, as typed. ``lines`` has a test's file, as seen from the repository's root, and line, by
     its key. ``environment`` is what differs between then and now. ``skipped`` has the reasons of skipped tests by their
     keys, ``failed`` the ids of tests and files that failed. ``against`` marks a run whose base the user named. ``json``
-    is where the run's JSON lies, if anywhere. Of a run in shards, each annotates its tests and none ``summarizes``; the
-    merged run summarizes, and does not annotate.
+    is where the run's JSON lies, if anywhere. The run of a shard never ``summarizes``.
     """
 
     summary: Summary
@@ -56,7 +55,6 @@ class GitHubRun:
     strict: bool
     json: Path | None
     summarizes: bool = True
-    annotates: bool = True
 
     def other_failures(self, outcomes: Iterable[Outcome]) -> list[str]:
         """Return what failed and has no row of its own, such as a file that cannot be collected."""
@@ -88,7 +86,7 @@ def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: G
     """
     if not is_github(environ):
         return []
-    commands = annotation_commands(outcomes, run.lines, strict=run.strict) if run.annotates else []
+    commands = annotation_commands(outcomes, run.lines, strict=run.strict)
     for name in _FILES if run.summarizes else _FILES[1:]:
         path = environ.get(name, "")
         trouble = _trouble(name, path)

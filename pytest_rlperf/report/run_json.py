@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
@@ -30,7 +31,7 @@ from pytest_rlperf.model import (
 from pytest_rlperf.model.reasons import FullReason
 from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.wording import blame_text, fitness_lines, message, verdict_message
-from pytest_rlperf.units import round_significant
+from pytest_rlperf.units import counted, round_significant
 
 SCHEMA = 1
 _LONGEST_REASON = 200  # characters of a verdict that is to be short
@@ -224,6 +225,12 @@ class RunFile:
         """Return the machine class that measured each test: of a merged run that of the test's part."""
         merged = {key: part.machine for part in self.parts for key in part.tests}
         return {key: merged.get(key, self.machine) for key in self.tests}
+
+    def machine_lines(self) -> list[str]:
+        """Return a line a machine class, of a merged run with the number of tests that were measured there."""
+        counts = Counter(part.machine for part in self.parts for _ in part.tests)
+        lines = [f"{describe(machine)}: {counted(count, 'test')}" for machine, count in counts.items()]
+        return lines or [describe(self.machine)]
 
 
 @dataclass(frozen=True)

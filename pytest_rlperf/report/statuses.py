@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from pytest_rlperf.model import Status
+from pytest_rlperf.model import Code, Outcome, Status
 
 
 class Look(NamedTuple):
@@ -29,3 +30,10 @@ LOOKS = {
 }
 GRAVEST_FIRST = tuple(LOOKS)
 STYLES = {status.value: look.style for status, look in LOOKS.items()}
+
+
+def compares_nothing(outcomes: Iterable[Outcome]) -> bool:
+    """Whether no gated test could run on the base side, which is never a pass."""
+    judged = [outcome.verdict for outcome in outcomes if outcome.verdict.status is not Status.ERROR]
+    gated = [verdict for verdict in judged if verdict.gated]
+    return bool(gated) and all(verdict.reason.code == Code.BASE for verdict in gated)

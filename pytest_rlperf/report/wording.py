@@ -673,6 +673,11 @@ def _short_of_time(short: Sequence[ShortOfTime]) -> str:
     )
 
 
+def shard_failures(keys: Sequence[str]) -> str:
+    """Name the tests that failed in a shard, or did not run there, and have no failing verdict."""
+    return f"{units.counted(len(keys), 'test')} failed or did not run ({_named(keys)}): see the shards' logs"
+
+
 def anchor_text(anchor: Anchor) -> str:
     """Name an anchor: its commit, its day and the reason for it."""
     return f"{anchor.commit[:12]} of {anchor.created.partition('T')[0]} ({anchor.reason})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -78,19 +77,6 @@ class Baselines:
     def stored(self, key: str) -> StoredResult | None:
         """Return the figures of a test on this machine class."""
         return None if self.own is None else self.own.results.get(key)
-
-    def measured_s(self) -> dict[str, float]:
-        """Return the seconds for which the tests' workers were timed, a mean over the baseline's machines.
-
-        Every machine that has the same files gets the same seconds.
-        """
-        others = self._others if self.own is None else self.store.others().baselines
-        found: dict[str, list[float]] = {}
-        for baseline in [*([] if self.own is None else [self.own]), *others]:
-            for key, stored in baseline.results.items():
-                timed_s = math.fsum(worker.calls * worker.wall.call_s for worker in stored.result.workers)
-                found.setdefault(key, []).append(timed_s)
-        return {key: math.fsum(times_s) / len(times_s) for key, times_s in found.items()}
 
     def commit_of(self, key: str) -> str | None:
         """Return the commit that a test's figures are of, on this machine class before another."""

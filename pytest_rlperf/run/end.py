@@ -15,7 +15,6 @@ from pytest_rlperf.model.notes import Saved
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.matrix import render_matrix
-from pytest_rlperf.report.merge import machine_lines
 from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.summary import (
     NextStep,
@@ -132,7 +131,7 @@ class EndOfRun:
         """Return the texts under the table."""
         baselines, merged = self._run.baselines, self._run.merged
         return Summary(
-            machines=[describe(baselines.machine)] if merged is None else machine_lines(merged),
+            machines=[describe(baselines.machine)] if merged is None else merged.machine_lines(),
             origins=baselines.origins(self._outcomes) if merged is None else merged.compared,
             notes=note_lines(self._run.notes, verbose=verbose),
             steps=self._next(verbose=verbose),

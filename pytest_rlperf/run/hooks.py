@@ -19,13 +19,14 @@ from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import is_measured, missing_call, result_key
 from pytest_rlperf.measure.one_side import WORKERS
-from pytest_rlperf.model import Code, Status, reasons
+from pytest_rlperf.model import reasons
 from pytest_rlperf.model.notes import Note, TextNote
 from pytest_rlperf.model.progress import RunProgress
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.pytest_benchmark import add_stats, uses_benchmark
 from pytest_rlperf.report.files import OutputError
 from pytest_rlperf.report.github import check_github
+from pytest_rlperf.report.statuses import compares_nothing
 from pytest_rlperf.report.terminal import LiveLine, LogLine, NoLine
 from pytest_rlperf.report.wording import note_lines, uncalled
 from pytest_rlperf.run import selfcheck
@@ -36,7 +37,6 @@ from pytest_rlperf.run.one_test import error_of, essence, failure_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.outputs import check_outputs
 from pytest_rlperf.run.saving import save
-from pytest_rlperf.run.shards import SHARD, judging, make_shard
 
 _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {
     signal.SIGINT: signal.default_int_handler,
@@ -137,7 +137,6 @@ class MeasuredRun:
             config.hook.pytest_deselected(items=dropped)
         for item in items:
             self._settings.for_test(item)
-        self._run.shard = config.stash.get(SHARD, None)
         if self._settings.shard is not None:
             self._keep_shard(self._settings.shard, items)
         if self._forked and (config.option.forked or any(item.get_closest_marker("forked") for item in items)):
@@ -145,15 +144,16 @@ class MeasuredRun:
 
     def _keep_shard(self, wanted: tuple[int, int], items: list[pytest.Item]) -> None:
         """Deselect the tests of other shards."""
-        keys = [result_key(item) for item in items]
-        gated = [key for key, item in zip(keys, items, strict=True) if self._settings.for_test(item).gate]
-        # What one shard stores must not change how the next one divides.
-        seconds = {} if self._settings.save else self._run.baselines.measured_s()
-        shard = self._run.shard = make_shard(wanted, keys, gated, seconds, rules=judging(self._settings))
-        others = [item for item, key in zip(items, keys, strict=True) if key not in shard.places]
-        items[:] = [item for item, key in zip(items, keys, strict=True) if key in shard.places]
+        self._run.gated = self._gated(items)
+        self._run.shard = self._run.shard_of(*wanted, map(result_key, items))
+        own = {*self._run.shard.tests}
+        others = [item for item in items if result_key(item) not in own]
+        items[:] = [item for item in items if result_key(item) in own]
         if others:
             self._config.hook.pytest_deselected(items=others)
+
+    def _gated(self, items: Sequence[pytest.Item]) -> int:
+        return sum(self._settings.for_test(item).gate for item in items)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Remember which measured tests there are beside those of this run."""
@@ -164,13 +164,13 @@ class MeasuredRun:
         shard = self._run.shard
         if not items:
             if shard is not None and shard.collected:
-                return f"rlperf: {shard.name}: none of {units.counted(shard.collected, 'test')}, which others measure"
+                return f"rlperf: {shard.name}: none of {units.counted(len(shard.collected), 'test')}"
             return "rlperf: nothing to measure: no test that was chosen uses an rlperf fixture"
         tests = units.counted(len(items), "test")
         if shard is not None:
-            tests = f"{shard.name}: {len(items)} of {units.counted(shard.collected, 'test')}"
+            tests = f"{shard.name}: {len(items)} of {units.counted(len(shard.collected), 'test')}"
         if self._settings.ray is not None:
-            return f"rlperf: {tests} on the nodes of a Ray cluster"
+            return f"rlperf: {tests} in shards on the nodes of a Ray cluster"
         if self._settings.selfcheck:
             return f"rlperf: {tests}, each {1 + len(selfcheck.SLOWDOWNS)} times"
         return f"rlperf: {tests} {self._how(items)}"
@@ -201,15 +201,15 @@ class MeasuredRun:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         # Fixed here: each verdict stands at once, whatever later tests do. All shards' tests share the error rate.
-        shard, gated = self._run.shard, sum(self._settings.for_test(item).gate for item in session.items)
-        self._run.gated = gated if shard is None else shard.gated
+        if self._run.shard is None:
+            self._run.gated = self._gated(session.items)
         self._items = {item.nodeid: item for item in session.items}
         self._end.add_tests(session.items)
         line = self._live_line()
         if session.items and self._settings.ray is not None:
             from pytest_rlperf.run.ray_cluster import ClusterLoop
 
-            ClusterLoop(session.config, self._run, self._path, line).run(session)
+            ClusterLoop(session.config, self._run, line).run(session)
         elif session.items:
             self._measure(session, line)
         return True
@@ -305,11 +305,7 @@ class MeasuredRun:
 
         One shard may well have new tests alone: `rlperf merge` sees all of them.
         """
-        if self._run.shard is not None:
-            return
-        judged = [one.verdict for one in self._run.outcomes.tests.values() if one.verdict.status is not Status.ERROR]
-        gated = [verdict for verdict in judged if verdict.gated]
-        if gated and all(verdict.reason.code == Code.BASE for verdict in gated):
+        if self._run.shard is None and compares_nothing(self._run.outcomes.tests.values()):
             self._run.note(TextNote(f"nothing was compared: no gated test runs on {self._settings.against}"))
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.report.run_json import RunFile
 from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.sides.git import git_user, read_allowances
+
+# The settings that verdicts depend on.
+_JUDGING = ("against", "baseline", "tolerance", "alpha", "pairs", "counters", "strict")
 
 
 @dataclass
@@ -98,7 +102,7 @@ class RunState:
         self.merged: RunFile | None = None
         self._root = root
         self._provenance: Provenance | None = None
-        if settings.save or settings.json is not None or settings.benchmark_json is not None:
+        if settings.save or settings.json or settings.benchmark_json or settings.shard or settings.ray:
             self._tree = self._read_tree()
 
     def note(self, *notes: Note) -> None:
@@ -144,6 +148,19 @@ class RunState:
                 after = Tree(None, None, dirty=True)  # without git's answer any file may have changed
             self._provenance = make_provenance(self._tree, after, self.outcomes.modules)
         return self._provenance
+
+    def shard_of(self, number: int, count: int, keys: Iterable[str]) -> Shard:
+        """Return one of ``count`` shards of the tests ``keys``; all of one run have the same in common."""
+        collected = tuple(dict.fromkeys(keys))
+        digest = hashlib.sha256("\n".join(sorted(collected)).encode("utf-8", "replace")).hexdigest()
+        common = {
+            "shards": count,
+            "tests": f"{len(collected)}, digest {digest[:8]}",
+            "gated tests": self.gated,
+            "commit": self._tree.commit,
+            **{name: getattr(self.settings, name) for name in _JUDGING},
+        }
+        return Shard(number, count, collected, {fact: str(value) for fact, value in common.items()})
 
     def user(self) -> str:
         """Return the user's name and address by git; empty where it has none."""

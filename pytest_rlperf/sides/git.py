@@ -20,7 +20,6 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import Allowance
 from pytest_rlperf.model.judged import TRAILER
 from pytest_rlperf.model.stored import ANCHOR_FILE
-from pytest_rlperf.scratch import temporary_directory
 from pytest_rlperf.sides.command import Completed, run
 
 _LIMIT_S = 120.0
@@ -62,7 +61,6 @@ _LEFT_OUT_VARIABLES = {
 }
 
 _WRITTEN = ("--diff-filter=AMT", "--format=%x00%H")
-_PACKED = "refs/rlperf"  # refs to commits of a bundle that no other ref of it leads to
 
 _LOG = ("log.showSignature=false", "i18n.logOutputEncoding=UTF-8")
 
@@ -298,28 +296,6 @@ class Repository:
         state = (self._conversions(), self._attributes(), times)
         return hashlib.sha256(repr(state).encode("utf-8", "replace")).hexdigest() if any(state) else ""
 
-    def pack_history(self, names: Iterable[str], shas: Iterable[str], bundle: Path, shallow: Path) -> None:
-        """Write HEAD's history to a git bundle, with the refs that ``names`` abbreviate and the commits ``shas``.
-
-        ``shallow`` gets the commits without parents of a shallow clone. Nothing is written to this repository.
-        """
-        refs = {f"{_PACKED}/{sha}": sha for sha in (self.head, *shas)}
-        for name in names:
-            full = self._git("rev-parse", "--symbolic-full-name", "--verify", "--quiet", _END, name).out.strip()
-            if full.startswith("refs/"):
-                refs[full] = self._checked("rev-parse", "--verify", full).strip()
-        common = self.top / self._checked("rev-parse", "--git-common-dir").rstrip("\n")
-        with temporary_directory() as bare:
-            _checked(bare, "init", "--quiet", "--bare", "--template=")
-            (bare / "objects/info").mkdir(exist_ok=True)
-            (bare / "objects/info/alternates").write_bytes(bytes((common / "objects").resolve()) + b"\n")
-            if self.is_shallow():
-                shutil.copyfile(common / "shallow", shallow)
-                shutil.copyfile(common / "shallow", bare / "shallow")
-            for ref, sha in refs.items():
-                _checked(bare, "update-ref", ref, sha)
-            _checked(bare, "bundle", "create", "--quiet", str(bundle), "--all", limit_s=_CHECKOUT_LIMIT_S)
-
     def lfs_object(self, pointer: Path) -> Path | None:
         """Return the place in this repository's store of the object that a pointer of Git LFS names.
 
@@ -533,18 +509,6 @@ def untracked_files(top: Path, places: Iterable[str], *, ignored: bool = False) 
     except SideError:
         return None
     return [top / name for name in _names(listed)]
-
-
-def restore_history(tree: Path, head: str, bundle: Path, shallow: Path) -> None:
-    """Make files a working tree of the history in a bundle, in which ``head`` is checked out."""
-    full = Commit(head, "").sha
-    _checked(tree, "init", "--quiet", "--template=")
-    if shallow.exists():
-        shutil.copyfile(shallow, tree / ".git/shallow")
-    fetch = ("fetch", "--quiet", "--no-tags", "--update-head-ok", str(bundle), "+refs/*:refs/*")
-    _checked(tree, *fetch, limit_s=_CHECKOUT_LIMIT_S)
-    _checked(tree, "update-ref", "--no-deref", "HEAD", full)
-    _checked(tree, "reset", "--quiet", limit_s=_CHECKOUT_LIMIT_S)
 
 
 def record(clone: Path) -> None:
