@@ -16,6 +16,7 @@ import builders
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wording import Wording
 
 from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import Exit, UsageError
@@ -257,7 +258,9 @@ def test_a_reader_that_leaves_changes_no_exit_code(command: str, save: Save, tmp
     assert command == "show" or tuple(read_back(out.read_text(encoding="utf-8")).tests) == KEYS
 
 
-def test_all_machines_of_a_merged_run_are_shown(save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_machines_of_a_merged_run_are_shown(
+    save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str], wording: Wording
+) -> None:
     """A column for each class of machine."""
     out = tmp_path / "run.json"
     assert main(["merge", *save(part_of(1), part_of(2, machine=OTHER)), f"--json={out}"]) == Exit.NOTHING_SLOWER
@@ -267,7 +270,7 @@ def test_all_machines_of_a_merged_run_are_shown(save: Save, tmp_path: Path, caps
     assert "Made Up 9000" in text
     assert "Made Up 9001" in text
     classes = [line.split(":")[0] for line in text.splitlines() if line.startswith("class")]
-    assert classes == ["class of A1", "class of A2", "class of this machine"]
+    assert classes == wording
 
 
 # --------------------------------------------------------------------------- as a run
@@ -321,7 +324,7 @@ def test_all_shards_share_the_error_rate(pytester: pytest.Pytester) -> None:
             counted.append(run._run.gated)
 
     for shard in ("1/2", "2/2", "6/6"):
-        pytester.inline_run("--rlperf-inline", *builders.ONE_CALL[1:], f"--rlperf-shard={shard}", plugins=[Spy()])
+        pytester.inline_run(*builders.ONE_CALL, f"--rlperf-shard={shard}", plugins=[Spy()])
     assert counted == [4, 4, 4]
 
 
@@ -329,31 +332,31 @@ def test_a_file_that_cannot_be_collected_fails_the_merged_run(pytester: pytest.P
     """With --continue-on-collection-errors the shard's JSON names it, and the merged run fails."""
     pytester.makepyfile(test_it="def test_it(rlperf):\n    rlperf(lambda: 1)", test_broken="import no_such_module")
     options = ("--rlperf-shard=1/1", "--rlperf-json=1.json", "--continue-on-collection-errors")
-    run = pytester.inline_run("--rlperf-inline", *builders.ONE_CALL[1:], *options)
+    run = pytester.inline_run(*builders.ONE_CALL, *options)
     assert run.ret == pytest.ExitCode.TESTS_FAILED
     assert read_back((pytester.path / "1.json").read_text(encoding="utf-8")).failed == ("test_broken.py",)
     assert main(["merge", str(pytester.path / "1.json")]) == Exit.SLOWER
 
 
 @pytest.mark.parametrize(
-    ("fact", "option"),
+    "option",
     [
-        ("tolerance", "--rlperf-tolerance=4%"),
-        ("tests", "--deselect=test_it.py::test_shown"),
-        ("shards", "--rlperf-shard=2/3"),
+        "--rlperf-tolerance=4%",
+        "--deselect=test_it.py::test_shown",
+        "--rlperf-shard=2/3",
     ],
 )
 def test_shards_that_were_judged_otherwise_are_refused(
-    fact: str, option: str, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+    option: str, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
     """The error names the option or the difference that keeps two shards from being of one run."""
     pytester.makepyfile(test_it=TESTS)
-    start = ("--rlperf-inline", *builders.ONE_CALL[1:])
+    start = builders.ONE_CALL
     pytester.inline_run(*start, "--rlperf-shard=1/2", "--rlperf-json=1.json")
     pytester.inline_run(*start, "--rlperf-shard=2/2", "--rlperf-json=2.json", option)
     capsys.readouterr()
     assert main(["merge", *(str(pytester.path / f"{number}.json") for number in (1, 2))]) == Exit.USAGE
-    assert f"2.json differs from other shards in {fact} (" in capsys.readouterr().err
+    assert capsys.readouterr().err == wording
 
 
 def test_shards_measure_all_tests_once(tmp_path: Path) -> None:
