@@ -507,10 +507,10 @@ def test_unknown_algorithms_are_told(clock: Clock) -> None:
 
     callback = TimingCallback()
     algorithm = Unknown(clock, [callback])
-    with pytest.warns(RuntimeWarning, match="does not know where Unknown updates: its time is in 'other'"):
+    with pytest.warns(RuntimeWarning, match="Unknown.*'other'"):
         algorithm.train(2)
     clock.check(callback)
-    with pytest.warns(RuntimeWarning, match="does not see what trains"):
+    with pytest.warns(RuntimeWarning, match="trains"):
         callback.on_training_start()
     clock.now += 7
     callback.on_training_end()
