@@ -90,6 +90,11 @@ class Run:
         """The code of each verdict's reason in the run's JSON."""
         return {name: entry["verdict"]["reason"]["code"] for name, entry in self.tests.items()}
 
+    @property
+    def reasons(self) -> dict[str, str]:
+        """The sentences of each verdict's reasons in the run's JSON."""
+        return {name: entry["verdict"]["reason"]["message"] for name, entry in self.tests.items()}
+
 
 class Example:
     """A project below a test's directory, and runs in it that see nothing of the run of the tests.

@@ -255,7 +255,7 @@ def test_nothing_is_harvested_of_plain_calls(pytester: pytest.Pytester) -> None:
 @pytest.mark.slow
 def test_a_live_comparison_blames_a_harvested_phase(tmp_path: Path) -> None:
     """A slowdown is found in a phase that the code itself has no timer for."""
-    repository = Repository(tmp_path / "repo", tmp_path)
+    repository = Repository(tmp_path)
     source = """
     class Learner:
         def work(self):
@@ -265,24 +265,17 @@ def test_a_live_comparison_blames_a_harvested_phase(tmp_path: Path) -> None:
         def update_critic(self):
             return sum(i * i for i in range({steps}))
     """
-    repository.write("mylib/__init__.py", source.format(steps=400))
-    repository.write(
-        "tests/test_it.py",
-        """
-        from mylib import Learner
+    test = """
+    from mylib import Learner
 
-        def test_work(rlperf):
-            rlperf(Learner().work, phases={"actor": "update_actor", "critic": "update_critic"})
-        """,
-    )
+    def test_work(rlperf):
+        rlperf(Learner().work, phases={"actor": "update_actor", "critic": "update_critic"})
+    """
+    repository.write({"mylib/__init__.py": source.format(steps=400), "tests/test_it.py": test})
     repository.commit()
-    repository.write("mylib/__init__.py", source.format(steps=2400))
-    run = repository.against("HEAD", "--rlperf-json=run.json")
-    assert run.code == FAILED, run.out
-    assert run.verdicts == {"test_work": "SLOWER"}
-    assert "critic +" in run.words
-    test = json.loads((repository.root / "run.json").read_text(encoding="utf-8"))["tests"][
-        "tests/test_it.py::test_work"
-    ]
-    parts = {part["path"]: part["change_s"] for part in test["live"]["contributions"]}
+    repository.write({"mylib/__init__.py": source.format(steps=2400)})
+    run = repository.against("HEAD", code=FAILED)
+    assert run.statuses == {"test_work": "SLOWER"}
+    assert "critic +" in run.failure("test_work")
+    parts = {part["path"]: part["change_s"] for part in run.tests["test_work"]["live"]["contributions"]}
     assert max(parts, key=lambda path: parts[path]) == "critic"
