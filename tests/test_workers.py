@@ -2,96 +2,38 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
-import sys
 import sysconfig
-import textwrap
 import time
 import venv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from builders import FIRST_CALLS, ONE_CALL, git, scratch_left, source
+from builders import FIRST_CALLS, ONE_CALL, source
+from example import FAILED, INTERRUPTED, OK, Example, Run
 from wording import Wording
 
 from pytest_rlperf.workers import no_coverage
 
-ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which saves each of six processes much of its start
-
-CONFTEST = """
-    import os
-
-    import pytest
+CONFTEST = source("workers/conftest.py")
+AUTOLOAD: dict[str, Any] = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""}  # with all plugins that are installed
 
 
-    def worker_of(config):
-        return getattr(config, "workerinput", {}).get("workerid")
+def project(directory: Path, tests: str, conftest: str = CONFTEST) -> Example:
+    """Return a project of one test file, whose text is given or the name of a sample."""
+    if tests.endswith(".py"):
+        tests = source(f"workers/{tests}")
+    return Example(directory, {"conftest.py": conftest, "test_it.py": tests})
 
 
-    @pytest.fixture(scope="session")
-    def worker(request):
-        return worker_of(request.config)
-"""
-
-
-def run(directory: Path, *args: str, tests: str = "", conftest: str = CONFTEST, **env: str) -> Run:
-    """Write a conftest and a test file and run pytest on them, as a user would."""
-    write(directory, tests, conftest)
-    process = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "rlperf", *args],
-        cwd=directory,
-        env=environment(directory, **env),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=120,
-        check=False,
-    )
-    return Run(process.returncode, process.stdout, process.stderr)
-
-
-class Run:
-    """How a pytest process ended, and what it wrote."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code = code
-        self.out = out
-        self.text = f"{out}\n--- stderr ---\n{err}"
-        pattern = re.compile(r"^\S+?\.py::(\S+) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b", re.MULTILINE)
-        self.lines = [(match[1], match[2]) for match in pattern.finditer(out)]
-        self.outcomes = dict(self.lines)
-
-    def failure(self, test: str) -> str:
-        """Return the text of one test's failure."""
-        parts = re.split(
-            r"^_{2,} (?:ERROR at \w+ of )?(\S+) _{2,}$", self.out.partition("short test summary")[0], flags=re.M
-        )
-        return "\n".join(text for name, text in zip(parts[1::2], parts[2::2], strict=True) if name == test)
-
-
-def write(directory: Path, tests: str, conftest: str = CONFTEST) -> None:
-    """Write a project of one test file."""
-    (directory / "tmp").mkdir(exist_ok=True)
-    (directory / "pytest.ini").write_text("[pytest]\n")
-    (directory / "conftest.py").write_text(textwrap.dedent(conftest))
-    (directory / "test_it.py").write_text(textwrap.dedent(tests))
-
-
-def environment(directory: Path, **env: str) -> dict[str, str]:
-    """Return the environment for a run, whose temporary files go below `directory`."""
-    removed = ("PYTEST_ADDOPTS", "PYTEST_XDIST", "PYTEST_CURRENT_TEST", "COV_CORE_", "COVERAGE_PROCESS_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
-    return {**kept, "COLUMNS": "100", "TMPDIR": str(directory / "tmp"), **env}
-
-
-def left_over(directory: Path) -> list[str]:
-    """Return the workers' temporary directories that are still there."""
-    return scratch_left(directory / "tmp")
+def errors(failure: str) -> list[str]:
+    """Return the lines of a failure's error, to where the interpreter's own report begins."""
+    return [line for line in failure.partition("Fatal Python error")[0].splitlines() if line.startswith("E ")]
 
 
 # ------------------------------------------------------------------ a worker starts
@@ -109,9 +51,9 @@ def test_every_worker_has_a_heap_of_its_own(tmp_path: Path) -> None:
                 print(*(id(each) % 16384 for each in made), file=file)
             rlperf(lambda: sum(range(1000)))
     """
-    result = run(tmp_path, *FIRST_CALLS, tests=tests, **ALONE)
-    assert result.code == pytest.ExitCode.OK, result.text
-    places = (tmp_path / "places").read_text().splitlines()
+    example = project(tmp_path, tests)
+    example.pytest(*FIRST_CALLS, code=OK)
+    places = (example.root / "places").read_text().splitlines()
     assert len(places) == 5
     by_size = list(zip(*(line.split() for line in places), strict=True))
     # Five workers may all begin a new pool of one size; without the variation they are alike in all sizes.
@@ -120,13 +62,11 @@ def test_every_worker_has_a_heap_of_its_own(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------ a worker dies
 
-DEATHS = source("workers/deaths.py")
-
 
 @pytest.fixture(scope="module")
 def deaths(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Measure tests in which workers die, and between them tests in which they do not."""
-    return run(tmp_path_factory.mktemp("deaths"), *ONE_CALL, "-v", tests=DEATHS, **ALONE)
+    return project(tmp_path_factory.mktemp("deaths"), "deaths.py").pytest(*ONE_CALL, "-v", code=FAILED)
 
 
 @pytest.mark.parametrize(
@@ -136,11 +76,7 @@ def deaths(tmp_path_factory: pytest.TempPathFactory) -> Run:
         ("test_call", "FAILED", ["last words in the call", "last error words"]),
         ("test_measured", "FAILED", ["last words of rlperf3", ">       rlperf("]),
         ("test_killed", "FAILED", ["last words before the kill"]),
-        (
-            "test_segfault",
-            "FAILED",
-            ["last words before the fault", "test_segfault", "Segmentation fault"],
-        ),
+        ("test_segfault", "FAILED", ["last words before the fault", "in test_segfault", "Segmentation fault"]),
         ("test_capfd", "FAILED", ["last words under capfd"]),
         ("test_teardown", "ERROR", ["last words in teardown"]),
     ],
@@ -150,22 +86,21 @@ def test_death_is_an_error_of_its_test(
 ) -> None:
     """The test in which a worker dies fails with how it ended and the end of its output."""
     assert deaths.outcomes[test] == outcome, deaths.text
-    assert deaths.failure(test) == wording
+    assert deaths.statuses[test] == "ERROR"
+    assert errors(deaths.failure(test)) == wording
     assert [word for word in words if word not in deaths.failure(test)] == []
 
 
 def test_death_in_teardown_is_reported_once(deaths: Run) -> None:
     """A test that passed before its worker died in teardown is an error of teardown, not a second call."""
-    assert [outcome for test, outcome in deaths.lines if test == "test_teardown"] == ["PASSED", "ERROR"]
+    assert [outcome for test, outcome in deaths.results if test == "test_teardown"] == ["PASSED", "ERROR"]
 
 
 def test_other_tests_are_measured_after_a_death(deaths: Run) -> None:
     """The tests after one that killed its workers run in fresh ones."""
     passed = {test for test, outcome in deaths.outcomes.items() if outcome == "PASSED"}
     assert passed == {"test_after_setup", "test_after_measured", "test_last"}, deaths.text
-    table = deaths.out.partition("== rlperf ==")[2]
-    assert all(re.search(rf"^{test} +\d", table, re.MULTILINE) for test in passed)
-    assert deaths.code == pytest.ExitCode.TESTS_FAILED
+    assert {test for test, status in deaths.statuses.items() if status == "NEW"} == passed
 
 
 def test_death_at_the_start_is_an_error_of_one_test(tmp_path: Path, wording: Wording) -> None:
@@ -184,65 +119,61 @@ def test_death_at_the_start_is_an_error_of_one_test(tmp_path: Path, wording: Wor
         def test_one(rlperf): rlperf(work)
         def test_two(rlperf): rlperf(work)
     """
-    result = run(tmp_path, *ONE_CALL, tests=tests, conftest=conftest, **ALONE)
-    assert "1 passed, 1 error" in result.out, result.text
-    assert result.failure("test_one") == wording
-    assert "last words at the start" in result.out
+    run = project(tmp_path, tests, conftest).pytest(*ONE_CALL, code=FAILED)
+    assert run.statuses == {"test_one": "ERROR", "test_two": "NEW"}
+    assert run.counts == "1 passed, 1 error"
+    assert errors(run.failure("test_one")) == wording
 
 
 # ------------------------------------------------------------------ a worker hangs, disagrees, or gives up
 
 PATIENCE = """
-    def pytest_configure(config):
-        if worker_of(config) is None:
-            from pytest_rlperf.run import loop
 
-            loop._PATIENCE_LEAST_S = 4.0  # of 10 s
+def pytest_configure(config):
+    if worker_of(config) is None:
+        from pytest_rlperf.run import loop
+
+        loop._PATIENCE_LEAST_S = 4.0  # of 10 s
 """
-
-HANGS = source("workers/hangs.py")
 
 
 @pytest.fixture(scope="module")
 def hangs(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Measure tests in which one worker hangs, or does other than the rest."""
-    return run(
-        tmp_path_factory.mktemp("hangs"), *ONE_CALL, "-v", "-rs", tests=HANGS, conftest=CONFTEST + PATIENCE, **ALONE
-    )
+    example = project(tmp_path_factory.mktemp("hangs"), "hangs.py", CONFTEST + PATIENCE)
+    return example.pytest(*ONE_CALL, "-v", "-rs")
 
 
 def test_hanging_worker_is_ended_and_named(hangs: Run, wording: Wording) -> None:
     """A worker that does not answer is ended: its test fails and says which hung where, and the run goes on."""
     assert hangs.outcomes["test_hangs"] == "FAILED", hangs.text
-    said = hangs.failure("test_hangs")
-    assert said == wording
-    assert re.search(r'test_it\.py", line \d+ in wait_for_ever', said)
+    failure = hangs.failure("test_hangs")
+    assert errors(failure) == wording
+    assert re.search(r'test_it\.py", line \d+ in wait_for_ever', failure)
     assert hangs.outcomes["test_after"] == hangs.outcomes["test_last"] == "PASSED"
 
 
 @pytest.mark.parametrize(
     ("test", "words"),
     [
-        ("test_other_raises", ["in worker 4 the test failed where it went on in worker 0", "ValueError: only there"]),
-        ("test_other_skips", ["in worker 1 the test skipped where it went on in worker 0", "skipped there"]),
-        ("test_other_calls_nothing", ["in worker 1 the test ended without calling its rlperf fixture"]),
-        (
-            "test_other_component_raises",
-            ["in worker 3 the test failed where it went on in worker 0", "component broke there"],
-        ),
+        ("test_other_raises", ["worker 4", "worker 0", "ValueError: only there"]),
+        ("test_other_skips", ["worker 1", "worker 0", "skipped there"]),
+        ("test_other_calls_nothing", ["worker 1", "rlperf fixture"]),
+        ("test_other_component_raises", ["worker 3", "worker 0", "component broke there"]),
     ],
 )
-def test_disagreeing_worker_fails_the_test(hangs: Run, test: str, words: list[str]) -> None:
+def test_disagreeing_worker_fails_the_test(hangs: Run, test: str, words: list[str], wording: Wording) -> None:
     """A worker that raises, skips or calls nothing where the reporter goes on is named, with its reason."""
     assert hangs.outcomes[test] == "FAILED", hangs.text
-    assert [word for word in words if word not in hangs.failure(test)] == []
+    failure = hangs.failure(test)
+    assert [word for word in words if word not in failure] == []
+    assert errors(failure) == wording
 
 
 def test_reporter_decides_before_the_call(hangs: Run, wording: Wording) -> None:
     """The reporting worker's error before its call is reported, whatever the other workers do."""
     assert hangs.outcomes["test_reporter_raises"] == "FAILED"
-    assert hangs.failure("test_reporter_raises") == wording
-    assert "went on" not in hangs.failure("test_reporter_raises")
+    assert errors(hangs.failure("test_reporter_raises")) == wording
     assert hangs.outcomes["test_reporter_skips"] == "SKIPPED"
     assert "skipped here" in hangs.out
     assert hangs.outcomes["test_broad_except"] == "PASSED"
@@ -255,26 +186,11 @@ def test_exit_by_a_test_shows_its_reason(hangs: Run) -> None:
 
 # ------------------------------------------------------------------ nothing is left behind
 
-LONG = source("workers/long.py")
 
-
-def start(directory: Path, *args: str) -> subprocess.Popen[bytes]:
-    """Start a run of LONG in the background."""
-    write(directory, LONG)
-    with (directory / "out").open("wb") as out:
-        return subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-p", "rlperf", "--rlperf", *args],
-            cwd=directory,
-            env=environment(directory, **ALONE),
-            stdout=out,
-            stderr=out,
-        )
-
-
-def pids(directory: Path, what: str) -> set[int]:
+def pids(example: Example, what: str) -> set[int]:
     """Return the processes that have said `what`."""
     try:
-        lines = (directory / "events").read_text().splitlines()
+        lines = (example.root / "events").read_text().splitlines()
     except FileNotFoundError:
         return set()
     return {int(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == what}
@@ -304,12 +220,12 @@ def running(processes: set[int]) -> set[int]:
 
 def test_nothing_is_left_after_a_run(tmp_path: Path) -> None:
     """After a run its workers, what they started and their temporary directories are gone, and fixtures torn down."""
-    process = start(tmp_path, *FIRST_CALLS[1:], "-k", "quick")
-    assert process.wait(60) == 0, (tmp_path / "out").read_text()
-    assert len(pids(tmp_path, "up")) == 5
-    assert pids(tmp_path, "down") == pids(tmp_path, "up")
-    assert not running(pids(tmp_path, "up") | pids(tmp_path, "child"))
-    assert left_over(tmp_path) == []
+    example = project(tmp_path, "long.py")
+    example.pytest(*FIRST_CALLS, "-k", "quick", code=OK)
+    assert len(pids(example, "up")) == 5
+    assert pids(example, "down") == pids(example, "up")
+    assert not running(pids(example, "up") | pids(example, "child"))
+    assert example.left_over() == []
 
 
 @pytest.mark.parametrize(
@@ -318,59 +234,51 @@ def test_nothing_is_left_after_a_run(tmp_path: Path) -> None:
 )
 def test_nothing_is_left_after_an_interrupt(tmp_path: Path, test: str, stage: str, number: signal.Signals) -> None:
     """After Ctrl-C or SIGTERM workers tear down their fixtures and are gone, and the run ends as interrupted."""
-    process = start(tmp_path, "--rlperf-max-time=60", "-k", test)
-    assert wait_until(lambda: bool(pids(tmp_path, stage)), 30), (tmp_path / "out").read_text()
-    if stage == "setting up":
-        assert wait_until(lambda: len(pids(tmp_path, stage)) == 5, 30)
-    process.send_signal(number)
-    assert process.wait(30) == pytest.ExitCode.INTERRUPTED, (tmp_path / "out").read_text()
-    assert "KeyboardInterrupt" in (tmp_path / "out").read_text()
-    assert not running(pids(tmp_path, "up"))
-    assert pids(tmp_path, "down") == pids(tmp_path, "up")
-    assert left_over(tmp_path) == []
+    example = project(tmp_path, "long.py")
+    with example.start("--rlperf", "--rlperf-max-time=60", "-k", test) as process:
+        assert wait_until(lambda: len(pids(example, stage)) >= (5 if stage == "setting up" else 1), 60)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == INTERRUPTED, out
+    assert "KeyboardInterrupt" in out
+    assert not running(pids(example, "up"))
+    assert pids(example, "down") == pids(example, "up")
+    assert example.left_over() == []
 
 
-def test_interrupts_that_follow_the_first_break_nothing_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupts_that_follow_the_first_break_nothing_off(tmp_path: Path) -> None:
     """However often Ctrl-C is pressed while a side is prepared, the run ends as interrupted, and nothing is left."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    project = tmp_path / "project"
-    project.mkdir()
-    write(project, LONG)
-    git(project, "init", "-q")
-    git(project, "config", "filter.slow.smudge", f"touch '{tmp_path}/reached'; sleep 300")
-    for name, text in {".gitattributes": "*.txt filter=slow\n", "filtered.txt": "text\n"}.items():
-        (project / name).write_text(text)
-    git(project, "add", ".gitattributes", "filtered.txt")
-    git(project, "commit", "-qm", "one")
-    process = start(project, "--rlperf-against=HEAD", "-k", "quick")
-    assert wait_until((tmp_path / "reached").exists, 30), (project / "out").read_text()
-    while process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.01)
-    text = (project / "out").read_text()
-    assert process.returncode == pytest.ExitCode.INTERRUPTED, text
+    example = project(tmp_path, "long.py")
+    example.write({".gitattributes": "*.txt filter=slow\n", "filtered.txt": "text\n"})
+    example.commit()
+    example.git("config", "filter.slow.smudge", f"touch '{tmp_path}/reached'; sleep 300")
+    with example.start("--rlperf-against=HEAD", "-k", "quick") as process:
+        assert wait_until((tmp_path / "reached").exists, 30)
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        text = "".join(process.communicate())
+    assert process.returncode == INTERRUPTED, text
     assert "KeyboardInterrupt" in text
     assert "Traceback" not in text
     assert "INTERNALERROR" not in text
-    assert left_over(project) == []
+    assert example.left_over() == []
     assert [path for path in (tmp_path / "cache").rglob("*") if path.name == "filtered.txt"] == []
 
 
 def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
     """When the run's process is killed while measuring, its workers end by themselves, with their teardowns."""
-    process = start(tmp_path, "--rlperf-max-time=60", "-k", "long")
-    assert wait_until(lambda: bool(pids(tmp_path, "measuring")), 30), (tmp_path / "out").read_text()
-    workers = pids(tmp_path, "up")
-    assert len(workers) == 5
-    process.kill()
-    process.wait()
+    example = project(tmp_path, "long.py")
+    with example.start("--rlperf", "--rlperf-max-time=60", "-k", "long") as process:
+        assert wait_until(lambda: bool(pids(example, "measuring")), 30)
+        workers = pids(example, "up")
+        assert len(workers) == 5
+        process.kill()
     assert wait_until(lambda: not running(workers), 15)
-    assert pids(tmp_path, "down") == workers
+    assert pids(example, "down") == workers
 
 
 # ------------------------------------------------------------------ other plugins and options
-
-NEIGHBOURS = source("workers/neighbours.py")
 
 
 def have(*modules: str) -> None:
@@ -382,22 +290,20 @@ def have(*modules: str) -> None:
 def test_beside_other_plugins(tmp_path: Path, wording: Wording) -> None:
     """Distribution is off, with a note; timeouts, reruns and coverage leave measured tests alone; -W error counts."""
     have("xdist", "pytest_timeout", "pytest_rerunfailures", "pytest_cov")
-    result = run(
-        tmp_path, "-n", "2", "--timeout=1", "--reruns", "2", "--cov=.", "--strict-markers", "-W", "error", "-v",
-        tests=NEIGHBOURS, PYTEST_ADDOPTS="--rlperf --rlperf-max-time=1",
-    )  # fmt: skip
+    example = project(tmp_path, "neighbours.py")
+    flags = ("-n", "2", "--timeout=1", "--reruns", "2", "--cov=.", "--strict-markers", "-W", "error", "-v")
+    result = example.pytest(*flags, code=FAILED, PYTEST_ADDOPTS="--rlperf --rlperf-max-time=1", **AUTOLOAD)
     assert result.outcomes == {
         "test_longer_than_its_timeout": "PASSED",
         "test_fails": "FAILED",
         "test_traced_by_nobody": "PASSED",
         "test_warns": "FAILED",
     }, result.text
-    assert "pytest-xdist's distribution is off" in result.out.partition("test_it.py")[0]
+    assert re.findall(r"(?m)^pytest-xdist.*", result.out.partition("collected ")[0]) == wording
     assert "RERUN" not in result.out
-    assert (tmp_path / "events").read_text().count("ran") == 5
-    assert result.failure("test_warns") == wording
+    assert len(pids(example, "ran")) == 5
+    assert errors(result.failure("test_warns")) == wording
     assert "pytest_rlperf/" not in result.failure("test_warns")
-    assert result.code == pytest.ExitCode.TESTS_FAILED
 
 
 SIMPLE = """
@@ -418,35 +324,27 @@ def environment_without(directory: Path, *left_out: str) -> Path:
 
 
 @pytest.mark.slow
-def test_another_interpreter_needs_no_coverage(tmp_path: Path, wording: Wording) -> None:
+def test_another_interpreter_needs_no_coverage(tmp_path: Path) -> None:
     """A run under pytest-cov is compared with an interpreter that has none, whose workers take its options as given."""
     have("pytest_cov")
     python = environment_without(tmp_path / "other", "pytest_cov")
     lacking = subprocess.run([python, "-c", "import pytest, pytest_cov"], capture_output=True, text=True, check=False)
-    assert lacking.stderr == wording
-    write(tmp_path, "def test_it(rlperf):\n    rlperf(int)\n", "")
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --cov=test_it --cov-report=term\n")
+    assert "pytest_cov" in lacking.stderr
+    files = {
+        "test_it.py": "def test_it(rlperf):\n    rlperf(int)\n",
+        "pytest.ini": "[pytest]\naddopts = --cov=test_it --cov-report=term\n",
+    }
     against = (f"--rlperf-against=python:{python}", "--rlperf-pairs=2..2", "--rlperf-max-time=0.1")
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", *against, "--cov-branch", "test_it.py"],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "test_it.py::test_it PASSED" in result.stdout
-    assert f"({python}),live" in "".join(result.stdout.split())
+    result = Example(tmp_path, files).pytest("-v", *against, "--cov-branch", "test_it.py", code=OK, **AUTOLOAD)
+    assert result.outcomes == {"test_it": "PASSED"}
+    assert f"({python}),live" in "".join(result.out.split())
 
 
 def test_options_of_pytest_cov_are_taken_with_and_without_it(tmp_path: Path) -> None:
     """The stand-in for a missing pytest-cov leaves an installed one alone."""
     flags = ("--cov", "--cov-append", "--cov-branch", "--cov-report=term", "--cov-config=none", "--no-cov-on-fail")
     plugin = ("-p", "pytest_rlperf.workers.no_coverage", "--no-cov", "--cov=test_it")
-    result = run(tmp_path, *plugin, *flags, tests=SIMPLE)
-    assert result.code == 0, result.text
+    result = project(tmp_path, SIMPLE).pytest(*plugin, *flags, code=OK, **AUTOLOAD)
     assert "TOTAL" not in result.out
 
 
@@ -469,47 +367,23 @@ def test_without_other_plugins(tmp_path: Path) -> None:
         "warnings", "xdist",
     )  # fmt: skip
     switched_off = [argument for name in names for argument in ("-p", f"no:{name}")]
-    result = run(tmp_path, *ONE_CALL, "--strict-config", "-v", *switched_off, tests=SIMPLE)
-    assert result.code == 0, result.text
+    result = project(tmp_path, SIMPLE).pytest(*ONE_CALL, "--strict-config", "-v", *switched_off, code=OK, **AUTOLOAD)
     assert result.outcomes == {"test_simple": "PASSED"}
 
 
 def test_without_a_terminal_reporter(tmp_path: Path) -> None:
     """A run without terminal output measures all the same, and its exit code shows the result."""
-    result = run(tmp_path, *ONE_CALL, "-p", "no:terminal", "--junitxml=out.xml", tests=SIMPLE, **ALONE)
-    assert result.code == 0, result.text
-    assert 'name="rlperf_verdict" value="NEW"' in (tmp_path / "out.xml").read_text()
-    assert left_over(tmp_path) == []
+    example = project(tmp_path, SIMPLE)
+    example.pytest(*ONE_CALL, "-p", "no:terminal", "--junitxml=out.xml", code=OK)
+    assert 'name="rlperf_verdict" value="NEW"' in (example.root / "out.xml").read_text()
+    assert example.left_over() == []
 
 
 def test_workers_end_with_what_was_registered_for_their_end(tmp_path: Path) -> None:
     """Exit functions run once in every worker, and a thread that is no daemon comes to its own end first."""
-    tests = """
-        import atexit
-        import os
-        import threading
-        from pathlib import Path
-
-
-        def note(text):
-            with Path("events").open("a") as file:
-                file.write(f"{text} {os.getpid()}\\n")
-
-
-        def wait_for_main():
-            threading.main_thread().join()
-            note("thread")
-
-
-        def test_ends(rlperf):
-            note("test")
-            atexit.register(note, "exit")
-            threading.Thread(target=wait_for_main).start()
-            rlperf(int)
-    """
-    result = run(tmp_path, *ONE_CALL, tests=tests)
-    assert result.code == 0, result.text
-    events = [line.split() for line in (tmp_path / "events").read_text().splitlines()]
+    example = project(tmp_path, "ends.py")
+    example.pytest(*ONE_CALL, code=OK)
+    events = [line.split() for line in (example.root / "events").read_text().splitlines()]
     workers = {process for text, process in events if text == "test"}
     assert workers
     for process in workers:
