@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import textwrap
@@ -11,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_rlperf.model import (
+    Contribution,
     Estimate,
     Figures,
     Live,
     Machine,
     Outcome,
     PairRecord,
+    Phase,
     Provenance,
     Result,
     Status,
@@ -153,6 +156,54 @@ def outcome(
         verdict=judged or verdict(),
         seconds=seconds,
     )
+
+
+TREE = (
+    ("sac_update", 1.0, 0.98, 0.08),
+    ("sac_update/critic", 1.0, 0.5, 0.2),
+    ("sac_update/critic/backward", 2.0, 0.3, 0.3),
+    ("sac_update/actor", 1.0, 0.4, 0.4),
+)
+"""The phases of a SAC update: path, entries, and the shares of a call in it and in no phase of it."""
+
+
+def compared(
+    name: str = "test_it",
+    status: Status = Status.SAME,
+    ratio: float | None = 1.0,
+    call_s: float = MS,
+    *,
+    live: bool = False,
+    **judged: Any,
+) -> Outcome:
+    """Return the outcome of a SAC update that takes ``ratio`` times its base, by a baseline or by four live pairs.
+
+    All its phases have changed alike. Without a ratio there is no base. ``judged`` goes to :func:`verdict`.
+    """
+
+    def side(taken_s: float) -> Result:
+        return result(
+            name if "::" in name else f"tests/test_sac.py::{name}",
+            component="sac_update",
+            items=256.0,
+            workers=(worker(taken_s, items_per_call=256.0),) * 5,
+            phases=tuple(
+                Phase(path, count, total * taken_s, own * taken_s, "host") for path, count, total, own in TREE
+            ),
+            traced_call_s=taken_s,
+        )
+
+    found, judgement = side(call_s), verdict(status, ratio, **judged)
+    if ratio is None:
+        return outcome(found, judgement)
+    base = side(call_s / ratio)
+    if not live:
+        return outcome(found, judgement, base)
+    change_s = call_s - call_s / ratio
+    added = tuple(Contribution(path, own * change_s) for path, _, _, own in reversed(TREE) if change_s)
+    pairs = (pair(math.log(ratio), base.workers[0], found.workers[0]),) * 4
+    sides = Live("main", "HEAD", base, pairs, contributions=added, carriers=added[:2], base_commit="b" * 40)
+    return outcome(found, judgement, live=sides)
 
 
 # --------------------------------------------------------------------------- files, repositories and runs of pytest
