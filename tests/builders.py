@@ -200,7 +200,8 @@ def compared(
     if not live:
         return outcome(found, judgement, base)
     change_s = call_s - call_s / ratio
-    added = tuple(Contribution(path, own * change_s) for path, _, _, own in reversed(TREE) if change_s)
+    shares = {**{path: own for path, _, _, own in reversed(TREE)}, "": 0.02}
+    added = tuple(Contribution(path, own * change_s) for path, own in shares.items() if change_s)
     pairs = (pair(math.log(ratio), base.workers[0], found.workers[0]),) * 4
     sides = Live("main", "HEAD", base, pairs, contributions=added, carriers=added[:2], base_commit="b" * 40)
     return outcome(found, judgement, live=sides)
