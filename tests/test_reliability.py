@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -10,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,71 +20,42 @@ import pytest
 from _pytest.capture import CaptureIO
 from _pytest.logging import LogCaptureHandler, LoggingPlugin
 from builders import ONE_CALL, scratch_left, source, write
+from example import FAILED, OK, PROJECTS, USAGE, Example, Run
+from wording import Wording, without_figures
 
 from pytest_rlperf.workers import daemons, session
 from pytest_rlperf.workers.guardian import VARIABLE, Guardian
 
-CONFTEST = source("reliability/conftest.py")
+SOUND = "def test_it(rlperf): rlperf(lambda: sum(range(1000)))\n"
 
-TESTS = source("reliability/tests.py")
+
+def measure(directory: Path, tests: str, *args: str, code: int | None = None, conftest: str = "") -> Run:
+    """Measure one call of each test in a file, with no other plugin."""
+    example = Example(directory, {"conftest.py": conftest, "test_it.py": tests})
+    return example.pytest(*ONE_CALL, "-v", *args, code=code)
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, str]]:
-    """Measure tests with one fault each; return the exit status, the output, and the verdicts in the JSON."""
-    directory = tmp_path_factory.mktemp("faults")
-    (directory / "conftest.py").write_text(textwrap.dedent(CONFTEST))
-    (directory / "test_it.py").write_text(textwrap.dedent(TESTS))
-    process = run(directory, "--rlperf-json=run.json")
-    verdicts = {
-        key.partition("::")[2]: test["verdict"]["status"]
-        for key, test in json.loads((directory / "run.json").read_text())["tests"].items()
-    }
-    return process.returncode, process.stdout + process.stderr, verdicts
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Measure tests with one fault each."""
+    conftest, tests = source("reliability/conftest.py"), source("reliability/tests.py")
+    return measure(tmp_path_factory.mktemp("faults"), tests, code=FAILED, conftest=conftest)
 
 
-def run(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a directory, with no other plugin."""
-    (directory / "pytest.ini").write_text("[pytest]\n")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "rlperf", *ONE_CALL, "-v", *args],
-        cwd=directory,
-        env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "120"},
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=120,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize(
-    ("test", "reason"),
-    [
-        ("test_garbage", "worker 0 sent a message that cannot be read: b'Exception ignored in: <function"),
-        ("test_half", "worker 0 sent a message that cannot be read: the rest of a message did not come within"),
-        ("test_clock_back", "expected no negative number. Does the test change the clock?"),
-        ("test_breaks", "the measurement broke: KeyError: 'nobody expects this'"),
-        ("test_hangs", "worker 0 did not answer within 2 s and was ended; imports and fixtures that take longer need"),
-    ],
-)
-def test_a_fault_is_an_error_of_its_test(faults: tuple[int, str, dict[str, str]], test: str, reason: str) -> None:
+@pytest.mark.parametrize("test", ["test_garbage", "test_half", "test_clock_back", "test_breaks", "test_hangs"])
+def test_a_fault_is_an_error_of_its_test(faults: Run, test: str, wording: Wording) -> None:
     """Garbage, half a message, a clock that runs back, a broken coordinator, a hanging fixture: each fails its test."""
-    code, output, verdicts = faults
-    assert code == pytest.ExitCode.TESTS_FAILED, output
-    assert reason in output
-    assert verdicts[test] == "ERROR"
-    assert re.search(rf"(?m)^{test} +ERROR$", output.partition("== rlperf ==")[2])
+    assert faults.statuses[test] == "ERROR"
+    assert re.search(rf"(?m)^{test} +ERROR$", faults.section("rlperf"))
+    assert without_figures(faults.reasons[test]) == wording
 
 
-def test_the_other_tests_have_verdicts(faults: tuple[int, str, dict[str, str]]) -> None:
+def test_the_other_tests_have_verdicts(faults: Run) -> None:
     """The tests without a fault are in the table and the JSON; a clock that a test replaces is not the one used."""
-    _, output, verdicts = faults
-    sound = {test: status for test, status in verdicts.items() if status != "ERROR"}
-    assert sound == {"test_patched_clock": "NEW", "test_sound": "NEW"}, output
-    assert "INTERNALERROR" not in output
-    assert "test_sound" in output.partition("== rlperf ==")[2]
+    sound = {test: status for test, status in faults.statuses.items() if status != "ERROR"}
+    assert sound == {"test_patched_clock": "NEW", "test_sound": "NEW"}, faults.text
+    assert "INTERNALERROR" not in faults.text
+    assert "test_sound" in faults.section("rlperf")
 
 
 # --------------------------------------------------------------------------- processes
@@ -207,14 +176,10 @@ def test_a_planted_place_of_scratch_is_not_used(tmp_path: Path, monkeypatch: pyt
 
 def test_no_place_for_temporary_files_is_a_usage_error(tmp_path: Path) -> None:
     """A run that can make no temporary files measures nothing, and names the reason and the variable."""
-    (tmp_path / "conftest.py").write_text("import tempfile\n\ntempfile.tempdir = '/proc/none'\n")
-    (tmp_path / "test_it.py").write_text("def test_it(rlperf): rlperf(lambda: sum(range(1000)))\n")
-    process = run(tmp_path)
-    output = process.stdout + process.stderr
-    assert process.returncode == pytest.ExitCode.USAGE_ERROR, output
-    assert "INTERNALERROR" not in output
-    assert "/proc/none" in output
-    assert "TMPDIR" in output
+    run = measure(tmp_path, SOUND, code=USAGE, conftest="import tempfile\n\ntempfile.tempdir = '/proc/none'\n")
+    assert "INTERNALERROR" not in run.text
+    assert "/proc/none" in run.text
+    assert "TMPDIR" in run.text
 
 
 def owned(found: os.stat_result, user: int) -> os.stat_result:
@@ -224,63 +189,13 @@ def owned(found: os.stat_result, user: int) -> os.stat_result:
 
 # --------------------------------------------------------------------------- daemons
 
-DETACH = """
-import os
-
-def detach():
-    '''Start a process as daemons start: in a session of its own, of no living parent, here without a variable too.'''
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.setsid()
-        grandchild = os.fork()
-        if grandchild:
-            os.write(writing, str(grandchild).encode())
-            os._exit(0)
-        os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-        os.dup2(1, 2)
-        os.closerange(3, 64)
-        os.execve("/bin/sleep", ["sleep", "287"], {})
-    os.waitpid(child, 0)
-    return int(os.read(reading, 20))
-"""
-
-WATCH = """
-import multiprocessing
-import subprocess
-import time
-from pytest_rlperf.workers.daemons import DaemonWatch
-
-watch = DaemonWatch()
-held = subprocess.Popen(["sleep", "287"], start_new_session=True)
-forked = multiprocessing.get_context("fork").Process(target=lambda: (os.setsid(), time.sleep(287)), daemon=True)
-forked.start()
-while os.getsid(forked.pid) != forked.pid:
-    pass
-forgotten = subprocess.Popen(["sleep", "286"], start_new_session=True).pid
-ended = detach()
-os.kill(ended, 9)
-daemons = detach(), forgotten
-assert sorted(watch.new()) == sorted(zip(daemons, ("sleep 287", "sleep 286"))), daemons
-assert watch.new() == []
-watch.end()
-assert held.poll() is None
-assert forked.is_alive()
-for process in (held, forked):
-    process.kill()
-held.wait()
-forked.join()
-print("ended", *daemons)
-"""
-
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 
 
 @on_linux
 def test_daemons_are_found_once_and_ended(tmp_path: Path) -> None:
     """Found are a process of no living parent and one that no object stands for, not those that have an object."""
-    (tmp_path / "watch.py").write_text(DETACH + WATCH)
-    watch = [sys.executable, "-W", "ignore", "watch.py"]
+    watch = [sys.executable, "-W", "ignore", str(PROJECTS / "reliability" / "watch.py")]
     done = subprocess.run(watch, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     word, *daemons = done.stdout.split()
@@ -336,19 +251,19 @@ def test_without_prctl_no_daemons_are_found(monkeypatch: pytest.MonkeyPatch, sys
 @on_linux
 def test_a_daemon_of_a_test_is_named_and_ended(tmp_path: Path) -> None:
     """A note has the process, its command and the test that left it, and it ends with the run."""
-    (tmp_path / "test_it.py").write_text(
-        DETACH
-        + "def test_leaves(rlperf):\n"
-        + "    open('pids', 'a').write(f'{detach()} ')\n"
-        + "    rlperf(lambda: sum(range(100)))\n"
-        + "def test_sound(rlperf): rlperf(lambda: sum(range(100)))\n"
-    )
-    process = run(tmp_path, *ONE_CALL, "-p", "no:cacheprovider")
-    assert "2 passed" in process.stdout, process.stdout + process.stderr
-    daemons = (tmp_path / "pids").read_text().split()
+    tests = """
+def test_leaves(rlperf):
+    open("pids", "a").write(f"{detach()} ")
+    rlperf(lambda: sum(range(100)))
+
+def test_sound(rlperf):
+    rlperf(lambda: sum(range(100)))
+"""
+    run = measure(tmp_path, source("reliability/detach.py") + tests, code=OK)
+    assert run.counts == "2 passed"
+    daemons = (tmp_path / "project" / "pids").read_text().split()
     assert daemons
-    output = " ".join(process.stdout.split())
-    named = re.findall(r"test_it.py::(\w+) left a daemon running, process (\d+) \(sleep 287\)", output)
+    named = re.findall(r"test_it.py::(\w+) left [\w ]+, process (\d+) \(sleep 287\)", run.words)
     assert [test for test, _ in named] == ["test_leaves"]
     assert named[0][1] in daemons
     assert not [pid for pid in daemons if _is_running(int(pid))]
@@ -411,27 +326,28 @@ def test_a_guardian_that_was_killed_leaves_its_run_alone(tmp_path: Path, monkeyp
 # --------------------------------------------------------------------------- output
 
 
-def test_output_of_calls_is_cut(tmp_path: Path) -> None:
+def test_output_of_calls_is_cut(tmp_path: Path, wording: Wording) -> None:
     """Calls that print more than a megabyte keep the first one, with a note in the output and one of the run."""
-    (tmp_path / "test_it.py").write_text(
-        "import os\n"
-        "line = 'x' * 599_999\n"
-        "def work():\n"
-        "    print(line)\n"
-        "    os.write(1, line.encode())\n"
-        "def test_loud(rlperf):\n"
-        "    print('the beginning')\n"
-        "    rlperf(work)\n"
-        "    print('the end')\n"
-    )
-    process = run(tmp_path, "-rP", "--rlperf-counters=off")
-    assert "1 passed" in process.stdout, process.stdout[:2000] + process.stderr
-    assert 1_000_000 < len(process.stdout) < 1_200_000
-    assert "the beginning" in process.stdout
-    assert "\n[rlperf: output of measured calls over 1 MB is dropped]\nthe end" in process.stdout
-    assert re.search(
-        r"test_it.py::test_loud: its calls printed too much, and [\d.]+ MB of it were dropped", process.stdout
-    )
+    tests = """
+        import os
+
+        line = "x" * 599_999
+
+        def work():
+            print(line)
+            os.write(1, line.encode())
+
+        def test_loud(rlperf):
+            print("the beginning")
+            rlperf(work)
+            print("the end")
+    """
+    run = measure(tmp_path, tests, "-rP", "--rlperf-counters=off", code=OK)
+    assert 1_000_000 < len(run.out) < 1_200_000
+    assert "the beginning" in run.out
+    assert re.findall(r"x\n(.*)\nthe end", run.out) == wording
+    (note,) = re.findall(r"test_it.py::test_loud: .* [\d.]+ MB .*", run.out)
+    assert without_figures(note) == wording
 
 
 def test_streams_in_memory_and_logs_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,22 +378,15 @@ def test_streams_in_memory_and_logs_are_cut(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_forked_and_a_threshold_for_coverage_are_off(tmp_path: Path) -> None:
+def test_forked_and_a_threshold_for_coverage_are_off(tmp_path: Path, wording: Wording) -> None:
     """pytest-forked and --cov-fail-under, which would fail every measured test or run, are off, each with a note."""
     pytest.importorskip("pytest_cov")
     pytest.importorskip("pytest_forked")
-    (tmp_path / "test_it.py").write_text(
-        "import pytest\n"
-        "def test_one(rlperf): rlperf(lambda: sum(range(1000)))\n"
-        "@pytest.mark.forked\n"
-        "def test_two(rlperf): rlperf(lambda: sum(range(1000)))\n"
-    )
+    tests = f"import pytest\n{SOUND}@pytest.mark.forked\n{SOUND.replace('_it', '_two')}"
     plugins = ("-p", "pytest_cov", "-p", "pytest_forked", "--strict-markers")
-    process = run(tmp_path, *plugins, "--forked", "--cov=.", "--cov-fail-under=99")
-    assert process.returncode == 0, process.stdout + process.stderr
-    assert "2 passed" in process.stdout
-    assert "--cov-fail-under is off" in process.stdout
-    assert "pytest-forked is off" in process.stdout
+    run = measure(tmp_path, tests, *plugins, "--forked", "--cov=.", "--cov-fail-under=99", code=OK)
+    assert run.counts == "2 passed"
+    assert re.findall(r"(?m)^.*(?:cov-fail-under|forked) is .*", run.out) == wording
 
 
 # --------------------------------------------------------------------------- paths
@@ -486,15 +395,14 @@ def test_forked_and_a_threshold_for_coverage_are_off(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_long_paths_that_are_not_utf_8(tmp_path: Path) -> None:
     """More of file names than an environment variable holds, with bytes that are no UTF-8, reach the workers."""
-    directory = os.fsencode(tmp_path)
+    example = Example(tmp_path)
+    directory = os.fsencode(example.root)
     for _ in range(14):
         directory += b"/d\xff" + b"x" * 200
     Path(os.fsdecode(directory)).mkdir(parents=True)
     names = [b"%s/test_%d.py" % (directory, number) for number in range(50)]
     for name in names:
-        Path(os.fsdecode(name)).write_text("def test_it(rlperf): rlperf(lambda: sum(range(1000)))\n")
+        Path(os.fsdecode(name)).write_text(SOUND)
     assert sum(map(len, names)) > 128 * 1024
-    # pytest's own cache cannot hold such a path.
-    process = run(tmp_path, "-p", "no:cacheprovider", "--rlperf-json=run.json", "-k", "test_7 or test_8")
-    assert "2 passed" in process.stdout, process.stdout + process.stderr
-    assert len(json.loads((tmp_path / "run.json").read_text())["tests"]) == 2
+    run = example.pytest(*ONE_CALL, "-k", "test_7 or test_8", code=OK)
+    assert len(run.document["tests"]) == 2
