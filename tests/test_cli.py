@@ -356,21 +356,23 @@ def test_several_files_become_one(save: Save, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "value"),
     [
-        ["grow"],
-        ["tree"],
-        ["tree", "--diff", "a"],
-        ["tree", "a", "--diff", "a", "b"],
-        ["tree", "--diff", "a", "b", "--format", "json"],
-        ["tree", "a", "--format", "xml"],
+        (["grow"], "'grow'"),
+        (["tree"], "--diff"),
+        (["tree", "--diff", "a"], "--diff"),
+        (["tree", "a", "--diff", "a", "b"], "--diff"),
+        (["tree", "--diff", "a", "b", "--format", "json"], "--diff"),
+        (["tree", "a", "--format", "xml"], "'xml'"),
     ],
 )
-def test_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
+def test_usage_errors(arguments: list[str], value: str, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
     """A wrong command ends with its reason and with exit code 4, as pytest's does."""
     with pytest.raises(SystemExit, match="4"):
         main(arguments)
-    assert capsys.readouterr().err == wording
+    error = capsys.readouterr().err.rpartition(" error: ")[2]
+    assert value in error
+    assert error.startswith("argument ") or error == wording  # Python's own words are other ones in each version
 
 
 def test_module_runs_as_a_program(tmp_path: Path, wording: Wording) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import builders
 import pytest
 from builders import git
+from wording import Wording
 
 from pytest_rlperf.baseline.history import Sessions, read_sessions
 from pytest_rlperf.baseline.schema import encode
@@ -42,6 +43,7 @@ from pytest_rlperf.sides.git import find_repository
 
 TEST = "tests/test_gae.py::test_gae[128-8]"
 OTHER = replace(builders.MACHINE, cpu="Made Up 8000")
+HEADLINE = re.compile("<h1>(.*?)</h1>", re.DOTALL)
 WIDE = builders.estimate(1.0, low=1e-300, high=1e18, confidence=0.5)  # as a file may have it
 
 
@@ -217,13 +219,13 @@ def test_a_change_between_sessions_of_no_commit_has_no_commits() -> None:
     assert step.commits == ()
 
 
-def test_a_change_between_sessions_of_one_commit_is_not_the_codes() -> None:
+def test_a_change_between_sessions_of_one_commit_is_not_the_codes(wording: Wording) -> None:
     """In words: the commit is the same."""
     times = [f"2026-02-{n + 1:02}T00:00:00+00:00" for n in range(16)]
     sessions = [session(5, 1.0 if n < 8 else 1.2, created=time, name=time) for n, time in enumerate(times)]
     found = course(sessions)
     text = render_history(report(found))
-    assert f"from {sha(5)[:12]} to {sha(5)[:12]}: the commit is the same" in text
+    assert [line for line in text.splitlines() if f"from {sha(5)[:12]} to {sha(5)[:12]}" in line] == wording
 
 
 # --------------------------------------------------------------------------- chains
@@ -369,7 +371,7 @@ def test_a_terminal_is_done_no_harm() -> None:
     assert not text.startswith("::")
 
 
-def test_the_page_draws_every_point_within_the_plot() -> None:
+def test_the_page_draws_every_point_within_the_plot(wording: Wording) -> None:
     """It loads nothing, runs nothing, and holds no markup of a test's name."""
     luck = random.Random(1)
     sessions = [session(n, (1.0 if n < 8 else 1.1) * math.exp(luck.gauss(0, 0.01))) for n in range(16)]
@@ -380,18 +382,18 @@ def test_the_page_draws_every_point_within_the_plot() -> None:
     assert "default-src 'none'" in page
     assert page.count("<circle") == 16 + 3
     assert page.count('class="slowdown"') == 2
-    assert "2 slowdowns and 0 speed-ups in the course of 1 test" in page
+    assert HEADLINE.findall(page) == wording
     places = [float(place) for place in re.findall(r'(?:cx|cy|y1|y2)="([^"%]+)%"', page)]
     assert len(places) > 40
     assert all(0 <= place <= 100 for place in places)
 
 
-def test_a_course_without_changes_has_a_page() -> None:
+def test_a_course_without_changes_has_a_page(wording: Wording) -> None:
     """One point too, a session of no commit, and one from before the history begins."""
     pytest.importorskip("jinja2")
     before = session(1, commit="e" * 40, created="2025-12-01T00:00:00+00:00")
     page = render_history_page(report(course([session(0, commit="")]), course([session(0), before])))
-    assert "No change in the course of 2 tests" in page
+    assert HEADLINE.findall(page) == wording
     assert page.count("<circle") == 3
 
 
@@ -447,10 +449,10 @@ def test_history_is_read_from_git(here: Path, capsys: pytest.CaptureFixture[str]
     assert main(["history", "--html", "out/history.html"]) == 0
     text = capsys.readouterr().out
     six, seven = git(here, "log", "--format=%h", "--abbrev=12", "--grep=Change [56]", "--reverse").split()
-    assert f"slower +10.0 % [+8.9 %, +11.1 %] by live pairs, from {six} to {seven}: 2 commits" in text
+    assert re.search(rf"slower \+10\.0 % \[\+8\.9 %, \+11\.1 %\] .*\bpairs, from {six} to {seven}: 2 ", text)
     assert f"pytest --rlperf-bisect={six}..{seven} '{TEST}'" in text
     assert f"pytest --rlperf-bisect={six}..{seven} tests/test_sac.py::test_sac" in text
-    assert "by stored sessions on" in text
+    assert "by stored" in text
     assert text.count("12 sessions") == 2
     page = (here / "out/history.html").read_text(encoding="utf-8")
     assert page.count("<circle") == 2 * 12 + 2
@@ -472,11 +474,13 @@ def test_an_old_version_and_a_broken_one_in_history(here: Path, capsys: pytest.C
     git(here, "commit", "-qm", "Mend it")
     assert main(["history"]) == 0
     text = capsys.readouterr().out
-    assert f"left out baselines/default/{path.name} of {broken}: " in text
+    assert f"baselines/default/{path.name} of {broken}: " in text
     assert len(read_sessions(find_repository(here), here / "baselines/default").tests) > 2
 
 
-def test_a_shallow_clone_says_where_history_begins(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shallow_clone_says_where_history_begins(
+    here: Path, capsys: pytest.CaptureFixture[str], wording: Wording
+) -> None:
     """And how to get the rest; the sessions that the file itself has are shown."""
     git(here.parent, "clone", "-q", "--depth=3", f"file://{here}", "shallow")
     begins = git(here, "rev-parse", "--short=12", "HEAD~2")
@@ -484,21 +488,21 @@ def test_a_shallow_clone_says_where_history_begins(here: Path, capsys: pytest.Ca
         patch.chdir(here.parent / "shallow")
         assert main(["history"]) == 0
     text = capsys.readouterr().out
-    assert f"this clone is shallow: history begins at {begins}; git fetch --unshallow" in text
+    assert [line.replace(begins, "COMMIT") for line in text.splitlines() if begins in line] == wording
     assert "11 sessions" in text
 
 
 def test_without_ruptures_the_courses_are_shown(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     """One sentence names the extra; live changes need no library."""
     monkeypatch.setitem(sys.modules, "ruptures", None)
     assert main(["history"]) == 0
     text = capsys.readouterr().out
-    assert "without ruptures: pip install 'pytest-rlperf[history]'" in text
+    assert [line for line in text.splitlines() if "pip install 'pytest-rlperf[history]'" in line] == wording
     assert "12 sessions" in text
-    assert "by live pairs" in text
-    assert "by stored sessions" not in text
+    assert "by live" in text
+    assert "by stored" not in text
 
 
 def run_file(path: Path, commit: str, base: str | None, number: int, ratio: float = 1.0) -> Path:
@@ -515,7 +519,7 @@ def run_file(path: Path, commit: str, base: str | None, number: int, ratio: floa
 
 
 def test_files_of_runs_make_a_course_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     """Outside of any repository: sessions with figures beside kernels, and a chain in the order of time."""
     monkeypatch.chdir(tmp_path)
@@ -528,7 +532,7 @@ def test_files_of_runs_make_a_course_of_their_own(
     assert "+10.0 %" in text
     assert "over 3 links" in text
     assert "3 sessions" in text
-    assert "read no repository, baselines/default, and 3 run files" in text
+    assert text.splitlines()[-1] == wording
 
 
 def test_a_merged_run_has_the_machines_of_its_parts(
@@ -549,13 +553,13 @@ def test_a_merged_run_has_the_machines_of_its_parts(
         assert [line for line in lines if line.startswith(f"{name}  {machine.cpu},")]
 
 
-def test_sessions_on_no_line_are_counted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sessions_on_no_line_are_counted(here: Path, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
     """Those of uncommitted changes and of another branch; the others stay in the order of their commits."""
     for number, dirty in ((20, False), (21, True)):
         store(here, number, sha(1), 1e-3, dirty=dirty, created=f"2099-01-{number}T00:00:00+00:00")
     assert main(["history"]) == 0
     text = capsys.readouterr().out
-    assert "note: 2 sessions are on no line: 1 of uncommitted changes and 1 of commits" in text
+    assert [line for line in text.splitlines() if line.startswith("note: ")] == wording
     assert text.count("12 sessions") == 2
 
 
@@ -576,43 +580,45 @@ def test_the_projects_own_version_cuts_no_line(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "values"),
     [
-        (["gea"], "'gea' is no test of this history; did you mean tests/test_gae.py::test_gae[128-8]?"),
-        (["nothing-like-it-at-all"], "is no test of this history; there is: tests/test_gae.py::test_gae[128-8]"),
-        (["--run", "code.py"], "code.py is no run and no baseline"),
-        (["--run", "absent.json"], "cannot read absent.json"),
-        (["--run", "baselines/default"], "baselines/default"),
-        (["--run", "forged.json"], "forged.json has a commit that is no full hexadecimal SHA"),
-        (["--baseline", "other"], "has a baseline in baselines/other, and no file of a run was given"),
-        (["--baseline", "../x"], "a baseline's name holds letters"),
-        (["--baseline-dir=--output=x"], "has a baseline in --output=x/default"),
-        (["--html", "."], "--html=. is a directory"),
-        (["--html", "code.py/x"], "cannot write --html=code.py/x"),
+        (["gea"], ("'gea'", TEST)),
+        (["nothing-like-it-at-all"], ("'nothing-like-it-at-all'", TEST)),
+        (["--run", "code.py"], ("code.py",)),
+        (["--run", "absent.json"], ("absent.json",)),
+        (["--run", "baselines/default"], ("baselines/default",)),
+        (["--run", "forged.json"], ("forged.json", "SHA")),
+        (["--baseline", "other"], ("baselines/other",)),
+        (["--baseline", "../x"], ()),
+        (["--baseline-dir=--output=x"], ("--output=x/default",)),
+        (["--html", "."], ("--html=.",)),
+        (["--html", "code.py/x"], ("--html=code.py/x",)),
     ],
 )
 def test_what_cannot_be_followed_is_one_line(
-    here: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    here: Path, arguments: list[str], values: tuple[str, ...], capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
     """With the exit code of usage errors, and nothing written."""
     run_file(here / "forged.json", sha(1), "--output=x", 1)
     assert main(["history", *arguments]) == 4
-    printed = capsys.readouterr()
-    assert words in printed.err
-    assert printed.err.count("\n") == 1
+    error = capsys.readouterr().err
+    assert [value for value in values if value not in error] == []
+    assert error == wording
+    assert error.count("\n") == 1
     assert not list(here.glob("*output*"))
 
 
 def test_nothing_to_read_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     """Outside of git, and where no version can be read."""
     monkeypatch.chdir(tmp_path)
-    assert main(["history"]) == 4
-    assert "is in no git repository, and no file of a run was given: --run FILE names one" in capsys.readouterr().err
-    builders.write(tmp_path, {"baselines/default/x.json": "{}"})
-    assert main(["history"]) == 4
-    assert "no version of baselines/default can be read: baselines/default/x.json: " in capsys.readouterr().err
+    for value, files in (("--run FILE", {}), ("baselines/default/x.json", {"baselines/default/x.json": "{}"})):
+        builders.write(tmp_path, files)
+        assert main(["history"]) == 4
+        error = capsys.readouterr().err
+        assert value in error
+        assert error == wording
 
 
 def test_versions_follow_first_parents_and_odd_names(tmp_path: Path) -> None:
@@ -701,7 +707,9 @@ def test_a_sessions_time_of_a_call_is_kept_from_the_version_that_has_it() -> Non
         assert known.call_s == 1e-3
 
 
-def test_versions_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_that_cannot_be_read_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     """One that is too large, and in the working tree one that is no baseline and a directory; other files are none."""
     git(tmp_path, "init", "-q")
     mib = "x" * (1 << 20)
@@ -716,8 +724,7 @@ def test_versions_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pyt
         *(f"b/{name}.json of {commit}" for name in "wx"),
         *(str(tmp_path / f"b/{name}.json") for name in "wxy"),
     ]
-    assert "JSON is malformed" in skipped[0]
-    assert skipped[1].endswith(": it has over 1 MiB")
+    assert [text.partition(": ")[2] for text in skipped[:2]] == wording
 
 
 def test_the_command_imports_neither_pytest_nor_ruptures_at_once() -> None:
