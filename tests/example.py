@@ -95,6 +95,15 @@ class Run:
         """The sentences of each verdict's reasons in the run's JSON."""
         return {name: entry["verdict"]["reason"]["message"] for name, entry in self.tests.items()}
 
+    def error(self, test: str) -> str:
+        """Return the lines that pytest marks with `E` in the report of a test."""
+        return "\n".join(line[1:].strip() for line in self.failure(test).splitlines() if line.startswith("E "))
+
+    def notes(self, value: str) -> list[str]:
+        """Return the notes and next steps below the table that have a value in them, each in one line."""
+        found = re.findall(r"^(?:note|next) .*(?:\n .*)*", self.section("rlperf"), re.MULTILINE)
+        return [note for note in (" ".join(each.split()) for each in found) if value in note]
+
 
 class Example:
     """A project below a test's directory, and runs in it that see nothing of the run of the tests.
