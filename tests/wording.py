@@ -44,7 +44,7 @@ class Catalogue(AmberSnapshotExtension):
     def serialize(self, data: Any, **_: Any) -> str:
         """Return a sentence, or several below each other, without what differs between any two runs."""
         lines = map(str, data) if isinstance(data, list | tuple) else [str(data)]
-        text = "\n".join(lines)
+        text = "\n".join(lines).encode(errors="backslashreplace").decode()  # bytes of a command line may be no text
         for changing, name in _CHANGING:
             text = changing.sub(name, text)
         return "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) or "(nothing)"
