@@ -145,11 +145,12 @@ class Example:
         return self.git("rev-parse", "HEAD")
 
     def start(self, *arguments: str, plugins: tuple[str, ...] = ("rlperf",), **env: str) -> subprocess.Popen[str]:
-        """Start pytest, with no plugin but these, in a session of its own."""
+        """Start pytest, with no plugin but these and no cache unless it is among them, in a session of its own."""
         self.json.unlink(missing_ok=True)
         if "rlperf" in plugins and any(argument.startswith("--rlperf") for argument in arguments):
             arguments = (f"--rlperf-json={self.json}", *arguments)
-        loaded = [word for plugin in (*plugins, "no:cacheprovider") for word in ("-p", plugin)]
+        cache = () if "cacheprovider" in plugins else ("no:cacheprovider",)
+        loaded = [word for plugin in (*plugins, *cache) for word in ("-p", plugin)]
         return self._start([sys.executable, "-m", "pytest", *loaded, *arguments], env)
 
     def pytest(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from builders import ONE_CALL, source, write
+from builders import ONE_CALL, source
+from example import Example
 
 LIBRARY = "def work():\n    return sum(range(1000))\n"
 TESTS = source("beside/tests.py")
@@ -102,26 +99,6 @@ CASES = (
 )
 
 
-def run(directory: Path, case: Case) -> subprocess.CompletedProcess[str]:
-    """Run the tests as a user would, without any plugin but the case's."""
-    removed = ("PYTEST_ADDOPTS", "PYTEST_XDIST", "PYTEST_CURRENT_TEST", "COV_CORE_", "COVERAGE_PROCESS_")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
-    plugins = [argument for name in ("rlperf", *case.plugins) for argument in ("-p", name)]
-    verbose = ("-v",) if case.shows else ()
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *plugins, *ONE_CALL, "--rlperf-json=run.json", *verbose, *case.options],
-        cwd=directory,
-        env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUTF8": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=120,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=case.name, marks=() if case.is_quick else pytest.mark.slow) for case in CASES]
 )
@@ -130,29 +107,25 @@ def test_beside(case: Case, tmp_path: Path) -> None:
     missing = {*case.plugins} - {entry.name for entry in entry_points(group="pytest11")}
     if missing:
         pytest.skip(f"needs the plugins {', '.join(sorted(missing))}")
-    directory = write(
+    example = Example(
         tmp_path / "ein Pröjekt",
         {
             "pytest.ini": f"[pytest]\npythonpath = {case.source}\n",
             f"{case.source}/library.py": LIBRARY,
             f"{DIRECTORY}/test_it.py": TESTS,
+            ".pytest_cache/v/cache/lastfailed": json.dumps({f"{DIRECTORY}/test_it.py::test_wrong": True}),
         },
+        PYTHONUTF8="1",
     )
-    if case.name == "--lf":
-        cache = directory / ".pytest_cache/v/cache/lastfailed"
-        cache.parent.mkdir(parents=True)
-        cache.write_text(json.dumps({f"{DIRECTORY}/test_it.py::test_wrong": True}))
-    done = run(directory, case)
-    text = f"{done.stdout}\n--- stderr ---\n{done.stderr}"
-    assert done.returncode == case.code, text
-    assert "INTERNALERROR" not in text, text
-    assert (directory / "run.json").exists() is case.is_measured, text
+    verbose = ("-v",) if case.shows else ()
+    plugins = ("rlperf", "cacheprovider", *case.plugins)
+    run = example.pytest(*ONE_CALL, *verbose, *case.options, plugins=plugins, code=case.code)
+    assert "INTERNALERROR" not in run.text, run.text
+    assert bool(run.document) is case.is_measured, run.text
+    errors = {name for name, status in (run.statuses if case.is_measured else {}).items() if status == "ERROR"}
     if case.is_measured:
-        tests = json.loads((directory / "run.json").read_text(encoding="utf-8"))["tests"]
-        errors = {name.partition("::")[2] for name, test in tests.items() if test["verdict"]["status"] == "ERROR"}
-        assert {name.partition("::")[2] for name in tests} == case.passed | errors, text
+        assert set(run.tests) == case.passed | errors, run.text
         assert errors == ({"test_wrong"} if case.fails else set())
     if case.shows:
-        words = dict(re.findall(r"^\S[^:\n]*::(.+?) (PASSED|FAILED|ERROR|SKIPPED)", done.stdout, re.MULTILINE))
         expected = dict.fromkeys(case.passed, "PASSED") | ({"test_wrong": "FAILED"} if case.fails else {})
-        assert words == expected, text
+        assert run.outcomes == expected, run.text

@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import source
-from test_live import Repository
+from example import FAILED, OK, Example, Run
+from wording import Wording
 
-OK, FAILED = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
 MEASURED = ("--rlperf", "--rlperf-max-time=6")  # a worker needs some of this time for phases
-pytestmark = pytest.mark.usefixtures("alone")
-
-# An agent without timers, whose methods take a while; plain calls hold that nothing is in place of them.
-AGENT = source("phases/agent.py")
-
-
+QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=8", "--rlperf-tolerance=50%")
 PARTS = ("sample", "target_q", "critic", "actor", "alpha", "polyak")
 
 
-def write(pytester: pytest.Pytester, tests: str, agent: str = AGENT) -> None:
-    """Write an agent and tests of it."""
-    pytester.makepyfile(agent=agent, test_it="import agent as library\n" + textwrap.dedent(tests))
-
-
-def run(pytester: pytest.Pytester, how: Sequence[str]) -> tuple[pytest.RunResult, dict[str, dict[str, Any]]]:
-    """Return a measured run, and of each test the phases by their paths."""
-    result = pytester.runpytest_subprocess(*how, "-v", "--rlperf-json=run.json", "-p", "no:cacheprovider")
-    path = pytester.path / "run.json"
-    document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"tests": {}}
-    return result, {
-        name.rpartition("::")[2]: {phase["path"]: phase for phase in test["result"]["phases"]}
-        for name, test in document["tests"].items()
+def example_of(tmp_path: Path, tests: str, agent: str = "agent") -> Example:
+    """Return tests of an agent without timers, whose methods take a while."""
+    files = {
+        "agent.py": source(f"phases/{agent}.py"),
+        "test_it.py": f"import agent as library\n{textwrap.dedent(tests)}",
     }
+    return Example(tmp_path, files)
+
+
+def phases_of(run: Run) -> dict[str, dict[str, Any]]:
+    """Return the phases of each test by their paths."""
+    return {name: {phase["path"]: phase for phase in test["result"]["phases"]} for name, test in run.tests.items()}
 
 
 @pytest.mark.slow
-def test_phases_of_methods_and_functions(pytester: pytest.Pytester) -> None:
+def test_phases_of_methods_and_functions(tmp_path: Path) -> None:
     """Methods of what is measured, of what it holds and functions are shown, once a call."""
-    write(
-        pytester,
+    example = example_of(
+        tmp_path,
         """
         import numpy as np
 
@@ -63,18 +54,18 @@ def test_phases_of_methods_and_functions(pytester: pytest.Pytester) -> None:
             rlperf_sac_update(Trained(), 4, phases=phases)
         """,
     )
-    result, phases = run(pytester, MEASURED)
-    assert result.ret == OK, result.stdout.str()
-    found = phases["test_update"]
+    run = example.pytest(*MEASURED, "-v", code=OK)
+    found = phases_of(run)["test_update"]
     assert list(found) == ["sac_update", *(f"sac_update/{name}" for name in ("sample", "critic", "polyak"))]
     assert [phase["count"] for phase in found.values()] == pytest.approx([1] * 4)
-    result.stdout.re_match_lines([r"^\s+sac_update .*%", r"^\s+sample .*%", r"^\s+critic .*%", r"^\s+polyak .*%"])
+    shown = re.findall(r"^ +(sac_update|sample|critic|polyak) .*%", run.out, re.MULTILINE)
+    assert shown == ["sac_update", "sample", "critic", "polyak"]
 
 
-def test_every_fixture_takes_phases(pytester: pytest.Pytester) -> None:
+def test_every_fixture_takes_phases(tmp_path: Path) -> None:
     """Also of a bound method, of a function by its module, and of what is no agent."""
-    write(
-        pytester,
+    example = example_of(
+        tmp_path,
         """
         import numpy as np
 
@@ -103,8 +94,7 @@ def test_every_fixture_takes_phases(pytester: pytest.Pytester) -> None:
             rlperf_gae(gae, 8, 2, phases={"scan": scan})
         """,
     )
-    result, phases = run(pytester, MEASURED)
-    assert result.ret == OK, result.stdout.str()
+    phases = phases_of(example.pytest(*MEASURED, code=OK))
     assert {test: [path for path in found if path.count("/") < 2] for test, found in phases.items()} == {
         "test_bound": ["critic", "polyak"],
         "test_buffer": ["sample", "sample/draw"],
@@ -116,10 +106,10 @@ def test_every_fixture_takes_phases(pytester: pytest.Pytester) -> None:
     }
 
 
-def test_nothing_is_in_place_of_plain_calls(pytester: pytest.Pytester) -> None:
+def test_nothing_is_in_place_of_plain_calls(tmp_path: Path) -> None:
     """Calls that are timed run the methods themselves; only the fewer that make phases run them timed."""
-    write(
-        pytester,
+    example = example_of(
+        tmp_path,
         """
         import pytest
 
@@ -148,74 +138,63 @@ def test_nothing_is_in_place_of_plain_calls(pytester: pytest.Pytester) -> None:
         HELD = library.Agent()
         """,
     )
-    result, phases = run(pytester, MEASURED)
-    assert result.ret == OK, result.stdout.str()
+    phases = phases_of(example.pytest(*MEASURED, code=OK))
     assert set(phases["test_update"]) == {"critic", "polyak"}
 
 
 WRONG_NAMES = {
-    '{"critic": "update_critik"}': "phase 'critic': the Agent has no 'update_critik'; there is update_critic",
-    '{"polyak": "agent:poliak"}': "phase 'polyak': agent has no 'poliak'; there is polyak",
-    '{"a/b": "update_critic"}': "without '/'",
-    '["update_critic"]': "a mapping of names to methods, like",
+    '{"critic": "update_critik"}': "update_critic",
+    '{"polyak": "agent:poliak"}': "polyak",
+    '{"a/b": "update_critic"}': "'/'",
+    '["update_critic"]': "update_critic",
 }
 
 
 @pytest.mark.parametrize("how", [MEASURED, ()], ids=["measured", "not measured"])
-def test_a_wrong_name_is_an_error_of_its_test(pytester: pytest.Pytester, how: Sequence[str]) -> None:
+def test_a_wrong_name_is_an_error_of_its_test(tmp_path: Path, how: Sequence[str], wording: Wording) -> None:
     """The error lists the names that exist, before anything runs, in a measured run and in any other."""
-    write(
-        pytester,
-        """
+    tests = """
         def update(agent, phases, rlperf_sac_update):
             agent.update = lambda *_: print("has", "run")
             rlperf_sac_update(agent, 4, phases=phases)
-        """
-        + "".join(
-            f"""
+        """ + "".join(
+        f"""
         def test_{number}(rlperf_sac_update):
             update(library.Agent(), {phases}, rlperf_sac_update)
         """
-            for number, phases in enumerate(WRONG_NAMES)
-        ),
+        for number, phases in enumerate(WRONG_NAMES)
     )
-    result = pytester.runpytest_subprocess(*how)
-    result.assert_outcomes(failed=len(WRONG_NAMES))
-    assert result.ret == FAILED
-    failures = re.split(r"_ test_\d _", re.sub(r"\s+", " ", result.stdout.str()))[1:]
-    for failure, names in zip(failures, WRONG_NAMES.values(), strict=True):
-        assert names in failure
-    assert "has run" not in result.stdout.str()
+    run = example_of(tmp_path, tests).pytest(*how, code=FAILED)
+    assert run.counts == f"{len(WRONG_NAMES)} failed"
+    errors = [run.error(f"test_{number}") for number in range(len(WRONG_NAMES))]
+    for error, name in zip(errors, WRONG_NAMES.values(), strict=True):
+        assert name in error
+    assert errors == wording
+    assert "has run" not in run.text
 
 
-TORCH_AGENT = source("phases/torch_agent.py")
-
-
-def sections_of(pytester: pytest.Pytester, tests: str) -> dict[str, list[str]]:
+def sections_of(tmp_path: Path, tests: str) -> dict[str, list[str]]:
     """Return the phases right below a measured update, by test."""
-    # Looked for and not imported: pytester forgets what a test has imported, and a second import of it breaks Python.
-    if find_spec("torch") is None:
-        pytest.skip("needs PyTorch")
-    write(pytester, f"import torch\n\ntorch.set_num_threads(1)\n{textwrap.dedent(tests)}", TORCH_AGENT)
-    result, phases = run(pytester, MEASURED)
-    assert result.ret == OK, result.stdout.str()
+    pytest.importorskip("torch")
+    tests = f"import torch\n\ntorch.set_num_threads(1)\n{textwrap.dedent(tests)}"
+    phases = phases_of(example_of(tmp_path, tests, "torch_agent").pytest(*MEASURED, code=OK))
     return {test: [path.partition("/")[2] for path in paths if path.count("/") == 1] for test, paths in phases.items()}
 
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_an_update_without_timers_is_harvested(pytester: pytest.Pytester) -> None:
+def test_an_update_without_timers_is_harvested(tmp_path: Path) -> None:
     """Its six parts are seen from outside."""
     tests = """
         def test_harvested(rlperf_sac_update):
             rlperf_sac_update(library.Agent(), 16)
     """
-    assert sections_of(pytester, tests) == {"test_harvested": list(PARTS)}
+    assert sections_of(tmp_path, tests) == {"test_harvested": list(PARTS)}
 
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_an_update_with_phases_is_not_harvested(pytester: pytest.Pytester) -> None:
+def test_an_update_with_phases_is_not_harvested(tmp_path: Path) -> None:
     """Of an agent with timers of its own, or named phases, only those are seen."""
     tests = """
         def test_own(rlperf_sac_update):
@@ -224,12 +203,12 @@ def test_an_update_with_phases_is_not_harvested(pytester: pytest.Pytester) -> No
         def test_named(rlperf_sac_update):
             rlperf_sac_update(library.Agent(), 16, phases={"actor": "update_actor", "net": "critic_target"})
     """
-    assert sections_of(pytester, tests) == {"test_own": ["mine"], "test_named": ["net", "actor"]}
+    assert sections_of(tmp_path, tests) == {"test_own": ["mine"], "test_named": ["net", "actor"]}
 
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_nothing_is_harvested_of_plain_calls(pytester: pytest.Pytester) -> None:
+def test_nothing_is_harvested_of_plain_calls(tmp_path: Path) -> None:
     """A thunk's update has no hooks in it where it is timed, and has where its parts are looked at."""
     tests = """
         from torch.optim import optimizer
@@ -249,33 +228,24 @@ def test_nothing_is_harvested_of_plain_calls(pytester: pytest.Pytester) -> None:
             if result.measured:
                 assert seen[True] > seen[False] > 0, seen
     """
-    assert sections_of(pytester, tests) == {"test_plain": list(PARTS)}
+    assert sections_of(tmp_path, tests) == {"test_plain": list(PARTS)}
 
 
 @pytest.mark.slow
 def test_a_live_comparison_blames_a_harvested_phase(tmp_path: Path) -> None:
     """A slowdown is found in a phase that the code itself has no timer for."""
-    repository = Repository(tmp_path)
-    source = """
-    class Learner:
-        def work(self):
-            return self.update_actor() + self.update_critic()
-        def update_actor(self):
-            return sum(i * i for i in range(400))
-        def update_critic(self):
-            return sum(i * i for i in range({steps}))
-    """
+    learner = source("phases/learner.py")
     test = """
-    from mylib import Learner
+        from mylib import Learner
 
-    def test_work(rlperf):
-        rlperf(Learner().work, phases={"actor": "update_actor", "critic": "update_critic"})
-    """
-    repository.write({"mylib/__init__.py": source.format(steps=400), "tests/test_it.py": test})
-    repository.commit()
-    repository.write({"mylib/__init__.py": source.format(steps=2400)})
-    run = repository.against("HEAD", code=FAILED)
+        def test_work(rlperf):
+            rlperf(Learner().work, phases={"actor": "update_actor", "critic": "update_critic"})
+        """
+    example = Example(tmp_path, {"mylib.py": learner, "test_it.py": test})
+    example.commit()
+    example.write({"mylib.py": learner.replace("STEPS = 400", "STEPS = 2400")})
+    run = example.pytest("--rlperf-against=HEAD", *QUICK, code=FAILED)
     assert run.statuses == {"test_work": "SLOWER"}
-    assert "critic +" in run.failure("test_work")
+    assert "critic +" in run.words
     parts = {part["path"]: part["change_s"] for part in run.tests["test_work"]["live"]["contributions"]}
     assert max(parts, key=lambda path: parts[path]) == "critic"
