@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import builders
 import pytest
 from builders import git
+from example import FAILED, USAGE, Example
 from wording import Wording
 
 from pytest_rlperf.baseline.anchor import FIRST, keep_first, read_anchor, write_anchor
@@ -104,20 +106,22 @@ def test_anchor_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a repository of one commit, where commands are run."""
     git(tmp_path, "init", "--quiet")
-    git(tmp_path, "-c", "user.name=A", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-m", "first")
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", "first")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_command_sets_and_shows_the_anchor(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_sets_and_shows_the_anchor(
+    repository: Path, capsys: pytest.CaptureFixture[str], wording: Wording
+) -> None:
     """With its reason; the file makes the tree no dirtier, and is no baseline of a machine."""
     head = find_repository(repository)
     assert main(["anchor", "HEAD", "--reason", "the release"]) == 0
     assert main(["anchor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == lines[1]
-    assert lines[0].startswith(f"the anchor of baseline 'default' is {head.head[:12]} of 20")
-    assert lines[0].endswith("(the release)")
+    assert head.head[:12] in lines[0]
+    assert re.sub(r"\d{4}-\d\d-\d\d", "DAY", lines[0].replace(head.head[:12], "COMMIT")) == wording
     assert not head.is_dirty(repository / "baselines")
     store = Store(repository / "baselines", "default", builders.MACHINE)
     assert (store.others().faults, store.names()) == ([], [])
@@ -150,33 +154,26 @@ def test_note_names_both_commits(wording: Wording) -> None:
     assert note_lines([ComparedWithAnchor("default", anchor, "2" * 40)], verbose=False) == wording
 
 
-def test_comparison_without_an_anchor_is_a_usage_error(pytester: pytest.Pytester, alone: None) -> None:
+def test_comparison_without_an_anchor_is_a_usage_error(tmp_path: Path, wording: Wording) -> None:
     """One sentence names the command that sets one."""
-    git(pytester.path, "init", "--quiet")
-    pytester.makepyfile("def test_x(rlperf):\n    rlperf(lambda: None)\n")
-    done = pytester.runpytest_subprocess("--rlperf-against=anchor")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*the baseline 'default' has no anchor: rlperf anchor REF --reason TEXT sets one*"])
+    example = Example(tmp_path, {"test_x.py": "def test_x(rlperf):\n    rlperf(lambda: None)\n"})
+    example.commit()
+    error = example.pytest("--rlperf-against=anchor", code=USAGE).err
+    assert "rlperf anchor REF --reason TEXT" in error
+    assert error == wording
 
 
 @pytest.mark.slow
-def test_live_pairs_with_the_anchor(pytester: pytest.Pytester, alone: None) -> None:
+def test_live_pairs_with_the_anchor(tmp_path: Path) -> None:
     """The verdict is of pairs with it, whatever has been committed since; the report names it and its reason."""
-    identity = ("-c", "user.name=A", "-c", "user.email=a@b")
-    git(pytester.path, "init", "--quiet")
-    pytester.makepyfile(test_x="import mylib\n\ndef test_x(rlperf):\n    rlperf(mylib.work)\n")
+    example = Example(tmp_path, {"test_x.py": "import mylib\n\ndef test_x(rlperf):\n    rlperf(mylib.work)\n"})
+    commits = []
     for rounds in (20_000, 25_000, 30_000):
-        pytester.makepyfile(mylib=f"def work():\n    return sum(range({rounds}))\n")
-        git(pytester.path, "add", "--all")
-        git(pytester.path, *identity, "commit", "--quiet", "-m", f"{rounds}")
-    first = git(pytester.path, "rev-parse", "HEAD~2").strip()
-    write_anchor(pytester.path / "baselines" / "default", first, "the release", "")
-    done = pytester.runpytest_subprocess("--rlperf-against=anchor", "--rlperf-json=run.json")
-    assert done.ret == pytest.ExitCode.TESTS_FAILED
-    done.stdout.fnmatch_lines(
-        [
-            "since first: test_x +*",
-            f"compared *with anchor {first[:12]}, live",
-            f"note *the anchor of baseline 'default' is {first[:12]} of *",
-        ]
-    )
+        example.write({"mylib.py": f"def work():\n    return sum(range({rounds}))\n"})
+        commits.append(example.commit())
+    write_anchor(example.root / "baselines" / "default", commits[0], "the release", "")
+    run = example.pytest("--rlperf-against=anchor", code=FAILED, COLUMNS="80")
+    assert run.statuses == {"test_x": "SLOWER"}
+    assert re.search(r"^since first: test_x \+", run.out, re.MULTILINE)
+    assert re.search(rf"^compared .*{commits[0][:12]}", run.out, re.MULTILINE)
+    assert len(run.notes(f"'default' is {commits[0][:12]} of 20")) == 1

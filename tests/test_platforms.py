@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from builders import ONE_CALL
+from example import OK, USAGE, Example, Run
 from wording import Wording
 
 from pytest_rlperf.run.hooks import _platform_notes
@@ -39,48 +39,30 @@ def pytest_configure():
 TEST = "def test_it(rlperf): rlperf(lambda: sum(range(100)))\n"
 
 
-def run(directory: Path, platform: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(directory: Path, platform: str, *arguments: str, code: int = OK) -> Run:
     """Run pytest on one test, on a platform."""
-    (directory / "fake.py").write_text(FAKE[platform] + HOOK, encoding="utf-8")
-    (directory / "test_it.py").write_text(TEST, encoding="utf-8")
-    variables = {
-        **os.environ,
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "PYTHONPATH": str(directory),
-        "PYTEST_ADDOPTS": "-p fake -p pytest_rlperf.plugin -p no:cacheprovider",
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *arguments],
-        cwd=directory,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    example = Example(directory, {"fake.py": FAKE[platform] + HOOK, "test_it.py": TEST})
+    return example.pytest(*arguments, plugins=("fake", "rlperf"), PYTHONPATH=str(example.root), code=code)
 
 
 @pytest.mark.parametrize("platform", FAKE)
 def test_tests_run_unmeasured(tmp_path: Path, platform: str) -> None:
     """Without --rlperf a component runs once and is checked, on every platform."""
     done = run(tmp_path, platform)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "1 passed" in done.stdout
+    assert (done.counts, done.err) == ("1 passed", "")
 
 
 def test_measuring_on_windows_is_one_sentence(tmp_path: Path, wording: Wording) -> None:
     """The usage error names what works and the way out; nothing that Windows lacks was imported before."""
-    done = run(tmp_path, "win32", "--rlperf")
-    assert done.returncode == 4
-    assert done.stderr.strip() == wording
+    assert run(tmp_path, "win32", "--rlperf", code=USAGE).err == wording
 
 
-def test_measuring_on_macos_is_noted(tmp_path: Path) -> None:
+def test_measuring_on_macos_is_noted(tmp_path: Path, wording: Wording) -> None:
     """A run without CPUs to place processes on measures, and its header has a note."""
     done = run(tmp_path, "darwin", *ONE_CALL, "-v")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "on macOS processes cannot be placed on CPUs, and there is no /proc" in done.stdout
-    assert "1 passed" in done.stdout
+    assert done.counts == "1 passed"
+    header = done.out.partition("rootdir: ")[0]
+    assert [line for line in header.splitlines() if "macOS" in line] == wording
     assert _platform_notes("linux") == []
 
 
