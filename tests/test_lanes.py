@@ -9,6 +9,7 @@ from pathlib import Path
 
 import builders
 import pytest
+from wording import Wording
 
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.options import read_config
@@ -230,12 +231,12 @@ def test_closing_ends_all_waiting() -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "many", "1.5", ""])
-def test_lanes_are_a_number_or_auto(pytester: pytest.Pytester, value: str) -> None:
+def test_lanes_are_a_number_or_auto(pytester: pytest.Pytester, value: str, wording: Wording) -> None:
     """Any other value is a usage error that lists what is allowed."""
     pytester.makepyfile("def test_nothing(): pass")
     result = pytester.runpytest("--rlperf", f"--rlperf-lanes={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*rlperf-lanes*expected how many pairs to measure at once, 1 or more, or auto*"])
+    assert result.errlines == wording
 
 
 # --------------------------------------------------------------------------- the time of many tests
