@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import math
 import os
+import re
 import sys
 import zipfile
 from collections.abc import Collection
@@ -16,6 +17,7 @@ import pytest
 from builders import git, write
 from hypothesis import given
 from hypothesis import strategies as st
+from wording import Wording
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import Project, Status
@@ -173,20 +175,21 @@ def test_sides_are_two_commits_with_todays_tests(tree: Path) -> None:
         ("nowhere", "'nowhere'"),
         ("HEAD~3..nowhere", "'nowhere'"),
         ("HEAD~1..--output=x", "'--output=x'"),
-        ("HEAD", "no commit after HEAD "),
-        ("HEAD..HEAD~1", "no ancestor"),
+        ("HEAD", "HEAD"),
+        ("HEAD..HEAD~1", "ancestor"),
         ("..HEAD", r"GOOD\[..BAD\]"),
         ("pip:gymnasium", "pip:NAME==GOOD"),
         ("pip:no-such==1", "pip:no-such==1..BAD"),
-        ("pip:no-such==2..1", "no earlier release"),
+        ("pip:no-such==2..1", "no-such"),
         ("pip:no-such==x..1", "'x'"),
     ],
 )
-def test_range_that_cannot_be_searched_is_an_error(tree: Path, spec: str, words: str) -> None:
+def test_range_that_cannot_be_searched_is_an_error(tree: Path, spec: str, words: str, wording: Wording) -> None:
     """One line names the cause."""
     with pytest.raises(SideError, match=words) as caught:
         find(tree, spec)
     assert len(str(caught.value).splitlines()) == 1
+    assert re.sub(r"\b[0-9a-f]{12}\b", "COMMIT", str(caught.value)) == wording
 
 
 @pytest.mark.parametrize(
@@ -343,7 +346,7 @@ def test_search_stops_where_the_budget_is_spent(slowing: Path, pytester: pytest.
     write(slowing, {LOG: f"range {zero}..{four}\ntest tests/test_x.py::test_x\nbad {four}\n"})
     done = pytester.runpytest_subprocess("--rlperf-bisect=continue", "--rlperf-budget=0.000001")
     assert done.ret == 0, done.outlines
-    done.stdout.fnmatch_lines([f"*4 candidates, up to commit {four}", "*--rlperf-bisect=continue"])
+    done.stdout.fnmatch_lines([f"*4 candidates*{four}", "*--rlperf-bisect=continue"])
 
 
 @pytest.mark.parametrize(
