@@ -129,9 +129,9 @@ def test_what_a_repetition_does_not_have_is_zero_there() -> None:
 
 def test_what_was_not_counted_everywhere_is_left_out() -> None:
     """An instrument that could not run in one worker says nothing about the others' counts; its note stays."""
-    banned = replace(tally({WHOLE: {"ops": 7}}), notes=("python_calls not counted: banned",))
+    banned = replace(tally({WHOLE: {"ops": 7}}), notes=("not counted: banned",))
     learnt = learn([tally({WHOLE: {"ops": 7, "native_calls": 1, "native_calls:rlox": 1}}), banned])
-    assert learnt == Counting((PhaseCounts(WHOLE, {"ops": 7}, {}),), 2, 1, ("python_calls not counted: banned",))
+    assert learnt == Counting((PhaseCounts(WHOLE, {"ops": 7}, {}),), 2, 1, ("not counted: banned",))
 
 
 def test_nobody_asked_nothing_learnt() -> None:
@@ -197,10 +197,10 @@ def test_nothing_is_counted_unless_asked_for() -> None:
 
 def test_the_first_worker_declines_for_all() -> None:
     """Where calls turn out to be too long, one worker has spent one call on it, and the reason is known."""
-    clerks = [Clerk(Tally((), ("not counted: a call takes 1.00 s",))) for _ in range(5)]
+    clerks = [Clerk(Tally((), ("too long",))) for _ in range(5)]
     CountingPass(60.0, 5, is_wanted=True, gates=False).run(clerks)
     assert [len(clerk.limits_s) for clerk in clerks] == [1, 0, 0, 0, 0]
-    assert counted_by(clerks) == Counting((), 0, 0, ("not counted: a call takes 1.00 s",))
+    assert counted_by(clerks) == Counting((), 0, 0, ("too long",))
 
 
 def test_a_first_call_that_took_all_the_time_is_not_repeated(wording: Wording) -> None:
@@ -241,7 +241,7 @@ def test_calls_too_long_to_be_counted_run_once_or_twice(limit_s: float, made: in
     assert calls == [*["setup", "call"] * made, "processed"]
     assert found.repetitions == ()
     (note,) = found.notes
-    assert note.startswith(f"not counted: a call takes {'500' if made == 2 else '600'} ms")
+    assert f" {'500' if made == 2 else '600'} ms" in note
     assert "--rlperf-max-time" in note
 
 
@@ -637,7 +637,7 @@ def test_counts_of_other_versions_are_not_compared(tmp_path: Path, stored: Basel
     assert found.counting is None
     assert found.is_outdated
     assert found.obstacle is not None
-    assert obstacle_text(found.obstacle) == wording
+    assert obstacle_text(found.obstacle).replace(installed("numpy"), "INSTALLED") == wording
 
 
 def test_what_is_tested_and_what_runs_the_tests_may_change(tmp_path: Path) -> None:
@@ -693,9 +693,9 @@ def test_what_depends_on_the_device_is_compared_on_that_device_only(tmp_path: Pa
 
 def test_a_broken_file_of_another_machine_is_named(tmp_path: Path) -> None:
     """It cannot be compared with, which is said and ends nothing."""
-    others = OtherBaselines([], ["other.json is not a baseline"])
+    others = OtherBaselines([], ["other.json: broken"])
     found = StoredCounts(HERE, None, lambda: others, (), tmp_path).find(RESULT)
-    assert found == OtherCounts(None, obstacle=Unreadable("other.json is not a baseline"))
+    assert found == OtherCounts(None, obstacle=Unreadable("other.json: broken"))
 
 
 # --------------------------------------------------------------------------- how they are asked for
@@ -762,10 +762,10 @@ def test_a_counter_that_does_not_exist_is_a_usage_error(pytester: pytest.Pyteste
     )
     result = pytester.runpytest_inprocess("-p", "rlperf", "--rlperf")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*test_a*counters=?'opps'?*there is no counter 'opps'; there are: ops, ops:, *"])
+    result.stderr.fnmatch_lines(["*test_a*counters=?'opps'?*'opps'*: ops, ops:, *"])
     result = pytester.runpytest_inprocess("-p", "rlperf", "--rlperf-counters=on")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--rlperf-counters=on: expected off, show or gate*"])
+    result.stderr.fnmatch_lines(["*--rlperf-counters=on: *off, show*gate*"])
 
 
 # --------------------------------------------------------------------------- how they are told
@@ -784,7 +784,7 @@ COUNTS = counting(
 )
 
 
-def outcome(found: Verdict, counts: Counting | None = COUNTS) -> Outcome:
+def counted(found: Verdict, counts: Counting | None = COUNTS) -> Outcome:
     """Return a measured test's outcome."""
     return builders.outcome(replace(RESULT, counting=counts), found, RESULT)
 
@@ -792,14 +792,15 @@ def outcome(found: Verdict, counts: Counting | None = COUNTS) -> Outcome:
 def test_changes_are_shown_below_a_test_that_is_the_same() -> None:
     """Also without -v and without gating: by phase, with both numbers."""
     same = replace(verdict(Status.SAME), counters=CHANGED)
-    text = render_summary([outcome(same)], Summary(["machine"], [], [], []), width=80, color=False, verbose=False)
+    text = render_summary([counted(same)], Summary(["machine"], [], [], []), width=80, color=False, verbose=False)
     assert "test_a  SAME\n  why\n" in text
-    assert "  sac/critic: aten::mm 12 → 18; syncs 2 → 5\n  the call: python_calls 90 → 84\n" in text
+    assert "  sac/critic: aten::mm 12 → 18; syncs 2 → 5\n" in text
+    assert ": python_calls 90 → 84\n" in text
 
 
 def test_a_test_without_changes_says_nothing_of_counts() -> None:
     """Nothing is shown that nobody asked for."""
-    same = outcome(verdict(Status.SAME))
+    same = counted(verdict(Status.SAME))
     text = render_summary([same], Summary(["machine"], [], [], []), width=80, color=False, verbose=False)
     assert "ops" not in text
     assert counter_lines(same, verbose=False) == []
@@ -807,23 +808,23 @@ def test_a_test_without_changes_says_nothing_of_counts() -> None:
 
 def test_verbose_shows_every_count_of_the_call(wording: Wording) -> None:
     """Sums that are not zero, exact ones plain and others as from..to; and where the changed ones are."""
-    lines = counter_lines(outcome(replace(verdict(Status.SAME), counters=CHANGED[:1])), verbose=True)
+    lines = counter_lines(counted(replace(verdict(Status.SAME), counters=CHANGED[:1])), verbose=True)
     assert lines == wording
 
 
 def test_verbose_says_what_could_not_be_counted(wording: Wording) -> None:
     """With the reason that counting gave."""
-    missing = replace(counting({WHOLE: {"ops": 0}}), notes=("python_calls not counted: banned",))
-    assert counter_lines(outcome(verdict(Status.SAME), missing), verbose=True) == wording
+    missing = replace(counting({WHOLE: {"ops": 0}}), notes=("not counted: banned",))
+    assert counter_lines(counted(verdict(Status.SAME), missing), verbose=True) == wording
 
 
 def test_a_failure_names_the_counts(wording: Wording) -> None:
     """At the user's line: what changed, that the time did not decide it, and what to do where it was meant to be."""
     slower = combine(verdict(Status.UNDECIDED, "too near to call"), THEN, MORE, GATES)
-    assert failure_text(outcome(slower), "baseline 'default'", against=False) == wording
+    assert failure_text(counted(slower), "baseline 'default'", against=False) == wording
 
 
-def test_what_is_not_compared_is_said_once_a_reason() -> None:
+def test_what_is_not_compared_is_said_once_a_reason(wording: Wording) -> None:
     """Of tests whose counts gate nothing only under -v."""
     older = OtherVersions((VersionChange("numpy", "1", "2"),))
     notes = [
@@ -832,12 +833,11 @@ def test_what_is_not_compared_is_said_once_a_reason() -> None:
         UncomparedCounts("c", NothingCounted(("a call takes 2 ms",), on_base=True), gates=False),
         UncomparedCounts("d", NothingCounted(("a call takes 3 ms",), on_base=True), gates=False),
     ]
-    versions = "counts of 2 tests not compared: stored with other versions: numpy 1 → 2"
-    assert note_lines(notes, verbose=False) == [versions]
-    assert note_lines(notes, verbose=True) == [
-        versions,
-        "counts of 2 tests not compared, as those of c: on the other side a call takes 2 ms",
-    ]
+    (versions,) = note_lines(notes, verbose=False)
+    assert "numpy 1 → 2" in versions
+    verbose = note_lines(notes, verbose=True)
+    assert verbose[:1] == [versions]
+    assert verbose == wording
 
 
 def test_gates_that_were_not_counted_are_named_with_the_reason(wording: Wording) -> None:

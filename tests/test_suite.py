@@ -1,4 +1,4 @@
-"""The suite on libraries: its table to the letter, what is skipped, and a few cells of a real run."""
+"""The suite on libraries: its table, what is skipped, and a few cells of a real run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import builders
 import pytest
+from example import NOTHING, OK, Example
 from wording import Wording
 
 from pytest_rlperf.cli import main
@@ -21,34 +22,33 @@ from pytest_rlperf.report.matrix import render_matrix
 pytestmark = pytest.mark.usefixtures("alone")
 
 ROOT = Path(__file__).parents[1]
-OK = pytest.ExitCode.OK
 LIBRARIES = [library for library in libraries() if library.samples != Samples()]
 OF_LIBRARIES = "pytest_rlperf.suite.libraries.test_libraries"
 NOT_THERE = "skrl is not installed: pip install 'skrl[torch]'"
 
 
-def outcome(key: str, items_per_s: float, status: Status = Status.NEW) -> Outcome:
+def timed(key: str, items_per_s: float, status: Status = Status.NEW) -> Outcome:
     """Return an outcome of so much throughput."""
-    return builders.outcome(builders.result(key, 1 / items_per_s), builders.verdict(status), seconds=5.0)
+    return builders.compared(key, status, None, 256.0 / items_per_s)
 
 
 # --------------------------------------------------------------------------- the table
 
 OUTCOMES = [
-    outcome("pytest_rlperf.suite.test_gae::test_gae[128-8]", 13.2e6),
-    outcome("pytest_rlperf.suite.test_gae::test_gae[2048-64]", 61e6),
-    outcome("pytest_rlperf.suite.test_sac::test_sac_update", 105.0),
-    outcome("pytest_rlperf.suite.test_vecenv::test_vecenv_step[8]", 340e3),
-    outcome(f"{OF_LIBRARIES}::test_vecenv_step_synthetic[reference-8]", 130e3),
-    outcome(f"{OF_LIBRARIES}::test_vecenv_step_synthetic[torchrl-8]", 4e3),
-    outcome(f"{OF_LIBRARIES}::test_vecenv_step[envpool-8]", 6.8e6),
-    outcome(f"{OF_LIBRARIES}::test_gae[sb3-128-8]", 3.3e6),
-    outcome(f"{OF_LIBRARIES}::test_gae[torchrl-128-8]", 0.9e6, Status.INVALID),
-    outcome(f"{OF_LIBRARIES}::test_gae[sb3-2048-64]", 65e6),
-    outcome(f"{OF_LIBRARIES}::test_sac_update[torchrl]", 105.0),
-    outcome(f"{OF_LIBRARIES}::test_replay_sample[torchrl]", 2e6),
-    outcome(f"{OF_LIBRARIES}::test_sac_update[sb3]", 200.0, Status.ERROR),
-    outcome("tests/test_other.py::test_gae[sb3-128-8]", 1.0),
+    timed("pytest_rlperf.suite.test_gae::test_gae[128-8]", 13.2e6),
+    timed("pytest_rlperf.suite.test_gae::test_gae[2048-64]", 61e6),
+    timed("pytest_rlperf.suite.test_sac::test_sac_update", 105.0),
+    timed("pytest_rlperf.suite.test_vecenv::test_vecenv_step[8]", 340e3),
+    timed(f"{OF_LIBRARIES}::test_vecenv_step_synthetic[reference-8]", 130e3),
+    timed(f"{OF_LIBRARIES}::test_vecenv_step_synthetic[torchrl-8]", 4e3),
+    timed(f"{OF_LIBRARIES}::test_vecenv_step[envpool-8]", 6.8e6),
+    timed(f"{OF_LIBRARIES}::test_gae[sb3-128-8]", 3.3e6),
+    timed(f"{OF_LIBRARIES}::test_gae[torchrl-128-8]", 0.9e6, Status.INVALID),
+    timed(f"{OF_LIBRARIES}::test_gae[sb3-2048-64]", 65e6),
+    timed(f"{OF_LIBRARIES}::test_sac_update[torchrl]", 105.0),
+    timed(f"{OF_LIBRARIES}::test_replay_sample[torchrl]", 2e6),
+    timed(f"{OF_LIBRARIES}::test_sac_update[sb3]", 200.0, Status.ERROR),
+    timed("tests/test_other.py::test_gae[sb3-128-8]", 1.0),
 ]
 SKIPPED = {
     f"{OF_LIBRARIES}::test_gae[torchrl-2048-64]": "no time",
@@ -58,7 +58,7 @@ SKIPPED = {
 }
 
 
-def test_the_table_to_the_letter(wording: Wording) -> None:
+def test_the_table_has_a_row_for_equal_work(wording: Wording) -> None:
     """Rows of equal work, a share beside each figure, a word where there is none, and why libraries are missing."""
     assert render_matrix(OUTCOMES, SKIPPED, width=80) == wording
 
@@ -71,7 +71,7 @@ def test_keys_of_a_run_by_path_are_the_same_tests() -> None:
         for one in OUTCOMES:
             module, _, test = one.result.nodeid.partition("::")
             key = f"{prefix}{module.replace('.', '/')}.py::{test}" if "suite" in module else one.result.nodeid
-            moved.append(outcome(key, one.result.items_per_s, one.verdict.status))
+            moved.append(timed(key, one.result.items_per_s, one.verdict.status))
         assert render_matrix(moved, SKIPPED, width=80) == by_module
 
 
@@ -86,7 +86,7 @@ def test_a_narrow_terminal_gets_the_table_in_parts() -> None:
 def test_seven_libraries_fit_80_columns() -> None:
     """All the suite has, in one table, though figures be wide."""
     full = [
-        outcome(f"{OF_LIBRARIES}::test_{test}[{library.name}{sizes}]", 1.23e3 / (1 + number))
+        timed(f"{OF_LIBRARIES}::test_{test}[{library.name}{sizes}]", 1.23e3 / (1 + number))
         for test, sizes in (("vecenv_step_synthetic", "-64"), ("ppo_collect_synthetic", ""), ("sac_update", ""))
         for number, library in enumerate(LIBRARIES)
     ]
@@ -109,24 +109,18 @@ def is_there(library: Library) -> bool:
     return all(map(importlib.util.find_spec, ("gymnasium", "torch", library.module)))
 
 
-def suite(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the suite on libraries as a user does, elsewhere than here."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "--pyargs", *args]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
-
-
 @pytest.mark.slow
 def test_every_library_works_or_is_skipped_with_what_adds_it(tmp_path: Path) -> None:
     """Each component of an installed library passes its check, unmeasured; else pip's command is the reason."""
-    done = suite("pytest_rlperf.suite.libraries", "-v", cwd=tmp_path)
-    assert done.returncode in (OK, pytest.ExitCode.NO_TESTS_COLLECTED), done.stdout[-5000:]
+    run = Example(tmp_path).pytest("-rs", "--pyargs", "pytest_rlperf.suite.libraries", "-v")
+    assert run.code in (OK, NOTHING), run.text[-5000:]
     for library in LIBRARIES:
-        results = set(re.findall(rf"::test_\w+\[{library.name}\b\S* (\w+)", done.stdout))
+        results = {result for test, result in run.results if re.match(rf"test_\w+\[{library.name}\b", test)}
         assert results == {"PASSED" if is_there(library) else "SKIPPED"}, library
         if not is_there(library):
             has_basis = all(map(importlib.util.find_spec, ("gymnasium", "torch")))
             requirement = library.requirement if has_basis else BASIS
-            assert f"is not installed: pip install '{requirement}'" in done.stdout
+            assert f": pip install '{requirement}'" in run.words
 
 
 def test_every_component_has_rivals() -> None:
@@ -157,14 +151,13 @@ def test_a_measured_run_ends_with_the_table(tmp_path: Path) -> None:
     """A row's cells come from the reference's test and the library's own; others are listed below."""
     pytest.importorskip("stable_baselines3")
     cells = "(test_gae and 128-8) and (sb3 or tianshou or test_gae.py)"
-    done = suite("--rlperf", "pytest_rlperf.suite", "-k", cells, "--rlperf-max-time=2", cwd=tmp_path)
-    assert done.returncode == OK, done.stdout + done.stderr
-    table = done.stdout.partition(" rlperf suite ")[2].splitlines()
+    arguments = ("--rlperf", "--pyargs", "pytest_rlperf.suite", "-k", cells, "--rlperf-max-time=2")
+    table = Example(tmp_path).pytest(*arguments, code=OK).section("rlperf suite").splitlines()
     assert table[1].split()[:3] == ["items/s", "reference", "sb3"]
     assert table[3].split()[0] == "gae"
     assert {"best", "%"} <= set(table[4].split())
     if not importlib.util.find_spec("tianshou"):
-        assert "skipped: tianshou is not installed: pip install 'tianshou'" in table
+        assert any("pip install 'tianshou'" in line for line in table)
 
 
 def test_the_plain_command_measures_the_reference_alone() -> None:
@@ -198,7 +191,6 @@ def test_other_commands_refuse_what_they_do_not_know(capsys: pytest.CaptureFixtu
 
 def test_the_command_runs_the_suite(tmp_path: Path) -> None:
     """From anywhere, by the installed package."""
-    command = [sys.executable, "-m", "pytest_rlperf", "suite", "-p", "no:cacheprovider", "--co", "-q"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
-    assert "::test_gae[torchrl-128-8]" in done.stdout
-    assert "::test_gae[128-8]" in done.stdout
+    run = Example(tmp_path).rlperf("suite", "-p", "rlperf", "--co", "-q", code=OK)
+    assert "::test_gae[torchrl-128-8]" in run.out
+    assert "::test_gae[128-8]" in run.out
