@@ -20,6 +20,7 @@ from typing import Any
 import builders
 import jsonschema  # type: ignore[import-untyped]
 import pytest
+from example import Example
 from pytest_benchmark.stats import Metadata
 from virtual_gpu import VirtualGPU
 from wording import Wording
@@ -53,8 +54,6 @@ from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import recording_into
 from pytest_rlperf.timers.scope import PROCESS
 from pytest_rlperf.traces.chrome import write_spans
-
-pytestmark = pytest.mark.usefixtures("alone")
 
 SCHEMA_FILE = Path(__file__).parents[1] / "docs" / "schema" / "rlperf-run.schema.json"
 HOSTILE = "tests/a b.py::Test<b>::test_x[</script>|`@x`::set%0A\x1b[2J\u202e\ud800\n日本]"
@@ -540,20 +539,15 @@ def faults(document: dict[str, Any]) -> list[str]:
     return [f"{error.json_path}: {error.message[-200:]}" for error in errors]
 
 
-def test_a_real_run_is_as_the_schema_says(pytester: pytest.Pytester) -> None:
+def test_a_real_run_is_as_the_schema_says(tmp_path: Path) -> None:
     """A measured run's JSON has exactly the schema's fields, and can be read back."""
-    pytester.makepyfile(
-        test_it="""
-        def test_sum(rlperf):
-            rlperf(lambda: sum(range(1000)), items=3, unit="step")
-        """
-    )
-    arguments = ["--rlperf", "--rlperf-max-time=0.5", "--rlperf-json=run.json", "-p", "no:cacheprovider"]
-    done = pytester.runpytest_subprocess(*arguments)
-    assert done.ret == 0
-    document = json.loads((pytester.path / "run.json").read_text(encoding="utf-8"))
-    assert faults(document) == []
-    recorded = parse((pytester.path / "run.json").read_bytes(), "run.json")
+    source = """
+    def test_sum(rlperf):
+        rlperf(lambda: sum(range(1000)), items=3, unit="step")
+    """
+    example = Example(tmp_path, {"test_it.py": source})
+    assert faults(example.pytest("--rlperf", "--rlperf-max-time=0.5", code=0).document) == []
+    recorded = parse(example.json.read_bytes(), "run.json")
     assert isinstance(recorded, RunFile)
     assert recorded.tests["test_it.py::test_sum"].result.items == 3
 

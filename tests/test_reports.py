@@ -14,6 +14,7 @@ from typing import Any
 
 import builders
 import pytest
+from example import USAGE, Example
 from wording import Wording
 
 from pytest_rlperf.baseline.store import Store
@@ -59,8 +60,6 @@ from pytest_rlperf.report.summary import Summary, next_steps
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.one_test import error_of
-
-pytestmark = pytest.mark.usefixtures("alone")
 
 HOSTILE = (
     "tests/a b.py::Test<b>::test_x[</script><img src=x onerror=alert(1)>|`@everyone`\"'&::set-output name=x::y%0A"
@@ -574,21 +573,23 @@ def test_an_infinite_bound_has_a_line_to_accept_it() -> None:
         "--rlperf-baseline-dir",
     ],
 )
-def test_a_read_only_place_is_told_before_measuring(pytester: pytest.Pytester, option: str) -> None:
+def test_a_read_only_place_is_told_before_measuring(tmp_path: Path, option: str) -> None:
     """Not after the time was spent: the run ends with a usage error, and no test has run."""
-    pytester.makepyfile(
-        test_it="""
-        def test_it(rlperf):
-            open("it_ran", "w").close()
-            rlperf(lambda: None)
-        """
+    example = Example(
+        tmp_path,
+        {
+            "test_it.py": """
+            def test_it(rlperf):
+                open("it_ran", "w").close()
+                rlperf(lambda: None)
+            """
+        },
     )
     # A file system that takes no files from anybody, root neither.
-    saving = ["--rlperf-save-baseline"] if option == "--rlperf-baseline-dir" else ["--rlperf"]
-    done = pytester.runpytest_subprocess(*saving, f"{option}=/proc/rlperf/out")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert "/proc/rlperf" in "\n".join(done.errlines)
-    assert not (pytester.path / "it_ran").exists()
+    saving = "--rlperf-save-baseline" if option == "--rlperf-baseline-dir" else "--rlperf"
+    run = example.pytest(saving, f"{option}=/proc/rlperf/out", code=USAGE)
+    assert "/proc/rlperf" in run.err
+    assert not (example.root / "it_ran").exists()
 
 
 if __name__ == "__main__":
