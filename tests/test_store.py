@@ -124,8 +124,7 @@ def test_what_is_written_reads_back(store: Store) -> None:
     accepted = Acceptance("bigger net", ORIGIN.created, 0.0005)
     entry = stored("test_a.py::test_é[1-x]", accepted=accepted, notes=("a note",))
     store.write("s", ORIGIN, {"test_a.py::test_é[1-x]": entry})
-    baseline = store.read()
-    assert baseline is not None
+    baseline = read(store)
     assert baseline.schema == SCHEMA
     assert baseline.machine == HERE
     assert baseline.sessions == {"s": ORIGIN}
@@ -214,8 +213,7 @@ def test_counts_are_stored_with_the_figures(store: Store) -> None:
     }
     assert result["shares"] == [{"name": "python", "share": 0.66667}]
     assert result["phases"][0]["on_device"]["span_s"] == 0.33333
-    baseline = store.read()
-    assert baseline is not None
+    baseline = read(store)
     assert baseline.results["a"].result.counting == counting
     assert baseline.results["a"].result.phases[0].on_device == replace(times, span_s=0.33333, self_s=0.14286)
 
@@ -276,8 +274,7 @@ def test_the_same_figures_make_the_same_file(store: Store) -> None:
     """Storing what is stored already changes no byte."""
     store.write("s", ORIGIN, {"a": stored("a", items=1 / 7), "b": stored("b")})
     before = store.path.read_bytes()
-    baseline = store.read()
-    assert baseline is not None
+    baseline = read(store)
     store.write("s", ORIGIN, {"b": stored("b"), **baseline.results})
     assert store.path.read_bytes() == before
 
@@ -336,7 +333,7 @@ def test_a_write_that_fails_leaves_the_old_file(store: Store, wording: Wording) 
     store.write("s", ORIGIN, {"a": stored("a")})
     before = store.path.read_bytes()
     done = write_under_a_limit(store, "SIG_IGN")
-    assert done.stderr == wording
+    assert done.stderr.splitlines()[-1] == wording
     assert str(store.path) in done.stderr
     assert store.path.read_bytes() == before
     assert [path.name for path in store.directory.iterdir()] == [store.path.name]
@@ -545,8 +542,7 @@ def test_any_entry_survives_the_file(entries: dict[str, StoredResult]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         store = Store(Path(directory), "default", HERE)
         store.write("s", ORIGIN, entries)
-        baseline = store.read()
-        assert baseline is not None
+        baseline = read(store)
         assert set(baseline.results) == set(entries)
         for key, entry in entries.items():
             assert_close(baseline.results[key], entry)
@@ -583,8 +579,7 @@ def test_a_document_is_given_what_its_file_leaves_out(store: Store) -> None:
 
 def test_a_file_of_the_first_version_is_read(old_store: Store) -> None:
     """Its figures and counts are all there, zeros too."""
-    baseline = old_store.read()
-    assert baseline is not None
+    baseline = read(old_store)
     assert baseline.schema == 1
     (entry,) = baseline.results.values()
     assert entry.result.nodeid == "pytest_rlperf/suite/test_gae.py::test_gae[128-8]"
@@ -597,18 +592,15 @@ def test_a_file_of_the_first_version_is_read(old_store: Store) -> None:
 
 def test_saving_raises_a_file_to_the_present_version(old_store: Store) -> None:
     """Entries that are not measured again stay, figure by figure; those that are keep the session before."""
-    before = old_store.read()
-    assert before is not None
+    before = read(old_store)
     old_store.write("s", ORIGIN, {"a": stored("a")})
-    raised = old_store.read()
-    assert raised is not None
+    raised = read(old_store)
     assert raised.schema == SCHEMA == 2
     (key,) = before.results
     assert raised.results[key] == before.results[key]
     again = replace(before.results[key], session="t", history=(session_of(before.results[key].result, "t"),))
     old_store.write("t", ORIGIN, {key: again})
-    last = old_store.read()
-    assert last is not None
+    last = read(old_store)
     assert [session.session for session in last.results[key].history] == [before.results[key].session, "t"]
 
 
@@ -629,8 +621,7 @@ def keep(store: Store, session: str, **changes: Any) -> StoredResult:
     entry = stored("a", session)
     entry = replace(entry, **{"history": (session_of(entry.result, session),), **changes})
     store.write(session, ORIGIN, {"a": entry})
-    baseline = store.read()
-    assert baseline is not None
+    baseline = read(store)
     return baseline.results["a"]
 
 
@@ -656,8 +647,7 @@ def test_another_workload_has_no_past(store: Store) -> None:
     keep(store, "s", pairs=PairSpread(1e-4, 3.0))
     other = stored("a", "t", component="another")
     store.write("t", ORIGIN, {"a": replace(other, history=(session_of(other.result, "t"),))})
-    baseline = store.read()
-    assert baseline is not None
+    baseline = read(store)
     assert [session.session for session in baseline.results["a"].history] == ["t"]
     assert baseline.results["a"].pairs is None
 
@@ -679,8 +669,7 @@ def test_the_last_links_are_kept_a_line_each(store: Store) -> None:
     ]
     other = stored("a", "t", component="another")
     store.write("t", ORIGIN, {"a": replace(other, history=(session_of(other.result, "t"),))})
-    baseline = store.read()
-    assert baseline is not None
+    baseline = read(store)
     assert baseline.results["a"].links == ()
 
 
@@ -729,8 +718,7 @@ def test_two_savers_at_once_lose_nothing(store: Store) -> None:
     for saver in savers:
         saver.communicate(timeout=120)
         assert saver.returncode == 0
-    baseline = store.read()
-    assert baseline is not None
+    baseline = read(store)
     assert set(baseline.results) == {f"{name} {number}" for name in ("one", "other") for number in range(25)}
 
 
