@@ -4,7 +4,7 @@ The projects are directories of `tests/samples/projects`, or texts by path where
 
     example = Example(tmp_path, "phases")
     run = example.pytest("--rlperf", code=1)
-    assert run.statuses == {"test_update": "slower"}
+    assert run.statuses == {"test_update": "SLOWER"}
 """
 
 from __future__ import annotations
