@@ -20,6 +20,8 @@ from syrupy.extensions.amber import AmberSnapshotExtension
 from syrupy.location import PyTestLocation
 from syrupy.terminal import disable_color
 
+from pytest_rlperf.baseline.machine import this_machine
+
 _DIRECTORY = Path(__file__).with_name("wording")
 
 # What differs between any two runs, and what stands for it.
@@ -29,6 +31,10 @@ _CHANGING = (
     (re.compile(re.escape(str(Path(__file__).parents[1]))), "ROOT"),
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "0x"),
     (re.compile(r"\b[0-9a-f]{40}\b"), "COMMIT"),
+    # The figures of components that compute something wrong, whose last digits are the processor's.
+    (re.compile(r"(?<=reference: )\S+ at \(\d+, \d+\), expected [^ ]+(?=\. )"), "FIGURES"),
+    (re.compile(r"(?<=most of all )\S+ where the policy now gives [^ ;]+"), "FIGURES"),
+    (re.compile(r"(?<=deviation are )\S+ and [^ ,]+"), "FIGURES"),
 )
 _FIGURE = re.compile(r"(?<![\w-])[+\-<≤]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 
@@ -45,6 +51,9 @@ class Catalogue(AmberSnapshotExtension):
         """Return a sentence, or several below each other, without what differs between any two runs."""
         lines = map(str, data) if isinstance(data, list | tuple) else [str(data)]
         text = "\n".join(lines).encode(errors="backslashreplace").decode()  # bytes of a command line may be no text
+        here = this_machine()
+        host = f"{here.cpu}, {here.cores} cores, {here.system} {here.arch}, {here.python}"
+        text = text.replace(host, "MACHINE")
         for changing, name in _CHANGING:
             text = changing.sub(name, text)
         return "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) or "(nothing)"
