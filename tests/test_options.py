@@ -450,6 +450,7 @@ def usage_error(example: Example, *args: str) -> str:
         ["--rlperf-selfcheck", "--rlperf-against=main"],
         ["--rlperf-against=main", "--rlperf-accept=x"],
     ],
+    ids=" ".join,
 )
 def test_a_flag_that_makes_no_sense(pytester: pytest.Pytester, args: list[str], wording: Wording) -> None:
     """A bad flag, or a bad combination, is a usage error that says which and what is allowed."""

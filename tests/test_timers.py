@@ -938,9 +938,9 @@ print([timing.name for timing in timers.snapshot().root.children])
     assert run_python(body, "standby") == "['work']"
 
 
-def test_a_setting_that_means_nothing_is_told(wording: Wording) -> None:
+def test_a_setting_that_means_nothing_is_told() -> None:
     """Whoever writes RLPERF_TIMERS=yes please is told what there is to write."""
-    with wording.raises(AssertionError):
+    with pytest.raises(AssertionError, match=r"RLPERF_TIMERS=yes please.*standby"):
         run_python("", "yes please")
 
 

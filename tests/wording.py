@@ -31,6 +31,8 @@ _CHANGING = (
     (re.compile(re.escape(str(Path(__file__).parents[1]))), "ROOT"),
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "0x"),
     (re.compile(r"\b[0-9a-f]{40}\b"), "COMMIT"),
+    (re.compile(r"\b[0-9a-f]{12}\b"), "DIGEST"),  # a commit's beginning, or a directory of the cache
+    (re.compile(r"(?<=-[0-9a-f]{20}/)[a-z0-9_]{8}\b"), "ATTEMPT"),
     # The figures of components that compute something wrong, whose last digits are the processor's.
     (re.compile(r"(?<=reference: )\S+ at \(\d+, \d+\), expected [^ ]+(?=\. )"), "FIGURES"),
     (re.compile(r"(?<=most of all )\S+ where the policy now gives [^ ;]+"), "FIGURES"),
