@@ -67,6 +67,8 @@ LONGEST = (
     "test_live.py",
     "test_main_job.py",
     "test_workers.py",
+    "test_phases.py",
+    "test_bisection.py",
     "test_sides_git.py",
     "test_lifecycle.py",
     "test_counters_run.py",

@@ -412,6 +412,7 @@ def test_a_marker_gives_a_test_more_time(tmp_path: Path) -> None:
     assert run.counts == "2 passed"
 
 
+@pytest.mark.slow
 def test_a_budget_is_shared_out(tmp_path: Path) -> None:
     """--rlperf-budget bounds all tests together, whatever each might take."""
     run = Example(tmp_path, "main_job/busy").pytest("test_budget.py", "--rlperf", "--rlperf-budget=0.3", code=OK)
