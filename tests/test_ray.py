@@ -296,7 +296,7 @@ def test_a_run_on_two_nodes_is_as_one_here(make_cluster: Callable[[int, int], On
     for text in ("PerformanceRegression: SLOWER", "its output", "RuntimeError: not made"):
         assert text in out
     document = json.loads((tmp_path / "run.json").read_text())
-    names = ["test_same", "test_slower", "test_fails", "test_xfails"]
+    names = ["test_same", "test_slower", "test_fails", "test_xfails", "test_has_no_fixture"]
     assert list(document["tests"]) == [f"tests/test_it.py::{name}" for name in names]
     assert document["tests"]["tests/test_it.py::test_slower"]["verdict"]["status"] == "SLOWER"
     assert len(document["parts"]) == 4
