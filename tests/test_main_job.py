@@ -406,6 +406,7 @@ def test_long_and_short_calls(tmp_path: Path, wording: Wording) -> None:
     assert list(json.loads(baseline_file(example).read_bytes())["results"]) == ["test_calls.py::test_short"]
 
 
+@pytest.mark.slow
 def test_a_marker_gives_a_test_more_time(tmp_path: Path) -> None:
     """A marker beats the command line for the time as for all else, in both directions."""
     run = Example(tmp_path, "main_job/busy").pytest("test_marker.py", "--rlperf", "--rlperf-max-time=0.5", code=OK)

@@ -62,6 +62,7 @@ def test_phases_of_methods_and_functions(tmp_path: Path) -> None:
     assert shown == ["sac_update", "sample", "critic", "polyak"]
 
 
+@pytest.mark.slow
 def test_every_fixture_takes_phases(tmp_path: Path) -> None:
     """Also of a bound method, of a function by its module, and of what is no agent."""
     example = example_of(
