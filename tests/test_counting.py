@@ -178,7 +178,7 @@ def test_a_profiler_goes_on_and_calls_are_not_counted(wording: Wording) -> None:
     finally:
         sys.setprofile(None)
     assert seen.count("call") > 5
-    assert found.notes == wording
+    assert [note for note in found.notes if "python_calls" in note] == wording
     counted = exact(found, memory=False)
     assert ("", "python_calls") not in counted
     assert counted["", "garbage"] == 0
@@ -188,7 +188,7 @@ def test_a_profiler_goes_on_and_calls_are_not_counted(wording: Wording) -> None:
 def test_code_that_bans_profiling_is_named(wording: Wording) -> None:
     """A call that takes the profile function away cannot be counted, and the rest of it can."""
     found = count(lambda: sys.setprofile(None))
-    assert found.notes == wording
+    assert [note for note in found.notes if "python_calls" in note] == wording
     assert exact(found)["", "collections"] == 0
 
 
