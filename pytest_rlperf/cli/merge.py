@@ -18,7 +18,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from pytest_rlperf.report.files import OutputError, write_file
+    from pytest_rlperf.report.files import OutputError, check_apart, write_file
     from pytest_rlperf.report.html import render_html, write_html
     from pytest_rlperf.report.merge import MergeError, merge_shards
     from pytest_rlperf.report.run_json import document_of, written
@@ -26,6 +26,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.report.terminal import render_summary
 
     try:
+        check_apart({"--json": arguments.json, "--html": arguments.html})
         run = merge_shards(dict(map(read, arguments.files)))
         outcomes = list(run.tests.values())
         summary = summary_of(run, outcomes)

@@ -261,20 +261,16 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def read_document(document: object, *, tests_most: int | None = None) -> RunFile | SelfcheckFile:
+def read_document(document: object) -> RunFile | SelfcheckFile:
     """Return a run or a self-check from its JSON, which may be anybody's; ReadingError names the first fault.
 
-    A document of more than ``tests_most`` tests is refused. Control characters in names and texts are written out, so
-    that they can do a terminal no harm.
+    Control characters in names and texts are written out, so that they can do a terminal no harm.
     """
     whole = _mapping(document, "$")
     check_version(whole, SCHEMA)
     kind = whole.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ReadingError(f"$.kind is {_shown(kind)}, expected {' or '.join(map(repr, _KINDS))}")
-    tests = whole.get("tests")
-    if tests_most is not None and isinstance(tests, dict) and len(tests) > tests_most:
-        raise ReadingError(f"the run has {len(tests)} tests; over {tests_most} are not read")
     recorded: RunFile | SelfcheckFile = convert(whole, _KINDS[kind], "$")
     for place, result in _results(recorded):
         for fault in impossible_figures(result, stored=False):
