@@ -70,18 +70,12 @@ class ShortOfTime:
 
 
 @dataclass(frozen=True)
-class NotForked:
-    """The run's processes were new interpreters, for the reason ``why``."""
-
-    why: str
-
-
-@dataclass(frozen=True)
-class MeasuredFresh:
-    """New interpreters have measured a test; ``why`` forked processes could not."""
+class LeftDaemon:
+    """A test has left a process running that it has detached from its own; ``pid`` is its number."""
 
     key: str
-    why: str
+    pid: int
+    command: str
 
 
 # ----------------------------------------------------------------------- counts that were not compared
@@ -176,8 +170,7 @@ Note: TypeAlias = (
     | SkippedBaseline
     | ComparedWithAnchor
     | AddedPackages
-    | MeasuredFresh
-    | NotForked
+    | LeftDaemon
     | ShortOfTime
     | UncomparedCounts
     | Saved
