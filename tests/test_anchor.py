@@ -88,8 +88,12 @@ def test_unreadable_anchor_names_the_way_out(tmp_path: Path, content: bytes, wor
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that opens and cannot be read")
 def test_anchor_that_cannot_be_read_is_named(tmp_path: Path, wording: Wording) -> None:
-    """An error of the disk's is an error with the file's name."""
+    """An error of the disk's is an error with the file's name, and so is a directory."""
     (tmp_path / "anchor").symlink_to("/proc/self/mem")
+    with wording.raises(BaselineError):
+        read_anchor(tmp_path)
+    (tmp_path / "anchor").unlink()
+    (tmp_path / "anchor").mkdir()
     with wording.raises(BaselineError):
         read_anchor(tmp_path)
 

@@ -710,21 +710,22 @@ def test_a_sessions_time_of_a_call_is_kept_from_the_version_that_has_it() -> Non
 def test_versions_that_cannot_be_read_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """One that is too large, and in the working tree one that is no baseline and a directory; other files are none."""
+    """One that is too large, and in the working tree also a directory and a broken link; other files are none."""
     git(tmp_path, "init", "-q")
     mib = "x" * (1 << 20)
     builders.write(tmp_path, {"b/notes.txt": "text", "b/w.json": mib, "b/x.json": f"{mib}x"})
     git(tmp_path, "add", "--all")
     git(tmp_path, "commit", "-qm", "One")
     (tmp_path / "b/y.json").mkdir()
+    (tmp_path / "b/z.json").symlink_to("nowhere")
     monkeypatch.setattr("pytest_rlperf.baseline.history.LARGEST_BYTES", 1 << 20)
     skipped = read_sessions(find_repository(tmp_path), tmp_path / "b").skipped
     commit = git(tmp_path, "rev-parse", "--short=12", "HEAD")
     assert [text.partition(": ")[0] for text in skipped] == [
         *(f"b/{name}.json of {commit}" for name in "wx"),
-        *(str(tmp_path / f"b/{name}.json") for name in "wxy"),
+        *(str(tmp_path / f"b/{name}.json") for name in "wxyz"),
     ]
-    assert [text.partition(": ")[2] for text in skipped[:2]] == wording
+    assert [text.partition(": ")[2] for text in skipped] == wording
 
 
 def test_the_command_imports_neither_pytest_nor_ruptures_at_once() -> None:

@@ -788,9 +788,12 @@ def test_saving_through_a_link_keeps_the_link(store: Store, tmp_path: Path, word
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_and_a_device_are_no_baselines(store: Store, wording: Wording) -> None:
+def test_a_pipe_a_device_and_a_directory_are_no_baselines(store: Store, wording: Wording) -> None:
     """Nobody waits for what may never be written, or reads without end."""
-    store.directory.mkdir(parents=True)
+    store.path.mkdir(parents=True)
+    with wording.raises(BaselineError):
+        store.read()
+    store.path.rmdir()
     os.mkfifo(store.path)
     with wording.raises(BaselineError):
         store.read()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_rlperf.baseline.schema import is_sha
+from pytest_rlperf.baseline.schema import FormatError, is_sha
 from pytest_rlperf.baseline.store import BaselineError, content
 from pytest_rlperf.model import Anchor, Baseline, Provenance
 from pytest_rlperf.model.stored import ANCHOR_FILE
@@ -26,7 +26,7 @@ def read_anchor(directory: Path) -> Anchor | None:
         anchor = msgspec.json.decode(content(path), type=Anchor)
     except OSError as error:
         raise BaselineError(f"cannot read {path}: {error.strerror}; make it readable") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (FormatError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BaselineError(f"{path} is not an anchor: {error}; {_WAY_OUT}") from None
     if not is_sha(anchor.commit):
         raise BaselineError(f"{path}: $.commit is {anchor.commit!r}, expected a full hexadecimal SHA; {_WAY_OUT}")

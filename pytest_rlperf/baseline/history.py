@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_rlperf.baseline.schema import FormatError, decode
-from pytest_rlperf.baseline.store import LARGEST_BYTES, BaselineError, content
+from pytest_rlperf.baseline.store import LARGEST_BYTES, content
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import (
     Baseline,
@@ -103,7 +103,9 @@ def _contents(repository: Repository | None, directory: Path, found: Sessions) -
     for path in sorted(directory.glob("*.json")):
         try:
             yield str(path), content(path)
-        except (OSError, BaselineError) as error:
+        except OSError as error:
+            found.skipped.append(f"{path}: {error.strerror}")
+        except FormatError as error:
             found.skipped.append(f"{path}: {error}")
 
 

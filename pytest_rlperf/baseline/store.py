@@ -160,6 +160,8 @@ def _read(path: Path) -> Baseline:
         raw = content(path)
     except OSError as error:
         raise BaselineError(f"cannot read {path}: {error.strerror}; make it readable, or {_ELSEWHERE}") from None
+    except FormatError as error:
+        raise BaselineError(f"{path} is not a baseline: {error}; {_WAY_OUT}") from None
     if not raw.strip():
         raise BaselineError(f"{path} is empty; {_WAY_OUT}")
     try:
@@ -181,14 +183,17 @@ def _read(path: Path) -> Baseline:
 
 
 def content(path: Path) -> bytes:
-    """Return what a file holds, without waiting for anybody to write it; BaselineError where it holds no baseline."""
+    """Return what a file holds, without waiting for anybody to write it; FormatError where it is no baseline's."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise BaselineError(f"{path} is not a baseline: it is no regular file; {_WAY_OUT}")
-        raw = file.read(LARGEST_BYTES + 1)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FormatError("it is no regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            raw = file.read(LARGEST_BYTES + 1)
+    finally:
+        os.close(descriptor)
     if len(raw) > LARGEST_BYTES:
-        raise BaselineError(f"{path} is not a baseline: it has over {LARGEST_BYTES >> 20} MiB; {_WAY_OUT}")
+        raise FormatError(f"it has over {LARGEST_BYTES >> 20} MiB")
     return raw
 
 
