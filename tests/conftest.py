@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import builders
@@ -100,6 +101,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         order = {name: number for number, name in enumerate(LONGEST)}
         items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the tests that need PyTorch where it is not installed."""
+    if item.get_closest_marker("torch") and find_spec("torch") is None:
+        pytest.skip("needs PyTorch: the extra `rl` installs it")
 
 
 def pytest_assertrepr_compare(op: str, right: object) -> list[str] | None:
