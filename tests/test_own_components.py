@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from types import ModuleType, SimpleNamespace
@@ -97,6 +98,13 @@ def test_parameters_that_numpy_has_no_type_for() -> None:
         sac_workload(Agent("SGD", 0.0, "bfloat16").update, None).check()
 
 
+@pytest.fixture
+def unloaded_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have PyTorch look as if nothing had loaded it, whatever ran before."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+
+@pytest.mark.usefixtures("unloaded_torch")
 def test_an_update_of_numpy(wording: Wording) -> None:
     """Without PyTorch some array has to change, in place or for another; what is large or no float is not compared."""
     agent = SimpleNamespace(params={"w": np.ones(3)}, steps=np.zeros(1, np.int64))
@@ -123,6 +131,7 @@ def test_numbers_that_are_trained(dtype: str) -> None:
     sac_workload(lambda: np.add(agent.weights, 1, out=agent.weights), None).check()
 
 
+@pytest.mark.usefixtures("unloaded_torch")
 def test_large_arrays_of_numpy(wording: Wording) -> None:
     """Arrays are compared up to a GiB in all, the smallest first; the error tells of more."""
     agent = SimpleNamespace(weights=np.zeros(2**24 + 8, np.float32), buffer=np.broadcast_to(np.float32(0), (2**29,)))
@@ -136,6 +145,7 @@ def test_large_arrays_of_numpy(wording: Wording) -> None:
         sac_workload(lambda: alone, None).check()
 
 
+@pytest.mark.usefixtures("unloaded_torch")
 def test_what_an_idle_update_of_numpy_leaves_behind(wording: Wording) -> None:
     """A batch that is kept, a loss, an array of another shape: none of them has been trained."""
     agent = SimpleNamespace(weights=np.ones(3), rows=np.arange(12.0).reshape(4, 3), grown=np.ones(1), loss=None)

@@ -270,7 +270,7 @@ def test_unknown_package_is_an_error(tree: Path) -> None:
     [
         "mylib/core.py",
         "mylib/notes.txt",
-        f"mylib/_core{SO}",
+        pytest.param(f"mylib/_core{SO}", id="an extension module"),
         "mylib/generated.py",
         "mylib/_version.py",
         "mylib/__pycache__/core.cpython-311.pyc",
@@ -354,7 +354,7 @@ def test_hooks_of_the_tree_are_left_out(tree: Path, base: Path, parent: Path, tm
     assert ask(python, "import sys; print(hasattr(sys, 'ours'), hasattr(sys, 'theirs'))") == "False True"
 
 
-def test_finder_becomes_entries_and_links(tree: Path, base: Path, tmp_path: Path, wording: Wording) -> None:
+def test_finder_becomes_entries_and_links(tree: Path, base: Path, tmp_path: Path) -> None:
     """The packages of setuptools' finder are found in base's tree, and those that base lacks are not found."""
     write(tree, {"mylib/__init__.py": "", "code/inner.py": "", "gone/__init__.py": "", "old/__init__.py": ""})
     write(base, {"mylib/__init__.py": "", "code/inner.py": ""})
@@ -370,7 +370,7 @@ def test_finder_becomes_entries_and_links(tree: Path, base: Path, tmp_path: Path
     for name in ("gone", "renamed"):
         with pytest.raises(subprocess.CalledProcessError) as failure:
             ask(python, f"import {name}")
-        assert failure.value.stderr == wording
+        assert failure.value.stderr.splitlines()[-1] == f"ModuleNotFoundError: No module named '{name}'"
 
 
 def test_environment_in_the_tree_is_not_mapped(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ _CHANGING = (
     (re.compile(r"(?:/[^\s/'\"`:]+)+/pytest-of-[^/\s]+/pytest-\d+/(?:popen-gw\d+/)?[^/\s'\"`:,)]+"), "TMP"),
     (re.compile(re.escape(sys.executable)), "PYTHON"),
     (re.compile(re.escape(str(Path(__file__).parents[1]))), "ROOT"),
+    (re.compile(re.escape(EXTENSION_SUFFIXES[0])), ".EXTENSION"),
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "0x"),
     (re.compile(r"\b[0-9a-f]{40}\b"), "COMMIT"),
     (re.compile(r"\b[0-9a-f]{12}\b"), "DIGEST"),  # a commit's beginning, or a directory of the cache
