@@ -15,6 +15,7 @@ from pathlib import Path
 import builders
 import pytest
 from builders import git, write
+from example import OK, USAGE, Example, Run
 from hypothesis import given
 from hypothesis import strategies as st
 from wording import Wording
@@ -277,18 +278,25 @@ LOG = ".pytest_cache/d/rlperf/bisect.log"
 
 
 @pytest.fixture
-def slowing(pytester: pytest.Pytester, alone: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def slowing(tmp_path: Path) -> Example:
     """Return a repository of four commits after the first: 2 does not import, and from 3 on a test calls more."""
-    top = pytester.path
-    monkeypatch.setenv("XDG_CACHE_HOME", str(top / ".cache"))
-    git(top, "init", "--quiet")
-    commit(top, "0", {".gitignore": ".*/\n__pycache__/\n", "tests/test_x.py": TEST, "mylib.py": LIBRARY})
-    write(top, {"pytest.ini": "[pytest]\npythonpath = .\n"})
-    commit(top, "1", {"notes.txt": "1"})
-    commit(top, "2", {"mylib.py": f"raise ImportError('broken')\n{LIBRARY}"})
-    commit(top, "3", {"mylib.py": f"{LIBRARY}    scan()\n"})
-    commit(top, "4", {"notes.txt": "4"})
-    return top
+    example = Example(tmp_path, {"tests/test_x.py": TEST, "mylib.py": LIBRARY})
+    changes = (
+        {},
+        {"pytest.ini": "[pytest]\npythonpath = .\n"},
+        {"mylib.py": f"raise ImportError('broken')\n{LIBRARY}"},
+        {"mylib.py": f"{LIBRARY}    scan()\n"},
+        {"notes.txt": "4"},
+    )
+    for number, files in enumerate(changes):
+        example.write(files)
+        example.commit(str(number))
+    return example
+
+
+def bisect(example: Example, *arguments: str, code: int) -> Run:
+    """Search, with pytest's cache, which has the log."""
+    return example.pytest(*arguments, plugins=("rlperf", "cacheprovider"), code=code)
 
 
 def git_files(top: Path) -> dict[str, str]:
@@ -297,56 +305,51 @@ def git_files(top: Path) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_first_slower_commit_is_named(slowing: Path, pytester: pytest.Pytester) -> None:
+def test_first_slower_commit_is_named(slowing: Example) -> None:
     """With the one before it that does not run, by the test that is slower; git's files are as they were."""
-    zero, one, two, three, four = shas(slowing, "HEAD~4", "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
-    write(slowing, {"out.txt": "", LOG: "range an..earlier\n"})
-    before = git_files(slowing)
-    done = pytester.runpytest_subprocess("--rlperf-bisect=HEAD~4", *QUICK, "--rlperf-pairs=2..4")
-    assert done.ret == 0, done.outlines
-    done.stdout.fnmatch_lines(
-        [f"bad commit {four}: tests/test_x.py::test_{name}" for name in ("x: SLOWER*", "same: *")]
-    )
-    done.stdout.fnmatch_lines([f"skip commit {two}: *broken*"])
-    done.stdout.fnmatch_lines([f"good commit {one}: tests/test_x.py::test_x: SAME*"])
-    done.stdout.fnmatch_lines(
-        [
-            "*python_calls 2 → 3*",
-            f"*{three}*1 candidate*",
-            f"*{two} * 2",
-            f"*{three} * 3",
-            f"*{three} against commit {one}: tests/test_x.py::test_x: SLOWER*",
-            f"*git show {three}",
-            f"*--rlperf-bisect={one}..{three} tests/test_x.py::test_x",
-        ]
-    )
-    assert git_files(slowing) == before
+    zero, one, two, three, four = shas(slowing.root, "HEAD~4", "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
+    slowing.write({"out.txt": "", LOG: "range an..earlier\n"})
+    before = git_files(slowing.root)
+    run = bisect(slowing, "--rlperf-bisect=HEAD~4", *QUICK, "--rlperf-pairs=2..4", code=OK)
+    assert re.findall(r"(?m)^(bad|skip|good) commit (\w+): \S+::(\w+): (\w+)", run.out) == [
+        ("bad", four, "test_x", "SLOWER"),
+        ("bad", four, "test_same", "SAME"),
+        ("skip", two, "test_x", "ImportError"),
+        ("good", one, "test_x", "SAME"),
+        ("bad", three, "test_x", "SLOWER"),
+    ]
+    assert "python_calls 2 → 3" in run.section("rlperf")
+    first, *candidates, verdict, look, again = run.section("rlperf bisect").strip().splitlines()[:6]
+    assert three in first
+    assert "1 candidate" in first
+    assert [(line.split()[1], line.split()[-1]) for line in candidates] == [(two, "2"), (three, "3")]
+    assert f"{three} against commit {one}: tests/test_x.py::test_x: SLOWER" in verdict
+    assert look.endswith(f"git show {three}")
+    assert again.endswith(f"--rlperf-bisect={one}..{three} tests/test_x.py::test_x")
+    assert git_files(slowing.root) == before
     verdicts = [f"bad {four}", f"skip {two}", f"good {one}", f"bad {three}"]
     lines = [f"range {zero}..{four}", "test tests/test_x.py::test_x", *verdicts]
-    assert (slowing / LOG).read_text(encoding="utf-8").splitlines() == lines
+    assert (slowing.root / LOG).read_text(encoding="utf-8").splitlines() == lines
 
 
-def test_search_goes_on_by_its_log(slowing: Path, pytester: pytest.Pytester) -> None:
+def test_search_goes_on_by_its_log(slowing: Example) -> None:
     """Commits with a verdict are not probed again; the tests must be those of the search."""
-    zero, one, two, three, four = shas(slowing, "HEAD~4", "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
+    zero, one, two, three, four = shas(slowing.root, "HEAD~4", "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
     verdicts = f"bad {four}\ngood {one}\nskip {two}\nbad {three}\n"
-    write(slowing, {LOG: f"range {zero}..{four}\ntest tests/test_x.py::test_x\n{verdicts}"})
-    done = pytester.runpytest_subprocess("--rlperf-bisect=continue", *QUICK)
-    assert done.ret == 0, done.outlines
-    done.stdout.fnmatch_lines([f"*{three} against commit {one}: tests/test_x.py::test_x: SLOWER*"])
-    done.stdout.no_fnmatch_line("skip commit *")
-    done = pytester.runpytest_subprocess("--rlperf-bisect=continue", "-k", "test_same")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*tests/test_x.py::test_x*"])
+    slowing.write({LOG: f"range {zero}..{four}\ntest tests/test_x.py::test_x\n{verdicts}"})
+    run = bisect(slowing, "--rlperf-bisect=continue", *QUICK, code=OK)
+    assert f"{three} against commit {one}: tests/test_x.py::test_x: SLOWER" in run.section("rlperf bisect")
+    assert not re.search(r"(?m)^skip commit ", run.out)
+    run = bisect(slowing, "--rlperf-bisect=continue", "-k", "test_same", code=USAGE)
+    assert "tests/test_x.py::test_x" in run.err
 
 
-def test_search_stops_where_the_budget_is_spent(slowing: Path, pytester: pytest.Pytester) -> None:
+def test_search_stops_where_the_budget_is_spent(slowing: Example) -> None:
     """The range that is left is named, and how to go on."""
-    zero, four = shas(slowing, "HEAD~4", "HEAD")
-    write(slowing, {LOG: f"range {zero}..{four}\ntest tests/test_x.py::test_x\nbad {four}\n"})
-    done = pytester.runpytest_subprocess("--rlperf-bisect=continue", "--rlperf-budget=0.000001")
-    assert done.ret == 0, done.outlines
-    done.stdout.fnmatch_lines([f"*4 candidates*{four}", "*--rlperf-bisect=continue"])
+    zero, four = shas(slowing.root, "HEAD~4", "HEAD")
+    slowing.write({LOG: f"range {zero}..{four}\ntest tests/test_x.py::test_x\nbad {four}\n"})
+    run = bisect(slowing, "--rlperf-bisect=continue", "--rlperf-budget=0.000001", code=OK)
+    assert re.search(rf"(?m)4 candidates.*{four}$(.*\n)+.*--rlperf-bisect=continue$", run.out)
 
 
 @pytest.mark.parametrize(
@@ -361,30 +364,24 @@ def test_search_stops_where_the_budget_is_spent(slowing: Path, pytester: pytest.
         (b"range nowhere..HEAD\n", "nowhere"),
     ],
 )
-def test_log_that_cannot_be_read_is_named(
-    slowing: Path, pytester: pytest.Pytester, log: bytes | None, words: str
-) -> None:
+def test_log_that_cannot_be_read_is_named(slowing: Example, log: bytes | None, words: str) -> None:
     """It is a usage error, as is a search that was never begun."""
     if log is not None:
-        (slowing / LOG).parent.mkdir(parents=True)
-        (slowing / LOG).write_bytes(log)
-    done = pytester.runpytest_subprocess("--rlperf-bisect=continue")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines([f"ERROR: --rlperf-bisect=continue: *{words}*"])
+        (slowing.root / LOG).parent.mkdir(parents=True)
+        (slowing.root / LOG).write_bytes(log)
+    run = bisect(slowing, "--rlperf-bisect=continue", code=USAGE)
+    assert re.search(rf"(?m)^ERROR: --rlperf-bisect=continue: .*{re.escape(words)}", run.err)
 
 
 @pytest.mark.parametrize(
-    ("back", "shown"), [((4, 3), "good commit {bad}: *: SAME*"), ((2, 1), "skip commit {bad}: *collected on {good}*")]
+    ("back", "shown"), [((4, 3), "good commit {bad}: .*: SAME"), ((2, 1), "skip commit {bad}: .*collected on {good}")]
 )
-def test_range_without_a_slowdown_is_an_error(
-    slowing: Path, pytester: pytest.Pytester, back: tuple[int, int], shown: str
-) -> None:
+def test_range_without_a_slowdown_is_an_error(slowing: Example, back: tuple[int, int], shown: str) -> None:
     """The verdict is shown, or why there is none, and an earlier search can still be continued."""
-    write(slowing, {LOG: "range an..earlier\n"})
+    slowing.write({LOG: "range an..earlier\n"})
     refs = [f"HEAD~{number}" for number in back]
-    good, bad = shas(slowing, *refs)
-    done = pytester.runpytest_subprocess(f"--rlperf-bisect={'..'.join(refs)}", *QUICK)
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines([f"ERROR: --rlperf-bisect={'..'.join(refs)}: *{bad}*{good}*"])
-    done.stdout.fnmatch_lines([shown.format(good=good, bad=bad)])
-    assert (slowing / LOG).read_text(encoding="utf-8") == "range an..earlier\n"
+    good, bad = shas(slowing.root, *refs)
+    run = bisect(slowing, f"--rlperf-bisect={'..'.join(refs)}", *QUICK, code=USAGE)
+    assert re.search(rf"(?m)^ERROR: --rlperf-bisect={'..'.join(refs)}: .*{bad}.*{good}", run.err)
+    assert re.search(rf"(?m)^{shown.format(good=good, bad=bad)}", run.out)
+    assert (slowing.root / LOG).read_text(encoding="utf-8") == "range an..earlier\n"
