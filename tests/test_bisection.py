@@ -281,7 +281,7 @@ LOG = ".pytest_cache/d/rlperf/bisect.log"
 def slowing(tmp_path: Path) -> Example:
     """Return a repository of four commits after the first: 2 does not import, and from 3 on a test calls more."""
     example = Example(tmp_path, {"tests/test_x.py": TEST, "mylib.py": LIBRARY})
-    changes = (
+    changes: tuple[dict[str, str], ...] = (
         {},
         {"pytest.ini": "[pytest]\npythonpath = .\n"},
         {"mylib.py": f"raise ImportError('broken')\n{LIBRARY}"},

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from example import OK, Example
 from test_workflows import PACKAGE, check, load
 from wording import Wording
 
@@ -51,6 +52,15 @@ Installed: TypeAlias = Callable[..., None]
 
 
 @pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Example:
+    """Return an empty project, in whose directory `rlperf init` runs and sees no module as installed."""
+    example = Example(tmp_path)
+    monkeypatch.chdir(example.root)
+    monkeypatch.setattr(init, "find_spec", lambda name: None)
+    return example
+
+
+@pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Installed:
     """Return what has `rlperf init` see these modules as installed, and no others."""
 
@@ -60,10 +70,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Installed:
     return pretend
 
 
-def written(pytester: pytest.Pytester, *arguments: str, at: str = "tests/test_perf.py") -> str:
+def written(project: Example, *arguments: str, at: str = "tests/test_perf.py") -> str:
     """Run `rlperf init` and return the text of the file that it writes."""
     assert main(["init", *arguments]) == 0
-    return (pytester.path / at).read_text(encoding="utf-8")
+    return (project.root / at).read_text(encoding="utf-8")
 
 
 def listed(text: str) -> list[str]:
@@ -75,27 +85,26 @@ def listed(text: str) -> list[str]:
     ]
 
 
-def test_without_a_library(pytester: pytest.Pytester, installed: Installed) -> None:
+def test_without_a_library(project: Example) -> None:
     """There is an example, which passes in an ordinary run."""
-    installed()
-    text = written(pytester)
+    text = written(project)
     assert listed(text) == ["test_gae"]
     assert "torch" not in text
-    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    assert project.pytest(code=OK).counts == "1 passed"
 
 
-def test_with_one_library(pytester: pytest.Pytester, installed: Installed) -> None:
+def test_with_one_library(project: Example, installed: Installed) -> None:
     """Its tests stand beside the example, where it has no GAE, and PyTorch keeps to one thread."""
     installed("torch", "gymnasium")
-    text = written(pytester)
+    text = written(project)
     assert listed(text) == ["test_gymnasium_step", "test_gae"]
     assert text.count("import torch\n\ntorch.set_num_threads(1)") == 1
 
 
-def test_with_every_library(pytester: pytest.Pytester, installed: Installed) -> None:
+def test_with_every_library(project: Example, installed: Installed) -> None:
     """Names do not collide, nothing is undefined or unused, and every line is as this repository's own are."""
     installed("torch", *STARTED)
-    text = written(pytester)
+    text = written(project)
     names = [node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     assert len(names) == len(set(names))
     assert {f"rlperf_{name}" for name in ("vecenv_step", "replay_sample", "gae", "sac_update", "ppo_collect")} <= {
@@ -106,11 +115,12 @@ def test_with_every_library(pytester: pytest.Pytester, installed: Installed) -> 
     assert result.returncode == 0, result.stdout
 
 
-def test_of_a_project(pytester: pytest.Pytester, installed: Installed) -> None:
+def test_of_a_project(project: Example, installed: Installed) -> None:
     """Its own components have tests: a function as it is, an object once its arguments are written."""
     installed(*STARTED)
-    pytester.makepyfile(**{"mine/__init__": "", "mine/code": CODE, "mine/_hidden": GAE, "mine/broken": "def ("})
-    text = written(pytester, "--output=test_perf.py", at="test_perf.py")
+    hidden = {"mine/_hidden.py": GAE, "mine/broken.py": "def ("}
+    project.write({"mine/__init__.py": "", "mine/code.py": CODE, **hidden})
+    text = written(project, "--output=test_perf.py", at="test_perf.py")
     assert listed(text)[:4] == ["test_gae", "test_replay_sample", "test_ppo_collect", "test_vecenv_step"]
     assert "from mine.code import compute_gae\n" in text
     assert "    rlperf_gae(compute_gae)\n" in text
@@ -120,14 +130,13 @@ def test_of_a_project(pytester: pytest.Pytester, installed: Installed) -> None:
     assert "sac_update" not in listed(text)[:4]
 
 
-def test_two_classes_of_one_name(pytester: pytest.Pytester, installed: Installed) -> None:
+def test_two_classes_of_one_name(project: Example) -> None:
     """Each test imports its own class, a third by a number."""
-    installed()
     bodies = {"a": "def sample(self, batch_size): ...", "b": "def update(self, batch_size): ..."}
     bodies["c"] = "def collect(self, n_steps): ..."
-    pytester.makepyfile(**{f"mine/{name}": f"class Agent:\n    {body}\n" for name, body in bodies.items()})
-    pytester.makepyfile(**{"mine/__init__": ""})
-    text = written(pytester, "--output=test_perf.py", at="test_perf.py")
+    agents = {f"mine/{name}.py": f"class Agent:\n    {body}\n" for name, body in bodies.items()}
+    project.write({"mine/__init__.py": "", **agents})
+    text = written(project, "--output=test_perf.py", at="test_perf.py")
     assert (
         "from mine.a import Agent\nfrom mine.b import Agent as OwnAgent\nfrom mine.c import Agent as OwnAgent1\n"
         in text
@@ -136,44 +145,39 @@ def test_two_classes_of_one_name(pytester: pytest.Pytester, installed: Installed
         assert f"    rlperf_{call}" in text
 
 
-def test_code_with_a_very_long_expression(pytester: pytest.Pytester, installed: Installed) -> None:
+def test_code_with_a_very_long_expression(project: Example) -> None:
     """A module that Python's parser refuses is left out; in one that it takes, the other components are found."""
-    installed()
     envs = "class Envs:\n    def reset(self): ...\n    def step(self, num_envs):\n        return "
-    names = {"mine/__init__": "", "mine/a": "A = " + "1 + " * 20_000 + "1\n", "mine/b": envs + "1 + " * 600 + "1\n"}
-    pytester.makepyfile(**names, **{"mine/code": CODE})
-    assert "from mine.code import" in written(pytester, "--output=test_perf.py", at="test_perf.py")
+    long = {"mine/a.py": "A = " + "1 + " * 20_000 + "1\n", "mine/b.py": envs + "1 + " * 600 + "1\n"}
+    project.write({"mine/__init__.py": "", **long, "mine/code.py": CODE})
+    assert "from mine.code import" in written(project, "--output=test_perf.py", at="test_perf.py")
 
 
-def test_a_projects_tests_run(pytester: pytest.Pytester, installed: Installed) -> None:
+def test_a_projects_tests_run(project: Example) -> None:
     """The function is checked, and what must be edited first is skipped."""
-    installed()
-    pytester.makepyfile(**{"mine/__init__": "", "mine/code": CODE})
-    written(pytester, "--output=test_perf.py", at="test_perf.py")
-    pytester.syspathinsert()
-    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1, skipped=3)
+    project.write({"mine/__init__.py": "", "mine/code.py": CODE})
+    written(project, "--output=test_perf.py", at="test_perf.py")
+    assert project.pytest(code=OK).counts == "1 passed, 3 skipped"
 
 
-def test_of_a_project_in_torch(pytester: pytest.Pytester, installed: Installed) -> None:
+def test_of_a_project_in_torch(project: Example) -> None:
     """A function of tensors gets tensors."""
-    installed()
-    pytester.makepyfile(advantages=GAE.replace("rewards.copy()", "torch.zeros_like(rewards)"))
-    assert 'rlperf_gae(compute_gae, backend="torch")' in written(pytester, "--output=perf.py", at="perf.py")
+    project.write({"advantages.py": GAE.replace("rewards.copy()", "torch.zeros_like(rewards)")})
+    assert 'rlperf_gae(compute_gae, backend="torch")' in written(project, "--output=perf.py", at="perf.py")
 
 
-def test_of_a_project_that_uses_one_library(pytester: pytest.Pytester, installed: Installed) -> None:
+def test_of_a_project_that_uses_one_library(project: Example, installed: Installed) -> None:
     """Others are left out, though they are installed."""
     installed(*STARTED)
-    pytester.makepyfile(mine="from gymnasium import Env")
-    text = written(pytester, "--output=test_perf.py", at="test_perf.py")
+    project.write({"mine.py": "from gymnasium import Env"})
+    text = written(project, "--output=test_perf.py", at="test_perf.py")
     assert listed(text) == ["test_gymnasium_step", "test_gae"]
 
 
-def test_code_that_tests_cannot_import_is_left_out(pytester: pytest.Pytester, installed: Installed) -> None:
+def test_code_that_tests_cannot_import_is_left_out(project: Example) -> None:
     """A package that is not installed is importable for tests beside it alone."""
-    installed()
-    pytester.makepyfile(**{"mine/__init__": "", "mine/code": CODE})
-    assert "mine" not in written(pytester)
+    project.write({"mine/__init__.py": "", "mine/code.py": CODE})
+    assert "mine" not in written(project)
 
 
 @pytest.mark.parametrize(
@@ -191,23 +195,18 @@ def test_code_that_tests_cannot_import_is_left_out(pytester: pytest.Pytester, in
         ("", "tests"),
     ],
 )
-def test_it_stands_among_the_projects_tests(
-    pytester: pytest.Pytester, installed: Installed, settings: str, directory: str
-) -> None:
+def test_it_stands_among_the_projects_tests(project: Example, settings: str, directory: str) -> None:
     """The directory is the one that pytest collects."""
-    installed()
-    pytester.makepyprojecttoml(settings)
-    pytester.mkdir("checks")
-    written(pytester, at=f"{directory}/test_perf.py")
+    project.write({"pyproject.toml": settings})
+    (project.root / "checks").mkdir()
+    written(project, at=f"{directory}/test_perf.py")
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")], ids=["file", "link"])
-def test_a_file_is_kept(
-    pytester: pytest.Pytester, installed: Installed, capsys: pytest.CaptureFixture[str], make: Any, wording: Wording
-) -> None:
+def test_a_file_is_kept(project: Example, capsys: pytest.CaptureFixture[str], make: Any, wording: Wording) -> None:
     """A file that is there is a usage error of one sentence, and stays as it is."""
-    installed()
-    path = pytester.mkdir("tests") / "test_perf.py"
+    path = project.root / "tests" / "test_perf.py"
+    path.parent.mkdir()
     make(path)
     assert main(["init"]) == 4
     out, error = capsys.readouterr()
@@ -216,12 +215,9 @@ def test_a_file_is_kept(
     assert path.is_symlink() or path.read_bytes() == b""
 
 
-def test_the_next_commands_are_shown(
-    pytester: pytest.Pytester, installed: Installed, capsys: pytest.CaptureFixture[str], wording: Wording
-) -> None:
+def test_the_next_commands_are_shown(project: Example, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
     """The output names the file, its tests, and the commands to type."""
-    installed()
-    written(pytester)
+    written(project)
     assert capsys.readouterr().out.splitlines() == wording
 
 
@@ -239,27 +235,27 @@ def commands(job: dict[str, Any]) -> tuple[str, str]:
     return install, measure
 
 
-def test_the_workflow(pytester: pytest.Pytester, installed: Installed) -> None:
+def test_the_workflow(project: Example, installed: Installed) -> None:
     """It is the guide's, but that it installs what the written tests import, and names their file."""
     installed("gymnasium")
-    written(pytester, "--github")
+    written(project, "--github")
     text = Path(init.__file__).with_name("gate.yml").read_text(encoding="utf-8")
     without = GATE.read_text(encoding="utf-8")
     text = text.replace("python -m pytest ", "python -m pytest tests/test_perf.py ")
     assert without == text.replace(f"-e . {PACKAGE}", f"{PACKAGE} gymnasium")
     GATE.unlink()
-    pytester.makepyprojecttoml("[project]")
+    project.write({"pyproject.toml": "[project]"})
     assert main(["init", "--github"]) == 0, "the tests are there, the workflow is not"
     assert GATE.read_text(encoding="utf-8") == text.replace(PACKAGE, f"{PACKAGE} gymnasium")
 
 
-def test_the_workflow_installs_torch(pytester: pytest.Pytester, installed: Installed) -> None:
+def test_the_workflow_installs_torch(project: Example, installed: Installed) -> None:
     """The written tests import it, which a project need not declare."""
     installed("torch", "stable_baselines3")
-    pytester.makepyprojecttoml("[project]")
-    written(pytester, "--github")
+    project.write({"pyproject.toml": "[project]"})
+    written(project, "--github")
     needed = f"{PACKAGE.replace(' @', '[rl] @')} stable-baselines3"
-    assert commands(gate(pytester.path))[0] == f"pip install -e . {needed}"
+    assert commands(gate(project.root))[0] == f"pip install -e . {needed}"
 
 
 @pytest.mark.parametrize(
@@ -283,49 +279,42 @@ def test_the_workflow_installs_torch(pytester: pytest.Pytester, installed: Insta
         "setup.cfg alone, which pip refuses",
     ],
 )
-def test_the_workflow_installs_a_project(
-    pytester: pytest.Pytester, installed: Installed, files: dict[str, str], is_project: bool
-) -> None:
+def test_the_workflow_installs_a_project(project: Example, files: dict[str, str], is_project: bool) -> None:
     """Settings of other tools make none."""
-    installed()
-    for name, text in files.items():
-        (pytester.path / name).write_text(text, encoding="utf-8")
-    written(pytester, "--github")
-    assert commands(gate(pytester.path))[0] == f"pip install {'-e . ' if is_project else ''}{PACKAGE}"
+    project.write(files)
+    written(project, "--github")
+    assert commands(gate(project.root))[0] == f"pip install {'-e . ' if is_project else ''}{PACKAGE}"
 
 
 @pytest.mark.parametrize("place", ["perf/test_perf.py", "my checks/test it.py", "a: b #c/test_perf.py"])
-def test_the_workflow_measures_the_written_file(pytester: pytest.Pytester, installed: Installed, place: str) -> None:
+def test_the_workflow_measures_the_written_file(project: Example, place: str) -> None:
     """Also where pytest by itself would not collect it."""
-    installed()
-    pytester.makepyprojecttoml('[tool.pytest.ini_options]\ntestpaths = ["tests"]')
-    pytester.mkdir("tests")
-    written(pytester, "--github", f"--output={pytester.path / place}", at=place)
-    measure = shlex.split(commands(gate(pytester.path))[1])
+    project.write({"pyproject.toml": '[tool.pytest.ini_options]\ntestpaths = ["tests"]'})
+    (project.root / "tests").mkdir()
+    written(project, "--github", f"--output={project.root / place}", at=place)
+    measure = shlex.split(commands(gate(project.root))[1])
     assert measure[:5] == ["python", "-m", "pytest", place, "--rlperf-against=$GITHUB_BASE_REF"]
 
 
 def test_the_workflow_of_a_project_below_the_repositorys_top(
-    pytester: pytest.Pytester,
-    installed: Installed,
+    project: Example,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     wording: Wording,
 ) -> None:
     """It stands where GitHub reads it, and its commands run in the project's directory."""
-    installed()
-    project = pytester.mkdir("projects") / "mine"
-    project.mkdir()
-    pytester.mkdir(".git")
-    monkeypatch.chdir(project)
+    mine = project.root / "projects" / "mine"
+    mine.mkdir(parents=True)
+    (project.root / ".git").mkdir()
+    monkeypatch.chdir(mine)
     assert main(["init", "--github"]) == 0
     assert "../../.github/workflows/gate.yml" in capsys.readouterr().out
-    assert (project / "tests" / "test_perf.py").exists()
-    assert not (project / ".github").exists()
-    job = gate(pytester.path)
+    assert (mine / "tests" / "test_perf.py").exists()
+    assert not (mine / ".github").exists()
+    job = gate(project.root)
     assert job["defaults"] == {"run": {"working-directory": "projects/mine"}}
     assert "pytest tests/test_perf.py " in commands(job)[1]
-    outside = pytester.path.parent / "test_perf.py"
+    outside = project.root.parent / "test_perf.py"
     assert main(["init", "--github", f"--output={outside}"]) == 4
     error = capsys.readouterr().err
     assert str(outside) in error
@@ -333,15 +322,12 @@ def test_the_workflow_of_a_project_below_the_repositorys_top(
     assert not outside.exists()
 
 
-def test_a_workflow_is_kept(
-    pytester: pytest.Pytester, installed: Installed, capsys: pytest.CaptureFixture[str], wording: Wording
-) -> None:
+def test_a_workflow_is_kept(project: Example, capsys: pytest.CaptureFixture[str], wording: Wording) -> None:
     """Where the workflow is there, nothing is written."""
-    installed()
-    path = pytester.path / GATE
+    path = project.root / GATE
     path.parent.mkdir(parents=True)
     path.touch()
     assert main(["init", "--github"]) == 4
     assert capsys.readouterr().err == wording
     assert path.read_bytes() == b""
-    assert not (pytester.path / "tests").exists()
+    assert not (project.root / "tests").exists()
