@@ -158,6 +158,14 @@ def parse_lanes(value: object) -> int | None:
     return int(text)
 
 
+def parse_workers(value: object) -> str:
+    """Read how the processes that measure are started."""
+    text = str(value).strip()
+    if text not in ("auto", "fresh"):
+        raise ValueError("expected auto or fresh")
+    return text
+
+
 def parse_shard(value: object) -> tuple[int, int]:
     """Read ``"2/4"``, the second of four shards."""
     match = _SHARD.fullmatch(str(value).strip())
@@ -254,6 +262,9 @@ OPTIONS = (
     Option("lanes", "--rlperf-lanes", parse_lanes, None,
            "how many live pairs of one-threaded work are measured at once, each on a CPU of its own "
            "(default: auto, one for each core that the process may use)", "N|auto", ini=True),
+    Option("workers", None, parse_workers, "auto",
+           "how processes that measure are started: forked from one that has loaded what both sides load alike, where "
+           "that can be (auto), or each as a new interpreter (fresh)", ini=True),
     Option("packages", None, parse_packages, (),
            "the import packages under test (default: those in the tree)", ini=True),
     Option("tolerance", "--rlperf-tolerance", parse_tolerance, None,
@@ -312,6 +323,7 @@ class Config:
     bisect: str | None
     pairs: tuple[int, int]
     lanes: int | None
+    workers: str
     packages: tuple[str, ...]
     tolerance: float | None
     alpha: float

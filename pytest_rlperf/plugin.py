@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator
 
@@ -13,11 +14,18 @@ pytest_plugins = ["pytest_rlperf.fixtures"]
 
 _DEBUGGER = pytest.StashKey[str]()
 _STARTUP_PATH = list(sys.path)  # before rootdirs and conftests are put on it; workers start with the same
+_VARIABLES = pytest.StashKey[dict[str, str]]()  # likewise
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
     options.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Remember the variables before conftests change them: workers start with the same."""
+    early_config.stash[_VARIABLES] = dict(os.environ)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,12 +44,17 @@ def pytest_configure(config: pytest.Config) -> None:
                 "--rlperf measures on Linux and macOS: its processes need what Windows lacks; use WSL, or leave "
                 "--rlperf out: then the same tests run once, checked and unmeasured, and `rlperf show` reads files"
             )
+        before = frozenset(sys.modules)
         if settings.bisect is None:
             from pytest_rlperf.run.hooks import MeasuredRun as Run
         else:
             from pytest_rlperf.run.bisect import BisectRun as Run
 
-        config.pluginmanager.register(Run(config, settings, _STARTUP_PATH), "rlperf-run")
+        from pytest_rlperf.run.loop import Beginning
+
+        variables = config.stash.get(_VARIABLES, None) or dict(os.environ)
+        began = Beginning(_STARTUP_PATH, variables, frozenset(sys.modules) - before)
+        config.pluginmanager.register(Run(config, settings, began), "rlperf-run")
 
 
 @pytest.hookimpl(wrapper=True)

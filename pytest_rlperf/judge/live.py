@@ -82,7 +82,10 @@ def judge_records(
     placed = all(record.placed is not None for record in records)
     base_call_s = statistics.median(record.base.wall.call_s for record in records)
     ratios = log_ratios(records)
-    return judge_pairs(ratios, policy, limits, base_call_s, final=final, placed=placed, history=history)
+    confirms = [record.loader is None or record.loader > 0 for record in records]
+    return judge_pairs(
+        ratios, policy, limits, base_call_s, final=final, placed=placed, history=history, confirms=confirms
+    )
 
 
 def judge_pairs(
@@ -94,20 +97,25 @@ def judge_pairs(
     final: bool,
     placed: bool = True,
     history: PairSpread | None = None,
+    confirms: Sequence[bool] = (),
 ) -> Verdict | None:
     """Judge the pairs by the logarithms of their ratios head/base, in the order taken; None requests one more pair.
 
     The rule is applied from the first pair on, so that the verdict depends on the sequence alone and pairs beyond the
     deciding one change nothing. ``base_call_s`` turns ratios into seconds, for ``min_change_s``; ``final`` where no
     more pairs can be had. ``placed`` where one CPU ran both sides of every pair; ``history`` is how much earlier pairs
-    of this test differed.
+    of this test differed. ``confirms`` is which pairs can confirm a change, all where it is left out: what the pairs of
+    one loader have in common is no chance of theirs.
     """
     if not placed:
         limits = PairLimits(max(limits.least, UNPLACED_LEAST), max(limits.most, UNPLACED_LEAST))
     judge = _LiveJudge(policy, limits, base_call_s, placed=placed, history=history)
     for count in range(limits.least, len(log_ratios) + 1):
         seen, fresh = log_ratios[:count], log_ratios[count : count + 1]
-        found = judge.look(seen, fresh[0] if fresh else None, final=final)
+        if fresh and confirms and not confirms[count]:
+            found = judge.look(seen, None, final=False)
+        else:
+            found = judge.look(seen, fresh[0] if fresh else None, final=final)
         if found is not None:
             return found
     return judge.cut_short(log_ratios) if final else None

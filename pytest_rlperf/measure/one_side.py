@@ -36,8 +36,8 @@ from pytest_rlperf.measure.slices import WARM_UP_MOST_S
 from pytest_rlperf.measure.worker import AnyWorker, Worker, wait_all
 from pytest_rlperf.model import Figures, Phase, Progress, SliceKind, SliceRecord, Warm, WorkerRecord
 
-WORKERS = 5  # the sample of a stored comparison
-WORKER_S = 1.5  # measuring time of one worker, after warming up
+WORKERS = 3  # the sample of a stored comparison
+WORKER_S = 0.4  # measuring time of one worker, after warming up
 KERNELS = (SliceKind.INTERPRETER, SliceKind.MEMORY)
 BLOCKS_LEAST = 3
 TRACED_EVERY = 4  # blocks

@@ -51,7 +51,8 @@ _ERROR_BLOCKS_LEAST = 6  # fewer are off together now and then, and seem to agre
 class Pair(NamedTuple):
     """A worker of each side with the test open at its call and the component checked, in ``check_s`` seconds a call.
 
-    ``number`` is the pair's place among those of its test, from 0.
+    ``number`` is the pair's place among those of its test, from 0. ``loader`` is the number of the loader that both are
+    forked from, None for new interpreters.
     """
 
     number: int
@@ -59,6 +60,7 @@ class Pair(NamedTuple):
     head: Worker
     check_s: float
     setup_s: float
+    loader: int | None = None
 
     @property
     def head_first(self) -> bool:
@@ -220,6 +222,7 @@ class WarmPair:
             placed=self.placed,
             cpus=tuple(sorted({record.cpu for record in slices})),
             setup_s=self.pair.setup_s,
+            loader=self.pair.loader,
             seconds=self.seconds,
         )
 

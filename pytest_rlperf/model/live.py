@@ -17,7 +17,8 @@ class PairRecord:
     ``wall_log_ratio`` is the logarithm of head's time over base's, ``cpu_log_ratio`` the same of CPU times, which may
     stand in where both sides were ``alone``. ``placed`` is the one CPU both sides were kept on, None where the kernel
     placed them. ``cpus`` are the CPUs on which slices ended. ``setup_s`` is what starting workers and setting up took,
-    ``seconds`` what warming up and taking slices did.
+    ``seconds`` what warming up and taking slices did. ``loader`` is the number of the loader that both sides were
+    forked from, None where they were new interpreters.
     """
 
     wall_log_ratio: float
@@ -30,6 +31,7 @@ class PairRecord:
     cpus: tuple[int, ...]
     setup_s: float
     seconds: float
+    loader: int | None = None
 
 
 @dataclass(frozen=True)

@@ -70,12 +70,18 @@ class ShortOfTime:
 
 
 @dataclass(frozen=True)
-class LeftDaemon:
-    """A test has left a process running that it has detached from its own; ``pid`` is its number."""
+class NotForked:
+    """The run's processes were new interpreters, for the reason ``why``."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class MeasuredFresh:
+    """New interpreters have measured a test; ``why`` forked processes could not."""
 
     key: str
-    pid: int
-    command: str
+    why: str
 
 
 # ----------------------------------------------------------------------- counts that were not compared
@@ -170,7 +176,8 @@ Note: TypeAlias = (
     | SkippedBaseline
     | ComparedWithAnchor
     | AddedPackages
-    | LeftDaemon
+    | MeasuredFresh
+    | NotForked
     | ShortOfTime
     | UncomparedCounts
     | Saved

@@ -38,8 +38,9 @@ from pytest_rlperf.model.notes import (
     ComparedWithAnchor,
     FewerLanes,
     KeptBack,
-    LeftDaemon,
+    MeasuredFresh,
     Note,
+    NotForked,
     Obstacle,
     Saved,
     ShortOfTime,
@@ -626,7 +627,8 @@ def _note(
     | SkippedBaseline
     | ComparedWithAnchor
     | AddedPackages
-    | LeftDaemon,
+    | MeasuredFresh
+    | NotForked,
 ) -> str:
     if isinstance(note, TextNote):
         return note.text
@@ -641,11 +643,10 @@ def _note(
         return _compared_with_anchor(note)
     if isinstance(note, AddedPackages):
         return _added_packages(note)
-    if isinstance(note, LeftDaemon):
-        return (
-            f"{note.key} left a daemon running, process {note.pid} ({shown(note.command)}): later measurements may "
-            "share the CPUs with it; stop it in the test's own teardown, or the run ends it with the worker"
-        )
+    if isinstance(note, NotForked):
+        return f"every process was a new interpreter, which takes longer: {shown(note.why)}"
+    if isinstance(note, MeasuredFresh):
+        return f"{test_name(note.key)} was measured in new interpreters: {shown(note.why)}"
     allowance, close = note.allowance, f"; close to it is {note.near!r}" if note.near else ""
     pattern = f"{allowance.pattern!r} fits no measured test of this run"
     return f"{TRAILER} of {allowance.commit} accepts nothing: {pattern}{close}"

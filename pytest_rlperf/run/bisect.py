@@ -22,7 +22,7 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.report.bisection import bisection_lines, comparison_lines
 from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.hooks import MeasuredRun
-from pytest_rlperf.run.loop import Finished, Judged, TestInLane, TestLoop, make_lanes, make_project
+from pytest_rlperf.run.loop import Beginning, Finished, Judged, TestInLane, TestLoop, make_lanes, make_project
 from pytest_rlperf.run.one_test import essence
 from pytest_rlperf.sides.history import Candidate, compared, find_candidates
 from pytest_rlperf.writing import write_whole
@@ -78,8 +78,8 @@ class BisectRun(MeasuredRun):
     Its log has a line for the range, for each test, and for each verdict on a candidate.
     """
 
-    def __init__(self, config: pytest.Config, settings: Config, path: list[str]) -> None:
-        super().__init__(config, settings, path)
+    def __init__(self, config: pytest.Config, settings: Config, began: Beginning) -> None:
+        super().__init__(config, settings, began)
         assert settings.bisect is not None
         self._log = _read_log(config) if settings.bisect == CONTINUE else [("range", settings.bisect)]
         self._candidates: list[Candidate] = []
@@ -123,7 +123,7 @@ class BisectRun(MeasuredRun):
 
     def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
         """Probe until no probe is left, or the budget is spent; UsageError where there is nothing to search."""
-        project, started_s = make_project(session, self._path, self._settings), time.monotonic()
+        project, started_s = make_project(session, self._began.path, self._settings), time.monotonic()
         progress.begin(self._log[0][1])
         try:
             self._candidates = find_candidates(self._log[0][1], project, progress.show)
@@ -147,7 +147,7 @@ class BisectRun(MeasuredRun):
 
     def _compare(self, session: pytest.Session, progress: RunProgress, base: int, head: int) -> None:
         """Compare two candidates as a run against the first of them does."""
-        loop = ProbeLoop(self._config, self._run, self._path, make_lanes(self._config, self._run), progress)
+        loop = ProbeLoop(self._config, self._run, self._began, make_lanes(self._config, self._run), progress)
         self._found = loop.compare(session, self._candidates[base], self._candidates[head])
         self._compared = base, head
 

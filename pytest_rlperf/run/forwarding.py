@@ -15,7 +15,7 @@ from _pytest._io import TerminalWriter
 
 from pytest_rlperf.report.wording import collision_text
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.channel import UnreadableError
+from pytest_rlperf.workers.messages import UnreadableError
 
 
 class PlainRepr(TerminalRepr):

@@ -32,7 +32,7 @@ from pytest_rlperf.report.wording import note_lines, uncalled
 from pytest_rlperf.run import selfcheck
 from pytest_rlperf.run.end import EndOfRun
 from pytest_rlperf.run.lanes import Lanes
-from pytest_rlperf.run.loop import TestLoop, make_lanes
+from pytest_rlperf.run.loop import Beginning, TestLoop, make_lanes
 from pytest_rlperf.run.one_test import error_of, essence, failure_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.outputs import check_outputs
@@ -60,10 +60,10 @@ def _platform_notes(platform: str) -> list[str]:
 class MeasuredRun:
     """The hooks that a run has only with --rlperf."""
 
-    def __init__(self, config: pytest.Config, settings: Config, path: list[str]) -> None:
+    def __init__(self, config: pytest.Config, settings: Config, began: Beginning) -> None:
         self._config = config
         self._settings = settings
-        self._path = path
+        self._began = began
         notes: list[Note] = [TextNote(text) for text in [*_platform_notes(sys.platform), *check_github(os.environ)]]
         self._failed: set[str] = set()
         self._finished: set[str] = set()
@@ -216,7 +216,7 @@ class MeasuredRun:
 
     def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
         """Measure the session's tests in workers of this machine."""
-        TestLoop(session.config, self._run, self._path, self._make_lanes(), progress).run(session)
+        TestLoop(session.config, self._run, self._began, self._make_lanes(), progress).run(session)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Remember what cannot be collected: --continue-on-collection-errors measures the others, and fails."""

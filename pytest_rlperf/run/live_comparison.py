@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
@@ -31,16 +32,15 @@ from pytest_rlperf.model import (
     log_ratios,
     reasons,
 )
-from pytest_rlperf.run.lanes import LanesOfTest, Place
+from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.pool import BaseSide, WorkerGroup
-from pytest_rlperf.workers.process import WorkerProcess
+from pytest_rlperf.workers.process import Worker
+from pytest_rlperf.workers.stems import BaseSide, Stems, WorkerGroup
 
 COUNTED_PAIRS = 3
 _MANY_CALLS_S = 1.0
-_RESTLESS = 0.5  # spread of pairs, of the tolerance, from which on it is tried whether they differ less alone
 
-WorkerPair: TypeAlias = tuple[WorkerProcess, WorkerProcess]
+WorkerPair: TypeAlias = tuple[Worker, Worker]
 """Base's worker and head's."""
 
 Part = TypeVar("Part")
@@ -58,6 +58,10 @@ class SameCodeError(Exception):
     """Nothing that either side has loaded for this test differs."""
 
 
+class DoubtfulError(Exception):
+    """A forked worker may not be as a new process: the test sets a variable that libraries have read before."""
+
+
 def in_turn(index: int, base: Part, head: Part) -> tuple[Part, Part]:
     """Return both sides' part of a pair in the order they begin: head first in even pairs, base in odd ones."""
     return (base, head) if index % 2 else (head, base)
@@ -66,7 +70,8 @@ def in_turn(index: int, base: Part, head: Part) -> tuple[Part, Part]:
 class LivePairs:
     """The live pairs of one test, judged in their order after each, until there is a verdict.
 
-    Several pairs are taken at once, each in a thread and a lane of its own. A subclass opens and closes them.
+    The first pair shows what the others need; then several are taken at once, each in a thread and a lane of its own.
+    ``test`` is the test's place in the run. A subclass opens and closes the pairs.
     """
 
     def __init__(
@@ -74,13 +79,16 @@ class LivePairs:
         group: WorkerGroup,
         policy: Policy,
         limits: PairLimits,
-        lanes: LanesOfTest,
+        lanes: Lanes,
         progress: Progress,
         max_time_s: float,
+        *,
+        test: int = 0,
         history: PairSpread | None = None,
     ) -> None:
         self.group = group
         self.lanes = lanes
+        self._test = test
         self._policy = policy
         self._limits = limits
         self._history = history
@@ -94,13 +102,11 @@ class LivePairs:
         )
         self._begun = 0
         self._is_over = False
-        self._is_first_open = threading.Event()  # in lanes: a test that never gets to its call is set up by one pair
-        self._alone: set[int] = set()  # the pairs that have had the machine to themselves
-        self._needs_machine = False  # for the work of a call; a spread of pairs is another reason
-        self._is_restless = False
+        self._is_first_prepared = threading.Event()
+        self._needs_machine = False
 
-    def open(self, indices: Sequence[int]) -> list[WorkerPair]:
-        """Return base's and head's worker of pairs, with the test at its call; all of them set up at the same time."""
+    def open(self, index: int, loader: int) -> WorkerPair:
+        """Return base's and head's worker of a pair, of the loader of that number, with the test at its call."""
         raise NotImplementedError
 
     def prepare(self, index: int, pair: WorkerPair) -> None:
@@ -112,16 +118,8 @@ class LivePairs:
     def close(self, index: int, pair: WorkerPair) -> None:
         """Let a pair that has been measured leave the test."""
 
-    def fail(self) -> None:
-        """Let go of those that wait for another pair, which failed."""
-
     def run(self) -> tuple[Verdict, PairsMeasured]:
         """Take pairs until there is a verdict; return it with the figures of all of them."""
-        opened: dict[int, WorkerPair] = {}
-        if self.lanes.count == 1:  # nothing is measured meanwhile, so that all may set up at once
-            opened = dict(enumerate(self.open(range(self._limits.least))))
-            self._is_first_open.set()
-        places = self.lanes.first(self._limits.least)
         running: dict[Future[None], int] = {}
         verdict: Verdict | None = None
         with ThreadPoolExecutor(max(self._limits.least, self.lanes.count)) as threads:
@@ -129,9 +127,8 @@ class LivePairs:
                 while verdict is None:
                     for _ in range(self._missing(len(running))):
                         index, self._begun = self._begun, self._begun + 1
-                        # Queued here: a later pair waits for what the first one finds out, and must not come first.
-                        place = places.pop(0) if places else self.lanes.one(index)
-                        running[threads.submit(self._take, index, opened.pop(index, None), place)] = index
+                        running[threads.submit(self._take, index)] = index
+                        self._is_first_prepared.wait()
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     if any(future.exception() is not None for future in done):
                         break
@@ -140,7 +137,6 @@ class LivePairs:
                     verdict = self._judge(is_last=not running)
             finally:
                 self._is_over = True
-                self._is_first_open.set()
         # Those that are left failed, or were not needed. The first pair's worker reports the test: its error is shown.
         for future in sorted(running, key=running.__getitem__):
             future.result()
@@ -154,67 +150,66 @@ class LivePairs:
             return max(0, least)
         return self._measurement.begin(max(1, self.lanes.free))
 
+    def _loader(self) -> int:
+        """Return the number of the loader for the next pair: a change is confirmed by the second one's."""
+        ratios = log_ratios(self._measurement.records())
+        return int(bool(ratios) and abs(statistics.median(ratios)) > self._policy.tolerance)
+
     def _judge(self, *, is_last: bool) -> Verdict | None:
         """Return the verdict by the pairs so far, of which ``is_last`` says that no other is under way."""
         records = self._measurement.records()
         if not records:
             return None
-        ratios = log_ratios(records)
-        self._is_restless |= len(ratios) > 1 and statistics.stdev(ratios) > _RESTLESS * self._policy.tolerance
-        if self._is_restless and not self._needs_machine:
-            alone = [ratio for index, ratio in enumerate(ratios) if index in self._alone]
-            self.lanes.note_pairs(alone, [ratio for index, ratio in enumerate(ratios) if index not in self._alone])
         verdict = judge_records(records, self._policy, self._limits, final=False, history=self._history)
         if verdict is None and is_last and self._measurement.is_time_up:
             verdict = judge_records(records, self._policy, self._limits, final=True, history=self._history)
         return verdict
 
-    def _take(self, index: int, opened: WorkerPair | None, place: Place) -> None:
-        """Set up one pair at its place and measure it there, or with the machine to itself where it needs that."""
+    def _take(self, index: int) -> None:
+        """Set up one pair in a lane and measure it there, or with the machine to itself where it needs that."""
         try:
-            with place as cpu:
-                if index:
-                    self._is_first_open.wait()
-                if self._is_over and opened is None:
+            with self.lanes.lane(self._test, index) as cpu:
+                if self._is_over:
                     return
                 started_s = time.monotonic()
-                pair = opened or self.open([index])[0]
-                self._is_first_open.set()
-                warm = self._warm_up(index, pair, started_s)
+                loader = self._loader()
+                pair = self.open(index, loader)
+                warm = self._warm_up(index, pair, loader, started_s)
                 waits = warm is not None and self._wants_machine(warm)
                 if warm is not None and not waits:
                     self._measure(warm, cpu)
-                if not waits:  # its workers are free before its lane: another test's pair need not start others
+                if not waits:
                     self.close(index, pair)
             if warm is not None and waits:
                 waiting_s = time.monotonic()
-                with self.lanes.all(index) as cpu:
+                with self.lanes.lane(self._test, index, all_of_them=True) as cpu:
                     warm.waited_s = time.monotonic() - waiting_s
                     if not self._is_over:
-                        self._alone.add(index)
                         self._measure(warm, cpu)
                 self.close(index, pair)
         except BaseException:
             self._is_over = True
-            self._is_first_open.set()
-            self.fail()
             raise
+        finally:
+            self._is_first_prepared.set()
 
-    def _warm_up(self, index: int, pair: WorkerPair, started_s: float) -> WarmPair | None:
+    def _warm_up(self, index: int, pair: WorkerPair, loader: int, started_s: float) -> WarmPair | None:
         """Have a pair checked, prepared and warm; None where it is not needed any more."""
         check_s = check(in_turn(index, *pair))
         self.prepare(index, pair)
+        self._is_first_prepared.set()
         if self._is_over:
             return None
-        warm = self._measurement.warm_up(Pair(index, *pair, check_s, time.monotonic() - started_s))
+        forked = all(worker.stem.forks for worker in pair)
+        setup_s = time.monotonic() - started_s
+        warm = self._measurement.warm_up(Pair(index, *pair, check_s, setup_s, loader if forked else None))
         self.adjust(pair)
         return warm
 
     def _wants_machine(self, warm: WarmPair) -> bool:
         """Whether a pair has to measure alone, which it does anyway where there is one lane."""
         self._needs_machine |= warm.needs_machine
-        restless = self._is_restless and self.lanes.neighbours_disturb
-        return self.lanes.count > 1 and (self._needs_machine or restless)
+        return self.lanes.count > 1 and self._needs_machine
 
     def _measure(self, warm: WarmPair, cpu: int | None) -> None:
         if warm.is_single and cpu is not None:
@@ -223,34 +218,40 @@ class LivePairs:
 
 
 class LiveComparison(LivePairs):
-    """Compares one test's head with ``base_side``, by time and by the counts of the first pairs' workers."""
+    """Compares one test's head with ``base_side``, by time and by the counts of the first pairs' workers.
+
+    ``stems`` are those of the base side, or new interpreters in their place.
+    """
 
     def __init__(
         self,
         group: WorkerGroup,
         base_side: BaseSide,
+        stems: Stems,
         policy: Policy,
         limits: PairLimits,
-        lanes: LanesOfTest,
+        lanes: Lanes,
         counting: CountingPass,
         progress: Progress,
         max_time_s: float,
+        *,
+        test: int = 0,
         history: PairSpread | None = None,
     ) -> None:
-        super().__init__(group, policy, limits, lanes, progress, max_time_s, history)
+        super().__init__(group, policy, limits, lanes, progress, max_time_s, test=test, history=history)
         self._base_side = base_side
+        self._stems = stems
         self._counting = counting
         self._progress = progress
-        self._numbers: dict[int, int] = {}  # of the workers, by pair: each pair has others
+        self._numbers: dict[int, int] = {}  # of the stems, by pair: each pair has others
         self._closed: set[int] = set()
         self._tallies: dict[int, tuple[Tally | None, Tally | None]] = {}
-        self._is_counted = threading.Event()  # the first pair has counted, which decides for all
 
     def compare(self) -> tuple[Result, Live]:
         """Return head's result, and the comparison with base.
 
         SameCodeError where there is nothing to measure, OtherWorkError where it is not the same work on both sides,
-        SideError where a side has the other's code.
+        SideError where a side has the other's code, DoubtfulError where new interpreters should measure.
         """
         try:
             verdict, measured = self.run()
@@ -260,41 +261,39 @@ class LiveComparison(LivePairs):
             raise
         finally:
             for index in self._numbers.keys() - self._closed - {0}:
-                self._base_side.head.give_back(self._numbers[index])
-            self._base_side.trim()
+                self._stems.give_back(self._numbers[index])
+            self._stems.trim()
 
-    def open(self, indices: Sequence[int]) -> list[WorkerPair]:
-        """Return the workers of pairs; both of a pair have run the same tests before, or none."""
-        base, head = self._base_side.base, self._base_side.head
-        for index in indices:
-            self._numbers[index] = head.claim(avoid=list(self._numbers.values()))
-        if 0 in indices:
+    def open(self, index: int, loader: int) -> WorkerPair:
+        """Return the workers of a pair."""
+        number = self._numbers[index] = self._stems.claim(index, avoid=list(self._numbers.values()))
+        if index == 0:
             self._progress.show("starting pairs")
-            self.group.at_end(partial(head.give_back, self._numbers[0]))
-        numbers = [self._numbers[index] for index in indices]
-        # The next pairs' processes start with the first: what they load disturbs none that measures.
-        for number in sorted({*numbers, *range(self._limits.least)}) if 0 in indices else numbers:
-            for pool in in_turn(number, base, head):
-                pool.start([number])
-        pairs = [(base.ready(number), head.ready(number)) for number in numbers]
-        if 0 in indices:
-            self.group.begin(pairs[0][1])
-        self.group.open(
-            [worker for index, pair in zip(indices, pairs, strict=True) for worker in in_turn(index, *pair)]
-        )
-        return pairs
+            self.group.at_end(partial(self._stems.give_back, number))
+            if self._stems.fresh:  # new interpreters take seconds: those of the next pairs start with the first
+                self._start_others(number)
+        base, head = self._stems.workers(number, loader)
+        if index == 0:
+            self.group.reports_by(head)
+        self.group.open(in_turn(index, base, head))
+        return base, head
+
+    def _start_others(self, number: int) -> None:
+        for other in range(number + 1, number + self._limits.least):
+            threading.Thread(target=_quietly, args=(partial(self._stems.ready, other),), daemon=True).start()
 
     def prepare(self, index: int, pair: WorkerPair) -> None:
         """Check that a pair does the same work with code that may differ; have the first pairs count."""
         base, head = pair
         self._refuse_other_work(base.called, head.called)
+        if not self._stems.fresh and any(worker.variables != worker.stem.variables for worker in pair):
+            raise DoubtfulError("the test sets variables that libraries read when they are loaded")
         may_differ = self._base_side.may_differ(base, head)
+        if index == 0:
+            self._stems.learn(pair)
         if index < COUNTED_PAIRS:
-            if index:
-                self._is_counted.wait()
             self._counting.run(in_turn(index, base, head))
             self._tallies[index] = base.tally, head.tally
-            self._is_counted.set()
         if not may_differ and not self._many_calls_may_differ(base, head):
             raise SameCodeError
 
@@ -303,12 +302,9 @@ class LiveComparison(LivePairs):
         if index:
             for worker in pair:
                 self.group.leave(worker)
+                self._stems.let_go(worker)
             self._closed.add(index)
-            self._base_side.head.give_back(self._numbers[index])
-
-    def fail(self) -> None:
-        """Let go of the pairs that wait for the first one."""
-        self._is_counted.set()
+            self._stems.give_back(self._numbers[index])
 
     def _found(self, measured: PairsMeasured, verdict: Verdict) -> tuple[Result, Live]:
         """Return the comparison, from the figures of all pairs and the verdict on their times."""
@@ -328,7 +324,7 @@ class LiveComparison(LivePairs):
         labels, carrying = (sides.base.label, sides.head.label), carriers(parts)
         return result, Live(*labels, base, measured.pairs, parts, carrying, base_commit=sides.commit)
 
-    def _many_calls_may_differ(self, base: WorkerProcess, head: WorkerProcess) -> bool:
+    def _many_calls_may_differ(self, base: Worker, head: Worker) -> bool:
         """Whether many calls have loaded code that may differ, where the first call has loaded none."""
         for worker in (base, head):
             worker.warm_up(None, _MANY_CALLS_S, kernels=False)
@@ -339,7 +335,7 @@ class LiveComparison(LivePairs):
         """Raise OtherWorkError where a call is not the same work on both sides."""
         assert base is not None
         assert head is not None
-        if base != head:
+        if _work(base) != _work(head):
             sides = self._base_side.sides
             raise OtherWorkError(reasons.OtherWork(sides.head.label, sides.base.label, _work(head), _work(base)))
 
@@ -385,3 +381,9 @@ def _contributions(measured: PairsMeasured, base: Result, verdict: Verdict) -> t
         for base_shares, head_shares in (block.shares() for block in measured.traced)
     ]
     return contributions(blocks, base.call_s, base.call_s * (ratio - 1))
+
+
+def _quietly(start: Callable[[], object]) -> None:
+    """Start processes ahead of their use; whoever uses them meets the error."""
+    with contextlib.suppress(Exception):
+        start()

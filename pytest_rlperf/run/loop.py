@@ -28,8 +28,9 @@ from pytest_rlperf.model.notes import (
     AddedPackages,
     ComparedWithAnchor,
     FewerLanes,
-    LeftDaemon,
+    MeasuredFresh,
     Note,
+    NotForked,
     ShortOfTime,
     TextNote,
 )
@@ -41,14 +42,22 @@ from pytest_rlperf.report.wording import collision_text
 from pytest_rlperf.run import diagnostics
 from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder
-from pytest_rlperf.run.lanes import Lanes, LanesOfTest, count_lanes
-from pytest_rlperf.run.one_test import OneTest, failure_of, properties_of
+from pytest_rlperf.run.lanes import Lanes, count_lanes
+from pytest_rlperf.run.live_comparison import DoubtfulError
+from pytest_rlperf.run.one_test import OneTest, essence, failure_of, properties_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.selfcheck import SelfcheckOfTest
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.channel import UnreadableError
-from pytest_rlperf.workers.pool import INTERRUPTED_LIMIT_S, BaseSide, BaseSides, WorkerGroup, WorkerPool, WorkerPools
-from pytest_rlperf.workers.process import LeftEarlyError, WorkerLostError, WorkerProcess
+from pytest_rlperf.workers.process import LeftEarlyError, Process, Worker, WorkerLostError
+from pytest_rlperf.workers.stems import (
+    INTERRUPTED_LIMIT_S,
+    BaseSide,
+    BaseSides,
+    Processes,
+    Stems,
+    Surroundings,
+    WorkerGroup,
+)
 
 _REFRESH_S = 0.1
 _PATIENCE_LEAST_S = 10.0
@@ -59,6 +68,14 @@ _PATIENCE = 4.0  # times --rlperf-max-time: how long a worker may take for one a
 
 MeasureTest: TypeAlias = Callable[["TestInLane"], m.Conclude]
 """Measures a test, and returns how its call ends."""
+
+
+class Beginning(NamedTuple):
+    """How the run's process started: its sys.path, its variables, and the modules that the run loaded for itself."""
+
+    path: list[str]
+    variables: dict[str, str]
+    ours: frozenset[str]
 
 
 class Judged(NamedTuple):
@@ -103,24 +120,33 @@ class LatestStep:
 
 
 class TestInLane:
-    """One test on its way: a thread measures it, and its ``events`` wait until the run reports them, in order."""
+    """One test on its way: a thread measures it, and its ``events`` wait until the run reports them, in order.
+
+    ``order`` is its place in the run. A test is measured in forked processes; where one of these crashes, hangs, fails
+    or is in doubt, ``fresh`` is set and all begins anew in new interpreters: theirs is the last word.
+    """
 
     def __init__(
-        self, item: pytest.Item, following: pytest.Item | None, lanes: LanesOfTest, run: RunState, limit_s: float
+        self, item: pytest.Item, following: pytest.Item | None, order: int, run: RunState, *, forks: bool
     ) -> None:
         self.item = item
-        self.lanes = lanes
+        self.order = order
         self.events: SimpleQueue[m.Reported | m.Warned | Judged | Fabricated | Finished] = SimpleQueue()
         self.progress = LatestStep(item.name)
         self.failure = ""  # why the test cannot be measured
-        settings = run.settings.for_test(item)
-        self.settings = replace(settings, max_time_s=min(settings.max_time_s, limit_s))
-        self.group = WorkerGroup(
-            result_key(item),
-            None if following is None else result_key(following),
-            self.events.put,
-            setup_s=settings.setup_time_s,
-            patience_s=max(_PATIENCE_LEAST_S, _PATIENCE * settings.max_time_s),
+        self.settings = run.settings.for_test(item)
+        self.fresh = not forks
+        self._following = following
+        self._reports: list[m.Reported | m.Warned] = []
+        self.group = self._new_group()
+
+    def _new_group(self) -> WorkerGroup:
+        return WorkerGroup(
+            result_key(self.item),
+            None if self._following is None else result_key(self._following),
+            self._reports.append,
+            setup_s=self.settings.setup_time_s,
+            patience_s=max(_PATIENCE_LEAST_S, _PATIENCE * self.settings.max_time_s),
         )
 
     def run(self, measure: MeasureTest, against: str | None) -> None:
@@ -134,58 +160,105 @@ class TestInLane:
             finished = Finished(error=error)
         finally:
             self.group.close()
-            self.lanes.pass_on()
             self.events.put(finished)
 
     def _run(self, measure: MeasureTest) -> Finished:
-        group = self.group
+        doubt = ""
         try:
-            return Finished(group.conclude(measure(self)))
-        except LeftEarlyError as early:
-            text = _how_it_left(early, group.reporter or early.worker)
-            missing = early.worker is group.reporter and early.done.outcome == "missing"
-            if missing:
-                text = f"collected here, but not in the process that measures it: {early.done.text}"
-            self._give_up(early.worker, text, missing=missing)
-        except WorkerLostError as lost:
-            self._give_up(lost.worker, str(lost))
-        except MeasurementError as error:  # a worker could not even be started
-            self._give_up(None, str(error))
+            if not self.fresh:
+                return self._measured(measure)
+        except (LeftEarlyError, WorkerLostError, DoubtfulError, SideError) as error:
+            doubt = _doubt_of(error, self.group)
+            if not doubt:
+                return self._give_up_after(error)
+        except Exception as error:
+            return self._give_up_after(error)
+        if doubt:
+            self._begin_anew()
+        try:
+            finished = self._measured(measure)
         except SideError:
             raise
-        except Exception as error:  # the other tests have their verdicts, whatever is wrong with this one
+        except Exception as error:
+            return self._give_up_after(error)
+        if doubt:
+            self.events.put(Judged(notes=(MeasuredFresh(self.group.key, doubt),)))
+        return finished
+
+    def _begin_anew(self) -> None:
+        """Let go of forked workers and of what they reported, for new interpreters."""
+        self.group.release()
+        reporter = self.group.reporter
+        if reporter is not None:
+            reporter.end(0)
+        self.group.close()
+        self._reports.clear()
+        self.fresh = True
+        self.group = self._new_group()
+
+    def _measured(self, measure: MeasureTest) -> Finished:
+        """Measure the test, and pass on what its workers reported."""
+        done = self.group.conclude(measure(self))
+        self._pass_on()
+        return Finished(done)
+
+    def _pass_on(self) -> None:
+        for report in self._reports:
+            self.events.put(report)
+        self._reports.clear()
+
+    def _give_up_after(self, error: Exception) -> Finished:
+        """End a test that cannot be measured, as an error of that test."""
+        group = self.group
+        if isinstance(error, LeftEarlyError):
+            worker = error.worker
+            text = _how_it_left(error, group.reporter or worker)
+            missing = worker is group.reporter and error.done.outcome == "missing"
+            if missing:
+                text = f"collected here, but not in the process that measures it: {error.done.text}"
+            self._give_up(worker, text, missing=missing)
+        elif isinstance(error, WorkerLostError):
+            self._give_up(error.worker, str(error))
+        elif isinstance(error, MeasurementError):  # a worker could not even be started
+            self._give_up(None, str(error))
+        elif isinstance(error, SideError):
+            raise error
+        else:  # the other tests have their verdicts, whatever is wrong with this one
             self._give_up(None, unexpected_text(error))
         return Finished()
 
-    def _give_up(self, culprit: WorkerProcess | None, text: str, *, missing: bool = False) -> None:
-        """End a test that ``culprit`` made impossible to measure, as an error of that test."""
+    def _give_up(self, culprit: Process | None, text: str, *, missing: bool = False) -> None:
+        """End a test that ``culprit`` made impossible to measure."""
         self.failure = text
         self.group.release()
-        reporter = self.group.reporter or culprit
-        if reporter is None or not reporter.alive:
-            self.events.put(Fabricated(text))
+        reporter = self.group.reporter or (culprit if isinstance(culprit, Worker) else None)
+        fabricated = False
+        if reporter is None or not reporter.alive or missing:
+            fabricated = True
         elif reporter.running:
             try:
                 reporter.conclude(m.Conclude(None, m.Failure(text, regression=False)))
             except WorkerLostError as lost:
-                self.events.put(Fabricated(f"{text}\n{lost}"))
-        elif missing:
-            self.events.put(Fabricated(text))
+                fabricated, text = True, f"{text}\n{lost}"
         # Otherwise the reporter has left by itself, and reported why.
+        self._pass_on()
+        if fabricated:
+            self.events.put(Fabricated(text))
 
 
 class TestLoop:
     """Runs measured tests in workers, several at once in lanes, and reports them as if they had run here in order.
 
-    ``path`` is sys.path as this process started.
+    ``began`` is how this process started.
     """
 
     def __init__(
-        self, config: pytest.Config, run: RunState, path: list[str], lanes: Lanes, progress: RunProgress
+        self, config: pytest.Config, run: RunState, began: Beginning, lanes: Lanes, progress: RunProgress
     ) -> None:
         self._config = config
         self._run = run
-        self._path = path
+        self._began = began
+        self._path = began.path
         self._lanes = lanes
         self._progress = progress
         settings = run.settings
@@ -198,27 +271,33 @@ class TestLoop:
         project = make_project(session, self._path, self._run.settings)
         today = project.side("working tree", sys.executable, project.path, ())
         lanes = self._lanes
-        pools = self._worker_pools(project)
+        processes = Processes(self._surroundings(project))
         try:
-            with pools.guarding_commands():
+            with processes.guarding_commands():
                 sides = self._prepare_sides(project)
-            head = today if sides is None else sides.head
-            solo, heads = (pools.add(name, head, sides, reports=True) for name in ("worker", "head worker"))
             if self._run.settings.selfcheck:
-                others = pools.add("other worker", today)
-                self._run_tests(session, partial(self._check_self, heads, others), lanes, pools)
+                stems = processes.stems(today, today, names=("other worker", "head worker"))
+                self._run_tests(session, partial(self._check_self, stems), lanes, processes)
             else:
-                base_sides = BaseSides(project, pools, heads, head)
+                head = today if sides is None else sides.head
+                solo = processes.stems(None, head, sides, names=("", "worker"))
+                base_sides = BaseSides(project, processes)
                 against = None if sides is None else self._base_side(base_sides, sides, session)
-                self._run_tests(session, partial(self._compare, solo, base_sides, against), lanes, pools)
+                self._run_tests(session, partial(self._compare, solo, base_sides, against), lanes, processes)
+            self._note_fresh(processes)
         except SideError as error:  # there is no place for temporary files
             raise pytest.UsageError(str(error)) from None
         except KeyboardInterrupt:
-            pools.close(INTERRUPTED_LIMIT_S)
+            processes.close(INTERRUPTED_LIMIT_S)
             raise
         finally:
             self._progress.clear()
-            pools.close()
+            processes.close()
+
+    def _note_fresh(self, processes: Processes) -> None:
+        """Note why processes could not be forked, where they were to be."""
+        for reason in processes.not_forked():
+            self._run.note(NotForked(reason))
 
     def _prepare_sides(self, project: Project) -> Sides | None:
         """Return the sides of --rlperf-against; UsageError where its code cannot be had."""
@@ -256,7 +335,6 @@ class TestLoop:
         if not base_side.is_same_code and self._run.shard is None:
             self._progress.begin(sides.base.label)
             self._progress.show("starting workers")
-            base_side.head.start([0])
             try:
                 base_side.check_collected([result_key(item) for item in session.items])
             except (SideError, WorkerLostError) as error:
@@ -265,14 +343,15 @@ class TestLoop:
                 self._progress.clear()
         return base_side
 
-    def _run_tests(self, session: pytest.Session, measure: MeasureTest, lanes: Lanes, pools: WorkerPools) -> None:
+    def _run_tests(self, session: pytest.Session, measure: MeasureTest, lanes: Lanes, processes: Processes) -> None:
         """Measure as many tests at once as there are lanes, and report them one after another."""
         items = session.items
         budget = Budget(self._run.settings, len(items), lanes.count)
-        tests: list[TestInLane] = []
-        for order, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True)):
-            own_lanes = LanesOfTest(lanes, order, tests[-1].lanes if tests else None)
-            tests.append(TestInLane(item, following, own_lanes, self._run, math.inf))
+        forks = processes.surroundings.forks
+        tests = [
+            TestInLane(item, following, order, self._run, forks=forks)
+            for order, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True))
+        ]
         threads = ThreadPoolExecutor(lanes.count)
         try:
             # With one lane a test begins when the one before it is reported: what it prints comes in the right place.
@@ -291,7 +370,7 @@ class TestLoop:
         finally:
             # Nothing is left to cancel where all tests are reported.
             lanes.close()
-            pools.cancel()
+            processes.cancel()
             threads.shutdown(cancel_futures=True)
 
     def _measure(self, test: TestInLane, measure: MeasureTest, budget: Budget) -> None:
@@ -319,7 +398,7 @@ class TestLoop:
                 case message:
                     try:
                         self._reports.forward(message)
-                    except UnreadableError as error:
+                    except m.UnreadableError as error:
                         self._reports.fabricate(f"a worker sent a report that cannot be read: {error}")
         self._progress.clear()
         self._reports.finish(properties_of(self._run.outcomes.tests.get(test.group.key)))
@@ -327,7 +406,6 @@ class TestLoop:
 
     def _end(self, test: TestInLane, done: m.Done) -> None:
         self._run.outcomes.modules.update(done.modules)
-        self._run.note(*(LeftDaemon(test.group.key, *daemon) for daemon in done.daemons))
         if done.dropped:
             size = f"{done.dropped / 1e6:.1f} MB"
             self._run.note(TextNote(f"{test.group.key}: its calls printed too much, and {size} of it were dropped"))
@@ -351,42 +429,60 @@ class TestLoop:
         outcomes.traces += judged.traces
         self._run.note(*judged.notes)
 
-    def _compare(
-        self, solo: WorkerPool, base_sides: BaseSides, against: BaseSide | None, test: TestInLane
-    ) -> m.Conclude:
+    def _compare(self, solo: Stems, base_sides: BaseSides, against: BaseSide | None, test: TestInLane) -> m.Conclude:
         """Measure a test and compare it with the base side or the baseline."""
         group, settings, progress = test.group, test.settings, test.progress
-        one_test = OneTest(group, solo, base_sides, against, self._run, settings, test.lanes, progress)
+        one_test = OneTest(
+            group,
+            solo,
+            base_sides,
+            against,
+            self._run,
+            settings,
+            self._lanes,
+            progress,
+            test=test.order,
+            fresh=test.fresh,
+        )
         outcome, notes = one_test.measure()
         own_s = self._run.settings.for_test(test.item).max_time_s
         if settings.max_time_s < own_s and outcome.verdict.was_cut_short:
             notes = (*notes, ShortOfTime(group.key, settings.max_time_s))
         traces: list[Trace] = []
         if settings.trace is not None or (outcome.result.measured and self._explains):
-            with nullcontext() if group.has_machine else test.lanes.one():
+            with nullcontext() if group.has_machine else self._lanes.lane(test.order):
                 if outcome.result.measured and self._explains:
-                    outcome = diagnostics.explain(group, base_sides, outcome, progress)
+                    outcome = diagnostics.explain(group, outcome, progress)
                 if settings.trace is not None:
-                    traces = diagnostics.trace(group, base_sides, outcome, progress)
+                    traces = diagnostics.trace(group, outcome, progress)
         test.events.put(Judged(outcome, None, notes, tuple(traces)))
         return m.Conclude(outcome.result, failure_of(outcome, self._run))
 
-    def _check_self(self, heads: WorkerPool, others: WorkerPool, test: TestInLane) -> m.Conclude:
+    def _check_self(self, stems: Stems, test: TestInLane) -> m.Conclude:
         """Compare a test with itself."""
         settings = test.settings
         policy, limits = self._run.policy(settings), PairLimits(*settings.pairs)
-        found = SelfcheckOfTest(test.group, heads, others, policy, limits, test.progress).run(settings.max_time_s)
+        own = stems.new_interpreters() if test.fresh else stems
+        found = SelfcheckOfTest(test.group, own, policy, limits, test.progress).run(settings.max_time_s)
         test.events.put(Judged(selfcheck=found))
         return m.Conclude(found.result, None)
 
-    def _worker_pools(self, project: Project) -> WorkerPools:
+    def _surroundings(self, project: Project) -> Surroundings:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
-        return WorkerPools(
-            tree_top(project.rootdir),
+        return Surroundings(
+            variables=self._began.variables,
+            ours=self._began.ours,
+            forks=sys.platform == "linux" and self._run.settings.workers == "auto" and not self._other_python(),
+            top=tree_top(project.rootdir),
             markup=bool(terminal is not None and terminal.hasmarkup),
             share_terminal=self._config.option.capture in ("no", "tee-sys"),
             start_limit_s=self._run.settings.setup_time_s,
         )
+
+    def _other_python(self) -> bool:
+        """Whether base runs on another interpreter, which loads nothing alike."""
+        against = self._run.settings.against
+        return against is not None and against.startswith("python:")
 
 
 def make_lanes(config: pytest.Config, run: RunState) -> Lanes:
@@ -486,7 +582,20 @@ def unexpected_text(error: Exception) -> str:
     return f"the measurement broke: {type(error).__name__}: {error}\n{trace}"
 
 
-def _how_it_left(early: LeftEarlyError, reporter: WorkerProcess) -> str:
+def _doubt_of(error: Exception, group: WorkerGroup) -> str:
+    """Return why new interpreters are to measure a test again; empty where they need not."""
+    if isinstance(error, LeftEarlyError):
+        if error.done.outcome != "failed" or not error.worker.stem.forks:
+            return ""
+        return f"in a forked process it failed: {essence(error.done.text)}"
+    if isinstance(error, WorkerLostError):
+        worker = error.worker
+        is_forked = isinstance(worker, Worker) and worker.stem.forks
+        return essence(str(error)) if is_forked and not worker.is_cancelled else ""
+    return essence(str(error))
+
+
+def _how_it_left(early: LeftEarlyError, reporter: Worker) -> str:
     """Return how a test ended in one worker while it went on in the one that reports it."""
     name, done = early.worker.name, early.done
     if done.outcome == "missing":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -20,13 +21,13 @@ from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.baselines import live_counts
-from pytest_rlperf.run.lanes import LanesOfTest
+from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.live_comparison import COUNTED_PAIRS, LiveComparison, OtherWorkError, SameCodeError, make_result
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.pool import BaseSide, BaseSides, WorkerGroup, WorkerPool
-from pytest_rlperf.workers.process import LeftEarlyError, WorkerLostError
+from pytest_rlperf.workers.process import LeftEarlyError, Worker, WorkerLostError
+from pytest_rlperf.workers.stems import BaseSide, BaseSides, Stems, WorkerGroup
 
 
 @dataclass(frozen=True)
@@ -57,22 +58,28 @@ class OneTest:
     """Measures and judges one test.
 
     ``against`` is the base side that the user named, if any; otherwise the baseline's commit becomes one where it can.
-    ``solo`` are the workers that measure a test by itself.
+    ``solo`` has the workers that measure a test by itself. ``fresh`` has all of them be new interpreters. ``test`` is
+    the test's place in the run.
     """
 
     def __init__(
         self,
         group: WorkerGroup,
-        solo: WorkerPool,
+        solo: Stems,
         base_sides: BaseSides,
         against: BaseSide | None,
         run: RunState,
         settings: Config,
-        lanes: LanesOfTest,
+        lanes: Lanes,
         progress: Progress,
+        *,
+        test: int,
+        fresh: bool,
     ) -> None:
         self._group = group
-        self._solo = solo
+        self._solo = solo.new_interpreters() if fresh else solo
+        self._test = test
+        self._fresh = fresh
         self._base_sides = base_sides
         self._against = against
         self._run = run
@@ -101,7 +108,7 @@ class OneTest:
         try:
             return self._measure_live(base_side)
         except LeftEarlyError as early:
-            if not base_side.owns(early.worker) or early.done.collision:
+            if not early.worker.is_base or early.done.collision or _is_doubtful(early):
                 raise
             result = self._measure_by_itself()
             return Measured(result, result, unpaired=_not_on_base(base_side.sides.base.label, early.done))
@@ -114,8 +121,9 @@ class OneTest:
             self._base_sides.give_up(base_side, error)
             obstacle = str(error)
         except (LeftEarlyError, WorkerLostError) as stopped:
-            collided = isinstance(stopped, LeftEarlyError) and stopped.done.collision
-            if not base_side.owns(stopped.worker) or collided:
+            if not stopped.worker.is_base or _is_doubtful(stopped):
+                raise
+            if isinstance(stopped, LeftEarlyError) and stopped.done.collision:
                 raise
             obstacle = f"on {base_side.sides.base.label}: {essence(str(stopped))}"
         return self._unsettled(self._measure_by_itself(), obstacle)
@@ -144,22 +152,21 @@ class OneTest:
         return LiveComparison(
             self._group,
             base_side,
+            base_side.stems.new_interpreters() if self._fresh else base_side.stems,
             self._run.policy(self._settings),
             PairLimits(*self._settings.pairs),
             self._lanes,
             counting_pass(self._settings, 2 * COUNTED_PAIRS),
             self._progress,
             self._settings.max_time_s,
-            None if stored is None else stored.pairs,
+            test=self._test,
+            history=None if stored is None else stored.pairs,
         )
 
     def _unmeasured(self) -> Result:
         """Return a result without figures."""
         if self._group.reporter is None:
-            heads = self._base_sides.heads
-            number = heads.claim()
-            self._group.at_end(partial(heads.give_back, number))
-            self._group.open([heads.ready(number)])
+            self._open_solo(1)
         called = self._group.called
         return Result(self._group.key, called.component, called.unit, called.items, (), (), 0.0, ())
 
@@ -189,11 +196,10 @@ class OneTest:
 
     def _measure_by_itself(self) -> Result:
         """Measure the test by itself, with the machine to itself."""
-        # Until the test's end: then its workers are free for the next one.
-        self._group.enter(self._lanes.all())
+        self._group.enter(self._lanes.lane(self._test, all_of_them=True))  # until the test's end
         self._progress.show("starting workers")
         max_time_s = self._settings.max_time_s
-        (workers,) = self._group.engage((self._solo, workers_needed(max_time_s)))
+        workers = self._open_solo(workers_needed(max_time_s))
         measured = measure_one_side(
             workers,
             max_time_s,
@@ -202,6 +208,27 @@ class OneTest:
             counting=counting_pass(self._settings, WORKERS),
         )
         return replace(make_result(self._group.key, self._group.called, measured), counting=counted_by(workers))
+
+    def _open_solo(self, count: int) -> list[Worker]:
+        """Return workers of head's, with the test at its call."""
+        workers: list[Worker] = []
+        numbers: list[int] = []
+        for index in range(count):
+            number = self._solo.claim(index, avoid=numbers)
+            numbers.append(number)
+            self._group.at_end(partial(self._solo.give_back, number))
+        with ThreadPoolExecutor(count) as threads:  # new interpreters start at the same time
+            for found in threads.map(self._solo.workers, numbers):
+                workers += found
+        self._group.open(workers)
+        return workers
+
+
+def _is_doubtful(error: LeftEarlyError | WorkerLostError) -> bool:
+    """Whether new interpreters may do what a forked worker failed to do."""
+    if isinstance(error, LeftEarlyError):
+        return error.worker.stem.forks and error.done.outcome == "failed" and not error.done.name_missing
+    return isinstance(error.worker, Worker) and error.worker.stem.forks
 
 
 def counting_pass(settings: Config, workers: int) -> CountingPass:

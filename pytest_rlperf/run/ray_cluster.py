@@ -35,7 +35,7 @@ from pytest_rlperf.report.run_json import RunFile, decoded, read_document
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.channel import UnreadableError
+from pytest_rlperf.workers.messages import UnreadableError
 
 OPTION = "--rlperf-ray"
 _SHARDS_A_NODE = 2  # a node that is done early takes another one, and a lost node loses half of its tests

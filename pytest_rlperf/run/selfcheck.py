@@ -3,41 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.measure.placement import usable_cpus
 from pytest_rlperf.model import Policy, Progress, Result, Selfcheck, Trial, test_name
-from pytest_rlperf.run.lanes import Lanes, LanesOfTest
+from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.live_comparison import LivePairs, WorkerPair, make_result
-from pytest_rlperf.workers.pool import WorkerGroup, WorkerPool
+from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers.stems import Stems, WorkerGroup
 
 SLOWDOWNS: tuple[float, ...] = (0.02, 0.03, 0.05, 0.10)
 
 
 class _SlowedPairs(LivePairs):
-    """The pairs of one trial: head's workers do extra work in every round."""
+    """The pairs of one trial, which all trials of a test share: head's workers do extra work in every round."""
 
-    def __init__(self, pools: tuple[WorkerPool, WorkerPool], slowdown: float, *arguments: Any) -> None:
+    def __init__(self, stems: Stems, open_pairs: dict[int, WorkerPair], slowdown: float, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._pools = pools
+        self._stems = stems
+        self._open_pairs = open_pairs
         self._slowdown = slowdown
         self._steps: int | None = None if slowdown else 0
 
-    def open(self, indices: Sequence[int]) -> list[WorkerPair]:
-        """Return workers that all trials of the test have in common."""
-        count = max(indices) + 1
-        base, head = self._pools
-        # Head's first: the first worker of a group is the one that reports.
-        heads, bases = self.group.engage((head, count), (base, count))
-        return [(bases[index], heads[index]) for index in indices]
+    def open(self, index: int, loader: int) -> WorkerPair:
+        """Return the pair that an earlier trial has opened, or a new one."""
+        if index not in self._open_pairs:
+            base, head = self._open_pairs[index] = tuple(self._stems.workers(index, loader))  # type: ignore[assignment]
+            self.group.reports_by(head)
+            self.group.open([base, head])
+        return self._open_pairs[index]
 
     def adjust(self, pair: WorkerPair) -> None:
         """Slow head down, by as many steps in every pair: otherwise pairs would differ by the errors of sizing."""
         base, head = pair
-        base.slow_down(0.0, 0)
-        self._steps = head.slow_down(self._slowdown, self._steps)
+        base.ask(m.Slow(0.0, 0))
+        self._steps = head.ask(m.Slow(self._slowdown, self._steps))
 
 
 class SelfcheckOfTest:
@@ -48,27 +49,21 @@ class SelfcheckOfTest:
     """
 
     def __init__(
-        self,
-        group: WorkerGroup,
-        heads: WorkerPool,
-        others: WorkerPool,
-        policy: Policy,
-        limits: PairLimits,
-        progress: Progress,
+        self, group: WorkerGroup, stems: Stems, policy: Policy, limits: PairLimits, progress: Progress
     ) -> None:
         self._group = group
-        self._pools = others, heads
+        self._stems = stems
         self._policy = policy
         self._limits = limits
         self._progress = progress
-        self._lanes = LanesOfTest(Lanes(1, usable_cpus()))
+        self._lanes = Lanes(1, usable_cpus())
+        self._pairs: dict[int, WorkerPair] = {}
         self._result: Result | None = None
 
     def run(self, max_time_s: float) -> Selfcheck:
         """Run all trials, each in ``max_time_s`` at most."""
         trials = tuple(self._try(slowdown, max_time_s) for slowdown in (0.0, *SLOWDOWNS))
-        for pool in self._pools:
-            pool.trim()
+        self._stems.trim()
         assert self._result is not None
         return Selfcheck(self._result, trials)
 
@@ -76,16 +71,8 @@ class SelfcheckOfTest:
         started_s = time.monotonic()
         change = f"{100 * slowdown:g} % slower" if slowdown else "unchanged"
         self._progress.begin(f"{test_name(self._group.key)}, {change}")
-        pairs = _SlowedPairs(
-            self._pools,
-            slowdown,
-            self._group,
-            self._policy,
-            self._limits,
-            self._lanes,
-            self._progress,
-            max_time_s,
-        )
+        arguments = (self._group, self._policy, self._limits, self._lanes, self._progress, max_time_s)
+        pairs = _SlowedPairs(self._stems, self._pairs, slowdown, *arguments)
         verdict, measured = pairs.run()
         if self._result is None:
             self._result = make_result(self._group.key, self._group.called, measured.head)

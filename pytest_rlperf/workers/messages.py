@@ -2,27 +2,29 @@
 
 JSON of the standard library holds integers of any size and lone surrogates, which paths have that are not UTF-8.
 
-The messages of one test: ``Run`` → reports of its setup → ``Called`` (the test called an rlperf fixture) → ``Check``
-→ ``Checked`` → perhaps ``Count`` → ``Counted`` → ``WarmUp`` → ``Warmed`` → any number of ``Take`` → ``Taken``, before
-them perhaps ``Place`` → ``Placed`` and ``Slow`` → ``Slowed`` → perhaps ``Explain`` → ``Explained`` and ``TraceCall`` →
-``Traced`` → ``Conclude`` or ``Unwind`` → the remaining reports → ``Done``. At any point ``Done`` may come instead: the
-test skipped, failed or never called its fixture.
+The messages of one test: ``Run`` → reports of its setup → ``Called`` (the test called an rlperf fixture) → any number
+of orders, each with its ``Answer`` → ``Conclude`` or ``Unwind`` → the remaining reports → ``Done``. At any point
+``Done`` may come instead: the test skipped, failed or never called its fixture.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Literal, TypeAlias
+from multiprocessing.connection import Connection
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
 from pytest_rlperf.model import Result, Shape, Share, SliceKind, SliceRecord, Tally, Warm, out_of_range
 from pytest_rlperf.model.spans import Span
-from pytest_rlperf.workers.channel import Channel, UnreadableError
 
-ENVIRONMENT_KEY = "PYTEST_RLPERF_WORKER"  # holds the path of a worker's Start
+DESCRIPTOR_KEY = "PYTEST_RLPERF_WORKER"  # holds the number of a new interpreter's connection
+FRAME_MOST = 1 << 28  # bytes
+
+
+class UnreadableError(Exception):
+    """The bytes received are no message of this protocol."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -30,14 +32,16 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The settings that a worker reads from a file, before its connection is open.
+    """The settings that a stem reads before all other messages, from its connection or from its loader.
 
-    One worker of a run ``reports``: it is the one the user sees. A worker lists the loaded files below ``watched`` and
-    of ``packages``, and the modules that imported any below ``foreign``, where none should be. A worker of another
-    protocol must be able to read this, so fields are only added.
+    One stem of a run ``reports``: it has the worker that the user sees, and ``share_terminal`` with it. Other output
+    goes to the file ``output``. A worker lists the loaded files below ``watched`` and of ``packages``, and the modules
+    that imported any below ``foreign``, where none should be. ``environment`` has all variables, and ``sites`` are the
+    directories that hold the ``.pth`` files of the side's interpreter, ``prefix`` is its place. ``probe`` has the stem
+    find out whether a copy of it can work. A worker of another protocol must be able to read this, so fields are only
+    added.
     """
 
-    descriptor: int
     number: int
     path: list[str]
     args: list[str]
@@ -48,6 +52,15 @@ class Start(msgspec.Struct, frozen=True):
     watched: list[str]
     packages: list[str]
     foreign: list[str]
+    output: str
+    share_terminal: bool
+    directory: str
+    environment: dict[str, str]
+    python: str
+    prefix: str
+    sites: list[str]
+    forks: bool = False
+    probe: bool = False
 
 
 # ------------------------------------------------------------------ worker → run
@@ -61,12 +74,30 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The worker has collected tests with these keys; ``loaded`` is the code under test that this loaded."""
+    """The stem has collected tests with these keys; ``loaded`` is the code under test that this loaded.
+
+    ``variables`` are those of native libraries as collecting has left them. ``fault`` is why its copies cannot work.
+    """
 
     protocol: int
     keys: list[str] = []
     errors: str = ""
     loaded: Loaded = Loaded()
+    variables: dict[str, str] = {}
+    fault: str = ""
+
+
+class Started(Message, frozen=True):
+    """A copy of a stem has begun its work."""
+
+    pid: int
+
+
+class Answer(Message, frozen=True):
+    """The answer to the order of this number."""
+
+    order: int
+    value: Any = None
 
 
 class Reported(Message, frozen=True):
@@ -88,72 +119,15 @@ class Warned(Message, frozen=True):
 
 
 class Called(Message, frozen=True):
-    """The test called an rlperf fixture; its component is made ready but has not run."""
+    """The test called an rlperf fixture; its component is made ready but has not run.
+
+    ``shared_setup_s`` is what fixtures took that other tests can share.
+    """
 
     component: str
     unit: str
     items: float
-
-
-class Checked(Message, frozen=True):
-    """The component ran once and is correct, in ``first_call_s`` with the check, and processed ``items``.
-
-    ``loaded`` is the code under test that is loaded by now, except for files that only ``children`` processes loaded.
-    """
-
-    first_call_s: float
-    items: float
-    loaded: Loaded
-    children: bool
-
-
-class Counted(Message, frozen=True):
-    """The counts of the workload's calls."""
-
-    tally: Tally
-
-
-class Warmed(Message, frozen=True):
-    """The workload is warm."""
-
-    warm: Warm
-
-
-class Surveyed(Message, frozen=True):
-    """The code under test that is loaded by now, with files that are no module's but whose functions were run."""
-
-    loaded: Loaded
-    children: bool
-
-
-class Slowed(Message, frozen=True):
-    """Each round does ``steps`` of extra work from now on."""
-
-    steps: int
-
-
-class Placed(Message, frozen=True):
-    """The worker's threads are on the CPUs of the order."""
-
-
-class Taken(Message, frozen=True):
-    """One slice."""
-
-    record: SliceRecord
-
-
-class Explained(Message, frozen=True):
-    """Where a call's time goes; ``notes`` give the reason where that is unknown."""
-
-    shares: tuple[Share, ...]
-    notes: tuple[str, ...]
-
-
-class Traced(Message, frozen=True):
-    """The spans of one call; ``notes`` name what is missing among them."""
-
-    spans: tuple[Span, ...]
-    notes: tuple[str, ...]
+    shared_setup_s: float = 0.0
 
 
 Collision: TypeAlias = Literal["EADDRINUSE", "EEXIST"]
@@ -163,9 +137,7 @@ Collision: TypeAlias = Literal["EADDRINUSE", "EEXIST"]
 class Done(Message, frozen=True):
     """The test is over in this worker. ``modules`` are the top-level modules loaded by then.
 
-    ``dropped`` are the bytes of output that were cut off. ``daemons`` are the numbers and commands of processes that
-    the test has detached from its worker, and that still run.
-
+    ``dropped`` are the bytes of output that were cut off.
     ``name_missing``: the test ended because a name does not exist: a module, an attribute, or the test itself.
     ``collision`` is the name of the error number with which the test ended, where another process that runs it at the
     same time may be the cause.
@@ -177,73 +149,139 @@ class Done(Message, frozen=True):
     name_missing: bool
     collision: Collision | None = None
     dropped: int = 0
-    daemons: tuple[tuple[int, str], ...] = ()
+
+
+FromWorker: TypeAlias = Ready | Started | Reported | Warned | Called | Answer | Done
+
+
+# ------------------------------------------------------------------ answers
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """The component ran once and is correct, in ``first_call_s`` with the check, and processed ``items``.
+
+    ``loaded`` is the code under test that is loaded by now, except for files that only ``children`` processes loaded;
+    ``others`` are the modules beside it that were loaded since the worker's stem began. ``variables`` are those of
+    native libraries.
+    """
+
+    first_call_s: float
+    items: float
+    loaded: Loaded
+    children: bool
+    others: list[str] = []
+    variables: dict[str, str] = {}
+
+
+class Surveyed(msgspec.Struct, frozen=True):
+    """The code under test that is loaded by now, with files that are no module's but whose functions were run."""
+
+    loaded: Loaded
+    children: bool
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """Where a call's time goes; ``notes`` give the reason where that is unknown."""
+
+    shares: tuple[Share, ...]
+    notes: tuple[str, ...]
+
+
+class Traced(msgspec.Struct, frozen=True):
+    """The spans of one call; ``notes`` name what is missing among them."""
+
+    spans: tuple[Span, ...]
+    notes: tuple[str, ...]
 
 
 # ------------------------------------------------------------------ run → worker
 
 
+class Order(Message, frozen=True, kw_only=True):
+    """Base of the orders to a worker whose test is at its call; each is answered by a value of the type ``answer``."""
+
+    answer: ClassVar[Any] = type(None)
+    number: int = 0
+
+
 class Run(Message, frozen=True):
-    """Run one test; ``next_key`` is the test after it, for which its fixtures are kept."""
+    """Run one test; ``next_key`` is the test after it, for which its fixtures are kept.
+
+    A stem that ``forks`` has a copy of itself do that; the copy's connection follows this message.
+    """
 
     key: str
     next_key: str | None
     seed: int
     reporter: bool
+    forks: bool = False
+    scratch: str = ""
 
 
-class Check(Message, frozen=True):
+class Check(Order, frozen=True):
     """Run the component once and check it."""
 
+    answer: ClassVar[Any] = Checked
 
-class Count(Message, frozen=True):
+
+class Count(Order, frozen=True):
     """Count ``repetitions`` calls, if that takes no longer than about ``limit_s``."""
 
+    answer: ClassVar[Any] = Tally
     repetitions: int
     limit_s: float
 
 
-class WarmUp(Message, frozen=True):
+class WarmUp(Order, frozen=True):
     """Warm up for at most ``limit_s``; size the slices, or take the given shape; ``long`` as the baseline has it.
 
     Without ``kernels`` no slice of a reference kernel follows.
     """
 
+    answer: ClassVar[Any] = Warm
     shape: Shape | None
     limit_s: float
     long: bool | None
     kernels: bool
 
 
-class Survey(Message, frozen=True):
+class Survey(Order, frozen=True):
     """List the code under test that is loaded by now."""
 
+    answer: ClassVar[Any] = Surveyed
 
-class Slow(Message, frozen=True):
-    """Do extra work in every round from now on: ``steps`` of it or, where that is None, ``share`` of a round."""
 
+class Slow(Order, frozen=True):
+    """Do extra work in every round from now on, and answer with its steps: ``share`` of a round without ``steps``."""
+
+    answer: ClassVar[Any] = int
     share: float
     steps: int | None
 
 
-class Place(Message, frozen=True):
+class Place(Order, frozen=True):
     """Stay on these CPUs until the test is left."""
 
     cpus: list[int]
 
 
-class Take(Message, frozen=True):
+class Take(Order, frozen=True):
     """Take one slice."""
 
+    answer: ClassVar[Any] = SliceRecord
     kind: SliceKind
 
 
-class Explain(Message, frozen=True):
+class Explain(Order, frozen=True):
     """Find where a call's time goes, once all timed slices are taken."""
 
+    answer: ClassVar[Any] = Explained
 
-class TraceCall(Message, frozen=True):
+
+class TraceCall(Order, frozen=True):
     """Trace one call, once all timed slices are taken."""
+
+    answer: ClassVar[Any] = Traced
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -264,90 +302,75 @@ class Unwind(Message, frozen=True):
     """Leave the test at the call."""
 
 
+class Reap(Order, frozen=True):
+    """Wait for a copy of the stem to end, and answer with the status of its end; None where it does not."""
+
+    answer: ClassVar[Any] = int | None
+    pid: int
+
+
 class Quit(Message, frozen=True):
     """End the session."""
 
 
-FromWorker: TypeAlias = (
-    Ready
-    | Reported
-    | Warned
-    | Called
-    | Checked
-    | Counted
-    | Warmed
-    | Surveyed
-    | Slowed
-    | Placed
-    | Taken
-    | Explained
-    | Traced
-    | Done
-)
 ToWorker: TypeAlias = (
-    Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Explain | TraceCall | Conclude | Unwind | Quit
+    Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Explain | TraceCall | Conclude | Unwind | Reap | Quit
 )
 
 
-def send(channel: Channel, message: FromWorker | ToWorker, limit_s: float | None = None) -> None:
-    """Send one message, as :meth:`Channel.send` does."""
-    channel.send(json.dumps(msgspec.to_builtins(message, str_keys=True, enc_hook=str)).encode(), limit_s)
+def send(connection: Connection, message: FromWorker | ToWorker) -> None:
+    """Send one message; OSError where the other side is gone or does not read it."""
+    connection.send_bytes(json.dumps(msgspec.to_builtins(message, str_keys=True, enc_hook=str)).encode())
 
 
-def receive_from_worker(channel: Channel, limit_s: float | None = None) -> FromWorker | None:
-    """Return a worker's next message, as :meth:`Channel.receive` does; UnreadableError where it cannot be one."""
-    data = channel.receive(limit_s)
-    if data is None:
-        return None
+def receive_from_worker(connection: Connection) -> FromWorker:
+    """Return a worker's next message; EOFError or OSError where it is gone, UnreadableError where it cannot be one."""
+    data = connection.recv_bytes(FRAME_MOST)
+    message: FromWorker = _read(data, FromWorker)
+    return message
+
+
+def answer_to(order: Order, answer: Answer) -> Any:
+    """Return the value of an answer, of the type that the order has; UnreadableError where it is of another."""
     try:
-        fields = json.loads(data, parse_constant=_refuse_constant)
-        message: FromWorker = msgspec.convert(fields, FromWorker, str_keys=True)
+        value = msgspec.convert(answer.value, order.answer, str_keys=True)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise UnreadableError(f"{type(order).__name__}: {error}") from None
+    for finding in _impossible_figures(value):
+        raise UnreadableError(f"{finding}. Does the test change the clock?")
+    return value
+
+
+def receive_order(connection: Connection) -> ToWorker:
+    """Wait for the run's next message; EOFError or OSError when the run is gone."""
+    message: ToWorker = msgspec.convert(json.loads(connection.recv_bytes()), ToWorker, str_keys=True)
+    return message
+
+
+def _read(data: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.convert(json.loads(data, parse_constant=_refuse_constant), kind, str_keys=True)
     except Exception as error:  # a worker runs any code, so these are any bytes
         raise UnreadableError(f"{type(error).__name__}: {error}") from None
-    for finding in _impossible_figures(message):
-        raise UnreadableError(f"{finding}. Does the test change the clock?")
-    return message
-
-
-def receive_order(channel: Channel) -> ToWorker:
-    """Wait for the run's next message; EOFError or OSError when the run is gone."""
-    data = channel.receive()
-    assert data is not None
-    message: ToWorker = msgspec.convert(json.loads(data), ToWorker, str_keys=True)
-    return message
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"a figure is {name}")
 
 
-def _impossible_figures(message: FromWorker) -> Iterator[str]:
+def _impossible_figures(value: object) -> Iterator[str]:
     """Yield the figures that no measurement can have given: later arithmetic divides by them and takes logarithms."""
     above: dict[str, float] = {}
     least: dict[str, float] = {}
-    match message:
-        case Called(items=items):
-            least = {"items": items}
+    match value:
         case Checked(first_call_s, items):
             least = {"first_call_s": first_call_s, "items": items}
-        case Warmed(warm):
+        case Warm() as warm:
             above = {"call_s": warm.call_s, "iterations": warm.shape.iterations, "rounds": warm.shape.rounds}
             least = {"warm_up_s": warm.warm_up_s, "threads": warm.threads}
-        case Slowed(steps):
-            least = {"steps": steps}
-        case Taken(record):
+        case SliceRecord() as record:
             above = {name: getattr(record, name) for name in ("call_s", "rounds_s", "calls", "wall_s")}
             least = {name: getattr(record, name) for name in ("items", "cpu_s", "waits", "collections")}
             for phase in record.phases:
                 least |= {f"{phase.path}: count": phase.count, f"{phase.path}: total_s": phase.total_s}
     yield from out_of_range(above, least)
-
-
-def write_start(start: Start, path: Path) -> None:
-    """Write a worker's settings to a file: a variable of the environment holds 128 KiB at the most."""
-    path.write_text(json.dumps(msgspec.to_builtins(start)), encoding="ascii")
-
-
-def read_start(path: Path) -> Start:
-    """Read the file of :func:`write_start`."""
-    return msgspec.convert(json.loads(path.read_text(encoding="ascii")), Start)

@@ -1,32 +1,38 @@
-"""A worker process as the run sees it: its start, the messages to and from it, and its end."""
+"""The processes of a run as the run sees them: loaders, stems and workers, what is said to them, and their end."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
+import socket
+import struct
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
+import msgspec
 import psutil
 
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.worker import WorkerStoppedError
-from pytest_rlperf.model import Shape, Side, SliceKind, SliceRecord, Tally, Warm
+from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Tally, Warm
 from pytest_rlperf.model.sides import PROTOCOL
-from pytest_rlperf.probes import arm_ranges
-from pytest_rlperf.timers.process import VARIABLE
+from pytest_rlperf.workers import loader as loader_program
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.channel import FRAME_LIMIT_S, Channel, UnreadableError
 from pytest_rlperf.workers.guardian import Guardian
 
 _POLL_S = 0.2
-_DYING_S = 5.0  # from the end of a worker's connection to its own
+_DYING_S = 5.0  # from the end of a process's connection to its own
+_HALF_MESSAGE_S = 30  # from the first byte of a message to its last
+_LOAD_S = 120.0
 _LAST_LINES = 30  # of a lost worker's output
 _LAST_BYTES = 1 << 20
 _SETUP_HINT = "imports and fixtures that take longer need a longer --rlperf-setup-time"
@@ -40,30 +46,10 @@ Forward: TypeAlias = Callable[[m.Reported | m.Warned], None]
 """Receives the reports and warnings that a worker sends between its answers."""
 
 
-@dataclass(frozen=True)
-class StartSettings:
-    """The settings that every worker of one side starts with; ``name`` is part of its workers' names.
-
-    Where a side ``reports``, its first worker is the one whose tests the user sees. ``watched`` are the directories
-    and ``packages`` the import packages whose loaded files a worker lists; no file should be loaded from ``foreign``.
-    To import and collect may take ``limit_s``.
-    """
-
-    name: str
-    side: Side
-    reports: bool
-    markup: bool
-    share_terminal: bool
-    watched: tuple[str, ...]
-    packages: tuple[str, ...]
-    foreign: tuple[str, ...]
-    limit_s: float
-
-
 class WorkerLostError(WorkerStoppedError):
-    """A worker died, or did not answer in time and was ended; the text states which, with the end of its output."""
+    """A process died, or did not answer in time and was ended; the text states which, with the end of its output."""
 
-    def __init__(self, worker: WorkerProcess, text: str) -> None:
+    def __init__(self, worker: Process, text: str) -> None:
         super().__init__(text)
         self.worker = worker
 
@@ -71,114 +57,422 @@ class WorkerLostError(WorkerStoppedError):
 class LeftEarlyError(WorkerStoppedError):
     """A test ended in a worker before its measurement did: it was skipped, failed, or called nothing."""
 
-    def __init__(self, worker: WorkerProcess, done: m.Done) -> None:
+    def __init__(self, worker: Worker, done: m.Done) -> None:
         super().__init__(done.text)
         self.worker = worker
         self.done = done
 
 
-Reply = TypeVar(
-    "Reply",
-    m.Called,
-    m.Checked,
-    m.Counted,
-    m.Warmed,
-    m.Surveyed,
-    m.Slowed,
-    m.Placed,
-    m.Taken,
-    m.Explained,
-    m.Traced,
-    m.Done,
-)
+class Process:
+    """A process of a run at the other end of a connection; its output is in ``scratch``.
 
-
-class WorkerProcess:
-    """One worker process, at work on one test at a time; it keeps its files in ``scratch``.
-
-    One thread at a time uses it, but any may :meth:`cancel` that one's waiting. Every method that sends or receives may
-    raise WorkerLostError, and LeftEarlyError where the test has ended instead of answering. The limit of an answer
-    begins with its order: several workers that hang after orders given at once are waited for one limit, not several.
+    One thread at a time uses it, but any may :meth:`cancel` that one's waiting. ``started`` is its handle where it is a
+    child of this process.
     """
 
-    def __init__(self, number: int, settings: StartSettings, scratch: Path, guardian: Guardian) -> None:
-        self.number = number
-        self.name = f"{settings.name} {number}"
-        self.seed = 1000 + number  # both workers of a pair have the same
-        self.loaded: dict[str, str] = {}
-        self.importers: dict[str, str] = {}
+    def __init__(
+        self,
+        name: str,
+        connection: Connection,
+        scratch: Path,
+        guardian: Guardian,
+        started: subprocess.Popen[bytes] | None = None,
+    ) -> None:
+        self.name = name
+        self.is_base = False  # of a comparison
+        self.connection = connection
+        self.pid = 0
+        self._scratch = scratch
+        self._guardian = guardian
+        self._started = started
+        self.is_cancelled = False
+        self._has_ended = False
+        self._quit_s: float | None = None
+        self._descendants: list[psutil.Process] = []
+        if started is not None:
+            self._is_known_as(started.pid)
+
+    def _is_known_as(self, pid: int) -> None:
+        self.pid = pid
+        self._guardian.watch(pid)
+
+    # ------------------------------------------------------------------ messages
+
+    def send(self, message: m.ToWorker) -> None:
+        """Send a message; WorkerLostError where the process is gone."""
+        try:
+            m.send(self.connection, message)
+        except BlockingIOError:
+            raise self.lost(self._abort("read no message", _HALF_MESSAGE_S, _CALL_HINT)) from None
+        except OSError:
+            raise self.lost(self._how_it_ended()) from None
+
+    def receive(self, due_s: float, limit_s: float, hint: str) -> m.FromWorker:
+        """Return the next message; a process that sends none until ``due_s``, after ``limit_s``, is ended.
+
+        A message that has come before is read, also where this process looks for it later.
+        """
+        while True:
+            if self.is_cancelled:
+                raise WorkerLostError(self, f"{self.name} was stopped with the run")
+            try:
+                left_s = due_s - time.monotonic()
+                if self.connection.poll(max(0.0, min(_POLL_S, left_s))):
+                    message = m.receive_from_worker(self.connection)
+                    if not isinstance(message, m.Started):
+                        return message
+                    self._is_known_as(message.pid)
+            except BlockingIOError:
+                error = m.UnreadableError(f"the rest of a message did not come within {_HALF_MESSAGE_S} s")
+                raise self._unreadable(error) from None
+            except m.UnreadableError as error:
+                raise self._unreadable(error) from None
+            except (EOFError, OSError):
+                raise self.lost(self._how_it_ended()) from None
+            if left_s <= 0:
+                raise self.lost(self._abort("did not answer", limit_s, hint))
+
+    def cancel(self) -> None:
+        """Have the thread that waits for an answer raise WorkerLostError."""
+        self.is_cancelled = True
+
+    def _unreadable(self, error: m.UnreadableError) -> WorkerLostError:
+        """End a process whose messages cannot be read, and return the error."""
+        self.end(0)
+        return self.lost(f"{self.name} sent a message that cannot be read: {error}.\n{self._last_output()}")
+
+    def lost(self, text: str) -> WorkerLostError:
+        """Return the error of a process that is of no use any more."""
+        return WorkerLostError(self, text)
+
+    # ------------------------------------------------------------------ the process
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process can receive messages."""
+        return not self._has_ended and not self.connection.closed
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that the process and its children have used."""
+        total_s = 0.0
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            for member in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    times = member.cpu_times()
+                    total_s += times.user + times.system
+        return total_s
+
+    def memory(self) -> int:
+        """Return the bytes of memory that the process has and shares with no other."""
+        try:
+            found = psutil.Process(self.pid).memory_info()
+        except psutil.Error:
+            return 0
+        return int(found.rss - getattr(found, "shared", 0)) if self._started is None else int(found.rss)
+
+    def interrupt_call(self, limit_s: float) -> None:
+        """Have a process that has not quit after ``limit_s`` leave the call that it is in, with all teardowns."""
+        if not self._wait_ended(limit_s):
+            self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if its number is known."""
+        if self.pid:  # 0 would be this process's own group
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, number)
+
+    def _wait_ended(self, limit_s: float) -> bool:
+        """Wait for the process to end by itself; the limit of one that was to quit began with that."""
+        if self._has_ended:
+            return True
+        quitting_s = 0.0 if self._quit_s is None else time.monotonic() - self._quit_s
+        due_s = time.monotonic() + max(0.0, limit_s - quitting_s)
+        while True:
+            left_s = due_s - time.monotonic()
+            try:
+                if self.connection.poll(max(0.0, min(_POLL_S, left_s))):
+                    self.connection.recv_bytes()  # of no use any more
+                    continue
+            except (EOFError, OSError):
+                return self._exit_code(max(left_s, 1.0)) is not None or self._started is None
+            if left_s <= 0:
+                return False
+
+    def _exit_code(self, limit_s: float) -> int | None:
+        """Return how the process ended, None where that is not known."""
+        if self._started is None:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._started.wait(limit_s)
+        return None
+
+    def end(self, limit_s: float) -> None:
+        """End the process and its children: wait ``limit_s`` for it to end by itself, then use force.
+
+        The limit of a process that was to quit began with that. A thread that waits for its answer gets a
+        WorkerLostError.
+        """
+        if self._has_ended:
+            return
+        has_left = limit_s > 0 and self._wait_ended(limit_s)
+        if not has_left:
+            self._find_descendants()
+        self._has_ended = True  # the number of its process group may be another's from now on
+        # Even after a clean exit: processes that it started in its session and left running end with it.
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+            for descendant in self._descendants:
+                with contextlib.suppress(psutil.Error):
+                    descendant.kill()
+            self._guardian.forget(self.pid)
+        if self._started is not None:
+            self._started.wait()
+        self.connection.close()
+
+    def _find_descendants(self) -> None:
+        """Find what a process that has to be ended by force has started, in sessions of their own too."""
+        with contextlib.suppress(psutil.Error):
+            if self.pid:
+                self._descendants = psutil.Process(self.pid).children(recursive=True)
+
+    def _abort(self, failing: str, limit_s: float, hint: str) -> str:
+        """End a process that does not answer; SIGABRT has faulthandler write where it hangs."""
+        captured = self._last_output()
+        self._find_descendants()
+        self._signal(signal.SIGABRT)
+        self._wait_ended(2)
+        stack = self._last_output()
+        self.end(0)
+        return f"{self.name} {failing} within {limit_s:.0f} s and was ended; {hint}.\n{stack or captured}"
+
+    def _how_it_ended(self) -> str:
+        """Return how a dead process ended, with the end of its output."""
+        code = self._exit_code(_DYING_S)
+        self.end(0)
+        if code is None:
+            how = "ended, or closed its connection,"
+        elif code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        else:
+            how = f"exited with code {code}"
+        return f"{self.name} {how}.\n{self._last_output()}"
+
+    def _last_output(self) -> str:
+        """Return the end of the process's output: of its standard streams, and of those that pytest captured."""
+        parts = []
+        titles = {"captured0": "stdout", "captured1": "stderr", "output": "process output"}
+        for path in [*sorted(self._scratch.glob("captured*")), self._scratch / "output"]:
+            with contextlib.suppress(OSError):
+                text = _end_of(path).strip()
+                if text:
+                    title = titles.get(path.name, "output captured by a fixture")
+                    parts.append(f"--- last {title} ---\n" + "\n".join(_useful_lines(text.splitlines())))
+        return "\n".join(parts)
+
+
+class Loader(Process):
+    """A process that imports what both sides load alike, and forks the stems of pairs."""
+
+    def __init__(self, python: str, environment: Mapping[str, str], scratch: Path, guardian: Guardian) -> None:
+        here, there = connected()
+        text = Path(loader_program.__file__).read_text(encoding="utf-8")
+        process = popen([python, *_interpreter_flags(), "-c", text], there, loader_program.KEY, environment, scratch)
+        super().__init__("the loader", here, scratch, guardian, process)
+        self._lock = threading.Lock()
+        self.changes: dict[str, str | None] = {}  # that imports have made to the variables
+
+    def load(self, modules: Sequence[str], packages: Sequence[str]) -> str | None:
+        """Import modules, none of ``packages``; return the first that wants one, after which this is of no use.
+
+        WorkerLostError where that ends the process, or takes too long.
+        """
+        with self._lock:
+            try:
+                self.connection.send_bytes(json.dumps({"modules": modules, "packages": packages}).encode())
+                due_s = time.monotonic() + _LOAD_S
+                while not self.connection.poll(_POLL_S):
+                    if self.is_cancelled or time.monotonic() > due_s:
+                        raise self.lost(self._abort("did not import", _LOAD_S, "it imports what both sides load alike"))
+                answer = json.loads(self.connection.recv_bytes())
+            except (EOFError, OSError):
+                raise self.lost(self._how_it_ended()) from None
+        if answer["dirty"] is not None:
+            self.end(0)
+            return str(answer["dirty"])
+        self.changes |= answer["changes"]
+        return None
+
+    def fork(self, starts: Sequence[m.Start]) -> list[Connection]:
+        """Have the stems of a pair forked, and return the connections to them."""
+        ends = [connected() for _ in starts]
+        order = json.dumps({"starts": [msgspec.to_builtins(start) for start in starts]}).encode()
+        with self._lock:
+            try:
+                self.connection.send_bytes(order)
+                for _, there in ends:
+                    send_handle(self.connection, there.fileno(), self.pid)
+            except OSError:
+                raise self.lost(self._how_it_ended()) from None
+            finally:
+                for _, there in ends:
+                    there.close()
+        return [here for here, _ in ends]
+
+
+class Stem(Process):
+    """A session of one side that has collected: it forks a worker for each test, or is itself the worker of all."""
+
+    def __init__(
+        self,
+        name: str,
+        start: m.Start,
+        guardian: Guardian,
+        setup_s: float,
+        connection: Connection | None = None,
+        *,
+        is_base: bool = False,
+    ) -> None:
+        self.number = start.number
+        self.forks = start.forks
         self.keys: frozenset[str] = frozenset()
         self.errors = ""
+        self.fault = ""
+        self.variables: Mapping[str, str] = {}
+        self.loaded: dict[str, str] = {}
+        self.importers: dict[str, str] = {}
+        self.lock = threading.Lock()
+        self.kept: Worker | None = None  # the copy that has set up what tests share, at length
+        self._limit_s = setup_s
+        self._due_s = time.monotonic() + setup_s
+        self._orders = 0
+        scratch = Path(start.scratch)
+        process = None
+        if connection is None:
+            connection, there = connected()
+            terminal = None if start.share_terminal else Path(start.output)
+            process = popen(
+                [start.python, *_interpreter_flags(), "-c", _BOOT],
+                there,
+                m.DESCRIPTOR_KEY,
+                start.environment,
+                scratch,
+                directory=start.directory,
+                stdout=None if start.reports else terminal,
+                stderr=terminal,
+            )
+            connection.send_bytes(json.dumps(msgspec.to_builtins(start)).encode())
+        super().__init__(name, connection, scratch, guardian, process)
+        self.is_base = is_base
+
+    def wait_ready(self) -> None:
+        """Wait until the stem has collected."""
+        ready = self.receive(self._due_s, self._limit_s, _SETUP_HINT)
+        if not isinstance(ready, m.Ready) or ready.protocol != PROTOCOL:
+            self.end(0)
+            theirs = f"protocol {ready.protocol}" if isinstance(ready, m.Ready) else repr(ready)
+            raise self.lost(
+                f"{self.name} has another version of pytest-rlperf: it uses {theirs}, this process {PROTOCOL}. "
+                "Both sides are measured by one version"
+            )
+        self.keys, self.errors, self.fault = frozenset(ready.keys), ready.errors, ready.fault
+        self.variables = ready.variables
+        self.loaded, self.importers = dict(ready.loaded.files), dict(ready.loaded.importers)
+
+    def worker(self) -> Worker:
+        """Return a worker for the next test: a copy of this process, or this process itself."""
+        if self.kept is not None and self.kept.alive:
+            return self.kept
+        if not self.forks:
+            self.kept = Worker(self, self.connection, self._scratch, self._guardian, self._started)
+            return self.kept
+        here, there = connected()
+        scratch = self._guardian.new_directory()
+        worker = Worker(self, here, scratch, self._guardian)
+        worker.descriptor = there
+        return worker
+
+    def fork(self, order: m.Run, there: Connection) -> None:
+        """Have a copy run a test, at the other end of the connection ``there``."""
+        with self.lock:
+            self.send(order)
+            try:
+                send_handle(self.connection, there.fileno(), self.pid)
+            except OSError:
+                raise self.lost(self._how_it_ended()) from None
+            finally:
+                there.close()
+
+    def reap(self, pid: int) -> int | None:
+        """Return how a copy ended, None where that cannot be found out."""
+        with self.lock:
+            self._orders += 1
+            order = m.Reap(pid, number=self._orders)
+            try:
+                self.send(order)
+                limit_s = 2 * _DYING_S
+                while True:
+                    answer = self.receive(time.monotonic() + limit_s, limit_s, _SETUP_HINT)
+                    if isinstance(answer, m.Answer) and answer.order == order.number:
+                        code: int | None = m.answer_to(order, answer)
+                        return code
+            except (WorkerStoppedError, m.UnreadableError):
+                return None
+
+    def start_quitting(self) -> None:
+        """Begin to end the session, with all teardowns."""
+        if self._quit_s is None:
+            self._quit_s = time.monotonic()
+            if self.kept is not None and self.forks:
+                self.kept.start_quitting()
+            with contextlib.suppress(WorkerLostError):
+                self.send(m.Quit())
+
+
+class Worker(Process):
+    """A process at work on one test; it keeps its files in ``scratch``.
+
+    Every method that sends or receives may raise WorkerLostError, and LeftEarlyError where the test has ended instead
+    of answering. The limit of an answer begins with its order: several workers that hang after orders given at once are
+    waited for one limit, not several.
+    """
+
+    def __init__(
+        self,
+        stem: Stem,
+        connection: Connection,
+        scratch: Path,
+        guardian: Guardian,
+        started: subprocess.Popen[bytes] | None = None,
+    ) -> None:
+        super().__init__(stem.name, connection, scratch, guardian, started)
+        self.stem = stem
+        self.is_base = stem.is_base
+        self.was_called: m.Called | None = None  # also once the test is left
+        self.number = stem.number
+        self.seed = 1000 + self.number  # both workers of a pair have the same
+        self.descriptor: Connection | None = None
+        self.loaded = dict(stem.loaded)
+        self.importers = dict(stem.importers)
+        self.others: list[str] = []
+        self.variables: Mapping[str, str] = {}
         self.running = False
-        self.ready = False
         self.called: m.Called | None = None
         self.checked_s: float | None = None
         self.tally: Tally | None = None
         self.has_children = False
-        self._setup_s = settings.limit_s
-        self._patience_s = settings.limit_s
+        self.forward: Forward | None = None
+        self._setup_s = 0.0
+        self._patience_s = 0.0
         self._limit_s = 0.0
         self._hint = ""
         self._due_s = 0.0
         self._is_leaving = False
-        self._has_ended = False
-        self._descendants: list[psutil.Process] = []
-        self._quit_s: float | None = None
-        self.forward: Forward | None = None
-        self._is_cancelled = False
-        self._scratch = scratch
-        self._log = scratch / "output"
-        scratch.mkdir(parents=True)
-        self._guardian = guardian
-        self._process, self._channel = self._start(settings)
-        guardian.watch(self._process.pid)
-        self._begin_limit(settings.limit_s, _SETUP_HINT)
-
-    def _start(self, settings: StartSettings) -> tuple[subprocess.Popen[bytes], Channel]:
-        """Start the process; return it with this end of the connection."""
-        here, there = Channel.pair()
-        # With -s the user sees the output of the reporting worker as it prints it.
-        is_reporter = settings.reports and self.number == 0
-        output = None if settings.share_terminal and is_reporter else self._log.open("ab")
-        start = self._scratch / "start"
-        m.write_start(_start_message(settings, self.number, self._scratch, there.fileno()), start)
-        try:
-            process = subprocess.Popen(
-                [settings.side.python, *_interpreter_flags(), "-c", _BOOT],
-                stdin=subprocess.DEVNULL,
-                stdout=None if is_reporter else output,  # output that escapes pytest's capture is for the user to see
-                stderr=output,
-                cwd=settings.side.directory,
-                env=_environment(settings.side) | self._guardian.variables() | {m.ENVIRONMENT_KEY: str(start)},
-                pass_fds=[there.fileno()],
-                start_new_session=True,  # a Ctrl-C at the terminal is for the run to handle
-            )
-        except OSError as error:
-            here.close()
-            raise MeasurementError(f"cannot start {self.name}: {error}") from None
-        finally:
-            there.close()
-            if output is not None:
-                output.close()
-        return process, here
+        self._orders = 0
+        self._pending: m.Order | None = None
 
     # ------------------------------------------------------------------ one test, from its start to its end
-
-    def wait_ready(self) -> None:
-        """Wait until the worker has collected."""
-        ready = self._receive()
-        if not isinstance(ready, m.Ready) or ready.protocol != PROTOCOL:
-            self.end(0)
-            theirs = f"protocol {ready.protocol}" if isinstance(ready, m.Ready) else repr(ready)
-            raise WorkerLostError(
-                self,
-                f"{self.name} has another version of pytest-rlperf: it uses {theirs}, this process {PROTOCOL}. "
-                "Both sides are measured by one version",
-            )
-        self.keys = frozenset(ready.keys)
-        self.errors = ready.errors
-        self._note(ready.loaded)
-        self.ready = True
 
     def start_run(
         self,
@@ -204,69 +498,74 @@ class WorkerProcess:
         self.checked_s = None
         self.tally = None
         self._begin_limit(setup_s, _SETUP_HINT)
-        self._send(m.Run(key, next_key, self.seed, reporter))
+        if self.descriptor is None:
+            self.send(m.Run(key, next_key, self.seed, reporter))
+        else:
+            order = m.Run(key, next_key, self.seed, reporter, forks=True, scratch=str(self._scratch))
+            self.stem.fork(order, self.descriptor)
+            self.descriptor = None
 
     def wait_called(self) -> m.Called:
         """Wait until the test calls an rlperf fixture."""
-        self.called = self._expect(m.Called)
-        return self.called
+        message = self._next()
+        if not isinstance(message, m.Called):
+            raise self._unexpected(message)
+        self.called = self.was_called = message
+        return message
 
     def start_check(self) -> None:
         """Begin to run the component once and check it."""
-        self._order(m.Check())
+        self._start(m.Check())
 
     def wait_checked(self) -> tuple[float, float]:
         """Return the seconds of the checked call and the items it processed."""
-        checked = self._expect(m.Checked)
+        checked: m.Checked = self._answer()
         self._note(checked.loaded)
         self.has_children = checked.children
         self.checked_s = checked.first_call_s
+        self.others, self.variables = checked.others, checked.variables
         return checked.first_call_s, checked.items
 
     def start_count(self, repetitions: int, limit_s: float) -> None:
         """Begin to count ``repetitions`` calls, unless that takes longer than ``limit_s``."""
-        self._order(m.Count(repetitions, limit_s))
+        self._start(m.Count(repetitions, limit_s))
 
     def wait_counted(self) -> Tally:
         """Return the counts."""
-        return self._expect(m.Counted).tally
+        tally: Tally = self._answer()
+        return tally
 
     def warm_up(self, shape: Shape | None, limit_s: float, long: bool | None = None, *, kernels: bool = True) -> Warm:
         """Warm up for at most ``limit_s``, and size the slices unless ``shape`` is given."""
-        return self._ask(m.WarmUp(shape, limit_s, long, kernels), m.Warmed).warm
+        warm: Warm = self.ask(m.WarmUp(shape, limit_s, long, kernels))
+        return warm
 
     def survey(self) -> None:
         """List the files that are loaded by now: later calls than the first may have loaded more."""
-        surveyed = self._ask(m.Survey(), m.Surveyed)
+        surveyed: m.Surveyed = self.ask(m.Survey())
         self._note(surveyed.loaded)
         self.has_children |= surveyed.children
 
-    def slow_down(self, share: float, steps: int | None) -> int:
-        """Have every round do extra work from now on, and return its steps: ``share`` of a round without ``steps``."""
-        return self._ask(m.Slow(share, steps), m.Slowed).steps
-
     def place(self, cpus: Collection[int]) -> None:
         """Keep the worker on ``cpus`` until it leaves the test."""
-        self._ask(m.Place(list(cpus)), m.Placed)
+        self.ask(m.Place(list(cpus)))
 
     def take(self, kind: SliceKind) -> SliceRecord:
         """Take one slice."""
-        return self._ask(m.Take(kind), m.Taken).record
+        record: SliceRecord = self.ask(m.Take(kind))
+        return record
 
-    def explain(self) -> m.Explained:
-        """Return where a call's time goes."""
-        return self._ask(m.Explain(), m.Explained)
-
-    def trace(self) -> m.Traced:
-        """Return the trace of one call."""
-        return self._ask(m.TraceCall(), m.Traced)
+    def ask(self, order: m.Order) -> Any:
+        """Give an order and return its answer, of the order's type."""
+        self._start(order)
+        return self._answer()
 
     def conclude(self, order: m.Conclude) -> m.Done:
         """Give the reporter its result, and wait for the end of its test."""
         self.called = None
         self._is_leaving = True
         self._begin_limit(self._setup_s, _SETUP_HINT)
-        self._send(order)
+        self.send(order)
         return self._wait_done()
 
     def start_unwinding(self) -> None:
@@ -275,7 +574,7 @@ class WorkerProcess:
             self.called = None
             self._is_leaving = True
             self._begin_limit(self._setup_s, _SETUP_HINT)
-            self._send(m.Unwind())  # before the call, the worker reads it when it gets there
+            self.send(m.Unwind())  # before the call, the worker reads it when it gets there
 
     def unwind(self) -> m.Done | None:
         """Leave the test at the call, and wait for its end."""
@@ -287,7 +586,7 @@ class WorkerProcess:
     def _wait_done(self) -> m.Done:
         """Wait for the end of the test; answers to earlier orders are of no use any more."""
         while True:
-            message = self._receive()
+            message = self._message()
             if isinstance(message, m.Done):
                 self.running = False
                 self.called = None
@@ -305,230 +604,117 @@ class WorkerProcess:
         self._hint = hint
         self._due_s = time.monotonic() + limit_s
 
-    def _order(self, message: m.ToWorker) -> None:
+    def _start(self, order: m.Order) -> None:
         self._begin_limit(self._patience_s, _CALL_HINT)
-        self._send(message)
+        self._orders += 1
+        self._pending = msgspec.structs.replace(order, number=self._orders)
+        self.send(self._pending)  # type: ignore[arg-type]
 
-    def _ask(self, message: m.ToWorker, kind: type[Reply]) -> Reply:
-        self._order(message)
-        return self._expect(kind)
-
-    def _send(self, message: m.ToWorker) -> None:
+    def _answer(self) -> Any:
+        """Return the answer to the last order."""
+        order, message = self._pending, self._next()
+        assert order is not None
+        if not isinstance(message, m.Answer) or message.order != order.number:
+            raise self._unexpected(message)
         try:
-            m.send(self._channel, message, FRAME_LIMIT_S)
-        except TimeoutError:
-            raise self._lost(self._abort("read no message", FRAME_LIMIT_S)) from None
-        except (EOFError, OSError):
-            raise self._lost(self._how_it_ended()) from None
+            return m.answer_to(order, message)
+        except m.UnreadableError as error:
+            raise self._unreadable(error) from None
 
-    def _expect(self, kind: type[Reply]) -> Reply:
-        message = self._receive()
+    def _next(self) -> m.FromWorker:
+        """Return the next message that is no report; LeftEarlyError where the test has ended."""
+        message = self._message()
         if isinstance(message, m.Done):
             self.running = False
             self.called = None
             raise LeftEarlyError(self, message)
-        if isinstance(message, kind) and self._channel.answers_last:
-            return message
-        self.end(0)
-        sent = type(message).__name__ + ("" if self._channel.answers_last else " to an earlier message")
-        raise self._lost(f"{self.name} answered {sent} where {kind.__name__} was due")
-
-    def _receive(self) -> m.FromWorker:
-        """Return the next message that is an answer; forward the reports and warnings before it.
-
-        An answer that has come before its limit is read, also where this process looks for it later.
-        """
-        last_s = max(self._due_s, time.monotonic()) + FRAME_LIMIT_S
-        while True:
-            if self._is_cancelled:
-                raise WorkerLostError(self, f"{self.name} was stopped with the run")
-            message = self._next_message()
-            if isinstance(message, m.Reported | m.Warned):
-                if self.forward is not None:
-                    self.forward(message)
-            elif message is not None:
-                return message
-            is_idle = message is None and not self._channel.is_within_frame
-            if time.monotonic() > (self._due_s if is_idle else last_s):
-                raise self._lost(self._abort("did not answer", self._limit_s))
-
-    def _next_message(self) -> m.FromWorker | None:
-        """Return the next message, or None where none has come after a moment."""
-        try:
-            message = m.receive_from_worker(self._channel, _POLL_S)
-            # A process the worker forked may hold the connection open after the worker's death.
-            if message is None and self._process.poll() is not None and not self._channel.is_within_frame:
-                raise EOFError
-        except (EOFError, OSError):
-            raise self._lost(self._how_it_ended()) from None
-        except UnreadableError as error:
-            raise self._unreadable(error) from None
         return message
 
-    def _unreadable(self, error: UnreadableError) -> WorkerLostError:
-        """End a worker whose messages cannot be read, and return the error."""
-        self.end(0)
-        return self._lost(f"{self.name} sent a message that cannot be read: {error}.\n{self._last_output()}")
+    def _message(self) -> m.FromWorker:
+        """Return the next message that is an answer; forward the reports and warnings before it."""
+        while True:
+            message = self.receive(self._due_s, self._limit_s, self._hint)
+            if not isinstance(message, m.Reported | m.Warned):
+                return message
+            if self.forward is not None:
+                self.forward(message)
 
-    def _lost(self, text: str) -> WorkerLostError:
+    def _unexpected(self, message: m.FromWorker) -> WorkerLostError:
+        self.end(0)
+        return self.lost(f"{self.name} sent {type(message).__name__} where the answer to an order was due")
+
+    def lost(self, text: str) -> WorkerLostError:
+        """Return the error of a worker that is of no use any more."""
         self.running = False
         return WorkerLostError(self, text)
 
     # ------------------------------------------------------------------ the process
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs and can receive messages."""
-        return self._process.poll() is None and not self._channel.closed
-
-    def cpu_s(self) -> float:
-        """Return the CPU seconds that the process and its children have used."""
-        total_s = 0.0
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self._process.pid)
-            for member in (process, *process.children(recursive=True)):
-                with contextlib.suppress(psutil.Error):
-                    times = member.cpu_times()
-                    total_s += times.user + times.system
-        return total_s
-
-    def memory(self) -> int:
-        """Return the bytes of memory that the process has, what it shares with others too."""
-        try:
-            return int(psutil.Process(self._process.pid).memory_info().rss)
-        except psutil.Error:
-            return 0
-
-    def cancel(self) -> None:
-        """Have the thread that waits for an answer raise WorkerLostError."""
-        self._is_cancelled = True
+    def _exit_code(self, limit_s: float) -> int | None:
+        if self.stem.forks:
+            return self.stem.reap(self.pid) if self.pid and self.stem.alive else None
+        return super()._exit_code(limit_s)
 
     def start_quitting(self) -> None:
-        """Begin to leave the test and end the session, with all teardowns."""
-        if self._quit_s is not None:
-            return
-        self._quit_s = time.monotonic()
-        with contextlib.suppress(WorkerLostError):
-            self.start_unwinding()
-            self._send(m.Quit())
-
-    def interrupt_call(self, limit_s: float) -> None:
-        """Have a worker that has not quit after ``limit_s`` leave the call that it is in, with all teardowns."""
-        self._wait_ended(limit_s)
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
-
-    def _wait_ended(self, limit_s: float) -> None:
-        """Wait for the process to end by itself; the limit of a worker that was to quit began with that."""
-        quitting_s = 0.0 if self._quit_s is None else time.monotonic() - self._quit_s
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(max(0.0, limit_s - quitting_s))
-
-    def end(self, limit_s: float) -> None:
-        """End the process and its children: wait ``limit_s`` for it to end by itself, then use force.
-
-        The limit of a worker that was to quit began with that. A thread that waits for the worker's answer gets a
-        WorkerLostError.
-        """
-        self.running = False
-        self._wait_ended(limit_s)
-        self._find_descendants()
-        # Even after a clean exit: processes that the worker started in its session and left running end with it.
-        if not self._has_ended:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            for descendant in self._descendants:
-                with contextlib.suppress(psutil.Error):
-                    descendant.kill()
-            self._guardian.forget(self._process.pid)
-        self._has_ended = True  # the number of its process group may be another's from now on
-        self._process.wait()
-        self._channel.close()
-
-    def _find_descendants(self) -> None:
-        """Find what a worker that has to be ended by force has started, in sessions of their own too."""
-        with contextlib.suppress(psutil.Error):
-            if self._process.poll() is None:
-                self._descendants = psutil.Process(self._process.pid).children(recursive=True)
-
-    def _abort(self, failing: str, limit_s: float) -> str:
-        """End a worker that does not answer; SIGABRT has faulthandler write where it hangs."""
-        captured = self._last_output()
-        self._find_descendants()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGABRT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(2)
-        stack = self._last_output()
-        self.end(0)
-        return f"{self.name} {failing} within {limit_s:.0f} s and was ended; {self._hint}.\n{stack or captured}"
-
-    def _how_it_ended(self) -> str:
-        """Return how a dead worker ended, with the end of its output."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_DYING_S)
-        code = self._process.poll()
-        self.end(0)
-        if code is None:
-            how = "closed its connection and was ended"
-        elif code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
-        else:
-            how = f"exited with code {code}"
-        return f"{self.name} {how}.\n{self._last_output()}"
-
-    def _last_output(self) -> str:
-        """Return the end of the worker's output: of its standard streams, and of those that pytest captured."""
-        parts = []
-        titles = {"captured0": "stdout", "captured1": "stderr", "output": "process output"}
-        for path in [*sorted(self._scratch.glob("captured*")), self._log]:
-            with contextlib.suppress(OSError):
-                text = _end_of(path).strip()
-                if text:
-                    title = titles.get(path.name, "output captured by a fixture")
-                    parts.append(f"--- last {title} ---\n" + "\n".join(_useful_lines(text.splitlines())))
-        return "\n".join(parts)
+        """Begin to leave the test and end the process, with its teardowns."""
+        if self._quit_s is None:
+            self._quit_s = time.monotonic()
+            with contextlib.suppress(WorkerLostError):
+                self.start_unwinding()
+                self.send(m.Quit())
 
 
-def _start_message(settings: StartSettings, number: int, scratch: Path, descriptor: int) -> m.Start:
-    return m.Start(
-        descriptor=descriptor,
-        number=number,
-        path=list(settings.side.path),
-        args=list(settings.side.args),
-        files=[str(path) for path in settings.side.files],
-        scratch=str(scratch),
-        markup=settings.markup,
-        reports=settings.reports and number == 0,
-        watched=list(settings.watched),
-        packages=list(settings.packages),
-        foreign=list(settings.foreign),
-    )
+def connected() -> tuple[Connection, Connection]:
+    """Return the two ends of a new connection; neither waits for ever for the rest of a message that has begun."""
+    here, there = socket.socketpair()
+    limit = struct.pack("ll", _HALF_MESSAGE_S, 0)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        here.setsockopt(socket.SOL_SOCKET, option, limit)
+    return Connection(here.detach()), Connection(there.detach())
 
 
-def _environment(side: Side) -> dict[str, str]:
-    """Return a worker's environment: this process's without its private variables, and the side's own.
+def popen(
+    command: Sequence[str],
+    there: Connection,
+    key: str,
+    environment: Mapping[str, str],
+    scratch: Path,
+    *,
+    directory: str | None = None,
+    stdout: Path | None = None,
+    stderr: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process at the end ``there`` of a connection, which is closed here; MeasurementError where it cannot be.
 
-    Each worker has its own hash seed and, by an environment of another size, its own stack addresses: one layout for
-    all workers would be a bias that looks like a result. (T. Mytkowicz et al., "Producing wrong data without doing
-    anything obviously wrong!", ASPLOS 2009)
+    The variable ``key`` has the number of its descriptor. Output without a file is the terminal's.
     """
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("COV_CORE_", "COVERAGE_PROCESS_"))
-        and name not in ("PYTEST_CURRENT_TEST", "PYTHONHASHSEED")
-    }
-    for name, setting in side.environment.items():
-        if setting is None:
-            environment.pop(name, None)
-        else:
-            environment[name] = setting
-    # Before any scope is bound; traced slices switch both on: a library's ranges, and our scopes.
-    arm_ranges(environment)
-    environment[VARIABLE] = "standby"
-    environment[_PADDING] = "." * random.SystemRandom().randrange(_PADDING_MOST)
-    return environment
+    scratch.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as files:
+        out, err = (None if path is None else files.enter_context(path.open("ab")) for path in (stdout, stderr))
+        try:
+            return subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=directory,
+                env={**environment, key: str(there.fileno())},
+                pass_fds=[there.fileno()],
+                start_new_session=True,  # a Ctrl-C at the terminal is for the run to handle
+            )
+        except OSError as error:
+            raise MeasurementError(f"cannot start {command[0]}: {error}") from None
+        finally:
+            there.close()
+
+
+def padded(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment of another size: by its own stack addresses each interpreter has another layout.
+
+    One layout for all would be a bias that looks like a result. (T. Mytkowicz et al., "Producing wrong data without
+    doing anything obviously wrong!", ASPLOS 2009)
+    """
+    return {**environment, _PADDING: "." * random.SystemRandom().randrange(_PADDING_MOST)}
 
 
 def _interpreter_flags() -> list[str]:

@@ -1,7 +1,8 @@
-"""A worker: a pytest session in a process of its own that runs the tests of its orders, and measures in them.
+"""A stem or a worker: a pytest session that has collected, and then runs the tests of its orders and measures in them.
 
 It is an ordinary session of the user's, with the user's options, conftests and plugins, except that it writes no
-reports, and that its run loop waits for orders. A measured test runs with all its own fixtures; its call to an rlperf
+reports, and that its run loop waits for orders. A stem that forks has a copy of itself run each test, as a worker;
+another one is the worker of all its tests. A measured test runs with all its own fixtures; its call to an rlperf
 fixture stays open and takes slices until the run has a verdict.
 """
 
@@ -19,14 +20,19 @@ import logging
 import os
 import random
 import signal
-import socket
 import stat
 import sys
 import threading
+import time
+import warnings
+import weakref
 from collections.abc import Generator
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import pytest
 from _pytest import capture
 from _pytest.config import _prepareconfig
@@ -44,8 +50,8 @@ from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver
 from pytest_rlperf.sides.loaded import executed_files, importers_of, loaded_files
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.channel import Channel
-from pytest_rlperf.workers.daemons import DaemonWatch
+from pytest_rlperf.workers.loader import library_variables, vary_heap
+from pytest_rlperf.workers.probe import fault_of_forks
 
 # Plugins that would run a test again or in another process, reseed it, or talk to a controller that is not there. They
 # are dropped before they configure themselves; a marker that they would declare is declared here, for --strict-markers.
@@ -58,9 +64,7 @@ _DROPPED = {
 _SILENCED = ("timeout",)
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
 _COLLISIONS: dict[int | None, m.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
-# CPython takes objects of up to so many bytes from pools of this size, each for objects of one size.
-_SMALL_MOST, _POOL = 512, 16384
-_LARGE, _LARGE_MOST = 32, 32768  # larger objects that vary_heap makes; the C library takes them from the heap
+_DYING_S = 5.0  # from the end of a worker's connection to its own
 
 
 class Unwound(Failed):
@@ -147,16 +151,32 @@ class Collector:
 class RemoteEngine:
     """Measures a workload, order by order of the run."""
 
-    def __init__(self, start: m.Start, channel: Channel, collector: Collector) -> None:
+    def __init__(self, start: m.Start, connection: Connection, collector: Collector) -> None:
+        self.connection = connection
+        self.shared_setup_s = 0.0
         self._start = start
         self._collector = collector
         self._kernel_shapes: dict[SliceKind, Shape] = {}
-        self._channel = channel
         self._kernels = functools.cache(make_kernels)
         self._cpus = usable_cpus()
         self._seed = 0
         self._seeded: set[str] = set()
         self._output = OutputLimit(Path(start.scratch))
+        self._known = frozenset(sys.modules)
+        self._owner = os.getpid()
+        os.register_at_fork(after_in_child=self._leave_copies)
+
+    def move(self, connection: Connection, scratch: Path) -> None:
+        """Go on in a copy of this process, with a connection and files of its own."""
+        self.connection.close()
+        self.connection = connection
+        self._owner = os.getpid()
+        self._output = OutputLimit(scratch)
+
+    def _leave_copies(self) -> None:
+        """Close the connection in a copy of the process, which a test has forked: it ends where it uses it."""
+        if not self.connection.closed and os.getpid() != self._owner:
+            self.connection.close()
 
     @property
     def dropped(self) -> int:
@@ -176,7 +196,7 @@ class RemoteEngine:
         """Take slices until the run concludes: return the result, raise the failure, or leave the test."""
         __tracebackhide__ = True
         self._collector.be_usual()
-        m.send(self._channel, m.Called(workload.component, workload.unit, workload.items))
+        self.send(m.Called(workload.component, workload.unit, workload.items, self.shared_setup_s))
         meter = Meter(workload, self._kernels, kernel_shapes=self._kernel_shapes)
         ended = children_seen()[1]
         try:
@@ -186,36 +206,38 @@ class RemoteEngine:
                     return _conclude(order)
                 if isinstance(order, m.Unwind):
                     raise Unwound
+                if not isinstance(order, m.Order):
+                    raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
                 answer = self._answer(order, meter, ended)
                 self._output.apply(item.config)
-                m.send(self._channel, answer)
+                self.send(m.Answer(order.number, answer))
         finally:
             meter.thaw()
             place(self._cpus)
 
-    def _answer(self, order: m.ToWorker, meter: Meter, ended: int) -> m.FromWorker:
+    def _answer(self, order: m.Order, meter: Meter, ended: int) -> Any:
         """Carry out an order, and return its answer; ``ended`` is a measure of the child processes that had ended."""
         __tracebackhide__ = True
         match order:
             case m.Check():
                 self._seed_loaded()  # modules that the test's fixtures were the first to import
-                first_call_s = meter.check()
-                return m.Checked(first_call_s, meter.workload.processed(1), self.loaded(), _had_children(ended))
-            case m.Count(repetitions, limit_s):
-                return m.Counted(count(meter.workload, repetitions, limit_s))
-            case m.WarmUp(shape, limit_s, long, kernels):
-                return m.Warmed(meter.warm_up(shape, limit_s, long, kernels=kernels))
+                first_call_s, items = meter.check(), meter.workload.processed(1)
+                loaded, children = self.loaded(), _had_children(ended)
+                return m.Checked(first_call_s, items, loaded, children, self._others(loaded), library_variables())
+            case m.Count():
+                return count(meter.workload, order.repetitions, order.limit_s)
+            case m.WarmUp():
+                return meter.warm_up(order.shape, order.limit_s, order.long, kernels=order.kernels)
             case m.Survey():
                 gc.unfreeze()  # the collector does not list frozen objects; warming up freezes them again
                 executed, seen = executed_files(self._start.watched), self.loaded()
                 return m.Surveyed(m.Loaded(executed | seen.files, seen.importers), _had_children(ended))
-            case m.Slow(share, steps):
-                return m.Slowed(meter.slow_down(share, steps))
-            case m.Place(cpus):
-                place(cpus)
-                return m.Placed()
-            case m.Take(kind):
-                return m.Taken(meter.take(kind))
+            case m.Slow():
+                return meter.slow_down(order.share, order.steps)
+            case m.Place():
+                return place(order.cpus)
+            case m.Take():
+                return meter.take(order.kind)
             case m.Explain():
                 return m.Explained(*meter.explain())
             case m.TraceCall():
@@ -228,10 +250,22 @@ class RemoteEngine:
         foreign = loaded_files(self._start.foreign, ())
         return m.Loaded(files, importers_of(foreign) if foreign else {})
 
+    def _others(self, loaded: m.Loaded) -> list[str]:
+        """Return the modules that have been loaded since the session began and are none of the code under test."""
+        return [name for name in list(sys.modules) if name not in self._known and name not in loaded.files]
+
+    def send(self, message: m.FromWorker) -> None:
+        """Send a message to the run."""
+        if self.connection.closed:  # this process is a copy of the one whose connection it was: a test has forked
+            os._exit(1)
+        m.send(self.connection, message)
+
     def receive(self) -> m.ToWorker:
         """Wait for the next order; where the run's process is gone, end the session with all its teardowns."""
+        if self.connection.closed:
+            os._exit(1)
         try:
-            return m.receive_order(self._channel)
+            return m.receive_order(self.connection)
         except (EOFError, OSError):
             pytest.exit("the run that started this worker is gone", returncode=1)
 
@@ -262,19 +296,17 @@ def _conclude(order: m.Conclude) -> Result:
 class Session:
     """The hooks of a worker: it collects, then runs the tests of its orders and sends back their reports."""
 
-    def __init__(
-        self, start: m.Start, channel: Channel, engine: RemoteEngine, daemons: DaemonWatch, terminal: int
-    ) -> None:
+    def __init__(self, start: m.Start, engine: RemoteEngine, terminal: int) -> None:
         self._start = start
-        self._daemons = daemons
         self._terminal = terminal
-        self._channel = channel
         self._engine = engine
         self._errors: dict[str, str] = {}
         self._items: dict[str, pytest.Item] = {}
         self._reporting = False
         self._last: pytest.TestReport | None = None
         self._nameless: set[str] = set()
+        self._copies: set[int] = set()
+        self._is_copy = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -317,19 +349,79 @@ class Session:
         if report.failed:
             self._errors[report.nodeid] = report.longreprtext
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
+        """Add up what the fixtures take that more than one test can use."""
+        started_s = time.monotonic()
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                self._engine.shared_setup_s += time.monotonic() - started_s
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests of the orders, until the order to quit."""
         self._items = {result_key(item): item for item in session.items}
         errors = "\n\n".join(self._errors.values())
-        m.send(self._channel, m.Ready(PROTOCOL, list(self._items), _encodable(errors), self._engine.loaded()))
+        variables = library_variables()
+        fault = fault_of_forks() if self._start.probe else ""
+        loaded = self._engine.loaded()
+        self._engine.send(m.Ready(PROTOCOL, list(self._items), _encodable(errors), loaded, variables, fault))
+        if self._start.forks:
+            gc.collect()
+            gc.freeze()  # a collection in a copy need not walk, and so copy, what all of them share
         while True:
             match self._engine.receive():  # an order to leave may have crossed with the end of its test
+                case m.Run(forks=True) as order:
+                    self._fork(session, order)
                 case m.Run() as order:
                     self._run(session, order)
+                case m.Reap() as order:
+                    self._engine.send(m.Answer(order.number, self._reap(order.pid)))
                 case m.Quit():
+                    if self._is_copy:
+                        self._leave(session)
                     _collect_before_the_end()
                     return True
+
+    def _fork(self, session: pytest.Session, order: m.Run) -> None:
+        """Have a copy of this process run a test."""
+        descriptor = recv_handle(self._engine.connection)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of threads, from Python 3.12 on: those of libraries are at rest
+            pid = os.fork()
+        if pid:
+            os.close(descriptor)
+            self._copies.add(pid)
+            return
+        self._is_copy = True
+        self._copies = set()
+        os.setsid()  # what it starts ends with it
+        self._engine.move(Connection(descriptor), Path(order.scratch))
+        _be_a_process_of_its_own(session.config, Path(order.scratch))
+        self._engine.send(m.Started(os.getpid()))
+        self._run(session, order)
+
+    def _reap(self, pid: int) -> int | None:
+        """Return how a copy has ended; None where it has not, or is none."""
+        if pid not in self._copies:
+            return None
+        deadline_s = time.monotonic() + _DYING_S
+        while time.monotonic() < deadline_s:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self._copies.discard(pid)
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.002)
+        return None
+
+    def _leave(self, session: pytest.Session) -> None:
+        """End a copy with its own fixtures and exit handlers, and none of the session's."""
+        try:
+            session._setupstate.teardown_exact(None)
+        finally:
+            _end_process(0)
 
     def _run(self, session: pytest.Session, order: m.Run) -> None:
         self._last = None
@@ -350,10 +442,8 @@ class Session:
 
     def _done(self, outcome: str, text: str, *, name_missing: bool) -> None:
         modules = sorted({name.partition(".")[0] for name in list(sys.modules)})
-        daemons = tuple((daemon.pid, _encodable(daemon.command)) for daemon in self._daemons.new())
         collision = getattr(self._last, "rlperf_collision", None)
-        dropped = self._engine.dropped
-        m.send(self._channel, m.Done(outcome, _encodable(text), modules, name_missing, collision, dropped, daemons))
+        self._engine.send(m.Done(outcome, _encodable(text), modules, name_missing, collision, self._engine.dropped))
 
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[Any]) -> None:
         """Remember tests that failed because a name is missing: on a side with older code the test is not to blame."""
@@ -378,7 +468,7 @@ class Session:
             self._last = report
         if self._reporting:
             data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-            m.send(self._channel, m.Reported(json.dumps(data, default=str, skipkeys=True)))
+            self._engine.send(m.Reported(json.dumps(data, default=str, skipkeys=True)))
 
     def pytest_warning_recorded(
         self, warning_message: Any, when: str, nodeid: str, location: tuple[str, int, str] | None
@@ -387,8 +477,7 @@ class Session:
         if not (self._reporting and when == "runtest"):
             return
         category = warning_message.category
-        m.send(
-            self._channel,
+        self._engine.send(
             m.Warned(
                 text=_encodable(str(warning_message.message)),
                 category=f"{category.__module__}.{category.__qualname__}",
@@ -405,6 +494,37 @@ def _collect_before_the_end() -> None:
     """Collect garbage once, so that the ten collections of pytest's end have only new objects to look at."""
     gc.collect()
     gc.freeze()
+
+
+def _be_a_process_of_its_own(config: pytest.Config, scratch: Path) -> None:
+    """Give a copy of a session its own files, and forget what belongs to the process it is a copy of."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    _keep_captured_output(scratch)
+    capturing = config.pluginmanager.get_plugin("capturemanager")
+    if capturing is not None and capturing.is_globally_capturing():
+        capturing.stop_global_capturing()
+        capturing.start_global_capturing()
+    paths = getattr(config, "_tmp_path_factory", None)
+    if paths is not None:
+        paths._given_basetemp, paths._basetemp = scratch / "tmp", None
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    atexit._clear()
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util._finalizer_registry.clear()
+        util._run_after_forkers()
+        atexit.register(util._exit_function)
+        process = sys.modules["multiprocessing.process"]
+        process._children = set()  # type: ignore[attr-defined]
+        process.current_process().authkey = os.urandom(32)
+    for name, attribute in (("resource_tracker", "_resource_tracker"), ("forkserver", "_forkserver")):
+        module = sys.modules.get(f"multiprocessing.{name}")
+        if module is not None:
+            helper = getattr(module, attribute)
+            for field in ("_fd", "_pid", "_forkserver_address", "_forkserver_alive_fd", "_forkserver_pid"):
+                if hasattr(helper, field):
+                    setattr(helper, field, None)
 
 
 def _end_process(code: int) -> None:
@@ -511,45 +631,30 @@ def _keep_captured_output(scratch: Path) -> None:
         capture.TemporaryFile = named_file
 
 
-def vary_heap() -> list[object]:
-    """Return objects for a process to keep, so that all it makes later lies elsewhere in memory than in another one.
+def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) -> None:
+    """Run a session until the run has no more use for it.
 
-    Small objects share pools by their sizes: a random number of each size moves the next ones within their pools. Large
-    ones that are given back leave holes of random sizes. Otherwise the places of objects within a page follow from what
-    was allocated before, such as the names of files, which are longer on one side: equal for all of a side's workers,
-    that would be a bias. (T. Mytkowicz et al., as in the workers' environment)
+    A loader gives its copy the settings and a connection. A new interpreter has the number of its connection in a
+    variable, and reads the settings there.
     """
-    draw = random.SystemRandom().randrange
-    shortest = {16: object, 32: complex}  # no bytes object takes as little, and those of one byte are shared
-    kept: list[object] = []
-    for size in range(16, _SMALL_MOST + 1, 16):
-        make = shortest.get(size, functools.partial(bytes, size - sys.getsizeof(b"")))
-        kept += [make() for _ in range(draw(_POOL // size))]
-    large = [bytes(draw(_SMALL_MOST, _LARGE_MOST)) for _ in range(_LARGE)]
-    return [*kept, *large[::2]]
-
-
-def main() -> None:
-    """Run a worker until the run has no more use for it."""
-    _kept = vary_heap()
+    forked = descriptor is not None
+    connection = Connection(int(os.environ.pop(m.DESCRIPTOR_KEY)) if descriptor is None else descriptor)
+    if settings is None:
+        settings = json.loads(connection.recv_bytes())
+    os.set_inheritable(connection.fileno(), False)
+    start = msgspec.convert(settings, m.Start)
+    if forked:
+        m.send(connection, m.Started(os.getpid()))
+    _kept = None if forked else vary_heap()
     collector = Collector()
     collector.be_rare()
     _end_on_sigterm()
     terminal = os.dup(1)  # before pytest captures it
-    start = m.read_start(Path(os.environ.pop(m.ENVIRONMENT_KEY)))
     sys.path[:] = start.path
-    os.set_inheritable(start.descriptor, False)
-    channel = Channel(socket.socket(fileno=start.descriptor))
-    os.register_at_fork(after_in_child=channel.abandon)
     _keep_captured_output(Path(start.scratch))
     config = _prepare(start)
-    engine = RemoteEngine(start, channel, collector)
+    engine = RemoteEngine(start, connection, collector)
     config.stash[ENGINE] = engine
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
-    daemons = DaemonWatch()
-    config.pluginmanager.register(Session(start, channel, engine, daemons, terminal), "rlperf-worker")
-    try:
-        code = int(config.hook.pytest_cmdline_main(config=config))
-    finally:
-        daemons.end()
-    _end_process(code)
+    config.pluginmanager.register(Session(start, engine, terminal), "rlperf-worker")
+    _end_process(int(config.hook.pytest_cmdline_main(config=config)))

@@ -1,0 +1,105 @@
+"""The modules that both sides of a comparison load alike, which a loader imports once for all of their processes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from pytest_rlperf.sides.loaded import belongs_to, loaded_files
+from pytest_rlperf.sides.packages import normalized
+
+NEVER = frozenset(
+    {
+        "grpc",  # threads and at-fork handlers that deadlock (grpc#22624)
+        "ray",  # processes, threads and gRPC (ray#33572)
+        "wandb",  # a service and threads
+        "sentry_sdk",  # a thread that sends
+        "tensorflow",  # thread pools from its import on
+        "tensorboard",  # gRPC and TensorFlow
+        "tensorboardX",
+        "torch.utils.tensorboard",
+        "pygame",  # SDL reads its variables when it is loaded
+        "glfw",  # likewise, and it opens a display
+        "OpenGL",  # chooses its platform when it is loaded
+        "mujoco",  # reads MUJOCO_GL when it is loaded
+        "warp",  # opens the device
+        "numba",  # reads its variables when it is loaded, and has threads
+    }
+)
+"""Packages that do not outlive a fork, or that settle at their import what a test may want otherwise."""
+
+# The modules of a session that works on orders, beside pytest's own.
+_SESSION = ("pytest", "pytest_rlperf.plugin", "pytest_rlperf.workers.session")
+
+
+def modules_alike(places: Iterable[Path], differing: Collection[str], ours: Collection[str]) -> list[str]:
+    """Return the modules that this process has loaded to collect the tests, less those that may differ on a side.
+
+    Left out is what lies at ``places``, belongs to ``differing`` packages, and ``ours``, which the run has loaded for
+    itself. Plugins of pytest are left out, too: pytest rewrites their asserts as it loads them.
+    """
+    left_out = {*NEVER, *differing, *_plugins(), "pytest_rlperf"}
+    below = loaded_files([str(place) for place in places], ())
+    names = [
+        name
+        for name, module in list(sys.modules.items())
+        if getattr(module, "__spec__", None) is not None
+        and name not in ours
+        and name not in below
+        and not belongs_to(name, left_out)
+        and name.partition(".")[0] not in {"__main__", "__mp_main__", "sitecustomize", "usercustomize"}
+    ]
+    own = [] if "pytest_rlperf" in differing else list(_SESSION)
+    return [*names, *own]
+
+
+def learned(base: Sequence[str], head: Sequence[str], differing: Collection[str]) -> list[str]:
+    """Return those of the modules that workers of both sides loaded which a loader may import for others."""
+    left_out = {*NEVER, *differing, *_plugins()}
+    common = set(base)
+    return [name for name in head if name in common and not belongs_to(name, left_out)]
+
+
+def _plugins() -> set[str]:
+    """Return the packages and modules of the plugins of pytest that are installed."""
+    entries = importlib.metadata.entry_points(group="pytest11")
+    return {entry.value.partition(":")[0].partition(".")[0] for entry in entries} - {"pytest_rlperf"}
+
+
+def dependents(packages: Collection[str]) -> set[str]:
+    """Return the import packages of the distributions that need one which provides ``packages``, however indirectly."""
+    if not packages:
+        return set()
+    providing = importlib.metadata.packages_distributions()
+    changed = {normalized(name) for package in packages for name in providing.get(package.partition(".")[0], ())}
+    needs = {
+        normalized(distribution.metadata["Name"]): {_name_of(each) for each in distribution.requires or ()}
+        for distribution in importlib.metadata.distributions()
+        if distribution.metadata["Name"]
+    }
+    found = set(changed)
+    while more := {name for name, needed in needs.items() if name not in found and needed & found}:
+        found |= more
+    found -= changed
+    return {package for package, names in providing.items() if any(normalized(name) in found for name in names)}
+
+
+def _name_of(requirement: str) -> str:
+    """Return the name of the distribution that a requirement is of; one for an extra counts as well."""
+    end = next((index for index, sign in enumerate(requirement) if not (sign.isalnum() or sign in "-_.")), None)
+    return normalized(requirement[:end])
+
+
+def sites_of(python: str) -> tuple[str, list[str]]:
+    """Return the prefix of an interpreter, and the directories of its packages, where its ``.pth`` files lie."""
+    if python == sys.executable:
+        from pytest_rlperf.sides.environment import parent_sites
+
+        return sys.prefix, [str(place) for place in parent_sites()]
+    from pytest_rlperf.sides.environment import site_packages
+
+    environment = Path(os.path.abspath(python)).parent.parent  # noqa: PTH100 - its link leads to another interpreter
+    return str(environment), [str(site_packages(environment))]

@@ -1,0 +1,193 @@
+"""The program of a loader: a process that imports what both sides load alike, and from then on only forks.
+
+For each pair it forks a child that stirs its heap and forks the pair's two stems; so both sides of a pair share their
+memory's layout, and different pairs do not. Nothing that was imported is ever called here: a thread pool or a device
+that had begun to work would not survive the forks.
+
+This text is given to ``python -c``, so that no file is this process's ``__main__``, which processes of tests would
+import; it imports the standard library only, and is of neither side.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import importlib.machinery
+import json
+import os
+import random
+import sys
+import warnings
+from collections.abc import Iterable
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import Any
+
+KEY = "PYTEST_RLPERF_LOADER"  # holds the number of the connection's descriptor
+_connection: Connection  # with the run
+LIBRARY_VARIABLES = (
+    "BLIS_", "CUDA_", "GLIBC_", "GOTO_", "JAX_", "KMP_", "LD_", "MALLOC_", "MKL_", "MPL", "MUJOCO_", "NCCL_", "NUMBA_",
+    "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTORCH_", "SDL_", "TF_", "TORCH_", "VECLIB_", "XLA_",
+)  # fmt: skip
+"""The beginnings of variables that native libraries read when they are loaded."""
+
+# CPython takes objects of up to so many bytes from pools of this size, each for objects of one size.
+_SMALL_MOST, _POOL = 512, 16384
+_LARGE, _LARGE_MOST = 32, 32768  # larger objects that vary_heap makes; the C library takes them from the heap
+
+
+def vary_heap() -> list[object]:
+    """Return objects for a process to keep, so that all it makes later lies elsewhere in memory than in another one.
+
+    Small objects share pools by their sizes: a random number of each size moves the next ones within their pools. Large
+    ones that are given back leave holes of random sizes. Otherwise the places of objects within a page would be the
+    same in all pairs: one layout for all of them is a bias that looks like a result. (T. Mytkowicz et al., "Producing
+    wrong data without doing anything obviously wrong!", ASPLOS 2009)
+    """
+    draw = random.SystemRandom().randrange
+    shortest: dict[int, type] = {16: object, 32: complex}  # no bytes object takes as little; one byte is shared
+    kept: list[object] = []
+    for size in range(16, _SMALL_MOST + 1, 16):
+        make = shortest.get(size, functools.partial(bytes, size - sys.getsizeof(b"")))
+        kept += [make() for _ in range(draw(_POOL // size))]
+    large = [bytes(draw(_SMALL_MOST, _LARGE_MOST)) for _ in range(_LARGE)]
+    return [*kept, *large[::2]]
+
+
+def library_variables() -> dict[str, str]:
+    """Return the variables of this process that native libraries read when they are loaded."""
+    return {name: value for name, value in os.environ.items() if name.startswith(LIBRARY_VARIABLES)}
+
+
+class Refusal:
+    """A finder that lets nothing of either side's own packages be imported, and notes what tried to."""
+
+    def __init__(self, packages: Iterable[str]) -> None:
+        self.packages = set(packages)
+        self.wanted: set[str] = set()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Raise ModuleNotFoundError for a package under test."""
+        if name.partition(".")[0] in self.packages or name in self.packages:
+            self.wanted.add(name)
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def load(names: Iterable[str], packages: Iterable[str]) -> dict[str, Any]:
+    """Import modules, and return what came of it: ``faults`` forbid to fork this process."""
+    refusal = Refusal(packages)
+    sys.meta_path.insert(0, refusal)
+    before, failed = dict(os.environ), []
+    try:
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except (Exception, SystemExit) as error:  # whatever a module does that this process has no need of
+                failed.append(f"{name}: {type(error).__name__}: {error}")
+            if refusal.wanted:
+                return {"dirty": name, "failed": failed}
+    finally:
+        sys.meta_path.remove(refusal)
+    after = dict(os.environ)
+    changes = {name: after.get(name) for name in {*before, *after} if before.get(name) != after.get(name)}
+    gc.collect()
+    gc.freeze()
+    return {"dirty": None, "failed": failed, "changes": changes}
+
+
+def fork_pair(starts: list[dict[str, Any]], descriptors: list[int]) -> None:
+    """Fork a child that stirs its heap and forks a stem for each of ``starts``; it lives as long as they do."""
+    if _fork():
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return
+    _connection.close()
+    _kept = vary_heap()
+    for start, descriptor in zip(starts, descriptors, strict=True):
+        if not _fork():
+            for other in descriptors:
+                if other != descriptor:
+                    os.close(other)
+            become_side(start)
+            from pytest_rlperf.workers.session import main
+
+            main(start, descriptor)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            os._exit(0)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, from Python 3.12 on: this process has those of libraries at rest
+        return os.fork()
+
+
+def become_side(start: dict[str, Any]) -> None:
+    """Make this copy of the loader a process like one that the side's own interpreter has started."""
+    os.setsid()
+    log = os.open(start["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    if not start["share_terminal"]:
+        os.dup2(log, 2)
+    if not start["reports"]:
+        os.dup2(log, 1)
+    os.close(log)
+    os.chdir(start["directory"])
+    os.environ.clear()
+    os.environ.update(start["environment"])
+    sys.executable = start["python"]
+    sys.prefix, sys.exec_prefix = start["prefix"], start["prefix"]
+    _run_site_lines(start["sites"])
+    sys.path[:] = start["path"]
+    sys.path_importer_cache.clear()
+    importlib.invalidate_caches()
+
+
+def _run_site_lines(sites: Iterable[str]) -> None:
+    """Run the import lines of the side's ``.pth`` files, in the place of those that this process has run at its start.
+
+    They install the finders of editable installs, which lead to one side's code.
+    """
+    sys.meta_path[:] = [finder for finder in sys.meta_path if getattr(finder, "__module__", "").startswith("_frozen")]
+    for sitedir in sites:
+        for name in sorted(os.listdir(sitedir)):  # noqa: PTH208 - without pathlib's import, as in a new interpreter
+            if name.endswith(".pth") and not name.startswith("."):
+                with open(os.path.join(sitedir, name), encoding="utf-8-sig", errors="surrogateescape") as file:  # noqa: PTH118, PTH123
+                    lines = [line for line in file.read().splitlines() if line.startswith(("import ", "import\t"))]
+                for line in lines:
+                    try:
+                        exec(line, {"sitedir": sitedir})  # noqa: S102 - as Python does at its start
+                    except Exception as error:  # as Python's own start goes on
+                        print(f"{name}: {line}: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+
+
+def serve() -> None:
+    """Carry out the run's orders until it is gone."""
+    while True:
+        try:
+            order = json.loads(_connection.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+        if "starts" in order:
+            descriptors = [recv_handle(_connection) for _ in order["starts"]]
+            fork_pair(order["starts"], descriptors)
+        else:
+            answer = load(order["modules"], order["packages"])
+            _connection.send_bytes(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    sys.path[:] = [entry for entry in sys.path if entry]
+    _connection = Connection(int(os.environ.pop(KEY)))
+    gc.set_threshold(50_000, 10, 10)
+    serve()

@@ -1,0 +1,646 @@
+"""The processes of a run: the stems of each comparison by the numbers of its pairs, and the workers of a test."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_rlperf.errors import MeasurementError, SideError
+from pytest_rlperf.measure.placement import usable_memory
+from pytest_rlperf.model import Project, Side, Sides
+from pytest_rlperf.probes import arm_ranges
+from pytest_rlperf.sides.packages import not_installed
+from pytest_rlperf.sides.verify import check_loaded
+from pytest_rlperf.timers.process import VARIABLE
+from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers.alike import dependents, learned, modules_alike, sites_of
+from pytest_rlperf.workers.guardian import Guardian
+from pytest_rlperf.workers.loader import LIBRARY_VARIABLES
+from pytest_rlperf.workers.process import Forward, Loader, Process, Stem, Worker, WorkerLostError, padded
+
+QUIT_LIMIT_S = 10.0
+TERMINATING_LIMIT_S = 2.0
+INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later, and the files are yet to be written
+KEPT_LEAST = 3  # pairs of stems that are kept from test to test; more of them while memory allows
+KEPT_SHARE = 0.5  # of the memory that this process may use, for all the stems
+LONG_SETUP_S = 0.5  # of fixtures that tests share: from here on a worker is kept for the tests that follow
+_ASKED_FOR = "new interpreters are asked for"
+_LEARNED_LEAST = 10  # modules that are loaded by a first call, for which stems are forked anew
+_LOADS_MOST = 5  # of loaders, each of which lacks what wanted a package under test in the one before
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the processes of a run start with.
+
+    ``variables`` are those that the run's process began with, and ``ours`` the modules that the run has loaded for
+    itself. ``forks`` is whether processes may be forked from a loader. ``top`` is the top of today's tree, ``markup``
+    and ``share_terminal`` are the terminal's. A process may take ``start_limit_s`` to import and collect.
+    """
+
+    variables: Mapping[str, str]
+    ours: Collection[str]
+    forks: bool
+    top: Path
+    markup: bool
+    share_terminal: bool
+    start_limit_s: float
+
+
+class Processes:
+    """All processes of a run. Any thread may use any method."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.surroundings = surroundings
+        self.guardian = Guardian()
+        self._stems: list[Stems] = []
+        self._is_cancelled = False
+
+    def stems(
+        self, base: Side | None, head: Side, sides: Sides | None = None, *, names: tuple[str, str], reports: bool = True
+    ) -> Stems:
+        """Return the stems of a comparison, one of ``sides`` where code is compared; workers are called ``names``.
+
+        The user sees the tests of head's first worker where it ``reports``.
+        """
+        return self.add(Stems(self, base, head, sides, names, reports=reports))
+
+    def add(self, stems: Stems) -> Stems:
+        """Have stems end with the run."""
+        self._stems.append(stems)
+        return stems
+
+    def guarding_commands(self) -> contextlib.AbstractContextManager[None]:
+        """Have programs that the body starts end with the run, however it ends."""
+        return self.guardian.guarding_commands()
+
+    def check_running(self) -> None:
+        """Raise MeasurementError where the run has been stopped."""
+        if self._is_cancelled:
+            raise MeasurementError("the run was stopped")
+
+    def not_forked(self) -> list[str]:
+        """Return why processes were not forked that were to be."""
+        reasons = (stems.fresh for stems in self._stems if self.surroundings.forks)
+        return [reason for reason in dict.fromkeys(reasons) if reason and reason != _ASKED_FOR]
+
+    def cancel(self) -> None:
+        """Have whoever waits for a process raise WorkerLostError at once, and start no other."""
+        self._is_cancelled = True
+        for stems in self._stems:
+            for process in stems.all():
+                process.cancel()
+
+    def close(self, limit_s: float = QUIT_LIMIT_S) -> None:
+        """End every process, and what else they have started, and remove their files."""
+        self.cancel()  # a second Ctrl-C may have come before: a thread that goes on would start processes again
+        end_all([process for stems in self._stems for process in stems.all()], limit_s)
+        self.guardian.close()
+
+
+def end_all(processes: Sequence[Process], limit_s: float) -> None:
+    """End processes, letting fixtures tear down; workers come before the stems that they are copies of."""
+    for process in processes:
+        if process.alive and isinstance(process, Stem | Worker):
+            process.start_quitting()
+    for process in processes:
+        if process.alive and isinstance(process, Stem | Worker):
+            process.interrupt_call(limit_s)
+    for process in processes:
+        process.end(limit_s + TERMINATING_LIMIT_S if isinstance(process, Stem | Worker) else 0)
+
+
+class Stems:
+    """The stems of a comparison: for each number one of base and one of head, or of head alone where there is no base.
+
+    Those of a number are forked from one child of a loader, or are new interpreters where ``fresh`` has why they are.
+    The pairs that confirm a change are of a second loader. Several tests may use a number at once where each has a copy
+    of the stems; elsewhere a test has numbers of its own: :meth:`claim` and :meth:`give_back`.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        base: Side | None,
+        head: Side,
+        sides: Sides | None,
+        names: tuple[str, str],
+        *,
+        reports: bool,
+        fresh: str = "",
+    ) -> None:
+        self.fresh = fresh or ("" if processes.surroundings.forks else _ASKED_FOR)
+        self._twin: Stems | None = None
+        self._processes = processes
+        self._parts = [(names[0], base), (names[1], head)] if base is not None else [(names[1], head)]
+        self._sides = sides
+        self._reports = reports
+        self._stems: dict[tuple[int, int], tuple[int, list[Stem]]] = {}
+        self._retired: list[Stem] = []
+        self._workers: list[Worker] = []
+        self._loaders: dict[int, Loader] = {}
+        self._modules: list[str] | None = None
+        self._left_out: set[str] = set()
+        self._generation = 0
+        self._probed = -1
+        self._claims: Counter[int] = Counter()
+        self._keeps = False
+        self._starts = itertools.count()
+        self._lock = threading.Lock()
+        self._locks: dict[tuple[int, int], threading.Lock] = {}
+        self._loading = threading.Lock()
+        packages = set() if sides is None else set(sides.packages)
+        self._differing = packages | (dependents(packages) if sides is not None and sides.changed is None else set())
+
+    def new_interpreters(self) -> Stems:
+        """Return the stems of the same comparison that are new interpreters."""
+        if self.fresh:
+            return self
+        with self._lock:
+            if self._twin is None:
+                names = (self._parts[0][0], self._parts[-1][0])
+                base = self._parts[0][1] if len(self._parts) > 1 else None
+                fresh = _ASKED_FOR
+                self._twin = self._processes.add(
+                    Stems(
+                        self._processes,
+                        base,
+                        self._parts[-1][1],
+                        self._sides,
+                        names,
+                        reports=self._reports,
+                        fresh=fresh,
+                    )
+                )
+        return self._twin
+
+    # ------------------------------------------------------------------ numbers
+
+    def claim(self, index: int, avoid: Collection[int] = ()) -> int:
+        """Return the number for a test's pair, which is the caller's until :meth:`give_back`; none of ``avoid``."""
+        with self._lock:
+            number = index
+            if self.fresh or self._keeps:
+                number = next(n for n in itertools.count() if not self._claims[n] and n not in avoid)
+            self._claims[number] += 1
+        return number
+
+    def give_back(self, number: int) -> None:
+        """Let other tests use a claimed number."""
+        with self._lock:
+            self._claims[number] -= 1
+
+    # ------------------------------------------------------------------ stems
+
+    def ready(self, number: int, loader: int = 0) -> list[Stem]:
+        """Return the stems of a number once they have collected: base's and head's, or head's alone."""
+        key = (number, 0 if self.fresh else loader)
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            generation, stems = self._stems.get(key, (-1, []))
+            if not stems or generation < self._generation or not all(stem.alive for stem in stems):
+                self._retire(stems)
+                generation, stems = self._generation, self._started(*key)
+                self._stems[key] = generation, stems
+        return stems
+
+    def _started(self, number: int, loader: int) -> list[Stem]:
+        """Start the stems of a number; new interpreters where copies of a loader cannot be had."""
+        if not self.fresh:
+            try:
+                stems = self._forked(number, self._loader(loader))
+                if stems:
+                    return stems
+            except WorkerLostError as lost:
+                self._processes.check_running()
+                self._be_fresh(str(lost).partition("\n")[0])
+        guardian, limit_s = self._processes.guardian, self._processes.surroundings.start_limit_s
+        parts = self._starts_of(number, forks=False, changes={})
+        stems = [
+            Stem(name, start, guardian, limit_s, is_base=len(parts) > 1 and index == 0)
+            for index, (name, start) in enumerate(parts)
+        ]
+        self._retired += stems  # to be ended with the run, whatever comes of them
+        for stem in stems:
+            stem.wait_ready()
+        return stems
+
+    def _forked(self, number: int, loader: Loader | None) -> list[Stem] | None:
+        """Return stems forked from a loader, None where copies of them cannot work as new processes do."""
+        if loader is None:
+            return None
+        with self._lock:
+            probe, self._probed = self._probed < self._generation, self._generation
+        parts = self._starts_of(number, forks=True, changes=loader.changes, probe=probe)
+        order = parts if number % 2 else parts[::-1]  # neither side is always the first to be forked
+        connections = dict(zip((name for name, _ in order), loader.fork([start for _, start in order]), strict=True))
+        guardian, limit_s = self._processes.guardian, self._processes.surroundings.start_limit_s
+        stems = [
+            Stem(name, start, guardian, limit_s, connections[name], is_base=len(parts) > 1 and index == 0)
+            for index, (name, start) in enumerate(parts)
+        ]
+        self._retired += stems
+        try:
+            for stem in stems:
+                stem.wait_ready()
+        except WorkerLostError as lost:
+            self._be_fresh(str(lost).partition("\n")[0])
+        fault = next((stem.fault for stem in stems if stem.fault), "") or self._unequal(stems)
+        if fault:
+            self._be_fresh(fault)
+        if not self.fresh:
+            return stems
+        end_all(stems, 0)
+        return None
+
+    def _unequal(self, stems: Sequence[Stem]) -> str:
+        """Return the variable that collecting leaves otherwise than the loader began with: libraries read it before."""
+        expected = library_part(os.environ)
+        for stem in stems:
+            differing = sorted(
+                name for name in {*expected, *stem.variables} if expected.get(name) != stem.variables.get(name)
+            )
+            if differing:
+                return f"{differing[0]} is set while tests are collected in {stem.name}, after libraries have read it"
+        return ""
+
+    def _be_fresh(self, reason: str) -> None:
+        """Start new interpreters from now on, and say why."""
+        with self._lock:
+            self.fresh = self.fresh or reason
+            old = [stem for _, stems in self._stems.values() for stem in stems]
+            self._stems.clear()
+            loaders, self._loaders = list(self._loaders.values()), {}
+        self._retire(old)
+        end_all(loaders, 0)
+
+    def _retire(self, stems: Sequence[Stem]) -> None:
+        """Have stems end that no new test needs; copies at work go on."""
+        for stem in stems:
+            stem.start_quitting()
+
+    def _starts_of(
+        self, number: int, *, forks: bool, changes: Mapping[str, str | None], probe: bool = False
+    ) -> list[tuple[str, m.Start]]:
+        last = len(self._parts) - 1
+        return [
+            (
+                f"{name} {number}",
+                self._start(
+                    number,
+                    side,
+                    reports=self._reports and number == 0 and index == last,
+                    forks=forks,
+                    changes=changes,
+                    probe=probe,
+                ),
+            )
+            for index, (name, side) in enumerate(self._parts)
+        ]
+
+    def _start(
+        self,
+        number: int,
+        side: Side,
+        *,
+        reports: bool,
+        forks: bool,
+        changes: Mapping[str, str | None],
+        probe: bool,
+    ) -> m.Start:
+        surroundings, sides = self._processes.surroundings, self._sides
+        scratch = self._processes.guardian.new_directory()
+        homes = side.homes if sides is None else (*sides.base.homes, *sides.head.homes)
+        prefix, sites = sites_of(side.python) if forks else ("", [])
+        environment = self._environment({**side.environment, **changes})
+        return m.Start(
+            number=number,
+            path=list(side.path),
+            args=list(side.args),
+            files=[str(path) for path in side.files],
+            scratch=str(scratch),
+            markup=surroundings.markup,
+            reports=reports,
+            watched=[str(home) for home in dict.fromkeys((*homes, surroundings.top))],
+            packages=[] if sides is None else list(sides.packages),
+            foreign=[] if sides is None else list(_homes_of_other(side, sides)),
+            output=str(scratch / "output"),
+            share_terminal=surroundings.share_terminal and reports,
+            directory=str(side.directory),
+            environment=environment if forks else padded(environment),
+            python=side.python,
+            prefix=prefix,
+            sites=sites,
+            forks=forks,
+            probe=probe,
+        )
+
+    def _environment(self, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Return the variables that a process starts with: those of the run's own start with changes made to them.
+
+        Collecting the tests may have changed this process's variables since, for one side alone.
+        """
+        environment = {
+            name: value
+            for name, value in self._processes.surroundings.variables.items()
+            if not name.startswith(("COV_CORE_", "COVERAGE_PROCESS_"))
+            and name not in ("PYTEST_CURRENT_TEST", "PYTHONHASHSEED")
+        }
+        for name, setting in changes.items():
+            if setting is None:
+                environment.pop(name, None)
+            else:
+                environment[name] = setting
+        # Before any scope is bound; traced slices switch both on: a library's ranges, and our scopes.
+        arm_ranges(environment)
+        environment[VARIABLE] = "standby"
+        return environment | self._processes.guardian.variables()
+
+    # ------------------------------------------------------------------ loaders
+
+    def _loader(self, number: int) -> Loader | None:
+        """Return a loader that has imported what both sides load alike; None where that cannot be had."""
+        with self._loading:
+            if number not in self._loaders:
+                self._processes.check_running()
+                self._loaders[number] = self._loaded()
+            return self._loaders[number]
+
+    def _loaded(self) -> Loader:
+        """Start a loader, again without what wants a package under test; WorkerLostError where it cannot be had."""
+        guardian = self._processes.guardian
+        if self._modules is None:
+            self._modules = self._alike()
+        environment = padded(self._environment(library_part(os.environ)))
+        packages = sorted(self._differing)
+        for _ in range(_LOADS_MOST):
+            loader = Loader(sys.executable, environment, guardian.new_directory(), guardian)
+            dirty = loader.load([name for name in self._modules if not _is_within(name, self._left_out)], packages)
+            if dirty is None:
+                return loader
+            self._left_out.add(dirty)
+        raise loader.lost(f"what the tests import needs {', '.join(packages)}, which the sides load for themselves")
+
+    def _alike(self) -> list[str]:
+        sides, top = self._sides, self._processes.surroundings.top
+        homes = () if sides is None else (*sides.base.homes, *sides.head.homes)
+        return modules_alike([*homes, top], self._differing, self._processes.surroundings.ours)
+
+    def learn(self, workers: Sequence[Worker]) -> None:
+        """Have the loaders import what the first call in all of ``workers`` has loaded, for the stems to come."""
+        if self.fresh or not workers or any(worker.variables != worker.stem.variables for worker in workers):
+            return
+        new = learned(workers[0].others, workers[-1].others, self._differing)
+        with self._loading:
+            known = set(self._modules or ())
+            new = [name for name in new if name not in known and not _is_within(name, self._left_out)]
+            if len(new) < _LEARNED_LEAST:
+                return
+            assert self._modules is not None
+            self._modules += new
+            packages = sorted(self._differing)
+            for number, loader in list(self._loaders.items()):
+                try:
+                    dirty = loader.load(new, packages)
+                except WorkerLostError:
+                    dirty = None
+                    del self._loaders[number]
+                if dirty is not None:
+                    self._left_out.add(dirty)
+                    del self._loaders[number]
+            self._generation += 1
+
+    # ------------------------------------------------------------------ workers
+
+    def workers(self, number: int, loader: int = 0) -> list[Worker]:
+        """Return workers of a number for one test: base's and head's, or head's alone."""
+        workers = [stem.worker() for stem in self.ready(number, loader)]
+        with self._lock:
+            self._workers = [worker for worker in self._workers if worker.alive]
+            self._workers += [worker for worker in workers if worker not in self._workers]
+        return workers
+
+    def let_go(self, worker: Worker) -> None:
+        """End a worker that has left its test, unless it has set up at length what the next test can use."""
+        stem, called = worker.stem, worker.was_called
+        if not worker.alive:
+            return
+        if stem.forks and called is not None and called.shared_setup_s > LONG_SETUP_S and not self.fresh:
+            stem.kept, self._keeps = worker, True
+        elif stem.forks and stem.kept is not worker:
+            worker.start_quitting()
+            worker.end(QUIT_LIMIT_S)
+
+    def trim(self) -> None:
+        """End stems of high numbers, which no test has claimed, where memory gets scarce."""
+        with self._lock:
+            kept = {key: stems for key, (_, stems) in self._stems.items()}
+            excess = sum(stem.memory() for stems in kept.values() for stem in stems)
+            excess -= int(KEPT_SHARE * usable_memory())
+            spare = sorted((key for key in kept if key[0] >= KEPT_LEAST and not self._claims[key[0]]), reverse=True)
+            ended: list[Stem] = []
+            for key in spare:
+                if excess <= 0:
+                    break
+                excess -= sum(stem.memory() for stem in kept[key])
+                ended += kept[key]
+                del self._stems[key]
+        self._retire(ended)
+
+    def all(self) -> list[Process]:
+        """Return every process that may be alive: workers before stems, and those before loaders."""
+        with self._lock:
+            stems = dict.fromkeys([*(stem for _, found in self._stems.values() for stem in found), *self._retired])
+            return [*self._workers, *stems, *self._loaders.values()]
+
+
+def library_part(variables: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the variables that native libraries read when they are loaded."""
+    return {name: value for name, value in variables.items() if name.startswith(LIBRARY_VARIABLES)}
+
+
+def _is_within(name: str, packages: Collection[str]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def _homes_of_other(side: Side, sides: Sides) -> tuple[str, ...]:
+    """Return the homes of the other side that are not this one's too."""
+    other = sides.head if side is sides.base else sides.base
+    return tuple(str(home) for home in other.homes if home not in side.homes)
+
+
+class WorkerGroup:
+    """The workers that have one test open, of whichever side; the first one reports it, to ``forward``.
+
+    Each worker may take ``patience_s`` for any answer once its test has called an rlperf fixture, and ``setup_s`` to
+    get there and to leave it.
+    """
+
+    def __init__(self, key: str, next_key: str | None, forward: Forward, *, setup_s: float, patience_s: float) -> None:
+        self.key = key
+        self.has_machine = False
+        self.workers: list[Worker] = []
+        self.reporter: Worker | None = None
+        self._next_key = next_key
+        self._setup_s = setup_s
+        self._patience_s = patience_s
+        self._forward = forward
+        self._lock = threading.Lock()
+        self._at_end = contextlib.ExitStack()
+
+    @property
+    def called(self) -> m.Called:
+        """The component that the reporter's test gave its fixture."""
+        assert self.reporter is not None
+        assert self.reporter.called is not None
+        return self.reporter.called
+
+    def at_end(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` when the test is over in its workers."""
+        self._at_end.callback(callback)
+
+    def enter(self, machine: contextlib.AbstractContextManager[object]) -> None:
+        """Have the machine from now on until the test is over in its workers."""
+        self._at_end.enter_context(machine)
+        self.has_machine = True
+
+    def close(self) -> None:
+        """End the test: no worker has it open any more."""
+        self._at_end.close()
+
+    def open(self, workers: Sequence[Worker]) -> None:
+        """Have the test at its call in all of ``workers``, which set up at the same time."""
+        for worker in workers:
+            self._begin(worker)
+        try:
+            for worker in workers:
+                if worker.called is None:
+                    worker.wait_called()
+        except WorkerLostError as lost:
+            for worker in workers:  # one that hangs on its way to the call is enough; a cancelled one is alive
+                if not lost.worker.alive and worker.running and worker.called is None:
+                    worker.end(0)
+            raise
+
+    def reports_by(self, worker: Worker) -> None:
+        """Have a worker report the test, unless another one does."""
+        with self._lock:
+            self.reporter = self.reporter or worker
+
+    def _begin(self, worker: Worker) -> None:
+        """Begin the test in ``worker``, unless it is open there; do not wait for its call."""
+        self.reports_by(worker)
+        with self._lock:
+            if worker in self.workers:
+                return
+            self.workers.append(worker)
+            is_reporter = self.reporter is worker
+        worker.start_run(
+            self.key,
+            self._next_key,
+            reporter=is_reporter,
+            setup_s=self._setup_s,
+            patience_s=self._patience_s,
+            forward=self._forward if is_reporter else None,
+        )
+
+    def leave(self, worker: Worker) -> None:
+        """Let one worker leave the test, in which it has done its part."""
+        worker.unwind()
+        with self._lock:
+            self.workers.remove(worker)
+
+    def conclude(self, order: m.Conclude) -> m.Done:
+        """Let every worker leave the test, the reporter last and with its result."""
+        reporter = self.reporter
+        assert reporter is not None
+        others = [worker for worker in self.workers if worker is not reporter]
+        for worker in others:
+            worker.start_unwinding()
+        for worker in others:
+            worker.unwind()
+        return reporter.conclude(order)
+
+    def release(self) -> None:
+        """Let every worker but the reporter leave the test, if it still can."""
+        others = [worker for worker in self.workers if worker is not self.reporter]
+        self.workers = [worker for worker in self.workers if worker is self.reporter]
+        for step in (Worker.start_unwinding, Worker.unwind):  # all of them leave in the time of one
+            for worker in others:
+                with contextlib.suppress(WorkerLostError):  # the test has its error
+                    if worker.alive:
+                        step(worker)
+
+
+class BaseSide:
+    """A base side, and the stems that the workers of its pairs come from."""
+
+    def __init__(self, sides: Sides, stems: Stems) -> None:
+        self.sides = sides
+        self.stems = stems
+
+    @property
+    def is_same_code(self) -> bool:
+        """Whether both trees are equal."""
+        return self.sides.changed is not None and not self.sides.changed
+
+    def check_collected(self, keys: Collection[str]) -> None:
+        """Raise SideError, with base's own message, where base's first stem has collected none of ``keys``."""
+        first = self.stems.ready(0)[0]
+        if first.keys.isdisjoint(keys):
+            lacks = ", ".join(not_installed(first.errors))
+            hint = f" (it needs {lacks}, which is not installed here: install it, then run this again)" if lacks else ""
+            raise SideError(
+                f"none of the {len(keys)} measured tests can be collected on {self.sides.base.label}, so there is "
+                f"nothing to compare with{hint}:\n{first.errors or 'no test of the same name is there'}"
+            )
+
+    def may_differ(self, base: Worker, head: Worker) -> bool:
+        """Whether the files that a pair has loaded so far may differ; SideError where one is the other side's."""
+        differs = check_loaded(self.sides, base.loaded, head.loaded, base.importers | head.importers)
+        return differs or base.has_children or head.has_children  # files of child processes are unknown
+
+
+class BaseSides:
+    """The base sides of a run, by the commit of a baseline; ``head`` is today's side."""
+
+    def __init__(self, project: Project, processes: Processes) -> None:
+        self._project = project
+        self._processes = processes
+        self.lock = threading.Lock()  # for whoever calls of_commit
+        self._known: dict[str, BaseSide | SideError] = {}
+
+    def add(self, sides: Sides) -> BaseSide:
+        """Return the base side of ``sides``, with stems for both of them."""
+        names = ("base worker", "head worker")
+        return BaseSide(sides, self._processes.stems(sides.base, sides.head, sides, names=names))
+
+    def of_commit(self, sha: str, show: Callable[[str], None]) -> BaseSide:
+        """Return the base side with the code of ``sha``; SideError, every time, where it cannot be had."""
+        if sha not in self._known:
+            from pytest_rlperf.sides.prepare import commit_sides  # which a run without a base need not load
+
+            try:
+                with self._processes.guarding_commands():
+                    sides = commit_sides(sha, self._project, show)
+                self._known[sha] = self.add(sides)
+            except SideError as error:
+                self._known[sha] = error
+        found = self._known[sha]
+        if isinstance(found, SideError):
+            raise found
+        return found
+
+    def give_up(self, base_side: BaseSide, error: SideError) -> None:
+        """Answer with ``error`` from now on where ``base_side`` is wanted."""
+        for sha, known in self._known.items():
+            if known is base_side:
+                self._known[sha] = error
