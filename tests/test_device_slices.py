@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
@@ -41,11 +40,11 @@ from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import hierarchical_timer
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import session
-from pytest_rlperf.workers.channel import Channel
+from pytest_rlperf.workers.process import connected
 
 LAUNCH_S = 5e-6
 KERNEL_S = 10e-6
-START = m.Start(0, 0, [], [], [], "", False, False, [], [], [])
+START = m.Start(0, [], [], [], "", False, False, [], [], [], "", False, "", {}, "", "", [])
 
 
 class GpuReader:
@@ -694,16 +693,17 @@ def test_a_devices_times_cross_a_worker(
     clocks = Clocks(bench.gpu.clock, bench.gpu.clock, 76.0)
     monkeypatch.setattr(Clocks, "host", classmethod(lambda cls: clocks))
     monkeypatch.setattr(session, "place", lambda cpus: None)
-    here, there = map(Channel, socket.socketpair())
+    here, there = connected()
     engine = session.RemoteEngine(START, there, session.Collector())
-    orders = (m.Check(), m.WarmUp(None, 0.1, None, kernels=False), m.Take(SliceKind.TRACED), m.Unwind())
+    take = m.Take(SliceKind.TRACED)
+    orders = (m.Check(), m.WarmUp(None, 0.1, None, kernels=False), take, m.Unwind())
     for order in orders:
         m.send(here, order)
     with pytest.raises(session.Unwound):
         engine.measure(bench.workload, SimpleNamespace(nodeid="test_it", config=pytestconfig))  # type: ignore[arg-type]
     *_, taken = (m.receive_from_worker(here) for _ in orders)
-    assert isinstance(taken, m.Taken)
-    (phase,) = taken.record.phases
+    assert isinstance(taken, m.Answer)
+    (phase,) = m.answer_to(take, taken).phases
     assert phase.on_device is not None
     assert phase.on_device.span_s == pytest.approx(35e-6, abs=1e-6)
 
@@ -804,8 +804,10 @@ def test_slices_cross_to_the_run_whole(bench: Bench) -> None:
     """A slice's device fields are in its message unchanged."""
     bench.warm()
     bench.gpu.throttle("power cap")
-    here, there = map(Channel, socket.socketpair())
+    here, there = connected()
     for kind in (SliceKind.PLAIN, SliceKind.TRACED):
         record = bench.meter.take(kind)
-        m.send(there, m.Taken(record))
-        assert m.receive_from_worker(here) == m.Taken(record)
+        m.send(there, m.Answer(1, record))
+        answer = m.receive_from_worker(here)
+        assert isinstance(answer, m.Answer)
+        assert m.answer_to(m.Take(kind), answer) == record

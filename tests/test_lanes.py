@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import builders
@@ -13,7 +14,7 @@ from wording import Wording
 
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.options import read_config
-from pytest_rlperf.run.lanes import Lanes, LanesOfTest, Place, count_lanes
+from pytest_rlperf.run.lanes import Lanes, count_lanes
 from pytest_rlperf.run.loop import Budget
 
 # --------------------------------------------------------------------------- how many
@@ -67,49 +68,61 @@ def test_a_quota_limits_the_lanes(tmp_path: Path, limit: str, quota: float | Non
 
 
 class Holder:
-    """A thread that has its place until it is let go; it notes in ``log`` when it came."""
+    """A thread that has its lane until it is let go; it notes in ``log`` when it came."""
 
-    def __init__(self, place: Place, name: str, log: list[str]) -> None:
+    def __init__(self, lane: AbstractContextManager[int | None], name: str, log: list[str]) -> None:
         self.cpu: int | None = None
         self.came = threading.Event()
         self._leave = threading.Event()
-        self._thread = threading.Thread(target=self._hold, args=(place, name, log), daemon=True)
+        self._thread = threading.Thread(target=self._hold, args=(lane, name, log), daemon=True)
         self._thread.start()
 
-    def _hold(self, place: Place, name: str, log: list[str]) -> None:
-        with place as self.cpu:
+    def _hold(self, lane: AbstractContextManager[int | None], name: str, log: list[str]) -> None:
+        with lane as self.cpu:
             log.append(name)
             self.came.set()
             self._leave.wait(10)
 
     def leave(self) -> None:
-        """Give the place back."""
+        """Give the lane back."""
         self._leave.set()
         self._thread.join(10)
 
 
-@pytest.fixture
-def hold() -> Callable[[Place, str], Holder]:
-    """Return a function that enters a place in a thread; what entered is in its list ``log``."""
-    log: list[str] = []
+class Queue:
+    """Threads that want lanes; the names of those that had one are in ``log``."""
 
-    def enter(place: Place, name: str) -> Holder:
-        return Holder(place, name, log)
+    def __init__(self, lanes: Lanes) -> None:
+        self.log: list[str] = []
+        self._lanes = lanes
 
-    enter.log = log  # type: ignore[attr-defined]
-    return enter
+    def enter(self, name: str, test: int, pair: int = 0, *, all_of_them: bool = False) -> Holder:
+        """Return a thread that has a lane."""
+        holder = Holder(self._lanes.lane(test, pair, all_of_them=all_of_them), name, self.log)
+        assert holder.came.wait(10)
+        return holder
+
+    def wait(self, name: str, test: int, pair: int = 0, *, all_of_them: bool = False) -> Holder:
+        """Return a thread that waits for a lane by now."""
+        waiting = len(self._lanes._queue)
+        holder = Holder(self._lanes.lane(test, pair, all_of_them=all_of_them), name, self.log)
+        deadline_s = time.monotonic() + 10
+        while len(self._lanes._queue) == waiting and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+        assert not holder.came.is_set()
+        return holder
 
 
-def test_each_holder_has_a_cpu_of_its_own(hold: Callable[[Place, str], Holder]) -> None:
-    """As many places are entered at once as there are lanes, each with another CPU; the next one waits."""
+def test_each_holder_has_a_cpu_of_its_own() -> None:
+    """As many lanes are had at once as there are, each with another CPU; the next one waits."""
     lanes = Lanes(2, (4, 7))
-    first, second = hold(lanes.queue_up((0, 0), 1), "first"), hold(lanes.queue_up((0, 1), 1), "second")
-    assert first.came.wait(10)
-    assert second.came.wait(10)
+    queue = Queue(lanes)
+    first = queue.enter("first", 0, 0)
+    assert lanes.free == 1
+    second = queue.enter("second", 0, 1)
     assert {first.cpu, second.cpu} == {4, 7}
+    third = queue.wait("third", 1)
     assert lanes.free == 0
-    third = hold(lanes.queue_up((1, 0), 1), "third")
-    assert not third.came.is_set()
     second.leave()
     assert third.came.wait(10)
     assert third.cpu == second.cpu
@@ -118,28 +131,27 @@ def test_each_holder_has_a_cpu_of_its_own(hold: Callable[[Place, str], Holder]) 
     assert lanes.free == 2
 
 
-def test_earlier_tests_come_first_and_their_earlier_pairs(hold: Callable[[Place, str], Holder]) -> None:
-    """Who queued first does not matter."""
-    lanes = Lanes(1, (0,))
-    busy = hold(lanes.queue_up((0, 0), 1), "busy")
-    assert busy.came.wait(10)
-    places = {name: lanes.queue_up(turn, 1) for name, turn in {"b1": (2, 1), "b0": (2, 0), "a4": (1, 4)}.items()}
-    holders = {name: hold(place, name) for name, place in places.items()}
+def test_earlier_tests_come_first_and_their_earlier_pairs() -> None:
+    """Who came first does not matter, but among those of one pair."""
+    queue = Queue(Lanes(1, (0,)))
+    busy = queue.enter("busy", 0)
+    turns = {"c1": (2, 1), "c0": (2, 0), "c0 again": (2, 0), "b4": (1, 4)}
+    holders = {name: queue.wait(name, *turn) for name, turn in turns.items()}
     busy.leave()
-    for name in ("a4", "b0", "b1"):
+    for name in ("b4", "c0", "c0 again", "c1"):
         assert holders[name].came.wait(10)
         holders[name].leave()
-    assert hold.log == ["busy", "a4", "b0", "b1"]  # type: ignore[attr-defined]
+    assert queue.log == ["busy", "b4", "c0", "c0 again", "c1"]
 
 
-def test_the_whole_machine_waits_for_all_and_lets_no_later_one_in(hold: Callable[[Place, str], Holder]) -> None:
+def test_the_whole_machine_waits_for_all_and_lets_no_later_one_in() -> None:
     """Work of many threads begins once every lane is free, and is not overtaken for ever."""
     lanes = Lanes(2, (0, 1))
-    first, second = hold(lanes.queue_up((0, 0), 1), "first"), hold(lanes.queue_up((0, 1), 1), "second")
-    assert first.came.wait(10)
-    assert second.came.wait(10)
-    wide, later = hold(lanes.queue_up((1, 0), 2), "wide"), hold(lanes.queue_up((2, 0), 1), "later")
+    queue = Queue(lanes)
+    first, second = queue.enter("first", 0, 0), queue.enter("second", 0, 1)
+    wide, later = queue.wait("wide", 1, all_of_them=True), queue.wait("later", 2)
     first.leave()
+    assert lanes.free == 0  # the one that is idle is waited for
     assert not wide.came.is_set()
     assert not later.came.is_set()
     second.leave()
@@ -150,80 +162,32 @@ def test_the_whole_machine_waits_for_all_and_lets_no_later_one_in(hold: Callable
     later.leave()
 
 
-@pytest.mark.parametrize(
-    ("alone", "beside", "expected"),
-    [
-        ([], [0.03, -0.03, 0.0], True),  # nothing is known yet
-        ([0.03, -0.03], [0.03, -0.03, 0.0], True),
-        ([0.005, -0.005] * 4, [0.03, -0.03, 0.0], True),
-        ([0.03, -0.03] * 4, [0.03, -0.03, 0.0], False),  # the machine itself is restless
-        ([0.02, -0.02] * 4, [0.02, -0.02, 0.0], False),
-    ],
-)
-def test_measuring_alone_goes_on_where_it_halves_the_variance(
-    alone: list[float], beside: list[float], expected: bool
-) -> None:
-    """It is tried with the first tests whose pairs differ by much; what they find holds for the run."""
-    first, second = (LanesOfTest(lanes, order) for lanes in [Lanes(2, (0, 1))] for order in (0, 1))
-    first.note_pairs(alone, beside)
-    assert second.neighbours_disturb is expected
-
-
-def test_calm_tests_say_nothing_of_neighbours() -> None:
-    """A test that never measured alone is no part of the comparison, whatever its spread."""
-    lanes = Lanes(2, (0, 1))
-    for order in range(9):
-        LanesOfTest(lanes, order).note_pairs([], [0.001, -0.001, 0.0])
-    restless = LanesOfTest(lanes, 9)
-    restless.note_pairs([0.01, -0.01] * 4, [0.04, -0.04, 0.0])
-    assert restless.neighbours_disturb
-
-
 def test_a_single_lane_goes_round_the_cpus() -> None:
     """One CPU may be slower than another for a while, so that pairs take them in turn; none where none are known."""
     lanes = Lanes(1, (2, 3, 8))
     seen = []
     for pair in range(5):
-        with lanes.queue_up((0, pair), 1) as cpu:
+        with lanes.lane(0, pair) as cpu:
             seen.append(cpu)
     assert seen == [2, 3, 8, 2, 3]
-    with Lanes(1, ()).queue_up((0, 0), 1) as cpu:
+    with Lanes(1, ()).lane(0) as cpu:
         assert cpu is None
 
 
-def test_no_test_queues_before_the_one_before_it() -> None:
-    """Whichever thread comes first: workers run tests in the order of the run, by which fixtures live."""
-    lanes = Lanes(1, (0,))
-    first = LanesOfTest(lanes, 0)
-    second = LanesOfTest(lanes, 1, first)
-    places: list[Place] = []
-    thread = threading.Thread(target=lambda: places.append(second.one()), daemon=True)
-    thread.start()
-    thread.join(0.05)
-    assert not places
-    with first.all():
-        thread.join(10)
-        (place,) = places
-        assert lanes.free == 0
-    with place as cpu:
-        assert cpu == 0
-
-
-def test_a_test_that_queues_for_nothing_lets_the_next_one_pass() -> None:
-    """It is over, and says so."""
+def test_a_lane_is_given_back_after_an_error() -> None:
+    """A test that cannot be measured does not hold up the others."""
     lanes = Lanes(2, (0, 1))
-    first = LanesOfTest(lanes, 0)
-    first.pass_on()
-    with LanesOfTest(lanes, 1, first).all() as cpu:
-        assert cpu == 0
+    with pytest.raises(ZeroDivisionError), lanes.lane(0, all_of_them=True):
+        raise ZeroDivisionError
+    assert lanes.free == 2
 
 
 def test_closing_ends_all_waiting() -> None:
     """A run that is stopped leaves nobody waiting."""
     lanes = Lanes(1, (0,))
-    with lanes.queue_up((0, 0), 1):
+    with lanes.lane(0):
         lanes.close()
-        with pytest.raises(MeasurementError, match="stopped"), lanes.queue_up((1, 0), 1):
+        with pytest.raises(MeasurementError, match="stopped"), lanes.lane(1):
             raise AssertionError
 
 

@@ -24,6 +24,7 @@ from wording import Wording, without_figures
 
 from pytest_rlperf.baseline.machine import this_machine
 from pytest_rlperf.baseline.store import Store
+from pytest_rlperf.model import Start
 from pytest_rlperf.run.lanes import count_lanes
 
 QUICK = ("--rlperf-pairs=2..6", "--rlperf-max-time=8")  # time for six pairs, which unplaced workers take to confirm
@@ -82,7 +83,7 @@ def stored(repository: Repository, measured: Path) -> Path:
 def fast(repository: Repository) -> Store:
     """Return a baseline of the repository's commit whose figures make everything after them look slower."""
     store = Store(repository.root / "baselines", "default", this_machine())
-    found = result("tests/test_it.py::test_work", 1e-7, component="callable", unit="call")
+    found = result("tests/test_it.py::test_work", 1e-7, component="callable", unit="call", start=Start.FORKED)
     commit = repository.git("rev-parse", "HEAD")
     store.write("then", provenance(commit=commit, dirty=False), {found.nodeid: builders.stored(found, "then")})
     return store

@@ -1,101 +1,220 @@
+"""Live comparisons of one test, whose processes and figures are made up."""
+
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import builders
 import pytest
+from fake_worker import FakeWorker, ShownSteps
 
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.judge.policy import make_policy
-from pytest_rlperf.run.lanes import Lanes, LanesOfTest
+from pytest_rlperf.model import PairRecord, Status
+from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.live_comparison import LiveComparison
+from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers.stems import DoubtfulError
 
 
-class Pool:
-    """Workers of one side that are names, such as ``head 0``; it writes down who is started."""
+class Worker(FakeWorker):
+    """A worker at its call; its name, such as ``head 0``, is in ``checked`` once it has been checked."""
 
-    def __init__(self, name: str, begun: list[str]) -> None:
+    def __init__(self, name: str, stems: Stems) -> None:
         self.name = name
-        self.begun = begun
-        self.claimed = 0
+        self.called = m.Called("gae", "transition", 1.0)
+        self.variables = stems.variables
+        self.stem = SimpleNamespace(variables={}, forks=not stems.fresh)
+        self._checked = stems.checked
 
-    def claim(self, avoid: Iterable[int]) -> int:
-        """Return the next number."""
-        self.claimed += 1
-        return self.claimed - 1
+    def start_check(self) -> None:
+        """Write down who is checked."""
+        self._checked.append(self.name)
 
-    def start(self, numbers: Iterable[int]) -> None:
-        """Write down who is started."""
-        self.begun += [f"{self.name} {number}" for number in numbers]
+    def wait_checked(self) -> tuple[float, float]:
+        """Be correct."""
+        self.checked_s = 0.0
+        return 0.0, 1.0
 
-    def ready(self, number: int) -> Any:
-        """Return a worker's name."""
-        return SimpleNamespace(name=f"{self.name} {number}", called=None)
+
+class Stems:
+    """The stems of both sides; ``loaders`` are those that pairs came from, and ``variables`` what tests set."""
+
+    def __init__(self, *, fresh: bool = False, variables: dict[str, str] | None = None) -> None:
+        self.fresh = fresh
+        self.variables = variables or {}
+        self.checked: list[str] = []
+        self.loaders: dict[int, int] = {}
+        self.claimed: set[int] = set()
+        self.ahead: set[int] = set()
+        self.all_ahead = threading.Event()
+
+    def claim(self, index: int, avoid: Sequence[int]) -> int:
+        """Return the number of a pair."""
+        self.claimed.add(index)
+        return index
 
     def give_back(self, number: int) -> None:
         """Take back a number."""
+        self.claimed.remove(number)
+
+    def ready(self, number: int) -> None:
+        """Start a pair ahead of its use."""
+        self.ahead.add(number)
+        if len(self.ahead) == 2:
+            self.all_ahead.set()
+
+    def workers(self, number: int, loader: int) -> list[Worker]:
+        """Return base's and head's worker; new interpreters all wait for those that start at the same time."""
+        self.loaders[number] = loader
+        assert not self.fresh or self.all_ahead.wait(10)
+        return [Worker(f"{side} {number}", self) for side in ("base", "head")]
+
+    def learn(self, pair: Sequence[Worker]) -> None:
+        """Learn nothing."""
+
+    def let_go(self, worker: Worker) -> None:
+        """Let a worker end."""
+
+    def trim(self) -> None:
+        """End nothing."""
 
 
 class Group:
-    """A test that is open in no process; it writes down the order of set-ups."""
-
-    order = 0
+    """A test that writes down who sets up, and who has left it."""
 
     def __init__(self) -> None:
+        self.key = "test"
+        self.called = m.Called("gae", "transition", 1.0)
         self.opened: list[str] = []
+        self.left: list[str] = []
+        self.reporter = ""
 
     def at_end(self, callback: object) -> None:
         """Forget it."""
 
-    def begin(self, worker: Any) -> None:
-        """Write down who sets up."""
-        if worker.name not in self.opened:
-            self.opened.append(worker.name)
+    def reports_by(self, worker: Worker) -> None:
+        """Remember who reports."""
+        self.reporter = worker.name
 
-    def open(self, workers: Sequence[Any]) -> None:
+    def open(self, workers: Sequence[Worker]) -> None:
         """Write down who sets up, in this order."""
-        for worker in workers:
-            self.begin(worker)
+        self.opened += [worker.name for worker in workers]
+
+    def leave(self, worker: Worker) -> None:
+        """Write down who leaves."""
+        self.left.append(worker.name)
+
+    def release(self) -> None:
+        """Write down that all leave."""
+        self.left.append("all")
 
 
-EXPECTED = ["head 0", "base 0", "base 1", "head 1", "head 2", "base 2"]
+class Measurement:
+    """Pairs that all find the same."""
+
+    is_time_up = False
+
+    def __init__(self, log_ratio: float) -> None:
+        self._log_ratio = log_ratio
+        self._pairs: list[PairRecord] = []
+
+    def begin(self, most: int) -> int:
+        """Have time for one more."""
+        return 1
+
+    def warm_up(self, pair: Any) -> Any:
+        """Be warm."""
+        return SimpleNamespace(pair=pair, is_single=True, needs_machine=False)
+
+    def take(self, warm: Any) -> None:
+        """Find the ratio."""
+        self._pairs.append(builders.pair(self._log_ratio, loader=warm.pair.loader))
+
+    def records(self) -> list[PairRecord]:
+        """Return the pairs so far."""
+        return list(self._pairs)
+
+    def measured(self) -> None:
+        """Return no figures: nobody looks at them here."""
 
 
-def test_sides_begin_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes start, tests set up, components are checked and calls are counted on head first in every other pair."""
-    started: list[str] = []
-    counted: list[str] = []
-    checked: list[str] = []
+def comparison(stems: Stems, log_ratio: float = 0.0, counted: list[str] | None = None) -> tuple[LiveComparison, Group]:
+    """Return the comparison of a test whose pairs all find a ratio, on one lane; who counts is in ``counted``."""
+    names: list[str] = [] if counted is None else counted
     group: Any = Group()
-    base_side: Any = SimpleNamespace(
-        base=Pool("base", started), head=Pool("head", started), may_differ=lambda base, head: True
+    parts: Any = SimpleNamespace(
+        base_side=SimpleNamespace(may_differ=lambda base, head: True),
+        stems=stems,
+        counting=SimpleNamespace(run=lambda workers: names.extend(worker.name for worker in workers)),
+        measurement=Measurement(log_ratio),
     )
-    silent: Any = SimpleNamespace(show=lambda text: None)
-    counting: Any = SimpleNamespace(run=lambda workers: counted.extend(worker.name for worker in workers))
-    comparison = LiveComparison(
+    policy = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+    live = LiveComparison(
         group,
-        base_side,
-        make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False),
+        parts.base_side,
+        parts.stems,
+        policy,
         PairLimits(3, 10),
-        LanesOfTest(Lanes(1, ())),
-        counting,
-        silent,
+        Lanes(1, ()),
+        parts.counting,
+        ShownSteps(),
         60.0,
     )
-    monkeypatch.setattr(comparison, "_refuse_other_work", lambda base, head: None)
+    live._measurement = parts.measurement
+    return live, group
 
-    def check(workers: Sequence[Any]) -> float:
-        checked.extend(worker.name for worker in workers)
-        return 0.0
 
-    monkeypatch.setattr("pytest_rlperf.run.live_comparison.check", check)
-    monkeypatch.setattr(comparison, "_measurement", SimpleNamespace(warm_up=lambda pair: None))
-    for index, pair in enumerate(comparison.open(range(3))):
-        base, head = pair
-        base.tally = head.tally = None
-        comparison._warm_up(index, pair, 0.0)
-    assert started == EXPECTED
-    assert group.opened == EXPECTED
-    assert checked == EXPECTED
-    assert counted == EXPECTED
+@pytest.mark.parametrize("fresh", [False, True])
+def test_sides_begin_in_turn(fresh: bool) -> None:
+    """Tests set up, are checked and counted on head first in every other pair; the first pair's head reports."""
+    stems, counted = Stems(fresh=fresh), list[str]()
+    live, group = comparison(stems, counted=counted)
+    live.run()
+    in_turn = ["head 0", "base 0", "base 1", "head 1", "head 2", "base 2"]
+    for order in (group.opened, stems.checked, counted):
+        assert order[:2] == in_turn[:2]
+        assert sorted(order, key=lambda name: name[-1]) == in_turn  # later pairs begin at once
+    assert group.reporter == "head 0"
+    assert sorted(group.left) == ["base 1", "base 2", "head 1", "head 2"]
+    assert stems.claimed == {0}  # until the end of the test
+
+
+def test_new_interpreters_of_the_first_pairs_start_at_the_same_time() -> None:
+    """Each takes seconds; those that are forked start when they are needed."""
+    for fresh, ahead in ((True, {1, 2}), (False, set[int]())):
+        stems = Stems(fresh=fresh)
+        comparison(stems)[0].run()
+        assert stems.ahead == ahead
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "status", "loaders"),
+    [
+        (0.0, Status.SAME, [0, 0, 0]),
+        (0.2, Status.SLOWER, [0, 1, 1, 1]),
+        (-0.2, Status.FASTER, [0, 1, 1, 1]),
+    ],
+)
+def test_a_change_is_confirmed_by_pairs_of_a_second_loader(
+    log_ratio: float, status: Status, loaders: list[int]
+) -> None:
+    """Pairs come from it once those before look changed: all of one loader have something in common."""
+    stems = Stems()
+    verdict, _ = comparison(stems, log_ratio)[0].run()
+    assert verdict.status is status
+    assert [stems.loaders[number] for number in sorted(stems.loaders)] == loaders
+
+
+def test_a_test_that_sets_variables_of_libraries_is_doubtful() -> None:
+    """A forked process has read them before; a new interpreter has not."""
+    variables = {"OMP_NUM_THREADS": "3"}
+    live, group = comparison(Stems(variables=variables))
+    with pytest.raises(DoubtfulError):
+        live.compare()
+    assert group.left == ["all"]
+    fresh, _ = comparison(Stems(variables=variables, fresh=True))
+    assert fresh.run()[0].status is Status.SAME

@@ -10,8 +10,9 @@ from fake_worker import FakeWorker, ShownSteps
 from wording import Wording
 
 from pytest_rlperf.measure.figures import trimmed_mean
-from pytest_rlperf.measure.one_side import SideMeasurement, measure_one_side
+from pytest_rlperf.measure.one_side import BLOCKS_LEAST, WORKER_S, WORKERS, SideMeasurement, measure_one_side
 from pytest_rlperf.measure.rounds import slice_shape
+from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_S
 from pytest_rlperf.model import Phase, Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.testing import FakeClock
 
@@ -106,9 +107,12 @@ def test_a_constant_pace_gives_exact_figures() -> None:
 
 
 def test_a_pace_that_drifts_cancels_in_the_ratio() -> None:
-    """A machine that gets slower by half a minute long moves the times, and not the ratios to the kernel."""
+    """A machine that gets slower by more than half meanwhile moves the times, and not the ratios to the kernel."""
     clock = FakeClock()
-    measured = measure([Simulated(clock, 2e-3, pace=lambda now: 1 + 0.05 * now) for _ in range(5)], clock)
+    slower_by_half_s = 5 * WORKER_S
+    workers = [Simulated(clock, 2e-3, pace=lambda now: 1 + 0.5 * now / slower_by_half_s) for _ in range(5)]
+    measured = measure(workers, clock)
+    assert clock.now_ns / 1e9 > slower_by_half_s
     times = [worker.wall.call_s for worker in measured.workers]
     assert max(times) > 1.2 * min(times)
     for worker in measured.workers:
@@ -159,10 +163,15 @@ def test_wall_time_decides_otherwise(call_s: float, waits: int, held_up: float) 
 
 
 def test_short_calls_take_about_as_long_as_planned() -> None:
-    """Five workers of a short call are done in about nine seconds, however much time there would be."""
+    """Each worker of a short call takes its planned time, however much there would be."""
     clock = FakeClock()
-    measure([Simulated(clock, 50e-6) for _ in range(5)], clock, max_time_s=600)
-    assert 7 < clock.now_ns / 1e9 < 11
+    measure([Simulated(clock, 50e-6) for _ in range(WORKERS)], clock, max_time_s=600)
+    slice_s, memory_s = 300 * 50e-6, 300 * 80e-6
+    block_s = 2 * (slice_s + memory_s + slice_s)
+    blocks = max(BLOCKS_LEAST, math.ceil((WORKER_S - slice_s) / block_s))  # after the first comes a traced slice
+    warm_ups_s = WARM_UP_S + (WORKERS - 1) * WARM_UP_AGAIN_S
+    planned_s = warm_ups_s + WORKERS * (50e-6 + blocks * block_s + slice_s)
+    assert clock.now_ns / 1e9 == pytest.approx(planned_s)
 
 
 @pytest.mark.parametrize("call_s", [1e-6, 0.01, 0.2, 1.0, 3.0, 7.0, 20.0])
@@ -179,15 +188,20 @@ def test_the_time_limit_holds_for_calls_of_any_length(call_s: float, max_time_s:
 
 
 def test_a_slow_first_call_does_not_set_the_pace() -> None:
-    """A function that compiles for three seconds at its first call and is fast from then on has all its workers."""
-    clock = FakeClock()
-    workers = [Simulated(clock, 1e-3) for _ in range(5)]
-    for worker in workers:
-        worker.compiles_s = 3.0
-    measured = measure(workers, clock)
-    assert len(measured.workers) == 5
-    assert measured.notes == ()
-    assert min(worker.slices for worker in measured.workers) > 20
+    """A function that compiles for three seconds at its first call has the workers and slices of one that does not."""
+    slices = []
+    for compiles_s in (0.0, 3.0):
+        clock = FakeClock()
+        workers = [Simulated(clock, 1e-3) for _ in range(5)]
+        for worker in workers:
+            worker.compiles_s = compiles_s
+        measured = measure(workers, clock)
+        assert measured.notes == ()
+        slices.append([worker.slices for worker in measured.workers])
+    quick, compiled = slices
+    assert compiled == quick
+    assert len(quick) == 5
+    assert min(quick) >= 2 * BLOCKS_LEAST
 
 
 def test_short_calls_are_measured_by_every_worker() -> None:

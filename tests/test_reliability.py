@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -20,11 +21,14 @@ import pytest
 from _pytest.capture import CaptureIO
 from _pytest.logging import LogCaptureHandler, LoggingPlugin
 from builders import ONE_CALL, scratch_left, source, write
-from example import FAILED, OK, PROJECTS, USAGE, Example, Run
+from example import FAILED, OK, USAGE, Example, Run
 from wording import Wording, without_figures
 
-from pytest_rlperf.workers import daemons, session
+from pytest_rlperf.measure.worker import wait_all
+from pytest_rlperf.workers import messages as m
+from pytest_rlperf.workers import process, session
 from pytest_rlperf.workers.guardian import VARIABLE, Guardian
+from pytest_rlperf.workers.process import Process, Stem, WorkerLostError, connected, popen
 
 SOUND = "def test_it(rlperf): rlperf(lambda: sum(range(1000)))\n"
 
@@ -42,7 +46,9 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return measure(tmp_path_factory.mktemp("faults"), tests, code=FAILED, conftest=conftest)
 
 
-@pytest.mark.parametrize("test", ["test_garbage", "test_half", "test_clock_back", "test_breaks", "test_hangs"])
+@pytest.mark.parametrize(
+    "test", ["test_garbage", "test_no_message", "test_half", "test_clock_back", "test_breaks", "test_hangs"]
+)
 def test_a_fault_is_an_error_of_its_test(faults: Run, test: str, wording: Wording) -> None:
     """Garbage, half a message, a clock that runs back, a broken coordinator, a hanging fixture: each fails its test."""
     assert faults.statuses[test] == "ERROR"
@@ -189,84 +195,73 @@ def owned(found: os.stat_result, user: int) -> os.stat_result:
 
 # --------------------------------------------------------------------------- daemons
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 
-
-@on_linux
-def test_daemons_are_found_once_and_ended(tmp_path: Path) -> None:
-    """Found are a process of no living parent and one that no object stands for, not those that have an object."""
-    watch = [sys.executable, "-W", "ignore", str(PROJECTS / "reliability" / "watch.py")]
-    done = subprocess.run(watch, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    word, *daemons = done.stdout.split()
-    assert (word, [_is_running(int(pid)) for pid in daemons]) == ("ended", [False, False])
-
-
-class Unending:
-    """A process that neither shows its command nor ends."""
-
-    pid = 0
-
-    def cmdline(self) -> list[str]:
-        """Fail as for a process of another user."""
-        raise psutil.AccessDenied
-
-    def send_signal(self, number: int) -> None:
-        """Fail."""
-        raise psutil.AccessDenied
-
-
-def test_daemons_that_cannot_be_ended_do_not_stop_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gives up after some rounds; one that does not show its command is not named."""
-    rounds = []
-
-    def running(watch: object) -> list[Unending]:
-        rounds.append(watch)
-        return [Unending()]
-
-    monkeypatch.setattr(daemons.DaemonWatch, "_running", running)
-    watch = daemons.DaemonWatch.__new__(daemons.DaemonWatch)
-    watch._named = set()
-    assert watch.new() == []
-    watch.end()
-    assert 1 < len(rounds) <= 1 + 100
-
-
-@pytest.mark.parametrize(("system", "prctl"), [("darwin", -1), ("linux", -1), ("linux", None)])
-def test_without_prctl_no_daemons_are_found(monkeypatch: pytest.MonkeyPatch, system: str, prctl: int | None) -> None:
-    """On another system, where the kernel refuses, and where the C library has no such function."""
-    child = subprocess.Popen(["sleep", "285"], start_new_session=True)
-    calls = [] if prctl is None else [("prctl", lambda *arguments: prctl)]
-    monkeypatch.setattr("sys.platform", system)
-    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(**dict(calls)))
-    monkeypatch.setattr(daemons, "_held", set)
-    watch = daemons.DaemonWatch()
-    assert watch.new() == []
-    watch.end()
-    assert child.poll() is None
-    child.kill()
-    child.wait()
-
-
-@on_linux
-def test_a_daemon_of_a_test_is_named_and_ended(tmp_path: Path) -> None:
-    """A note has the process, its command and the test that left it, and it ends with the run."""
+def test_a_daemon_of_a_test_ends_with_the_run(tmp_path: Path) -> None:
+    """A process that a test leaves in a session of its own goes on while others are measured, and no longer."""
     tests = """
-def test_leaves(rlperf):
-    open("pids", "a").write(f"{detach()} ")
-    rlperf(lambda: sum(range(100)))
+        import subprocess
 
-def test_sound(rlperf):
-    rlperf(lambda: sum(range(100)))
-"""
-    run = measure(tmp_path, source("reliability/detach.py") + tests, code=OK)
+        def test_leaves(rlperf):
+            left = subprocess.Popen(["sleep", "287"], start_new_session=True)
+            open("pids", "a").write(f"{left.pid} ")
+            rlperf(lambda: sum(range(100)))
+
+        def test_sound(rlperf):
+            rlperf(lambda: sum(range(100)))
+    """
+    run = measure(tmp_path, tests, code=OK)
     assert run.counts == "2 passed"
-    daemons = (tmp_path / "project" / "pids").read_text().split()
-    assert daemons
-    named = re.findall(r"test_it.py::(\w+) left [\w ]+, process (\d+) \(sleep 287\)", run.words)
-    assert [test for test, _ in named] == ["test_leaves"]
-    assert named[0][1] in daemons
-    assert not [pid for pid in daemons if _is_running(int(pid))]
+    pids = (tmp_path / "project" / "pids").read_text().split()
+    assert pids
+    assert not [pid for pid in pids if _is_running(int(pid))]
+
+
+def test_a_worker_ended_by_force_takes_its_descendants_with_it(tmp_path: Path) -> None:
+    """Also those in sessions of their own, which no signal to its process group reaches."""
+    here, there = connected()
+    sleep = "import subprocess, time\nsubprocess.Popen(['sleep', '289'], start_new_session=True)\ntime.sleep(289)"
+    child = popen([sys.executable, "-c", sleep], there, "KEY", dict(os.environ), tmp_path)
+    worker = Process("worker", here, tmp_path, Guardian(), child)
+    deadline_s = time.monotonic() + 60
+    while not (children := psutil.Process(child.pid).children()):
+        assert time.monotonic() < deadline_s
+    assert worker.memory() > 0
+    worker.end(0)
+    assert child.poll() == -signal.SIGKILL
+    psutil.wait_procs(children, timeout=60)
+    assert not _is_running(children[0].pid)
+    assert (worker.alive, worker.memory(), worker.cpu_s()) == (False, 0, 0.0)
+    worker.end(0)  # once more does no harm
+
+
+def test_a_message_in_time_is_read_late(tmp_path: Path) -> None:
+    """One that came within its limit counts, also where the run looks for it after the limit."""
+    here, there = connected()
+    with here, there:
+        m.send(there, m.Answer(1))
+        worker = Process("worker", here, tmp_path, Guardian())
+        assert worker.receive(time.monotonic() - 1, 30, "") == m.Answer(1)
+
+
+def test_workers_that_hang_together_take_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three first calls that hang are waited for as long as one, and all of the workers are ended."""
+    now = itertools.count(step=0.5)
+    clock = SimpleNamespace(monotonic=lambda: float(next(now)))  # time passes only for who looks at it
+    monkeypatch.setattr(process, "time", clock)
+    monkeypatch.setattr(process, "_POLL_S", 0.001)
+    start = m.Start(0, [], [], [], str(tmp_path), False, False, [], [], [], "", False, "", {}, "", "", [])
+    ends = [connected() for _ in range(3)]
+    workers = [Stem("worker", start, Guardian(), 300, here).worker() for here, _ in ends]
+    for worker in workers:
+        worker.start_run("test", None, reporter=False, setup_s=300, patience_s=300)
+        worker.start_check()
+    begun_s = clock.monotonic()
+    with pytest.raises(WorkerLostError):
+        wait_all(workers, lambda worker: worker.wait_checked())
+    assert clock.monotonic() - begun_s < 2 * 300
+    assert not any(worker.alive for worker in workers)
+    for _, there in ends:
+        there.close()
 
 
 GUARD = source("reliability/guard.py")
@@ -303,9 +298,9 @@ def test_the_guardians_program(tmp_path: Path, end: str) -> None:
         while (tmp_path / "scratch").exists():
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
-    for process in (worker, daemon, forgotten):
-        process.kill()
-        process.wait()
+    for each in (worker, daemon, forgotten):
+        each.kill()
+        each.wait()
 
 
 def test_a_guardian_that_was_killed_leaves_its_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from pytest_rlperf.model import (
     PhaseCounts,
     Policy,
     Reason,
+    Start,
     Status,
     VersionChange,
     Work,
@@ -164,6 +165,7 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.OtherMachines(((MachineDifference("cpu", "A", "B"),),), stores=False),
     reasons.OtherWorkload(Work("gae", "step", 1.0), Work("gae", "step", 2.0), stores=False),
     reasons.OtherAverage(now_mean=True, stores=False),
+    reasons.OtherStart(Start.FORKED, stores=False),
     reasons.OtherWork("HEAD", "main", Work("gae", "step", 1.0), Work("gae", "step", 2.0)),
     *(
         reasons.OtherDevice(difference, label, stores=False)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import random
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.machinery import ModuleSpec
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from _pytest import capture
@@ -21,13 +24,14 @@ from wording import Wording
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.placement import usable_cpus
 from pytest_rlperf.measure.rounds import Clocks
-from pytest_rlperf.model import SliceKind, Workload
+from pytest_rlperf.model import SliceKind, SliceRecord, Workload
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.model.spans import Span
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import session
-from pytest_rlperf.workers.channel import Channel
+from pytest_rlperf.workers.loader import library_variables
+from pytest_rlperf.workers.process import connected
 
 HERE = Path(__file__).resolve()
 WARM = (m.Check(), m.WarmUp(None, 0.0, None, kernels=False))
@@ -35,15 +39,16 @@ WARM = (m.Check(), m.WarmUp(None, 0.0, None, kernels=False))
 
 def start(**changes: Any) -> m.Start:
     """Return a worker's settings."""
-    lists: dict[str, Any] = {"path": [], "args": [], "files": [], "watched": [], "packages": [], "foreign": []}
-    others = {"descriptor": 0, "number": 0, "scratch": "", "markup": False, "reports": False}
-    return m.Start(**(lists | others | changes))
+    lists: dict[str, Any] = {name: [] for name in ("path", "args", "files", "watched", "packages", "foreign", "sites")}
+    texts = dict.fromkeys(("scratch", "output", "directory", "python", "prefix"), "")
+    others = {"number": 0, "markup": False, "reports": False, "share_terminal": False, "environment": {}}
+    return m.Start(**(lists | texts | others | changes))
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Channel, Channel]]:
+def ends() -> Iterator[tuple[Connection, Connection]]:
     """Return the run's end of a connection, and the worker's."""
-    here, there = map(Channel, socket.socketpair())
+    here, there = connected()
     yield here, there
     here.close()
     there.close()
@@ -54,8 +59,8 @@ def ends() -> Iterator[tuple[Channel, Channel]]:
 
 @pytest.fixture
 def measured(
-    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
-) -> Callable[..., list[m.FromWorker]]:
+    ends: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> Callable[..., list[Any]]:
     """Return a function that has a worker measure calls of 1 ms by some orders; it returns the answers."""
     here, there = ends
     clock = FakeClock()
@@ -64,21 +69,23 @@ def measured(
     workload = Workload("callable", call, 4.0, "thing", call)
     item: Any = SimpleNamespace(config=pytestconfig)
 
-    def measure(*orders: m.ToWorker) -> list[m.FromWorker]:
+    def measure(*orders: m.Order) -> list[Any]:
         engine = session.RemoteEngine(start(watched=[str(HERE.parent)]), there, session.Collector())
-        for order in (*orders, m.Unwind()):
+        numbered: list[Any] = [msgspec.structs.replace(order, number=number) for number, order in enumerate(orders)]
+        for order in (*numbered, m.Unwind()):
             m.send(here, order)
         with pytest.raises(session.Unwound):
             engine.measure(workload, item)
-        called, *answers = (m.receive_from_worker(here) for _ in range(1 + len(orders)))
-        assert called == m.Called("callable", "thing", 4.0)
-        assert None not in answers
-        return [answer for answer in answers if answer is not None]
+        assert m.receive_from_worker(here) == m.Called("callable", "thing", 4.0)
+        received = [m.receive_from_worker(here) for _ in orders]
+        answers = [answer for answer in received if isinstance(answer, m.Answer)]
+        assert [answer.order for answer in answers] == list(range(len(orders)))
+        return [m.answer_to(order, answer) for order, answer in zip(numbered, answers, strict=True)]
 
     return measure
 
 
-def test_a_survey_lists_files_of_functions_and_of_modules(measured: Callable[..., list[m.FromWorker]]) -> None:
+def test_a_survey_lists_files_of_functions_and_of_modules(measured: Callable[..., list[Any]]) -> None:
     """The file of this module is there by its name, and by its path as that of live functions."""
     *_, surveyed = measured(*WARM, m.Survey())
     assert isinstance(surveyed, m.Surveyed)
@@ -87,37 +94,91 @@ def test_a_survey_lists_files_of_functions_and_of_modules(measured: Callable[...
 
 
 def test_a_worker_stays_on_cpus_until_its_test_is_left(
-    measured: Callable[..., list[m.FromWorker]], monkeypatch: pytest.MonkeyPatch
+    measured: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After it the process may use all of its own again."""
     placed: list[object] = []
     monkeypatch.setattr(session, "place", placed.append)
-    assert measured(m.Place([0]), m.Place([1, 2])) == [m.Placed(), m.Placed()]
+    assert measured(m.Place([0]), m.Place([1, 2])) == [None, None]
     assert placed == [[0], [1, 2], usable_cpus()]
 
 
 def test_slices_of_a_slowed_worker_do_extra_work(
-    measured: Callable[..., list[m.FromWorker]], monkeypatch: pytest.MonkeyPatch
+    measured: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The order's steps are done in each round of the slices that follow."""
     done: list[int] = []
     monkeypatch.setattr("pytest_rlperf.measure.rounds.work", done.append)
     take = m.Take(SliceKind.PLAIN)
     *_, before, slowed, after = measured(*WARM, take, m.Slow(0.5, 7), take)
-    assert slowed == m.Slowed(7)
-    for taken in (before, after):
-        assert isinstance(taken, m.Taken)
-        assert taken.record.call_s == pytest.approx(1e-3)
-        assert taken.record.items == 4.0 * taken.record.calls
+    assert slowed == 7
+    for record in (before, after):
+        assert isinstance(record, SliceRecord)
+        assert record.call_s == pytest.approx(1e-3)
+        assert record.items == 4.0 * record.calls
     assert set(done) == {7}
 
 
-def test_one_call_is_traced(measured: Callable[..., list[m.FromWorker]]) -> None:
+def test_one_call_is_traced(measured: Callable[..., list[Any]]) -> None:
     """Of a call without phases that is the call."""
     assert measured(*WARM, m.TraceCall())[-1] == m.Traced((Span("call", 0.0, 1e-3, "host"),), ())
 
 
-def test_an_order_out_of_place_is_an_error(ends: tuple[Channel, Channel], wording: Wording) -> None:
+def test_modules_that_the_first_call_loads_are_listed(
+    ends: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
+    """Those that were loaded before the session began are not, nor are files of the code under test."""
+    here, there = ends
+    engine = session.RemoteEngine(start(watched=[str(HERE.parent)]), there, session.Collector())
+
+    def call() -> None:
+        for name, file in (("rlperf_library", "/usr/lib/rlperf_library.py"), ("rlperf_own", str(HERE))):
+            module = ModuleType(name)
+            module.__spec__, module.__file__ = ModuleSpec(name, None), file
+            monkeypatch.setitem(sys.modules, name, module)
+
+    m.send(here, m.Check(number=5))
+    m.send(here, m.Unwind())
+    with pytest.raises(session.Unwound):
+        engine.measure(Workload("callable", call, 1.0, "call", call), SimpleNamespace(config=pytestconfig))  # type: ignore[arg-type]
+    m.receive_from_worker(here)
+    answer = m.receive_from_worker(here)
+    assert isinstance(answer, m.Answer)
+    checked = m.answer_to(m.Check(), answer)
+    assert "rlperf_library" in checked.others
+    assert not {"rlperf_own", "pytest", __name__} & {*checked.others}
+    assert checked.loaded.files["rlperf_own"] == str(HERE)
+    assert checked.variables == library_variables()
+
+
+def test_a_copy_that_a_test_forks_cannot_speak(ends: tuple[Connection, Connection]) -> None:
+    """A copy of the worker ends where it would answer in the worker's place, or take its order."""
+    here, there = ends
+    engine = session.RemoteEngine(start(), there, session.Collector())
+    for speak in (partial(engine.send, m.Started(1)), engine.receive):
+        pid = os.fork()
+        if not pid:
+            try:
+                speak()
+            finally:
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    assert not here.poll()
+    engine.send(m.Started(1))
+    assert m.receive_from_worker(here) == m.Started(1)
+
+
+def test_a_worker_whose_run_is_gone_ends_its_session(ends: tuple[Connection, Connection]) -> None:
+    """With all its teardowns, as pytest ends."""
+    here, there = ends
+    engine = session.RemoteEngine(start(), there, session.Collector())
+    here.close()
+    with pytest.raises(pytest.exit.Exception) as ended:
+        engine.receive()
+    assert ended.value.returncode == 1
+
+
+def test_an_order_out_of_place_is_an_error(ends: tuple[Connection, Connection], wording: Wording) -> None:
     """A worker at its call that is to quit, or to run another test, has an error that names the order."""
     here, there = ends
     m.send(here, m.Quit())
@@ -128,7 +189,7 @@ def test_an_order_out_of_place_is_an_error(ends: tuple[Channel, Channel], wordin
 
 
 def test_generators_are_seeded_once_a_test(
-    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+    ends: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
     """Those that are loaded at its start at once, the others before the first call, and none again between calls."""
     seeds: list[int] = []
@@ -159,7 +220,7 @@ def test_generators_are_seeded_once_a_test(
 @pytest.mark.parametrize("own", [None, (300, 4, 5)])
 @pytest.mark.parametrize("generations", [2, 3])
 def test_the_garbage_collector_is_rare_until_the_call(
-    ends: tuple[Channel, Channel],
+    ends: tuple[Connection, Connection],
     pytestconfig: pytest.Config,
     monkeypatch: pytest.MonkeyPatch,
     generations: int,
@@ -190,14 +251,13 @@ def test_the_garbage_collector_is_rare_until_the_call(
 # --------------------------------------------------------------------------- the session
 
 
-def answers(
-    ends: tuple[Channel, Channel], *orders: m.ToWorker, error: Exception | None = None
-) -> list[m.FromWorker | None]:
+def answers(*orders: m.ToWorker, error: Exception | None = None) -> list[m.FromWorker]:
     """Return the answers of a session that collected nothing, because of an error in a test file where one is given."""
-    here, there = ends
-    engine: Any = SimpleNamespace(receive=iter((*orders, m.Quit())).__next__, loaded=m.Loaded, dropped=0)
-    daemons: Any = SimpleNamespace(new=list)
-    found = session.Session(start(), there, engine, daemons, terminal=-1)
+    sent: list[m.FromWorker] = []
+    engine: Any = SimpleNamespace(
+        receive=iter((*orders, m.Quit())).__next__, send=sent.append, loaded=m.Loaded, dropped=0
+    )
+    found = session.Session(start(), engine, terminal=-1)
     if error is not None:
 
         def collect() -> None:
@@ -207,18 +267,12 @@ def answers(
         found.pytest_exception_interact(SimpleNamespace(nodeid="test_it.py"), call)  # type: ignore[arg-type]
         found.pytest_collectreport(pytest.CollectReport("test_it.py", "failed", str(error), []))
     assert found.pytest_runtestloop(SimpleNamespace(items=[]))  # type: ignore[arg-type]
-    there.close()
-    received: list[m.FromWorker | None] = []
-    while (message := _next(here)) is not None:
-        received.append(message)
-    return received
+    return sent
 
 
-def _next(channel: Channel) -> m.FromWorker | None:
-    try:
-        return m.receive_from_worker(channel, 10)
-    except EOFError:
-        return None
+def ready(errors: str = "") -> m.Ready:
+    """Return the first message of a session that collected nothing."""
+    return m.Ready(PROTOCOL, errors=errors, variables=library_variables())
 
 
 @pytest.fixture(autouse=True)
@@ -227,23 +281,67 @@ def _no_frozen_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_collect_before_the_end", lambda: None)
 
 
-def test_an_order_to_leave_may_cross_the_end_of_its_test(ends: tuple[Channel, Channel]) -> None:
+def test_an_order_to_leave_may_cross_the_end_of_its_test() -> None:
     """Between tests it has no effect, and no answer."""
-    assert answers(ends, m.Unwind(), m.Unwind()) == [m.Ready(PROTOCOL)]
+    assert answers(m.Unwind(), m.Unwind()) == [ready()]
 
 
 @pytest.mark.parametrize(
     ("error", "name_missing"), [(None, True), (ImportError("no such name"), True), (SyntaxError("invalid"), False)]
 )
-def test_a_test_that_is_missing_has_the_reason(
-    ends: tuple[Channel, Channel], error: Exception | None, name_missing: bool, wording: Wording
-) -> None:
+def test_a_test_that_is_missing_has_the_reason(error: Exception | None, name_missing: bool, wording: Wording) -> None:
     """A file that could not be imported for want of a name is older code's; one with another error is broken."""
-    ready, done = answers(ends, m.Run("test_it.py::test_new", None, 1000, reporter=False), error=error)
-    assert ready == m.Ready(PROTOCOL, errors="" if error is None else str(error))
+    first, done = answers(m.Run("test_it.py::test_new", None, 1000, reporter=False), error=error)
+    assert first == ready("" if error is None else str(error))
     assert isinstance(done, m.Done)
     assert (done.outcome, done.name_missing) == ("missing", name_missing)
     assert done.text == wording
+
+
+@pytest.mark.parametrize("fault", ["", "a copy of it hung"])
+def test_a_stem_answers_whether_its_copies_work(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """It finds that out where the run asks, once it has collected."""
+    monkeypatch.setattr(session, "fault_of_forks", lambda: fault)
+    sent: list[m.FromWorker] = []
+    engine: Any = SimpleNamespace(receive=m.Quit, send=sent.append, loaded=m.Loaded)
+    session.Session(start(probe=True), engine, -1).pytest_runtestloop(SimpleNamespace(items=[]))  # type: ignore[arg-type]
+    assert sent == [msgspec.structs.replace(ready(), fault=fault)]
+
+
+def test_a_stem_answers_how_a_copy_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exit code, once; none for one that goes on, nor for a process that is no copy of this one."""
+    monkeypatch.setattr(session, "_DYING_S", 0.01)
+    reading, writing = os.pipe()
+    copies = []
+    for code in (None, 3):
+        copies.append(os.fork())
+        if not copies[-1]:
+            os.close(writing)
+            if code is None:
+                os.read(reading, 1)  # until this process is done
+            os._exit(code or 0)
+    running, ended = copies
+    os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+    found = session.Session(start(), SimpleNamespace(), -1)  # type: ignore[arg-type]
+    found._copies |= set(copies)
+    assert [found._reap(pid) for pid in (running, ended, ended, os.getppid())] == [None, 3, None, None]
+    os.close(writing)
+    os.close(reading)
+    os.waitpid(running, 0)
+
+
+def test_shared_fixtures_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seconds of fixtures that more than one test can use add up, also of one that fails."""
+    now = iter(range(100))
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    engine: Any = SimpleNamespace(shared_setup_s=0.0)
+    found = session.Session(start(), engine, -1)
+    for scope in ("function", "module", "session"):
+        setup = found.pytest_fixture_setup(SimpleNamespace(scope=scope))
+        next(setup)
+        with pytest.raises(StopIteration if scope != "session" else ZeroDivisionError):
+            setup.send("value") if scope != "session" else setup.throw(ZeroDivisionError())
+    assert engine.shared_setup_s == 2.0
 
 
 @pytest.mark.filterwarnings("error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -54,10 +55,24 @@ def test_every_worker_has_a_heap_of_its_own(tmp_path: Path) -> None:
     example = project(tmp_path, tests)
     example.pytest(*FIRST_CALLS, code=OK)
     places = (example.root / "places").read_text().splitlines()
-    assert len(places) == 5
+    assert len(places) == 3
     by_size = list(zip(*(line.split() for line in places), strict=True))
-    # Five workers may all begin a new pool of one size; without the variation they are alike in all sizes.
+    # Three workers may all begin a new pool of one size; without the variation they are alike in all sizes.
     assert sum(len(set(found)) > 1 for found in by_size) >= len(by_size) - 2
+
+
+def test_a_copy_shows_nothing_that_a_new_interpreter_does_not(tmp_path: Path) -> None:
+    """Descriptors, variables, signals, import hooks, filters, locks, seeds and threads are those of a new process."""
+    pytest.importorskip("torch")
+    example = project(tmp_path, "state.py")
+    found = {}
+    for workers in ("auto", "fresh"):
+        run = example.pytest(*FIRST_CALLS, "-o", f"rlperf_workers={workers}", code=OK)
+        assert run.statuses == {"test_inherited": "NEW"}
+        assert "new interpreter" not in run.out, run.out
+        found[workers] = json.loads((example.root / f"rlperf1-{workers}.json").read_text())
+    differing = [name for name, value in found["fresh"].items() if found["auto"][name] != value]
+    assert differing == [], {name: [each[name] for each in found.values()] for name in differing}
 
 
 # ------------------------------------------------------------------ a worker dies
@@ -74,7 +89,7 @@ def deaths(tmp_path_factory: pytest.TempPathFactory) -> Run:
     [
         ("test_setup", "ERROR", ["last words in setup"]),
         ("test_call", "FAILED", ["last words in the call", "last error words"]),
-        ("test_measured", "FAILED", ["last words of rlperf3", ">       rlperf("]),
+        ("test_measured", "FAILED", ["last words of rlperf2", ">       rlperf("]),
         ("test_killed", "FAILED", ["last words before the kill"]),
         ("test_segfault", "FAILED", ["last words before the fault", "in test_segfault", "Segmentation fault"]),
         ("test_capfd", "FAILED", ["last words under capfd"]),
@@ -103,8 +118,12 @@ def test_other_tests_are_measured_after_a_death(deaths: Run) -> None:
     assert {test for test, status in deaths.statuses.items() if status == "NEW"} == passed
 
 
-def test_death_at_the_start_is_an_error_of_one_test(tmp_path: Path, wording: Wording) -> None:
-    """A worker that dies before it has collected costs the test that waited for it, and no other."""
+@pytest.mark.parametrize(
+    ("workers", "statuses"),
+    [("fresh", {"test_one": "ERROR", "test_two": "NEW"}), ("auto", {"test_one": "NEW", "test_two": "NEW"})],
+)
+def test_death_at_the_start(tmp_path: Path, workers: str, statuses: dict[str, str], wording: Wording) -> None:
+    """A new interpreter that dies before it has collected costs the test that waited for it; a copy costs none."""
     conftest = """
         import os
 
@@ -119,9 +138,8 @@ def test_death_at_the_start_is_an_error_of_one_test(tmp_path: Path, wording: Wor
         def test_one(rlperf): rlperf(work)
         def test_two(rlperf): rlperf(work)
     """
-    run = project(tmp_path, tests, conftest).pytest(*ONE_CALL, code=FAILED)
-    assert run.statuses == {"test_one": "ERROR", "test_two": "NEW"}
-    assert run.counts == "1 passed, 1 error"
+    run = project(tmp_path, tests, conftest).pytest(*ONE_CALL, "-o", f"rlperf_workers={workers}")
+    assert run.statuses == statuses, run.text
     assert errors(run.failure("test_one")) == wording
 
 
@@ -156,10 +174,10 @@ def test_hanging_worker_is_ended_and_named(hangs: Run, wording: Wording) -> None
 @pytest.mark.parametrize(
     ("test", "words"),
     [
-        ("test_other_raises", ["worker 4", "worker 0", "ValueError: only there"]),
+        ("test_other_raises", ["worker 2", "worker 0", "ValueError: only there"]),
         ("test_other_skips", ["worker 1", "worker 0", "skipped there"]),
         ("test_other_calls_nothing", ["worker 1", "rlperf fixture"]),
-        ("test_other_component_raises", ["worker 3", "worker 0", "component broke there"]),
+        ("test_other_component_raises", ["worker 2", "worker 0", "component broke there"]),
     ],
 )
 def test_disagreeing_worker_fails_the_test(hangs: Run, test: str, words: list[str], wording: Wording) -> None:
@@ -222,7 +240,7 @@ def test_nothing_is_left_after_a_run(tmp_path: Path) -> None:
     """After a run its workers, what they started and their temporary directories are gone, and fixtures torn down."""
     example = project(tmp_path, "long.py")
     example.pytest(*FIRST_CALLS, "-k", "quick", code=OK)
-    assert len(pids(example, "up")) == 5
+    assert len(pids(example, "up")) == 3
     assert pids(example, "down") == pids(example, "up")
     assert not running(pids(example, "up") | pids(example, "child"))
     assert example.left_over() == []
@@ -236,7 +254,7 @@ def test_nothing_is_left_after_an_interrupt(tmp_path: Path, test: str, stage: st
     """After Ctrl-C or SIGTERM workers tear down their fixtures and are gone, and the run ends as interrupted."""
     example = project(tmp_path, "long.py")
     with example.start("--rlperf", "--rlperf-max-time=60", "-k", test) as process:
-        assert wait_until(lambda: len(pids(example, stage)) >= (5 if stage == "setting up" else 1), 60)
+        assert wait_until(lambda: len(pids(example, stage)) >= (3 if stage == "setting up" else 1), 60)
         process.send_signal(number)
         out, _ = process.communicate(timeout=30)
     assert process.returncode == INTERRUPTED, out
@@ -272,7 +290,7 @@ def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
     with example.start("--rlperf", "--rlperf-max-time=60", "-k", "long") as process:
         assert wait_until(lambda: bool(pids(example, "measuring")), 30)
         workers = pids(example, "up")
-        assert len(workers) == 5
+        assert len(workers) == 3
         process.kill()
     assert wait_until(lambda: not running(workers), 15)
     assert pids(example, "down") == workers
@@ -301,7 +319,7 @@ def test_beside_other_plugins(tmp_path: Path, wording: Wording) -> None:
     }, result.text
     assert re.findall(r"(?m)^pytest-xdist.*", result.out.partition("collected ")[0]) == wording
     assert "RERUN" not in result.out
-    assert len(pids(example, "ran")) == 5
+    assert len(pids(example, "ran")) == 3
     assert errors(result.failure("test_warns")) == wording
     assert "pytest_rlperf/" not in result.failure("test_warns")
 

@@ -33,7 +33,7 @@ SCHEMA = 2
 
 # The values that a reader fills in where they are not written.
 _ENTRY: dict[str, Any] = {"accepted": None, "first": None, "history": [], "links": [], "pairs": None}
-_RESULT: dict[str, Any] = {"counting": None, "notes": [], "phases": [], "shares": []}
+_RESULT: dict[str, Any] = {"counting": None, "notes": [], "phases": [], "shares": [], "start": "fresh"}
 _WORKER: dict[str, Any] = {
     "alone": False,
     "collections": 0,

@@ -240,6 +240,8 @@ def _after(old: Baseline | None, key: str, new: StoredResult) -> StoredResult:
     stored = None if old is None else old.results.get(key)
     if old is None or stored is None or not stored.result.is_same_work(new.result):
         return replace(new, first=None)
+    if stored.result.start != new.result.start:  # sessions and pairs of either spread otherwise
+        return replace(new, first=None, links=(*stored.links, *new.links)[-LINKS_MOST:])
     if stored.session == new.session:
         return replace(new, first=stored.first)
     return replace(

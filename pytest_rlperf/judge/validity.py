@@ -42,6 +42,8 @@ def incomparable(stored: StoredResult, result: Result, *, stores: bool) -> Reaso
         return reasons.OtherWorkload(_work(then), _work(result), stores)
     if {worker.long for worker in then.workers} != {worker.long for worker in result.workers}:
         return reasons.OtherAverage(all(worker.long for worker in result.workers), stores)
+    if then.start != result.start:
+        return reasons.OtherStart(result.start, stores)
     return other_device(then, result, None, stores=stores)
 
 

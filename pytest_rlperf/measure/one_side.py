@@ -32,12 +32,12 @@ from pytest_rlperf.measure.figures import (
 )
 from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.rounds import SLICE_S
-from pytest_rlperf.measure.slices import WARM_UP_MOST_S
+from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.measure.worker import AnyWorker, Worker, wait_all
 from pytest_rlperf.model import Figures, Phase, Progress, SliceKind, SliceRecord, Warm, WorkerRecord
 
 WORKERS = 3  # the sample of a stored comparison
-WORKER_S = 0.4  # measuring time of one worker, after warming up
+WORKER_S = 0.3  # measuring time of one worker, after warming up
 KERNELS = (SliceKind.INTERPRETER, SliceKind.MEMORY)
 BLOCKS_LEAST = 3
 TRACED_EVERY = 4  # blocks
@@ -251,6 +251,7 @@ def _take_turns(
     taken: list[WorkerSlices] = []
     idle = IdleWatch(limit.clock)
     pace_s = warm.call_s
+    most_s = WARM_UP_AGAIN_S if warm.warm_up_s < 2 * WARM_UP_S else WARM_UP_MOST_S  # what settled soon does so again
     for index, worker in enumerate(chosen):
         left_s = limit.left_s
         if left_s <= 0 and taken and pace_s > SLICE_S:
@@ -258,7 +259,7 @@ def _take_turns(
         share_s = left_s / (len(chosen) - index)
         progress.show(f"worker {index + 1} of {len(chosen)}")
         if index:
-            warm_up_s = min(WARM_UP_MOST_S, share_s / 3) if pace_s < share_s / 4 else 0.0
+            warm_up_s = min(most_s, share_s / 3) if pace_s < share_s / 4 else 0.0
             warm = worker.warm_up(warm.shape, warm_up_s)
             pace_s = min(pace_s, warm.call_s)  # without time to warm up it is that of the checked call
             share_s -= warm.warm_up_s

@@ -71,6 +71,13 @@ class Workload:
         return self.items * calls if self.count is None else self.count()
 
 
+class Start(str, enum.Enum):
+    """How processes that measured began: as new interpreters, or as copies of one that had loaded what they share."""
+
+    FRESH = "fresh"
+    FORKED = "forked"
+
+
 class SliceKind(str, enum.Enum):
     """A slice that a worker takes in its turn; OTHER_PACE has the workload at the pace that is not gated, on a GPU."""
 
@@ -204,7 +211,7 @@ class Result:
     ``items`` is how many things of ``unit`` one call processed, on average. ``phases`` are means over traced calls,
     of ``traced_call_s`` seconds each: the whole that they are parts of; 0.0 where nothing was traced. ``notes`` say
     what the measurement had to do without. ``counting`` is what one call does, ``shares`` where its time goes; None and
-    empty where that was not asked for.
+    empty where that was not asked for. ``start`` is how the workers began, by which a call's time differs.
     """
 
     nodeid: str
@@ -217,6 +224,7 @@ class Result:
     notes: tuple[str, ...]
     counting: Counting | None = None
     shares: tuple[Share, ...] = ()
+    start: Start = Start.FRESH
 
     @property
     def measured(self) -> bool:

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.device import Disturbance, Pace
+from pytest_rlperf.model.measured import Start
 
 
 class Code(str, enum.Enum):
@@ -141,6 +142,15 @@ class OtherAverage(Reason):
     """One of baseline and run takes the mean round of a slice, the other the median; ``now_mean`` for this run."""
 
     now_mean: bool
+    stores: bool
+    code = Code.WORKLOAD
+
+
+@dataclass(frozen=True)
+class OtherStart(Reason):
+    """Processes of the baseline began otherwise than this run's, which did so by ``now``."""
+
+    now: Start
     stores: bool
     code = Code.WORKLOAD
 

@@ -22,6 +22,7 @@ from pytest_rlperf.model import (
     Reason,
     Result,
     Selfcheck,
+    Start,
     Status,
     StoredResult,
     Verdict,
@@ -136,6 +137,9 @@ def _nothing_compared(reason: Reason) -> str | None:
         case reasons.OtherAverage(now_mean, stores):
             averages = ("median", "mean") if now_mean else ("mean", "median")
             return f"the baseline used the {averages[0]} round and this run the {averages[1]}{_again(stores)}"
+        case reasons.OtherStart(now, stores):
+            began = ("forked", "new") if now is Start.FRESH else ("new", "forked")
+            return f"the baseline is of {began[0]} processes and this run of {began[1]} ones{_again(stores)}"
         case reasons.OtherWork(head_label, base_label, head, base):
             return (
                 f"a call is {_work(head)} on {head_label} and {_work(base)} on {base_label}: "

@@ -35,7 +35,7 @@ from pytest_rlperf.model import (
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import Worker
-from pytest_rlperf.workers.stems import BaseSide, Stems, WorkerGroup
+from pytest_rlperf.workers.stems import BaseSide, DoubtfulError, Stems, WorkerGroup
 
 COUNTED_PAIRS = 3
 _MANY_CALLS_S = 1.0
@@ -56,10 +56,6 @@ class OtherWorkError(Exception):
 
 class SameCodeError(Exception):
     """Nothing that either side has loaded for this test differs."""
-
-
-class DoubtfulError(Exception):
-    """A forked worker may not be as a new process: the test sets a variable that libraries have read before."""
 
 
 def in_turn(index: int, base: Part, head: Part) -> tuple[Part, Part]:
@@ -244,7 +240,7 @@ class LiveComparison(LivePairs):
         self._counting = counting
         self._progress = progress
         self._numbers: dict[int, int] = {}  # of the stems, by pair: each pair has others
-        self._closed: set[int] = set()
+        self._open: dict[int, WorkerPair] = {}
         self._tallies: dict[int, tuple[Tally | None, Tally | None]] = {}
 
     def compare(self) -> tuple[Result, Live]:
@@ -260,8 +256,8 @@ class LiveComparison(LivePairs):
             self.group.release()
             raise
         finally:
-            for index in self._numbers.keys() - self._closed - {0}:
-                self._stems.give_back(self._numbers[index])
+            for index in self._open.keys() - {0}:
+                self._let_go(index)
             self._stems.trim()
 
     def open(self, index: int, loader: int) -> WorkerPair:
@@ -269,13 +265,17 @@ class LiveComparison(LivePairs):
         number = self._numbers[index] = self._stems.claim(index, avoid=list(self._numbers.values()))
         if index == 0:
             self._progress.show("starting pairs")
-            self.group.at_end(partial(self._stems.give_back, number))
+            self.group.at_end(partial(self._let_go, 0))
             if self._stems.fresh:  # new interpreters take seconds: those of the next pairs start with the first
                 self._start_others(number)
-        base, head = self._stems.workers(number, loader)
+        base, head = self._open[index] = self._pair(number, loader)
         if index == 0:
             self.group.reports_by(head)
         self.group.open(in_turn(index, base, head))
+        return base, head
+
+    def _pair(self, number: int, loader: int) -> WorkerPair:
+        base, head = self._stems.workers(number, loader)
         return base, head
 
     def _start_others(self, number: int) -> None:
@@ -302,9 +302,13 @@ class LiveComparison(LivePairs):
         if index:
             for worker in pair:
                 self.group.leave(worker)
-                self._stems.let_go(worker)
-            self._closed.add(index)
-            self._stems.give_back(self._numbers[index])
+            self._let_go(index)
+
+    def _let_go(self, index: int) -> None:
+        """Give back what a pair had, whose workers have left the test."""
+        for worker in self._open.pop(index, ()):
+            self._stems.let_go(worker)
+        self._stems.give_back(self._numbers[index])
 
     def _found(self, measured: PairsMeasured, verdict: Verdict) -> tuple[Result, Live]:
         """Return the comparison, from the figures of all pairs and the verdict on their times."""

@@ -43,7 +43,6 @@ from pytest_rlperf.run import diagnostics
 from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.lanes import Lanes, count_lanes
-from pytest_rlperf.run.live_comparison import DoubtfulError
 from pytest_rlperf.run.one_test import OneTest, essence, failure_of, properties_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.selfcheck import SelfcheckOfTest
@@ -53,6 +52,7 @@ from pytest_rlperf.workers.stems import (
     INTERRUPTED_LIMIT_S,
     BaseSide,
     BaseSides,
+    DoubtfulError,
     Processes,
     Stems,
     Surroundings,

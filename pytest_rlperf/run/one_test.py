@@ -15,7 +15,7 @@ from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, measure_one_side, workers_needed
-from pytest_rlperf.model import Live, Outcome, Progress, Result, Status, Verdict, reasons
+from pytest_rlperf.model import Live, Outcome, Progress, Result, Start, Status, Verdict, reasons
 from pytest_rlperf.model.notes import AddedPackages, GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.junit import properties
@@ -207,7 +207,9 @@ class OneTest:
             long=self._run.baselines.uses_mean(self._group.key),
             counting=counting_pass(self._settings, WORKERS),
         )
-        return replace(make_result(self._group.key, self._group.called, measured), counting=counted_by(workers))
+        start = Start.FORKED if all(worker.stem.forks for worker in workers) else Start.FRESH
+        result = make_result(self._group.key, self._group.called, measured)
+        return replace(result, counting=counted_by(workers), start=start)
 
     def _open_solo(self, count: int) -> list[Worker]:
         """Return workers of head's, with the test at its call."""
@@ -218,8 +220,9 @@ class OneTest:
             numbers.append(number)
             self._group.at_end(partial(self._solo.give_back, number))
         with ThreadPoolExecutor(count) as threads:  # new interpreters start at the same time
-            for found in threads.map(self._solo.workers, numbers):
-                workers += found
+            for (worker,) in threads.map(self._solo.workers, numbers):
+                self._group.at_end(partial(self._solo.let_go, worker))
+                workers.append(worker)
         self._group.open(workers)
         return workers
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.measure.placement import usable_cpus
@@ -13,13 +14,16 @@ from pytest_rlperf.run.live_comparison import LivePairs, WorkerPair, make_result
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.stems import Stems, WorkerGroup
 
+OpenPairs: TypeAlias = dict[tuple[int, int], WorkerPair]
+"""Pairs by their number and that of their loader."""
+
 SLOWDOWNS: tuple[float, ...] = (0.02, 0.03, 0.05, 0.10)
 
 
 class _SlowedPairs(LivePairs):
     """The pairs of one trial, which all trials of a test share: head's workers do extra work in every round."""
 
-    def __init__(self, stems: Stems, open_pairs: dict[int, WorkerPair], slowdown: float, *arguments: Any) -> None:
+    def __init__(self, stems: Stems, open_pairs: OpenPairs, slowdown: float, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._stems = stems
         self._open_pairs = open_pairs
@@ -28,11 +32,15 @@ class _SlowedPairs(LivePairs):
 
     def open(self, index: int, loader: int) -> WorkerPair:
         """Return the pair that an earlier trial has opened, or a new one."""
-        if index not in self._open_pairs:
-            base, head = self._open_pairs[index] = tuple(self._stems.workers(index, loader))  # type: ignore[assignment]
+        key = index, loader
+        if key not in self._open_pairs:
+            base, head = self._stems.workers(*key)
+            self._open_pairs[key] = base, head
+            for worker in (base, head):
+                self.group.at_end(partial(self._stems.let_go, worker))
             self.group.reports_by(head)
             self.group.open([base, head])
-        return self._open_pairs[index]
+        return self._open_pairs[key]
 
     def adjust(self, pair: WorkerPair) -> None:
         """Slow head down, by as many steps in every pair: otherwise pairs would differ by the errors of sizing."""
@@ -57,7 +65,7 @@ class SelfcheckOfTest:
         self._limits = limits
         self._progress = progress
         self._lanes = Lanes(1, usable_cpus())
-        self._pairs: dict[int, WorkerPair] = {}
+        self._pairs: OpenPairs = {}
         self._result: Result | None = None
 
     def run(self, max_time_s: float) -> Selfcheck:

@@ -4,7 +4,7 @@ For each pair it forks a child that stirs its heap and forks the pair's two stem
 memory's layout, and different pairs do not. Nothing that was imported is ever called here: a thread pool or a device
 that had begun to work would not survive the forks.
 
-This text is given to ``python -c``, so that no file is this process's ``__main__``, which processes of tests would
+This file's text is run by ``python -c``, so that no file is this process's ``__main__``, which processes of tests would
 import; it imports the standard library only, and is of neither side.
 """
 
@@ -18,6 +18,7 @@ import json
 import os
 import random
 import sys
+import threading
 import warnings
 from collections.abc import Iterable
 from multiprocessing.connection import Connection
@@ -80,13 +81,14 @@ def load(names: Iterable[str], packages: Iterable[str]) -> dict[str, Any]:
     sys.meta_path.insert(0, refusal)
     before, failed = dict(os.environ), []
     try:
-        for name in names:
-            try:
-                importlib.import_module(name)
-            except (Exception, SystemExit) as error:  # whatever a module does that this process has no need of
-                failed.append(f"{name}: {type(error).__name__}: {error}")
-            if refusal.wanted:
-                return {"dirty": name, "failed": failed}
+        with warnings.catch_warnings():  # as pytest imports test files: filters that modules set are not kept
+            for name in names:
+                try:
+                    importlib.import_module(name)
+                except (Exception, SystemExit) as error:  # whatever a module does that this process has no need of
+                    failed.append(f"{name}: {type(error).__name__}: {error}")
+                if refusal.wanted:
+                    return {"dirty": name, "failed": failed}
     finally:
         sys.meta_path.remove(refusal)
     after = dict(os.environ)
@@ -98,14 +100,14 @@ def load(names: Iterable[str], packages: Iterable[str]) -> dict[str, Any]:
 
 def fork_pair(starts: list[dict[str, Any]], descriptors: list[int]) -> None:
     """Fork a child that stirs its heap and forks a stem for each of ``starts``; it lives as long as they do."""
-    if _fork():
+    if fork():
         for descriptor in descriptors:
             os.close(descriptor)
         return
     _connection.close()
     _kept = vary_heap()
     for start, descriptor in zip(starts, descriptors, strict=True):
-        if not _fork():
+        if not fork():
             for other in descriptors:
                 if other != descriptor:
                     os.close(other)
@@ -122,10 +124,14 @@ def fork_pair(starts: list[dict[str, Any]], descriptors: list[int]) -> None:
             os._exit(0)
 
 
-def _fork() -> int:
+def fork() -> int:
+    """Return a copy's number, 0 in the copy."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of threads, from Python 3.12 on: this process has those of libraries at rest
-        return os.fork()
+        pid = os.fork()
+    if not pid:
+        threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # as multiprocessing's children do
+    return pid
 
 
 def become_side(start: dict[str, Any]) -> None:

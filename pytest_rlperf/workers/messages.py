@@ -203,6 +203,10 @@ class Order(Message, frozen=True, kw_only=True):
     answer: ClassVar[Any] = type(None)
     number: int = 0
 
+    def numbered(self, number: int) -> Order:
+        """Return the same order with a number, which its answer will have."""
+        return msgspec.structs.replace(self, number=number)
+
 
 class Run(Message, frozen=True):
     """Run one test; ``next_key`` is the test after it, for which its fixtures are kept.
@@ -320,12 +324,28 @@ ToWorker: TypeAlias = (
 
 def send(connection: Connection, message: FromWorker | ToWorker) -> None:
     """Send one message; OSError where the other side is gone or does not read it."""
-    connection.send_bytes(json.dumps(msgspec.to_builtins(message, str_keys=True, enc_hook=str)).encode())
+    connection.send_bytes(json.dumps(as_json(message)).encode())
+
+
+def as_json(message: Message | Start) -> dict[str, Any]:
+    """Return a message or settings as JSON has them."""
+    fields: dict[str, Any] = msgspec.to_builtins(message, str_keys=True, enc_hook=str)
+    return fields
+
+
+def start_of(settings: dict[str, Any]) -> Start:
+    """Return settings from what :func:`as_json` made of them."""
+    return msgspec.convert(settings, Start)
 
 
 def receive_from_worker(connection: Connection) -> FromWorker:
     """Return a worker's next message; EOFError or OSError where it is gone, UnreadableError where it cannot be one."""
-    data = connection.recv_bytes(FRAME_MOST)
+    try:
+        data = connection.recv_bytes(FRAME_MOST)
+    except OSError as error:
+        if error.errno is None:  # what it gives for a message that is too long
+            raise UnreadableError(f"it has over {FRAME_MOST >> 20} MiB, or is none") from None
+        raise
     message: FromWorker = _read(data, FromWorker)
     return message
 

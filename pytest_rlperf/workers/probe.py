@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 import time
-import warnings
+
+from pytest_rlperf.workers.loader import fork
 
 LIMIT_S = 10.0
 
@@ -21,9 +22,7 @@ def fault_of_forks(limit_s: float = LIMIT_S) -> str:
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is not None and bridge.backends_are_initialized():
         return "JAX has begun to compute before the tests run, and a copy of its process would hang"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pid = os.fork()
+    pid = fork()
     if not pid:
         code = 1
         try:

@@ -18,7 +18,6 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import msgspec
 import psutil
 
 from pytest_rlperf.errors import MeasurementError
@@ -41,6 +40,9 @@ _PADDING = "PYTEST_RLPERF_PADDING"
 _PADDING_MOST = 4096  # bytes: a page
 # Takes the current directory off the path, where a file may bear the name of a module; the run's own path follows.
 _BOOT = "import sys; sys.path = [p for p in sys.path if p]; from pytest_rlperf.workers.session import main; main()"
+
+# Runs a file's text in a process that has no file as its ``__main__``.
+_PROGRAM = "import sys; exec(open(sys.argv.pop(), encoding='utf-8').read())"
 
 Forward: TypeAlias = Callable[[m.Reported | m.Warned], None]
 """Receives the reports and warnings that a worker sends between its answers."""
@@ -252,7 +254,7 @@ class Process:
         code = self._exit_code(_DYING_S)
         self.end(0)
         if code is None:
-            how = "ended, or closed its connection,"
+            how = "ended or closed its connection"
         elif code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
         else:
@@ -277,11 +279,14 @@ class Loader(Process):
 
     def __init__(self, python: str, environment: Mapping[str, str], scratch: Path, guardian: Guardian) -> None:
         here, there = connected()
-        text = Path(loader_program.__file__).read_text(encoding="utf-8")
-        process = popen([python, *_interpreter_flags(), "-c", text], there, loader_program.KEY, environment, scratch)
+        command = [python, *_interpreter_flags(), "-c", _PROGRAM, loader_program.__file__]
+        process = popen(command, there, loader_program.KEY, environment, scratch)
         super().__init__("the loader", here, scratch, guardian, process)
         self._lock = threading.Lock()
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
+
+    def _find_descendants(self) -> None:
+        """Leave alone what was forked: stems, which end by themselves, and the workers that are their copies."""
 
     def load(self, modules: Sequence[str], packages: Sequence[str]) -> str | None:
         """Import modules, none of ``packages``; return the first that wants one, after which this is of no use.
@@ -307,7 +312,7 @@ class Loader(Process):
     def fork(self, starts: Sequence[m.Start]) -> list[Connection]:
         """Have the stems of a pair forked, and return the connections to them."""
         ends = [connected() for _ in starts]
-        order = json.dumps({"starts": [msgspec.to_builtins(start) for start in starts]}).encode()
+        order = json.dumps({"starts": [m.as_json(start) for start in starts]}).encode()
         with self._lock:
             try:
                 self.connection.send_bytes(order)
@@ -347,23 +352,10 @@ class Stem(Process):
         self._limit_s = setup_s
         self._due_s = time.monotonic() + setup_s
         self._orders = 0
-        scratch = Path(start.scratch)
         process = None
         if connection is None:
-            connection, there = connected()
-            terminal = None if start.share_terminal else Path(start.output)
-            process = popen(
-                [start.python, *_interpreter_flags(), "-c", _BOOT],
-                there,
-                m.DESCRIPTOR_KEY,
-                start.environment,
-                scratch,
-                directory=start.directory,
-                stdout=None if start.reports else terminal,
-                stderr=terminal,
-            )
-            connection.send_bytes(json.dumps(msgspec.to_builtins(start)).encode())
-        super().__init__(name, connection, scratch, guardian, process)
+            process, connection = _new_interpreter(start)
+        super().__init__(name, connection, Path(start.scratch), guardian, process)
         self.is_base = is_base
 
     def wait_ready(self) -> None:
@@ -382,11 +374,12 @@ class Stem(Process):
 
     def worker(self) -> Worker:
         """Return a worker for the next test: a copy of this process, or this process itself."""
-        if self.kept is not None and self.kept.alive:
-            return self.kept
         if not self.forks:
-            self.kept = Worker(self, self.connection, self._scratch, self._guardian, self._started)
+            self.kept = self.kept or Worker(self, self.connection, self._scratch, self._guardian, self._started)
             return self.kept
+        kept, self.kept = self.kept, None  # one test has it at a time
+        if kept is not None and kept.alive:
+            return kept
         here, there = connected()
         scratch = self._guardian.new_directory()
         worker = Worker(self, here, scratch, self._guardian)
@@ -395,14 +388,14 @@ class Stem(Process):
 
     def fork(self, order: m.Run, there: Connection) -> None:
         """Have a copy run a test, at the other end of the connection ``there``."""
-        with self.lock:
+        with self.lock, there:
+            if self._quit_s is not None:
+                raise self.lost(f"{self.name} has ended")
             self.send(order)
             try:
                 send_handle(self.connection, there.fileno(), self.pid)
             except OSError:
                 raise self.lost(self._how_it_ended()) from None
-            finally:
-                there.close()
 
     def reap(self, pid: int) -> int | None:
         """Return how a copy ended, None where that cannot be found out."""
@@ -502,8 +495,12 @@ class Worker(Process):
             self.send(m.Run(key, next_key, self.seed, reporter))
         else:
             order = m.Run(key, next_key, self.seed, reporter, forks=True, scratch=str(self._scratch))
-            self.stem.fork(order, self.descriptor)
-            self.descriptor = None
+            there, self.descriptor = self.descriptor, None
+            try:
+                self.stem.fork(order, there)
+            except WorkerLostError as lost:
+                self.end(0)
+                raise self.lost(str(lost)) from None
 
     def wait_called(self) -> m.Called:
         """Wait until the test calls an rlperf fixture."""
@@ -607,7 +604,7 @@ class Worker(Process):
     def _start(self, order: m.Order) -> None:
         self._begin_limit(self._patience_s, _CALL_HINT)
         self._orders += 1
-        self._pending = msgspec.structs.replace(order, number=self._orders)
+        self._pending = order.numbered(self._orders)
         self.send(self._pending)  # type: ignore[arg-type]
 
     def _answer(self) -> Any:
@@ -706,6 +703,24 @@ def popen(
             raise MeasurementError(f"cannot start {command[0]}: {error}") from None
         finally:
             there.close()
+
+
+def _new_interpreter(start: m.Start) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start a stem that is a new interpreter, and give it its settings; return it and the connection to it."""
+    here, there = connected()
+    terminal = None if start.share_terminal else Path(start.output)
+    process = popen(
+        [start.python, *_interpreter_flags(), "-c", _BOOT],
+        there,
+        m.DESCRIPTOR_KEY,
+        start.environment,
+        Path(start.scratch),
+        directory=start.directory,
+        stdout=None if start.reports else terminal,
+        stderr=terminal,
+    )
+    here.send_bytes(json.dumps(m.as_json(start)).encode())
+    return process, here
 
 
 def padded(environment: Mapping[str, str]) -> dict[str, str]:

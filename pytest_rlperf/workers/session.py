@@ -24,7 +24,6 @@ import stat
 import sys
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Generator
 from multiprocessing.connection import Connection
@@ -32,7 +31,6 @@ from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
 import pytest
 from _pytest import capture
 from _pytest.config import _prepareconfig
@@ -50,7 +48,7 @@ from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver
 from pytest_rlperf.sides.loaded import executed_files, importers_of, loaded_files
 from pytest_rlperf.workers import messages as m
-from pytest_rlperf.workers.loader import library_variables, vary_heap
+from pytest_rlperf.workers.loader import fork, library_variables, vary_heap
 from pytest_rlperf.workers.probe import fault_of_forks
 
 # Plugins that would run a test again or in another process, reseed it, or talk to a controller that is not there. They
@@ -271,10 +269,10 @@ class RemoteEngine:
 
     def _seed_loaded(self) -> None:
         """Seed NumPy's and PyTorch's global generators, each once a test, without importing either."""
-        for name in {"numpy.random", "torch"} - self._seeded:
+        for name in {"numpy", "torch"} - self._seeded:
             module = sys.modules.get(name)
             if module is not None:
-                seed = module.seed if name == "numpy.random" else module.manual_seed
+                seed = module.random.seed if name == "numpy" else module.manual_seed
                 seed(self._seed)
                 self._seeded.add(name)
 
@@ -388,9 +386,8 @@ class Session:
     def _fork(self, session: pytest.Session, order: m.Run) -> None:
         """Have a copy of this process run a test."""
         descriptor = recv_handle(self._engine.connection)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of threads, from Python 3.12 on: those of libraries are at rest
-            pid = os.fork()
+        os.set_inheritable(descriptor, False)
+        pid = fork()
         if pid:
             os.close(descriptor)
             self._copies.add(pid)
@@ -642,7 +639,7 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
     if settings is None:
         settings = json.loads(connection.recv_bytes())
     os.set_inheritable(connection.fileno(), False)
-    start = msgspec.convert(settings, m.Start)
+    start = m.start_of(settings)
     if forked:
         m.send(connection, m.Started(os.getpid()))
     _kept = None if forked else vary_heap()

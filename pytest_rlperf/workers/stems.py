@@ -36,6 +36,10 @@ _LEARNED_LEAST = 10  # modules that are loaded by a first call, for which stems 
 _LOADS_MOST = 5  # of loaders, each of which lacks what wanted a package under test in the one before
 
 
+class DoubtfulError(Exception):
+    """A forked worker may not be as a new process is: new interpreters are to measure the test."""
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """What the processes of a run start with.
@@ -156,6 +160,7 @@ class Stems:
         self._lock = threading.Lock()
         self._locks: dict[tuple[int, int], threading.Lock] = {}
         self._loading = threading.Lock()
+        self._probing = threading.Lock()
         packages = set() if sides is None else set(sides.packages)
         self._differing = packages | (dependents(packages) if sides is not None and sides.changed is None else set())
 
@@ -206,7 +211,8 @@ class Stems:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
             generation, stems = self._stems.get(key, (-1, []))
-            if not stems or generation < self._generation or not all(stem.alive for stem in stems):
+            is_old = generation < self._generation or any(stem.forks and self.fresh for stem in stems)
+            if not stems or is_old or not all(stem.alive for stem in stems):
                 self._retire(stems)
                 generation, stems = self._generation, self._started(*key)
                 self._stems[key] = generation, stems
@@ -221,7 +227,7 @@ class Stems:
                     return stems
             except WorkerLostError as lost:
                 self._processes.check_running()
-                self._be_fresh(str(lost).partition("\n")[0])
+                self._be_fresh(str(lost).partition("\n")[0].rstrip("."))
         guardian, limit_s = self._processes.guardian, self._processes.surroundings.start_limit_s
         parts = self._starts_of(number, forks=False, changes={})
         stems = [
@@ -229,6 +235,7 @@ class Stems:
             for index, (name, start) in enumerate(parts)
         ]
         self._retired += stems  # to be ended with the run, whatever comes of them
+        self._processes.check_running()
         for stem in stems:
             stem.wait_ready()
         return stems
@@ -237,8 +244,12 @@ class Stems:
         """Return stems forked from a loader, None where copies of them cannot work as new processes do."""
         if loader is None:
             return None
-        with self._lock:
-            probe, self._probed = self._probed < self._generation, self._generation
+        with self._probing if self._probed < self._generation else contextlib.nullcontext():
+            return None if self.fresh else self._forked_from(loader, number)
+
+    def _forked_from(self, loader: Loader, number: int) -> list[Stem] | None:
+        generation = self._generation
+        probe = self._probed < generation
         parts = self._starts_of(number, forks=True, changes=loader.changes, probe=probe)
         order = parts if number % 2 else parts[::-1]  # neither side is always the first to be forked
         connections = dict(zip((name for name, _ in order), loader.fork([start for _, start in order]), strict=True))
@@ -248,18 +259,20 @@ class Stems:
             for index, (name, start) in enumerate(parts)
         ]
         self._retired += stems
+        self._processes.check_running()
         try:
             for stem in stems:
                 stem.wait_ready()
         except WorkerLostError as lost:
-            self._be_fresh(str(lost).partition("\n")[0])
+            self._be_fresh(str(lost).partition("\n")[0].rstrip("."))
         fault = next((stem.fault for stem in stems if stem.fault), "") or self._unequal(stems)
         if fault:
             self._be_fresh(fault)
-        if not self.fresh:
-            return stems
-        end_all(stems, 0)
-        return None
+        if self.fresh:
+            end_all(stems, 0)
+            return None
+        self._probed = max(self._probed, generation)
+        return stems
 
     def _unequal(self, stems: Sequence[Stem]) -> str:
         """Return the variable that collecting leaves otherwise than the loader began with: libraries read it before."""
@@ -421,8 +434,16 @@ class Stems:
     # ------------------------------------------------------------------ workers
 
     def workers(self, number: int, loader: int = 0) -> list[Worker]:
-        """Return workers of a number for one test: base's and head's, or head's alone."""
-        workers = [stem.worker() for stem in self.ready(number, loader)]
+        """Return workers of a number for one test: base's and head's, or head's alone.
+
+        DoubtfulError where several tests have the number of new interpreters, of which forked ones were expected.
+        """
+        stems = self.ready(number, loader)
+        with self._lock:
+            if self._claims[number] > 1 and not stems[0].forks:
+                raise DoubtfulError(self.fresh)
+        workers = [stem.worker() for stem in stems]
+        self._processes.check_running()
         with self._lock:
             self._workers = [worker for worker in self._workers if worker.alive]
             self._workers += [worker for worker in workers if worker not in self._workers]
@@ -433,11 +454,15 @@ class Stems:
         stem, called = worker.stem, worker.was_called
         if not worker.alive:
             return
-        if stem.forks and called is not None and called.shared_setup_s > LONG_SETUP_S and not self.fresh:
-            stem.kept, self._keeps = worker, True
-        elif stem.forks and stem.kept is not worker:
-            worker.start_quitting()
-            worker.end(QUIT_LIMIT_S)
+        if not stem.forks:
+            return
+        is_dear = called is not None and called.shared_setup_s > LONG_SETUP_S and not self.fresh
+        with self._lock:
+            if is_dear and not worker.running and stem.kept in (None, worker):
+                stem.kept, self._keeps = worker, True
+                return
+        worker.start_quitting()
+        worker.end(QUIT_LIMIT_S)
 
     def trim(self) -> None:
         """End stems of high numbers, which no test has claimed, where memory gets scarce."""

@@ -1,11 +1,10 @@
 import pytest
 
-from pytest_rlperf.workers import channel, pool, process
+from pytest_rlperf.workers import process, stems
 
-channel.FRAME_LIMIT_S = 0.5  # of the run; each is imported by name
-process.FRAME_LIMIT_S = 0.5
+process._HALF_MESSAGE_S = 1  # of the run
 
-before = pool.WorkerGroup.called.fget
+before = stems.WorkerGroup.called.fget
 
 
 def called(group):
@@ -14,7 +13,7 @@ def called(group):
     return before(group)
 
 
-pool.WorkerGroup.called = property(called)
+stems.WorkerGroup.called = property(called)
 
 
 @pytest.fixture
@@ -25,4 +24,4 @@ def worker(request):
 @pytest.fixture
 def wire(request, worker):
     plugin = request.config.pluginmanager.get_plugin("rlperf-worker")
-    return plugin._channel._socket if worker == "rlperf0" else None
+    return plugin._engine.connection.fileno() if worker == "rlperf0" else None

@@ -1,3 +1,4 @@
+import os
 import time
 
 import pytest
@@ -9,13 +10,19 @@ def work():
 
 def test_garbage(rlperf, wire):
     if wire:
-        wire.send(b"Exception ignored in: <function")
+        os.write(wire, b"Exception ignored in: <function")
+    rlperf(work)
+
+
+def test_no_message(rlperf, wire):
+    if wire:
+        os.write(wire, b"\0\0\0\x05hello")
     rlperf(work)
 
 
 def test_half(rlperf, wire):
     if wire:
-        wire.send(b"rlpf\0\0\0\x09\0\0")
+        os.write(wire, b"\0\0\0\x09{}")
         time.sleep(1000)
     rlperf(work)
 

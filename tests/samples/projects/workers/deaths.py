@@ -60,7 +60,7 @@ def test_call(rlperf):
 @pytest.mark.rlperf(max_time=2)
 def test_measured(rlperf, worker):
     print("last words of", worker)
-    rlperf(after(1, lambda: os._exit(5)) if worker == "rlperf3" else work)
+    rlperf(after(1, lambda: os._exit(5)) if worker == "rlperf2" else work)
 
 
 def test_after_measured(rlperf, precious):

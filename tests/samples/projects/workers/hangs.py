@@ -23,7 +23,7 @@ def test_after(rlperf):
 
 @pytest.mark.rlperf(max_time=0.0001)  # enough for the other workers to be set up
 def test_other_raises(rlperf, worker):
-    if worker == "rlperf4":
+    if worker == "rlperf2":
         raise ValueError("only there")
     rlperf(work)
 
@@ -46,7 +46,7 @@ def test_other_component_raises(rlperf, worker):
     def broken():
         raise KeyError("component broke there")
 
-    rlperf(broken if worker == "rlperf3" else work)
+    rlperf(broken if worker == "rlperf2" else work)
 
 
 def test_reporter_raises(rlperf, worker):

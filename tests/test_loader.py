@@ -1,0 +1,183 @@
+"""A loader of processes: what it imports, which modules both sides have alike, and whether copies can work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from builders import write
+from wording import Wording
+
+from pytest_rlperf.workers import probe
+from pytest_rlperf.workers.alike import dependents, learned, modules_alike
+from pytest_rlperf.workers.loader import load
+
+# --------------------------------------------------------------------------- imports
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a directory whose modules can be imported, and are no more once the test is over."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("wanted", ["own", "own.part", "own_ext"])
+def test_a_module_that_wants_a_package_under_test_is_named(place: Path, wanted: str) -> None:
+    """Its import ends there, also where it would do without the package; nothing of the package is imported."""
+    optional = f"try:\n    import {wanted}\nexcept ImportError:\n    pass\n"
+    write(place, {"own/__init__.py": "", "own/part.py": "", "own_ext.py": "", "plain.py": "", "late.py": ""})
+    (place / "user.py").write_text(optional)
+    answer = load(["plain", "user", "late"], {"own", "own_ext"})
+    assert answer == {"dirty": "user", "failed": []}
+    assert "plain" in sys.modules
+    assert not {"own", "own_ext", "late"} & set(sys.modules)
+    assert load(["own_extra"], {"own"})["dirty"] is None, "a name that only begins alike"
+    __import__("own_ext")  # which only a loader refuses
+
+
+def test_changes_of_variables_are_answered(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that imports set, change and remove, and none that they leave as they were."""
+    for name in ("RLPERF_KEPT", "RLPERF_CHANGED", "RLPERF_REMOVED"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.delenv("RLPERF_NEW", raising=False)
+    text = "import os\nos.environ |= {'RLPERF_NEW': 'x', 'RLPERF_CHANGED': '2', 'RLPERF_KEPT': '1'}\n"
+    write(place, {"setting.py": f"{text}del os.environ['RLPERF_REMOVED']\n"})
+    answer = load(["setting"], ())
+    monkeypatch.delenv("RLPERF_NEW")
+    assert answer == {
+        "dirty": None,
+        "failed": [],
+        "changes": {"RLPERF_NEW": "x", "RLPERF_CHANGED": "2", "RLPERF_REMOVED": None},
+    }
+
+
+def test_modules_that_fail_are_left_out(place: Path) -> None:
+    """One that raises, one that ends the process and one that is not there: the next one is imported."""
+    write(place, {"raises.py": "1 / 0", "ends.py": "raise SystemExit(3)", "sound.py": ""})
+    answer = load(["raises", "ends", "missing", "sound"], {"own"})
+    assert answer == {
+        "dirty": None,
+        "failed": [
+            "raises: ZeroDivisionError: division by zero",
+            "ends: SystemExit: 3",
+            "missing: ModuleNotFoundError: No module named 'missing'",
+        ],
+        "changes": {},
+    }
+    assert "sound" in sys.modules
+
+
+# --------------------------------------------------------------------------- modules of both sides
+
+
+def test_modules_alike_are_those_that_cannot_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left out are the tree's, packages under test, the run's own, unsafe ones, plugins, and what is no import's."""
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [SimpleNamespace(value="a_plugin.hooks:Main")])
+    kept = ["a_library", "a_library.part", "own_extra", "torch.utils.data"]
+    dropped = ["own", "own.part", "a_plugin", "a_plugin.other", "ray.data", "torch.utils.tensorboard", "of_the_run"]
+    places = dict.fromkeys((*kept, *dropped), Path("/usr/lib/somewhere.py")) | {"of_the_tree": tmp_path / "a.py"}
+    monkeypatch.setattr("sys.modules", {**sys.modules, **{name: made(name, file) for name, file in places.items()}})
+    sys.modules["without_spec"] = ModuleType("without_spec")
+    found = modules_alike([tmp_path], {"own"}, {"of_the_run"})
+    known = {*places, "without_spec", "__main__", "pytest_rlperf.fixtures"}
+    assert sorted(name for name in found if name in known) == sorted(kept)
+    assert found[-1] == "pytest_rlperf.workers.session"
+    assert not any(name.startswith("pytest_rlperf") for name in modules_alike([], {"pytest_rlperf"}, ()))
+
+
+def made(name: str, file: Path) -> ModuleType:
+    """Return a module as one that was imported from a file."""
+    module = ModuleType(name)
+    module.__spec__, module.__file__ = ModuleSpec(name, None), str(file)
+    return module
+
+
+def test_learned_is_what_both_sides_have_loaded() -> None:
+    """In head's order, without packages under test and those that no loader may import."""
+    base = ["numpy", "scipy.linalg", "own.part", "ray", "of_base"]
+    head = ["of_head", "scipy.linalg", "numpy", "own.part", "ray"]
+    assert learned(base, head, {"own"}) == ["scipy.linalg", "numpy"]
+
+
+def test_dependents_need_a_package_however_indirectly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the names of distributions, however they are spelt; the packages' own distribution is none."""
+    needs: dict[str, list[str] | None] = {
+        "Own.Package": ["numpy"],
+        "direct": ["own_package >=1.0 ; python_version > '3'", "numpy"],
+        "in-direct": ["Direct[extra]<2"],
+        "numpy": None,
+        "other": ["numpy", "own-package-tools"],
+    }
+    distributions = [SimpleNamespace(metadata={"Name": name}, requires=needed) for name, needed in needs.items()]
+    monkeypatch.setattr("importlib.metadata.distributions", lambda: distributions)
+    packages = {
+        "own": ["Own.Package"],
+        "direct": ["direct"],
+        "indirect": ["in-direct"],
+        "numpy": ["numpy"],
+        "o": ["other"],
+    }
+    monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: packages)
+    assert dependents(["own.part"]) == {"direct", "indirect"}
+    assert dependents(["numpy"]) == {"own", "direct", "indirect", "o"}
+    assert dependents(["unknown"]) == dependents([]) == set()
+
+
+# --------------------------------------------------------------------------- copies of a process
+
+ASK = "from pytest_rlperf.workers.probe import fault_of_forks\nprint(fault_of_forks({}))"
+
+
+def fault_in(text: str, limit_s: float) -> str:
+    """Return the fault of copies of a new process that has run ``text``."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{text}\n{ASK.format(limit_s)}"],
+        env=os.environ | {"OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("text", ["", "import numpy\nnumpy.ones((500, 500)) @ numpy.ones((500, 500))"])
+def test_a_copy_of_a_plain_process_works(text: str) -> None:
+    """One without libraries, and one whose NumPy has begun to work, which survives a fork."""
+    assert fault_in(text, 60) == ""
+
+
+@pytest.mark.torch
+def test_a_copy_of_a_process_where_torch_has_worked_hangs(wording: Wording) -> None:
+    """After a parallel operation and a backward pass its threads are gone; with PyTorch only imported a copy works."""
+    assert fault_in("import torch", 60) == ""
+    worked = "x = torch.ones(1_000_000, requires_grad=True)\n(x * 2).sum().backward()"
+    assert fault_in(f"import torch\n{worked}", 2) == wording
+
+
+def test_a_copy_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
+    """The exit code of one whose library raises."""
+    monkeypatch.setattr(probe, "_try", lambda: 1 / 0)
+    assert probe.fault_of_forks(60) == wording
+
+
+def test_jax_that_has_begun_is_a_fault(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
+    """JAX is asked, for its copies cannot be ended; with JAX only imported a copy tries."""
+    monkeypatch.setattr(probe, "_try", int)
+    for begun in (False, True):
+        bridge = SimpleNamespace(backends_are_initialized=lambda begun=begun: begun)
+        monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", bridge)
+        fault = probe.fault_of_forks(60)
+        assert bool(fault) == begun
+    assert fault == wording
