@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -144,7 +146,7 @@ class FakeWorker(Fake):
 
 def processes_of(*, forks: bool) -> Processes:
     """Return the processes of a run that forks, or starts new interpreters."""
-    return Processes(Surroundings({}, (), forks, Path("/t"), markup=False, share_terminal=False, start_limit_s=1.0))
+    return Processes(Surroundings({}, (), (), forks, Path("/t"), markup=False, share_terminal=False, start_limit_s=1.0))
 
 
 @pytest.fixture
@@ -256,6 +258,7 @@ def test_stems_that_cannot_be_forked_are_new_interpreters(
 def test_a_loader_leaves_out_what_wants_a_package_under_test(stems: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is started anew without that; also where a module that it learns is the one."""
     monkeypatch.setattr(FakeLoader, "dirty", ["dirt.a", "more3"])
+    monkeypatch.setattr(module, "_LONG_LOAD_S", -1.0)
     pair = stems.workers(0)
     pair[0].others = pair[1].others = TEN
     stems.learn(pair)
@@ -264,8 +267,15 @@ def test_a_loader_leaves_out_what_wants_a_package_under_test(stems: Any, monkeyp
     assert [loader.loaded for loader in loaders()] == [["numpy", "dirt.a"], first, last]
 
 
-def test_stems_are_forked_anew_once_loaders_know_more(stems: Any) -> None:
-    """Ten modules of a first call on both sides are enough, but of none that sets variables of libraries."""
+@pytest.mark.parametrize("load_s", [0.1, 0.4])
+def test_stems_are_forked_anew_once_loaders_know_more(
+    stems: Any, load_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten modules of a first call on both sides are enough where they take long; a probe follows in any case.
+
+    Those of a call that sets variables of libraries are not learned.
+    """
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=itertools.count(step=load_s).__next__))
     first, pair = stems.ready(0), stems.workers(0)
     pair[0].others, pair[1].others = ["base_only", *TEN], [*TEN[1:], "head_only"]
     stems.learn(pair)
@@ -275,8 +285,8 @@ def test_stems_are_forked_anew_once_loaders_know_more(stems: Any) -> None:
     pair[1].variables = first[1].variables
     stems.learn(pair)
     second = stems.ready(0)
-    assert not set(second) & set(first)
-    assert second[0].start.probe
+    assert (second == first) is (load_s < 0.3)
+    assert stems.ready(1)[0].start.probe is (second == first)
     assert loaders()[0].loaded == ["numpy", "dirt.a", *TEN]
     stems.learn(pair)
     assert stems.ready(0) == second

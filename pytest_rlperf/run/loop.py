@@ -271,7 +271,7 @@ class TestLoop:
         project = make_project(session, self._path, self._run.settings)
         today = project.side("working tree", sys.executable, project.path, ())
         lanes = self._lanes
-        processes = Processes(self._surroundings(project))
+        processes = Processes(self._surroundings(project, session.items))
         try:
             with processes.guarding_commands():
                 sides = self._prepare_sides(project)
@@ -467,11 +467,12 @@ class TestLoop:
         test.events.put(Judged(selfcheck=found))
         return m.Conclude(found.result, None)
 
-    def _surroundings(self, project: Project) -> Surroundings:
+    def _surroundings(self, project: Project, items: Sequence[pytest.Item]) -> Surroundings:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         return Surroundings(
             variables=self._began.variables,
             ours=self._began.ours,
+            fixtures={name for item in items for name in getattr(item, "fixturenames", ())},
             forks=sys.platform == "linux" and self._run.settings.workers == "auto" and not self._other_python(),
             top=tree_top(project.rootdir),
             markup=bool(terminal is not None and terminal.hasmarkup),

@@ -31,15 +31,21 @@ NEVER = frozenset(
 )
 """Packages that do not outlive a fork, or that settle at their import what a test may want otherwise."""
 
+_USED = {"rlperf_sac_update": ("torch", "torch._dynamo"), "rlperf_ppo_collect": ("torch",)}
+"""What components load that a fixture measures, also where test files do not; optimizers need the second."""
+
 # The modules of a session that works on orders, beside pytest's own.
 _SESSION = ("pytest", "pytest_rlperf.plugin", "pytest_rlperf.workers.session")
 
 
-def modules_alike(places: Iterable[Path], differing: Collection[str], ours: Collection[str]) -> list[str]:
+def modules_alike(
+    places: Iterable[Path], differing: Collection[str], ours: Collection[str], fixtures: Iterable[str] = ()
+) -> list[str]:
     """Return the modules that this process has loaded to collect the tests, less those that may differ on a side.
 
-    Left out is what lies at ``places``, belongs to ``differing`` packages, and ``ours``, which the run has loaded for
-    itself. Plugins of pytest are left out, too: pytest rewrites their asserts as it loads them.
+    Added is what components need that ``fixtures`` measure. Left out is what lies at ``places``, belongs to
+    ``differing`` packages, and ``ours``, which the run has loaded for itself; plugins of pytest, too, for it
+    rewrites their asserts as it loads them.
     """
     left_out = {*NEVER, *differing, *_plugins(), "pytest_rlperf"}
     below = loaded_files([str(place) for place in places], ())
@@ -53,7 +59,8 @@ def modules_alike(places: Iterable[Path], differing: Collection[str], ours: Coll
         and name.partition(".")[0] not in {"__main__", "__mp_main__", "sitecustomize", "usercustomize"}
     ]
     own = [] if "pytest_rlperf" in differing else list(_SESSION)
-    return [*names, *own]
+    used = {name: None for fixture in fixtures for name in _USED.get(fixture, ()) if not belongs_to(name, left_out)}
+    return [*names, *own, *used]
 
 
 def learned(base: Sequence[str], head: Sequence[str], differing: Collection[str]) -> list[str]:

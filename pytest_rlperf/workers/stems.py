@@ -7,6 +7,7 @@ import itertools
 import os
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ KEPT_LEAST = 3  # pairs of stems that are kept from test to test; more of them w
 KEPT_SHARE = 0.5  # of the memory that this process may use, for all the stems
 LONG_SETUP_S = 0.5  # of fixtures that tests share: from here on a worker is kept for the tests that follow
 _ASKED_FOR = "new interpreters are asked for"
-_LEARNED_LEAST = 10  # modules that are loaded by a first call, for which stems are forked anew
+_LEARNED_LEAST = 10  # modules that a first call loads, from which on loaders import them, too
+_LONG_LOAD_S = 0.3  # of that, from which on stems are forked anew: it takes as long to fork and collect
 _LOADS_MOST = 5  # of loaders, each of which lacks what wanted a package under test in the one before
 
 
@@ -45,12 +47,14 @@ class Surroundings:
     """What the processes of a run start with.
 
     ``variables`` are those that the run's process began with, and ``ours`` the modules that the run has loaded for
-    itself. ``forks`` is whether processes may be forked from a loader. ``top`` is the top of today's tree, ``markup``
-    and ``share_terminal`` are the terminal's. A process may take ``start_limit_s`` to import and collect.
+    itself; ``fixtures`` are those of its tests. ``forks`` is whether processes may be forked from a loader. ``top`` is
+    the top of today's tree, ``markup`` and ``share_terminal`` are the terminal's. A process may take ``start_limit_s``
+    to import and collect.
     """
 
     variables: Mapping[str, str]
     ours: Collection[str]
+    fixtures: Collection[str]
     forks: bool
     top: Path
     markup: bool
@@ -403,12 +407,15 @@ class Stems:
         raise loader.lost(f"what the tests import needs {', '.join(packages)}, which the sides load for themselves")
 
     def _alike(self) -> list[str]:
-        sides, top = self._sides, self._processes.surroundings.top
+        sides, surroundings = self._sides, self._processes.surroundings
         homes = () if sides is None else (*sides.base.homes, *sides.head.homes)
-        return modules_alike([*homes, top], self._differing, self._processes.surroundings.ours)
+        return modules_alike([*homes, surroundings.top], self._differing, surroundings.ours, surroundings.fixtures)
 
     def learn(self, workers: Sequence[Worker]) -> None:
-        """Have the loaders import what the first call in all of ``workers`` has loaded, for the stems to come."""
+        """Have the loaders import what the first call in all of ``workers`` has loaded, for the stems to come.
+
+        Stems that are there already are of no more use where that takes long.
+        """
         if self.fresh or not workers or any(worker.variables != worker.stem.variables for worker in workers):
             return
         new = learned(workers[0].others, workers[-1].others, self._differing)
@@ -419,7 +426,7 @@ class Stems:
                 return
             assert self._modules is not None
             self._modules += new
-            packages = sorted(self._differing)
+            packages, began_s = sorted(self._differing), time.monotonic()
             for number, loader in list(self._loaders.items()):
                 try:
                     dirty = loader.load(new, packages)
@@ -429,7 +436,8 @@ class Stems:
                 if dirty is not None:
                     self._left_out.add(dirty)
                     del self._loaders[number]
-            self._generation += 1
+            self._generation += time.monotonic() - began_s > _LONG_LOAD_S
+            self._probed = self._generation - 1
 
     # ------------------------------------------------------------------ workers
 
