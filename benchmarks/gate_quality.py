@@ -3,7 +3,7 @@
 Each repetition runs the suite as a gate, against a commit that differs by a comment; then against itself with 5 % of
 real extra work on one side; then by pytest-benchmark: a stored run, a comparing run of unchanged code, and one with the
 same extra work. No two of these runs share a process. A spinning neighbour is on for about 4 s and off for about 6 s
-all the while. Prints Markdown tables and judges nothing::
+all the while, but for every other one of the gates that only ``--unchanged`` asks for. Prints Markdown tables and judges nothing::
 
     python benchmarks/gate_quality.py                     # 15 repetitions of three to five minutes
     python benchmarks/gate_quality.py --unchanged 60      # and 45 gates more of unchanged code
@@ -110,7 +110,7 @@ def run(arguments: Sequence[str], folder: Path, **variables: str) -> tuple[float
     return time.monotonic() - start_s, process.returncode, output
 
 
-def run_gate(repetition: int, folder: Path) -> Gate:
+def run_gate(repetition: int, folder: Path, is_alone: bool) -> Gate:
     """Compare unchanged code by ``pytest --rlperf`` in a clone; the run's own JSON is kept in ``folder``."""
     project = folder.absolute() / "clone"
     if not project.exists():
@@ -124,7 +124,7 @@ def run_gate(repetition: int, folder: Path) -> Gate:
     for nodeid, test in json.loads(path.read_text(encoding="utf-8"))["tests"].items():
         pairs = () if test["live"] is None else test["live"]["pairs"]
         trials.append(trial(nodeid, test["verdict"], len(pairs), test["seconds"]))
-    return Gate(repetition, seconds, tuple(trials))
+    return Gate(repetition, seconds, tuple(trials), is_alone)
 
 
 def run_slowed(repetition: int, folder: Path) -> Slowed:
@@ -203,7 +203,7 @@ def run_benchmark(folder: Path, *arguments: str, slow: bool) -> tuple[float, Fig
 def measure(log: Log, repetitions: int, unchanged: int) -> None:
     """Do what is missing of so many repetitions and gates of unchanged code, each step logged as soon as it is done."""
     steps: dict[str, Callable[[int], Gate | Slowed | Benchmarks]] = {
-        "Gate": lambda repetition: run_gate(repetition, log.folder),
+        "Gate": lambda repetition: run_gate(repetition, log.folder, is_without_neighbour(repetition, repetitions)),
         "Slowed": lambda repetition: run_slowed(repetition, log.folder),
         "Benchmarks": run_benchmarks,
     }
@@ -215,16 +215,22 @@ def measure(log: Log, repetitions: int, unchanged: int) -> None:
     if not missing:
         return
     log.add(this_session())
-    with neighbour():
-        for name, repetition in missing:
-            tell(f"repetition {repetition}, {name}: ", end="")
-            line: Line
-            try:
+    for name, repetition in missing:
+        is_alone = is_without_neighbour(repetition, repetitions)
+        tell(f"repetition {repetition}, {name}{', alone' if is_alone else ''}: ", end="")
+        line: Line
+        try:
+            with contextlib.nullcontext() if is_alone else neighbour():
                 line = steps[name](repetition)
-            except StepError as error:
-                line = Failed(repetition, name, str(error)[-4000:])
-            log.add(line)
-            tell(in_brief(line))
+        except StepError as error:
+            line = Failed(repetition, name, str(error)[-4000:])
+        log.add(line)
+        tell(in_brief(line))
+
+
+def is_without_neighbour(repetition: int, repetitions: int) -> bool:
+    """Whether a step is left alone: every other gate beyond those that are compared with others."""
+    return repetition > repetitions and repetition % 2 == 1
 
 
 def this_session() -> Session:
@@ -256,7 +262,7 @@ def main() -> None:
         return
     out: Path = options.out or Path(tempfile.mkdtemp(prefix="gate-quality-"))
     out.mkdir(parents=True, exist_ok=True)
-    tell(f"results go to {out}; beside a neighbour that spins about 4 s of 10")
+    tell(f"results go to {out}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     log = Log(out)
     try:

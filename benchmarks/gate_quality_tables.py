@@ -40,11 +40,12 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class Gate(msgspec.Struct, frozen=True, tag=True):
-    """A run of the suite's unchanged code as a gate."""
+    """A run of the suite's unchanged code as a gate, beside the neighbour or alone."""
 
     repetition: int
     wall_s: float
     trials: tuple[Trial, ...]
+    is_alone: bool = False
 
 
 class Slowed(msgspec.Struct, frozen=True, tag=True):
@@ -180,7 +181,8 @@ def report(log: Log) -> None:
     live = ("live SD", "largest", "pairs", f"{change} seen", "pairs")
     print_table(["test", *live, "`median` SD", "largest"], component_rows(gates, slowed, benchmarks))
     print("A neighbour spins for about 4 s and sleeps for about 6 s in turns. Brackets: 95 %, Clopper and Pearson.")
-    for name, runs in (("unchanged", gates), (change, slowed)):
+    beside, alone = ([run for run in gates if run.is_alone is kind] for kind in (False, True))
+    for name, runs in (("unchanged", beside), ("unchanged, without the neighbour", alone), (change, slowed)):
         statuses = Counter(trial.status for run in runs for trial in run.trials)
         print(f"Live, {name}: {', '.join(f'{number} {status}' for status, number in statuses.items()) or 'none'}.")
     if gates:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 from pytest_rlperf.workers.loader import fork
 
 LIMIT_S = 10.0
+_CUDA_NOT_INITIALIZED = 3  # CUresult, of a call before cuInit
 
 
 def fault_of_forks(limit_s: float = LIMIT_S) -> str:
@@ -22,6 +25,8 @@ def fault_of_forks(limit_s: float = LIMIT_S) -> str:
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is not None and bridge.backends_are_initialized():
         return "JAX has begun to compute before the tests run, and a copy of its process would hang"
+    if _uses_cuda():
+        return "CUDA is in use before the tests run, and a copy of its process could not use it"
     pid = fork()
     if not pid:
         code = 1
@@ -42,6 +47,14 @@ def fault_of_forks(limit_s: float = LIMIT_S) -> str:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return f"a copy of the process that collected tests hung for {limit_s:g} s at a tensor operation"
+
+
+def _uses_cuda() -> bool:
+    """Whether this process has initialised CUDA, by whichever library: its driver's library knows."""
+    if "libcuda.so" not in Path("/proc/self/maps").read_text(errors="replace"):
+        return False
+    driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+    return bool(driver.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_NOT_INITIALIZED)
 
 
 def _try() -> None:

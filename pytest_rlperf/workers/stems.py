@@ -396,7 +396,9 @@ class Stems:
         guardian = self._processes.guardian
         if self._modules is None:
             self._modules = self._alike()
-        environment = padded(self._environment(library_part(os.environ)))
+        # Modules that ask whether there is a GPU ask its driver's library, and leave CUDA itself alone.
+        variables = {**library_part(os.environ), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        environment = padded(self._environment(variables))
         packages = sorted(self._differing)
         for _ in range(_LOADS_MOST):
             loader = Loader(sys.executable, environment, guardian.new_directory(), guardian)
