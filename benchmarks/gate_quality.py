@@ -3,7 +3,8 @@
 Each repetition runs the suite as a gate, against a commit that differs by a comment; then against itself with 5 % of
 real extra work on one side; then by pytest-benchmark: a stored run, a comparing run of unchanged code, and one with the
 same extra work. No two of these runs share a process. A spinning neighbour is on for about 4 s and off for about 6 s
-all the while, but for every other one of the gates that only ``--unchanged`` asks for. Prints Markdown tables and judges nothing::
+all the while, but for every other one of the gates that only ``--unchanged`` asks for. Prints Markdown tables and
+judges nothing::
 
     python benchmarks/gate_quality.py                     # 15 repetitions of three to five minutes
     python benchmarks/gate_quality.py --unchanged 60      # and 45 gates more of unchanged code
