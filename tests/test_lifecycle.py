@@ -340,7 +340,10 @@ def test_layouts_are_plain_pytests(tmp_path: Path, where: str, args: tuple[str, 
 
 @pytest.mark.slow
 def test_fixtures_live_as_in_plain_pytest(tmp_path: Path) -> None:
-    """In every worker fixtures of all scopes come and go once, in plain pytest's order; temporary paths differ."""
+    """In a new interpreter fixtures of all scopes come and go once, in plain pytest's order; temporary paths differ.
+
+    A copy for one test sets up and tears down what that test needs.
+    """
     scoped = source("lifecycle/scoped.py")
     files = {"pack/__init__.py": "", "pack/test_a.py": scoped, "pack/test_b.py": scoped, "test_c.py": scoped}
     example = Example(tmp_path, {**files, "conftest.py": source("lifecycle/scopes.py")})
@@ -350,7 +353,14 @@ def test_fixtures_live_as_in_plain_pytest(tmp_path: Path) -> None:
     assert len([event for event in expected if "up" in event]) > 15
     events.unlink()
     made.unlink()
-    measured = example.pytest("-v", *FIRST_CALLS)
+    copies = example.pytest("-v", *FIRST_CALLS)
+    assert lines(copies) == lines(plain), copies.text
+    for said in _by_process(events).values():
+        ups, downs = ([event.replace(way, "") for event in said if way in event] for way in (" up", " down"))
+        assert sorted(downs) == sorted(ups)
+    events.unlink()
+    made.unlink()
+    measured = example.pytest("-v", *FIRST_CALLS, "-o", "rlperf_workers=fresh")
     assert lines(measured) == lines(plain), measured.text
     assert list(_by_process(events).values()) == [expected] * WORKERS
     paths = made.read_text().split()

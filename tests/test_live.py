@@ -421,7 +421,7 @@ def members(process: subprocess.Popen[str], count: int) -> list[psutil.Process]:
         found = [
             child
             for child in psutil.Process(process.pid).children(recursive=True)
-            if "pytest_rlperf.workers.session" in " ".join(_command(child))
+            if re.search(r"pytest_rlperf.workers.(session|loader)", " ".join(_command(child)))
         ]
         if len(found) >= count:
             return found

@@ -17,6 +17,7 @@ from wording import Wording, without_figures
 from pytest_rlperf.baseline import schema
 from pytest_rlperf.baseline.machine import this_machine
 from pytest_rlperf.baseline.store import Store
+from pytest_rlperf.measure.one_side import WORKERS
 
 LONG_ENOUGH = "--rlperf-max-time=2.5"  # for five workers to record phases too, also of the slowed GAE
 SHORT = "--rlperf-max-time=0.8"  # for five workers to tell the unslowed GAE from one that takes three times as long
@@ -84,7 +85,7 @@ def scale(path: Path, factor: float) -> bytes:
     """Multiply the times in a baseline file, so that what comes next is far beyond any machine's noise."""
     data = json.loads(path.read_bytes())
     for entry in data["results"].values():
-        scale_workers(entry, [factor] * 5)
+        scale_workers(entry, [factor] * WORKERS)
     path.write_bytes(schema.encode(schema.decode(msgspec.json.encode(data))))
     return path.read_bytes()
 
@@ -115,7 +116,7 @@ def test_the_main_job(tmp_path: Path, wording: Wording) -> None:
     assert "--rlperf-save-baseline" not in saving.out
     path = baseline_file(example)
     before = path.read_bytes()
-    assert len(json.loads(before)["results"]["test_it.py::test_gae"]["result"]["workers"]) == 5
+    assert len(json.loads(before)["results"]["test_it.py::test_gae"]["result"]["workers"]) == WORKERS
 
     unchanged = example.pytest("--rlperf", SHORT, code=OK)
     assert unchanged.counts == "1 passed"
@@ -152,7 +153,7 @@ def test_the_main_job(tmp_path: Path, wording: Wording) -> None:
     was = json.loads(before)["results"]["test_it.py::test_gae"]["result"]["workers"]
     entry = json.loads(path.read_bytes())["results"]["test_it.py::test_gae"]
     assert entry["accepted"]["reason"] == "bigger net"
-    assert entry["accepted"]["previous_call_s"] == sorted(worker["wall"]["call_s"] for worker in was)[2]
+    assert entry["accepted"]["previous_call_s"] == sorted(worker["wall"]["call_s"] for worker in was)[WORKERS // 2]
     assert entry["accepted"]["created"] == next(iter(json.loads(path.read_bytes())["sessions"].values()))["created"]
 
     scale(path, 3.0)
@@ -169,7 +170,7 @@ def test_the_main_job(tmp_path: Path, wording: Wording) -> None:
 def test_a_run_with_every_verdict(tmp_path: Path, measured: Path) -> None:
     """Each test gets its own verdict; markers decide what fails; what failed or may be slower keeps its old figures."""
     example = Example(tmp_path, "main_job/verdicts")
-    fifth = [0.2] * 5
+    fifth = [0.2] * WORKERS
     path = write_baseline(
         example,
         measured,
@@ -178,8 +179,8 @@ def test_a_run_with_every_verdict(tmp_path: Path, measured: Path) -> None:
             "test_min_change": fifth,
             "test_ungated": fifth,
             "test_tolerant": fifth,
-            "test_faster": [5.0] * 5,
-            "test_scattered": [0.2, 0.5, 1.0, 2.0, 5.0],
+            "test_faster": [5.0] * WORKERS,
+            "test_scattered": [0.2, 1.0, 5.0],
             "test_other_items": fifth,
             "test_other_unit": fifth,
             "test_fails_before": fifth,
@@ -273,7 +274,7 @@ def test_a_subset_stores_only_what_it_measured(tmp_path: Path, measured: Path) -
     marked = f"import pytest\nfrom work import work\npytestmark = pytest.mark.rlperf(tolerance='500%')\n{tests}"
     example = Example(tmp_path, {**WORK, "test_it.py": marked})
     commit = example.commit()
-    path = write_baseline(example, measured, {name: [1.0] * 5 for name in names})
+    path = write_baseline(example, measured, {name: [1.0] * WORKERS for name in names})
     save = ("--rlperf-save-baseline", "-k", "test_a", "--rlperf-max-time=2")
 
     def others(text: str) -> list[str]:

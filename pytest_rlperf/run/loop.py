@@ -188,9 +188,6 @@ class TestInLane:
     def _begin_anew(self) -> None:
         """Let go of forked workers and of what they reported, for new interpreters."""
         self.group.release()
-        reporter = self.group.reporter
-        if reporter is not None:
-            reporter.end(0)
         self.group.close()
         self._reports.clear()
         self.fresh = True
