@@ -14,7 +14,7 @@ from builders import FIRST_CALLS, ONE_CALL, source
 from example import FAILED, INTERRUPTED, NOTHING, OK, USAGE, Example, Run
 from wording import Wording
 
-WORKERS = 5
+WORKERS = 3
 
 
 @dataclasses.dataclass(frozen=True)
