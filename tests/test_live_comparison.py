@@ -11,11 +11,10 @@ import builders
 import pytest
 from fake_worker import FakeWorker, ShownSteps
 
-from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.model import PairRecord, Status
 from pytest_rlperf.run.lanes import Lanes
-from pytest_rlperf.run.live_comparison import LiveComparison
+from pytest_rlperf.run.live_comparison import LiveComparison, Measuring
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.stems import DoubtfulError
 
@@ -147,23 +146,14 @@ def comparison(stems: Stems, log_ratio: float = 0.0, counted: list[str] | None =
     names: list[str] = [] if counted is None else counted
     group: Any = Group()
     parts: Any = SimpleNamespace(
-        base_side=SimpleNamespace(may_differ=lambda base, head: True),
-        stems=stems,
+        base_side=SimpleNamespace(may_differ=lambda base, head: True, stems=stems),
         counting=SimpleNamespace(run=lambda workers: names.extend(worker.name for worker in workers)),
         measurement=Measurement(log_ratio),
     )
     policy = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
-    live = LiveComparison(
-        group,
-        parts.base_side,
-        parts.stems,
-        policy,
-        PairLimits(3, 10),
-        Lanes(1, ()),
-        parts.counting,
-        ShownSteps(),
-        60.0,
-    )
+    settings: Any = SimpleNamespace(pairs=(3, 10), max_time_s=60.0)
+    test = Measuring(group, settings, policy, Lanes(1, ()), ShownSteps())
+    live = LiveComparison(test, parts.base_side, parts.counting)
     live._measurement = parts.measurement
     return live, group
 

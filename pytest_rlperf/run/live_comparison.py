@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -32,6 +32,7 @@ from pytest_rlperf.model import (
     log_ratios,
     reasons,
 )
+from pytest_rlperf.options import Config
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import Worker
@@ -63,37 +64,48 @@ def in_turn(index: int, base: Part, head: Part) -> tuple[Part, Part]:
     return (base, head) if index % 2 else (head, base)
 
 
+@dataclass(frozen=True)
+class Measuring:
+    """One test that is measured: its workers, its settings, the rules that judge it, and its place in the run.
+
+    ``fresh`` where all of its workers are to be new interpreters.
+    """
+
+    group: WorkerGroup
+    settings: Config
+    policy: Policy
+    lanes: Lanes
+    progress: Progress
+    order: int = 0
+    fresh: bool = False
+
+    @property
+    def limits(self) -> PairLimits:
+        """How many pairs a verdict takes."""
+        return PairLimits(*self.settings.pairs)
+
+    def stems(self, stems: Stems) -> Stems:
+        """Return the stems that its workers are to come from."""
+        return stems.new_interpreters() if self.fresh else stems
+
+
 class LivePairs:
     """The live pairs of one test, judged in their order after each, until there is a verdict.
 
     The first pair shows what the others need; then several are taken at once, each in a thread and a lane of its own.
-    ``test`` is the test's place in the run. A subclass opens and closes the pairs.
+    A subclass opens and closes the pairs.
     """
 
-    def __init__(
-        self,
-        group: WorkerGroup,
-        policy: Policy,
-        limits: PairLimits,
-        lanes: Lanes,
-        progress: Progress,
-        max_time_s: float,
-        *,
-        test: int = 0,
-        history: PairSpread | None = None,
-    ) -> None:
-        self.group = group
-        self.lanes = lanes
-        self._test = test
-        self._policy = policy
-        self._limits = limits
+    def __init__(self, test: Measuring, history: PairSpread | None = None) -> None:
+        self.test = test
+        self._policy, self._limits = policy, limits = test.policy, test.limits
         self._history = history
         # The time is shared out so that a pair that confirms has its part.
         self._measurement = PairedMeasurement(
-            progress,
-            least=max((limits.least if lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
+            test.progress,
+            least=max((limits.least if test.lanes.has_cpus else UNPLACED_LEAST) + 1, slower_least(policy)),
             least_unplaced=UNPLACED_LEAST + 1,
-            max_time_s=max_time_s,
+            max_time_s=test.settings.max_time_s,
             tolerance=policy.tolerance,
         )
         self._begun = 0
@@ -118,7 +130,7 @@ class LivePairs:
         """Take pairs until there is a verdict; return it with the figures of all of them."""
         running: dict[Future[None], int] = {}
         verdict: Verdict | None = None
-        with ThreadPoolExecutor(max(self._limits.least, self.lanes.count)) as threads:
+        with ThreadPoolExecutor(max(self._limits.least, self.test.lanes.count)) as threads:
             try:
                 while verdict is None:
                     for _ in range(self._missing(len(running))):
@@ -144,7 +156,7 @@ class LivePairs:
         least = self._limits.least - self._begun
         if least > 0 or running:
             return max(0, least)
-        return self._measurement.begin(max(1, self.lanes.free))
+        return self._measurement.begin(max(1, self.test.lanes.free))
 
     def _loader(self) -> int:
         """Return the number of the loader for the next pair: a change is confirmed by the second one's."""
@@ -164,7 +176,7 @@ class LivePairs:
     def _take(self, index: int) -> None:
         """Set up one pair in a lane and measure it there, or with the machine to itself where it needs that."""
         try:
-            with self.lanes.lane(self._test, index) as cpu:
+            with self.test.lanes.lane(self.test.order, index) as cpu:
                 if self._is_over:
                     return
                 started_s = time.monotonic()
@@ -178,7 +190,7 @@ class LivePairs:
                     self.close(index, pair)
             if warm is not None and waits:
                 waiting_s = time.monotonic()
-                with self.lanes.lane(self._test, index, all_of_them=True) as cpu:
+                with self.test.lanes.lane(self.test.order, index, all_of_them=True) as cpu:
                     warm.waited_s = time.monotonic() - waiting_s
                     if not self._is_over:
                         self._measure(warm, cpu)
@@ -205,7 +217,7 @@ class LivePairs:
     def _wants_machine(self, warm: WarmPair) -> bool:
         """Whether a pair has to measure alone, which it does anyway where there is one lane."""
         self._needs_machine |= warm.needs_machine
-        return self.lanes.count > 1 and self._needs_machine
+        return self.test.lanes.count > 1 and self._needs_machine
 
     def _measure(self, warm: WarmPair, cpu: int | None) -> None:
         if warm.is_single and cpu is not None:
@@ -214,31 +226,15 @@ class LivePairs:
 
 
 class LiveComparison(LivePairs):
-    """Compares one test's head with ``base_side``, by time and by the counts of the first pairs' workers.
-
-    ``stems`` are those of the base side, or new interpreters in their place.
-    """
+    """Compares one test's head with ``base_side``, by time and by the counts of the first pairs' workers."""
 
     def __init__(
-        self,
-        group: WorkerGroup,
-        base_side: BaseSide,
-        stems: Stems,
-        policy: Policy,
-        limits: PairLimits,
-        lanes: Lanes,
-        counting: CountingPass,
-        progress: Progress,
-        max_time_s: float,
-        *,
-        test: int = 0,
-        history: PairSpread | None = None,
+        self, test: Measuring, base_side: BaseSide, counting: CountingPass, history: PairSpread | None = None
     ) -> None:
-        super().__init__(group, policy, limits, lanes, progress, max_time_s, test=test, history=history)
+        super().__init__(test, history)
         self._base_side = base_side
-        self._stems = stems
+        self._stems = test.stems(base_side.stems)
         self._counting = counting
-        self._progress = progress
         self._numbers: dict[int, int] = {}  # of the stems, by pair: each pair has others
         self._open: dict[int, WorkerPair] = {}
         self._tallies: dict[int, tuple[Tally | None, Tally | None]] = {}
@@ -253,7 +249,7 @@ class LiveComparison(LivePairs):
             verdict, measured = self.run()
             return self._found(measured, verdict)
         except BaseException:
-            self.group.release()
+            self.test.group.release()
             raise
         finally:
             for index in self._open.keys() - {0}:
@@ -264,14 +260,14 @@ class LiveComparison(LivePairs):
         """Return the workers of a pair."""
         number = self._numbers[index] = self._stems.claim(index, avoid=list(self._numbers.values()))
         if index == 0:
-            self._progress.show("starting pairs")
-            self.group.at_end(partial(self._let_go, 0))
+            self.test.progress.show("starting pairs")
+            self.test.group.at_end(partial(self._let_go, 0))
             if self._stems.fresh:  # new interpreters take seconds: those of the next pairs start with the first
                 self._start_others(number)
         base, head = self._open[index] = self._pair(number, loader)
         if index == 0:
-            self.group.reports_by(head)
-        self.group.open(in_turn(index, base, head))
+            self.test.group.reports_by(head)
+        self.test.group.open(in_turn(index, base, head))
         return base, head
 
     def _pair(self, number: int, loader: int) -> WorkerPair:
@@ -301,7 +297,7 @@ class LiveComparison(LivePairs):
         """Let a pair leave the test, but for the first, whose head worker reports it."""
         if index:
             for worker in pair:
-                self.group.leave(worker)
+                self.test.group.leave(worker)
             self._let_go(index)
 
     def _let_go(self, index: int) -> None:
@@ -316,7 +312,7 @@ class LiveComparison(LivePairs):
         tallies = [self._tallies[index] for index in sorted(self._tallies)]
         result, base = (
             replace(
-                _at_pace(make_result(self.group.key, self.group.called, side)),
+                _at_pace(make_result(self.test.group.key, self.test.group.called, side)),
                 counting=learn([tally for tally in counted if tally is not None]),
             )
             for side, counted in (

@@ -22,7 +22,6 @@ import pytest
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
-from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.model import Outcome, Project, Selfcheck, Sides
 from pytest_rlperf.model.notes import (
     AddedPackages,
@@ -43,9 +42,10 @@ from pytest_rlperf.run import diagnostics
 from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.lanes import Lanes, count_lanes
+from pytest_rlperf.run.live_comparison import Measuring
 from pytest_rlperf.run.one_test import OneTest, essence, failure_of, properties_of
 from pytest_rlperf.run.outcomes import RunState
-from pytest_rlperf.run.selfcheck import SelfcheckOfTest
+from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import LeftEarlyError, Process, Worker, WorkerLostError
 from pytest_rlperf.workers.stems import (
@@ -429,19 +429,7 @@ class TestLoop:
     def _compare(self, solo: Stems, base_sides: BaseSides, against: BaseSide | None, test: TestInLane) -> m.Conclude:
         """Measure a test and compare it with the base side or the baseline."""
         group, settings, progress = test.group, test.settings, test.progress
-        one_test = OneTest(
-            group,
-            solo,
-            base_sides,
-            against,
-            self._run,
-            settings,
-            self._lanes,
-            progress,
-            test=test.order,
-            fresh=test.fresh,
-        )
-        outcome, notes = one_test.measure()
+        outcome, notes = OneTest(self._measuring(test), solo, base_sides, against, self._run).measure()
         own_s = self._run.settings.for_test(test.item).max_time_s
         if settings.max_time_s < own_s and outcome.verdict.was_cut_short:
             notes = (*notes, ShortOfTime(group.key, settings.max_time_s))
@@ -457,12 +445,13 @@ class TestLoop:
 
     def _check_self(self, stems: Stems, test: TestInLane) -> m.Conclude:
         """Compare a test with itself."""
-        settings = test.settings
-        policy, limits = self._run.policy(settings), PairLimits(*settings.pairs)
-        own = stems.new_interpreters() if test.fresh else stems
-        found = SelfcheckOfTest(test.group, own, policy, limits, test.progress).run(settings.max_time_s)
+        found = check_self(self._measuring(test), stems)
         test.events.put(Judged(selfcheck=found))
         return m.Conclude(found.result, None)
+
+    def _measuring(self, test: TestInLane) -> Measuring:
+        policy = self._run.policy(test.settings)
+        return Measuring(test.group, test.settings, policy, self._lanes, test.progress, test.order, test.fresh)
 
     def _surroundings(self, project: Project, items: Sequence[pytest.Item]) -> Surroundings:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")

@@ -10,24 +10,29 @@ from typing import NamedTuple
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.counters import uncounted
-from pytest_rlperf.judge.live import PairLimits
 from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, measure_one_side, workers_needed
-from pytest_rlperf.model import Live, Outcome, Progress, Result, Start, Status, Verdict, reasons
+from pytest_rlperf.model import Live, Outcome, Result, Start, Status, Verdict, reasons
 from pytest_rlperf.model.notes import AddedPackages, GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.baselines import live_counts
-from pytest_rlperf.run.lanes import Lanes
-from pytest_rlperf.run.live_comparison import COUNTED_PAIRS, LiveComparison, OtherWorkError, SameCodeError, make_result
+from pytest_rlperf.run.live_comparison import (
+    COUNTED_PAIRS,
+    LiveComparison,
+    Measuring,
+    OtherWorkError,
+    SameCodeError,
+    make_result,
+)
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import LeftEarlyError, Worker, WorkerLostError
-from pytest_rlperf.workers.stems import BaseSide, BaseSides, Stems, WorkerGroup
+from pytest_rlperf.workers.stems import BaseSide, BaseSides, Stems
 
 
 @dataclass(frozen=True)
@@ -58,34 +63,18 @@ class OneTest:
     """Measures and judges one test.
 
     ``against`` is the base side that the user named, if any; otherwise the baseline's commit becomes one where it can.
-    ``solo`` has the workers that measure a test by itself. ``fresh`` has all of them be new interpreters. ``test`` is
-    the test's place in the run.
+    ``solo`` has the workers that measure a test by itself.
     """
 
     def __init__(
-        self,
-        group: WorkerGroup,
-        solo: Stems,
-        base_sides: BaseSides,
-        against: BaseSide | None,
-        run: RunState,
-        settings: Config,
-        lanes: Lanes,
-        progress: Progress,
-        *,
-        test: int,
-        fresh: bool,
+        self, test: Measuring, solo: Stems, base_sides: BaseSides, against: BaseSide | None, run: RunState
     ) -> None:
-        self._group = group
-        self._solo = solo.new_interpreters() if fresh else solo
         self._test = test
-        self._fresh = fresh
+        self._group, self._settings = test.group, test.settings
+        self._solo = test.stems(solo)
         self._base_sides = base_sides
         self._against = against
         self._run = run
-        self._settings = settings
-        self._lanes = lanes
-        self._progress = progress
 
     def measure(self) -> Conclusion:
         """Measure and judge the test."""
@@ -149,19 +138,8 @@ class OneTest:
 
     def _comparison(self, base_side: BaseSide) -> LiveComparison:
         stored = self._run.baselines.stored(self._group.key)
-        return LiveComparison(
-            self._group,
-            base_side,
-            base_side.stems.new_interpreters() if self._fresh else base_side.stems,
-            self._run.policy(self._settings),
-            PairLimits(*self._settings.pairs),
-            self._lanes,
-            counting_pass(self._settings, 2 * COUNTED_PAIRS),
-            self._progress,
-            self._settings.max_time_s,
-            test=self._test,
-            history=None if stored is None else stored.pairs,
-        )
+        counting = counting_pass(self._settings, 2 * COUNTED_PAIRS)
+        return LiveComparison(self._test, base_side, counting, None if stored is None else stored.pairs)
 
     def _unmeasured(self) -> Result:
         """Return a result without figures."""
@@ -183,7 +161,7 @@ class OneTest:
         """Return the code of a commit as a base side, or why it cannot be had."""
         with self._base_sides.lock:
             try:
-                base_side = self._base_sides.of_commit(commit, self._progress.show)
+                base_side = self._base_sides.of_commit(commit, self._test.progress.show)
                 if base_side.sides.additions is not None:
                     self._run.note(AddedPackages(base_side.sides.base.label, base_side.sides.additions))
                 if not base_side.is_same_code:
@@ -196,14 +174,14 @@ class OneTest:
 
     def _measure_by_itself(self) -> Result:
         """Measure the test by itself, with the machine to itself."""
-        self._group.enter(self._lanes.lane(self._test, all_of_them=True))  # until the test's end
-        self._progress.show("starting workers")
+        self._group.enter(self._test.lanes.lane(self._test.order, all_of_them=True))  # until the test's end
+        self._test.progress.show("starting workers")
         max_time_s = self._settings.max_time_s
         workers = self._open_solo(workers_needed(max_time_s))
         measured = measure_one_side(
             workers,
             max_time_s,
-            self._progress,
+            self._test.progress,
             long=self._run.baselines.uses_mean(self._group.key),
             counting=counting_pass(self._settings, WORKERS),
         )
