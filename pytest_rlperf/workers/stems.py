@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from pytest_rlperf.errors import MeasurementError, SideError
@@ -232,16 +233,31 @@ class Stems:
             except WorkerLostError as lost:
                 self._processes.check_running()
                 self._be_fresh(str(lost).partition("\n")[0].rstrip("."))
+        stems = self._begun(number, None)
+        for stem in stems:
+            stem.wait_ready()
+        return stems
+
+    def _begun(self, number: int, loader: Loader | None, *, probe: bool = False) -> list[Stem]:
+        """Return the stems of a number, which do not yet answer: copies of a loader, or new interpreters without one.
+
+        The first of those that are forked ``probe``, which shows whether copies of them can work.
+        """
         guardian, limit_s = self._processes.guardian, self._processes.surroundings.start_limit_s
-        parts = self._starts_of(number, forks=False, changes={})
+        starts: dict[str, m.Start] = {}
+        for name, side in self._parts:
+            reports = self._reports and number == 0 and name == self._parts[-1][0]
+            starts[f"{name} {number}"] = self._start(number, side, loader, reports=reports, probe=probe)
+        connections: dict[str, Connection] = {}
+        if loader is not None:
+            order = [*starts] if number % 2 else [*starts][::-1]  # neither side is always the first to be forked
+            connections = dict(zip(order, loader.fork([starts[name] for name in order]), strict=True))
         stems = [
-            Stem(name, start, guardian, limit_s, is_base=len(parts) > 1 and index == 0)
-            for index, (name, start) in enumerate(parts)
+            Stem(name, start, guardian, limit_s, connections.get(name), is_base=len(starts) > 1 and index == 0)
+            for index, (name, start) in enumerate(starts.items())
         ]
         self._retired += stems  # to be ended with the run, whatever comes of them
         self._processes.check_running()
-        for stem in stems:
-            stem.wait_ready()
         return stems
 
     def _forked(self, number: int, loader: Loader | None) -> list[Stem] | None:
@@ -254,16 +270,7 @@ class Stems:
     def _forked_from(self, loader: Loader, number: int) -> list[Stem] | None:
         generation = self._generation
         probe = self._probed < generation
-        parts = self._starts_of(number, forks=True, changes=loader.changes, probe=probe)
-        order = parts if number % 2 else parts[::-1]  # neither side is always the first to be forked
-        connections = dict(zip((name for name, _ in order), loader.fork([start for _, start in order]), strict=True))
-        guardian, limit_s = self._processes.guardian, self._processes.surroundings.start_limit_s
-        stems = [
-            Stem(name, start, guardian, limit_s, connections[name], is_base=len(parts) > 1 and index == 0)
-            for index, (name, start) in enumerate(parts)
-        ]
-        self._retired += stems
-        self._processes.check_running()
+        stems = self._begun(number, loader, probe=probe)
         try:
             for stem in stems:
                 stem.wait_ready()
@@ -304,35 +311,9 @@ class Stems:
         for stem in stems:
             stem.start_quitting()
 
-    def _starts_of(
-        self, number: int, *, forks: bool, changes: Mapping[str, str | None], probe: bool = False
-    ) -> list[tuple[str, m.Start]]:
-        last = len(self._parts) - 1
-        return [
-            (
-                f"{name} {number}",
-                self._start(
-                    number,
-                    side,
-                    reports=self._reports and number == 0 and index == last,
-                    forks=forks,
-                    changes=changes,
-                    probe=probe,
-                ),
-            )
-            for index, (name, side) in enumerate(self._parts)
-        ]
-
-    def _start(
-        self,
-        number: int,
-        side: Side,
-        *,
-        reports: bool,
-        forks: bool,
-        changes: Mapping[str, str | None],
-        probe: bool,
-    ) -> m.Start:
+    def _start(self, number: int, side: Side, loader: Loader | None, *, reports: bool, probe: bool) -> m.Start:
+        """Return the settings of a side's stem."""
+        forks, changes = (False, {}) if loader is None else (True, loader.changes)
         surroundings, sides = self._processes.surroundings, self._sides
         scratch = self._processes.guardian.new_directory()
         homes = side.homes if sides is None else (*sides.base.homes, *sides.head.homes)
