@@ -78,10 +78,12 @@ class FakeLoader(Fake):
     """A loader that meets ``dirty`` modules; ``forked`` has the sides of each pair in their order."""
 
     dirty: ClassVar[Sequence[str]] = ()
+    set: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, python: str, environment: dict[str, str], *arguments: object) -> None:
         super().__init__()
-        self.changes: dict[str, str | None] = {}
+        self.environment = environment
+        self.changes: dict[str, str | None] = dict(self.set)
         self.loaded: list[str] = []
         self.forked: list[list[str]] = []
 
@@ -146,7 +148,9 @@ class FakeWorker(Fake):
 
 def processes_of(*, forks: bool) -> Processes:
     """Return the processes of a run that forks, or starts new interpreters."""
-    return Processes(Surroundings({}, (), (), forks, Path("/t"), markup=False, share_terminal=False, start_limit_s=1.0))
+    return Processes(
+        Surroundings(dict(os.environ), (), (), forks, Path("/t"), markup=False, share_terminal=False, start_limit_s=1.0)
+    )
 
 
 @pytest.fixture
@@ -494,3 +498,14 @@ def test_a_run_that_was_stopped_starts_nothing(stems: Stems, processes: Processe
     for ask in (lambda: stems.ready(1), lambda: stems.workers(0), lambda: stems.new_interpreters().ready(0)):
         with pytest.raises(MeasurementError):
             ask()
+
+
+def test_a_loader_begins_with_what_own_code_sets(stems: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library variable that no imported module sets is there before a loader imports any."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "77")
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setattr(FakeLoader, "set", {"MPLBACKEND": "Agg"})
+    stems.ready(0)
+    begun = [loader.environment.get("OMP_NUM_THREADS") for loader in loaders()]
+    assert [number == "77" for number in begun] == [False, True]
+    assert "MPLBACKEND" not in loaders()[-1].environment

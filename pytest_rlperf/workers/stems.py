@@ -373,20 +373,30 @@ class Stems:
             return self._loaders[number]
 
     def _loaded(self) -> Loader:
-        """Start a loader, again without what wants a package under test; WorkerLostError where it cannot be had."""
+        """Start a loader, again without what wants a package under test; WorkerLostError where it cannot be had.
+
+        Variables of native libraries that the tests' own code sets while it is collected are there before it imports
+        any; those that the imported modules set themselves are among its changes.
+        """
         guardian = self._processes.guardian
         if self._modules is None:
             self._modules = self._alike()
         # Modules that ask whether there is a GPU ask its driver's library, and leave CUDA itself alone.
-        variables = {**library_part(os.environ), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-        environment = padded(self._environment(variables))
+        before: dict[str, str | None] = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
         packages = sorted(self._differing)
         for _ in range(_LOADS_MOST):
+            environment = padded(self._environment(before))
             loader = Loader(sys.executable, environment, guardian.new_directory(), guardian)
             dirty = loader.load([name for name in self._modules if not _is_within(name, self._left_out)], packages)
-            if dirty is None:
+            found = {**environment, **loader.changes}
+            own = {name: value for name, value in library_part(os.environ).items() if found.get(name) != value}
+            if dirty is not None:
+                self._left_out.add(dirty)
+            elif not own:
                 return loader
-            self._left_out.add(dirty)
+            else:
+                before |= own
+                loader.end(0)
         raise loader.lost(f"what the tests import needs {', '.join(packages)}, which the sides load for themselves")
 
     def _alike(self) -> list[str]:
