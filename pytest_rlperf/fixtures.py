@@ -15,7 +15,7 @@ import pytest
 from pytest_rlperf.options import check_markers
 
 if TYPE_CHECKING:
-    from pytest_rlperf.model import Measure, Result, Workload
+    from pytest_rlperf.model.measured import Measure, Result, Workload
     from pytest_rlperf.probes import Phases
 
 
@@ -45,7 +45,7 @@ class RunOnce:
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Check the component and return a result without figures."""
         __tracebackhide__ = True
-        from pytest_rlperf.model import Result
+        from pytest_rlperf.model.measured import Result
 
         try:
             workload.check()

@@ -10,7 +10,8 @@ from importlib.metadata import PackageNotFoundError, distributions, packages_dis
 from pathlib import Path
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model import Provenance, VersionChange
+from pytest_rlperf.model.reasons import VersionChange
+from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.sides.git import repository_around
 
 # Packages that run the tests and no measured code; its counts are the same under other versions of them. pytest-rlperf

@@ -16,16 +16,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pytest_rlperf.model import (
-    LARGEST_LOG,
-    Baseline,
-    Machine,
-    Provenance,
-    SessionFigures,
-    StoredResult,
-    impossible_figures,
-    out_of_range,
-)
+from pytest_rlperf.model.measured import impossible_figures, out_of_range
+from pytest_rlperf.model.stored import LARGEST_LOG, Baseline, Machine, Provenance, SessionFigures, StoredResult
 from pytest_rlperf.units import round_significant
 
 # 1: the first. 2: one line a worker and a phase, defaults left out; earlier sessions' figures and pairs' spread kept.

@@ -24,7 +24,7 @@ from pytest_rlperf.baseline.schema import (
     senseless,
     uncollected,
 )
-from pytest_rlperf.model import (
+from pytest_rlperf.model.stored import (
     Baseline,
     FirstFigures,
     Machine,

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_rlperf.cli.command import Exit, UsageError, listed
-from pytest_rlperf.model import Baseline, Outcome, Result
+from pytest_rlperf.model.judged import Outcome
+from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.stored import Baseline
 
 if TYPE_CHECKING:
     from pytest_rlperf.report.run_json import RunFile, SelfcheckFile

@@ -15,8 +15,8 @@ from pytest_rlperf.cli.files import content_of, parse
 
 if TYPE_CHECKING:
     from pytest_rlperf.baseline.history import Sessions
-    from pytest_rlperf.model import Provenance
     from pytest_rlperf.model.history import Course, LoggedCommit
+    from pytest_rlperf.model.stored import Provenance
     from pytest_rlperf.report.history import HistoryReport
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.sides.git import Repository

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_rlperf.model import Estimate, Policy, Reason, Status, Verdict
+from pytest_rlperf.model.judged import Estimate, Policy, Status, Verdict
+from pytest_rlperf.model.reasons import Reason
 
 CONFIDENCE = 0.99
 LIVE_TOLERANCE = 0.03

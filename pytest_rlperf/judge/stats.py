@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_rlperf.model import Estimate
+from pytest_rlperf.model.judged import Estimate
 
 _LOG_MOST = 40.0  # of a ratio: its exponential is under 1e18, the largest figure that is read from a file
 _PRECISION = 1e-9  # of a bound, relative

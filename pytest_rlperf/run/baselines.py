@@ -11,18 +11,10 @@ from pytest_rlperf.baseline.anchor import read_anchor
 from pytest_rlperf.baseline.machine import describe, differences, this_machine
 from pytest_rlperf.baseline.provenance import HARNESS, changed_versions, providing
 from pytest_rlperf.baseline.store import OtherBaselines, Store
-from pytest_rlperf.model import (
-    Anchor,
-    Baseline,
-    Counting,
-    Machine,
-    Outcome,
-    PhaseCounts,
-    Result,
-    StoredResult,
-    VersionChange,
-    reasons,
-)
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.counting import Counting, PhaseCounts
+from pytest_rlperf.model.judged import Outcome
+from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.notes import (
     NoStoredCounts,
     NothingCounted,
@@ -31,6 +23,8 @@ from pytest_rlperf.model.notes import (
     OtherVersions,
     Unreadable,
 )
+from pytest_rlperf.model.reasons import VersionChange
+from pytest_rlperf.model.stored import Anchor, Baseline, Machine, StoredResult
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.wording import machine_text, origin_text, version_text
 from pytest_rlperf.sides.packages import installs_from, normalized

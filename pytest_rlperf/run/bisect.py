@@ -15,9 +15,10 @@ import pytest
 from pytest_rlperf import units
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import result_key
-from pytest_rlperf.model import Outcome, Project, Sides, Status
+from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.notes import TextNote
 from pytest_rlperf.model.progress import RunProgress
+from pytest_rlperf.model.sides import Project, Sides
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.bisection import bisection_lines, comparison_lines
 from pytest_rlperf.report.wording import note_lines

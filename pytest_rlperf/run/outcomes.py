@@ -13,9 +13,11 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.judge.policy import LIVE_TOLERANCE, make_policy
 from pytest_rlperf.judge.verdict import unmatched
-from pytest_rlperf.model import Allowance, Fitness, Outcome, Policy, Provenance, Selfcheck, Shard
+from pytest_rlperf.model.judged import Allowance, Outcome, Policy, Shard
 from pytest_rlperf.model.notes import Note, Saved, SkippedBaseline, TextNote, UncomparedCounts, UnmatchedAllowance
+from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
 from pytest_rlperf.model.spans import Trace
+from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.run_json import RunFile
 from pytest_rlperf.run.baselines import Baselines
