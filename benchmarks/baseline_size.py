@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import subprocess
 import sys
 import tempfile
@@ -38,32 +37,24 @@ def main() -> None:
         store = Store(Path(directory), "default", baseline.machine)
         store.directory.mkdir()
         store.path.write_bytes(encode(baseline))
-        text = store.path.read_text(encoding="utf-8")
-        one = encode(replace(own, results=dict(large(own, len(own.results), sessions=1)))).decode()
-        print(f"{tests} tests: {len(text) / 1e6:.1f} MB, {len(text) / tests:.0f} bytes a test")
-        print(f"lines a test: {lines_a_test(one):.1f} after one session, {lines_a_test(text):.1f} after ten\n")
+        size = store.path.stat().st_size
+        print(f"{tests} tests: {size / 1e6:.1f} MB, {size / tests:.0f} bytes a test\n")
         print("step      CPU seconds  peak MB")
         for step in STEPS:
             print(f"{step:<8}      {'  '.join(measure(step, store.path))}", flush=True)
 
 
-def large(own: Baseline, tests: int, sessions: int = SESSIONS_MOST) -> list[tuple[str, StoredResult]]:
-    """Return so many entries like those of a baseline, each stored in so many sessions."""
+def large(own: Baseline, tests: int) -> list[tuple[str, StoredResult]]:
+    """Return so many entries like those of a baseline, each stored in ten sessions."""
     found = []
     for number, entry in enumerate(islice(cycle(own.results.values()), tests)):
         key = f"{entry.result.nodeid}[{number}]"
         history = tuple(
-            session_figures(entry.result, f"{entry.session} {index}", same_code=True) for index in range(sessions)
+            session_figures(entry.result, f"{entry.session} {index}", same_code=True) for index in range(SESSIONS_MOST)
         )
         result = replace(entry.result, nodeid=key)
         found.append((key, replace(entry, result=result, history=history, pairs=PairSpread(1.2e-3, 12.0))))
     return found
-
-
-def lines_a_test(text: str) -> float:
-    """Return how many lines of a file a test takes, on average."""
-    results = text[text.index(' "results": {') : text.index(' "schema"')]
-    return (results.count("\n") - 2) / len(json.loads(text)["results"])
 
 
 def measure(step: str, path: Path) -> tuple[str, str]:

@@ -215,7 +215,7 @@ def session(
     relative: float, *, same_code: bool = True, clock: str = "wall", squares: float = 0.0, memory: float = 1.0
 ) -> SessionFigures:
     """Return a session's figures relative to the kernels, the memory's being ``memory`` times as slow."""
-    return SessionFigures("s", same_code, clock, 5, relative, relative / memory, squares, squares)
+    return SessionFigures("s", relative, relative / memory, squares, squares, same_code, clock)
 
 
 def test_without_sessions_the_prior_is_all_there_is() -> None:
@@ -305,7 +305,7 @@ def test_each_pace_has_the_spread_of_its_own_figures() -> None:
 
     def learned(workers: int, squares: float, squares_memory: float) -> tuple[float, float]:
         history = [
-            SessionFigures("s", True, "wall", workers, relative, relative, squares, squares_memory)
+            SessionFigures("s", relative, relative, squares, squares_memory, workers=workers)
             for relative in (1.0, step)
         ]
         found = [session_variance(history, "wall", pace).value for pace in ("relative", "relative_memory")]
