@@ -147,7 +147,7 @@ def test_the_same_code_at_another_time_is_explained(wording: Wording) -> None:
 def test_counts_and_commits_come_after_times(wording: Wording) -> None:
     """More that is counted is SLOWER beside a SAME time, and a commit accepts it: the lines show all of it."""
     accepts = Allowance("test_it", 0.0, "logged", "1a2b3c4d5e6f")
-    counts = Counts(counting(1), counting(2), "Made Up 8000")
+    counts = Counts(counting(1), counting(2))
     evidence = Evidence(HEAD, STORED, counts=counts, allowances=(accepts,))
     rules = gating(replace(POLICY, tolerance=0.25))
     found = judge(evidence, rules)

@@ -22,11 +22,10 @@ from pytest_rlperf.model.stored import StoredResult
 
 @dataclass(frozen=True)
 class Counts:
-    """Exact counts then and now; ``machine`` names another machine that those then are of, or is empty."""
+    """Exact counts then and now."""
 
     then: Counting
     now: Counting
-    machine: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,6 @@ def judge(evidence: Evidence, policy: Policy) -> Verdict:
     found, counts = _by_times(evidence, policy), evidence.counts
     if counts is not None:
         found = combine(found, counts.then, counts.now, policy.gates)
-        if found.counters and counts.machine:
-            found = replace(found, also=(*found.also, reasons.CountedElsewhere(counts.machine)))
     return allow(found, evidence.head.nodeid, evidence.allowances)
 
 
