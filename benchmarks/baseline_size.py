@@ -72,8 +72,8 @@ def run_step(step: str, path: Path) -> None:
     entries = None if baseline is None else as_of_now(baseline)
     started_s = time.process_time()
     from pytest_rlperf.cli import main as rlperf
-    from pytest_rlperf.judge.policy import make_policy
     from pytest_rlperf.judge.stored import judge_stored
+    from pytest_rlperf.model.judged import Policy
 
     if step == "show":
         with contextlib.redirect_stdout(io.StringIO()):
@@ -81,7 +81,7 @@ def run_step(step: str, path: Path) -> None:
     elif baseline is None or entries is None:
         decode(path.read_bytes())
     elif step == "compare":
-        policy = make_policy(tolerance=None, alpha=0.01, tests=len(entries), min_change_s=0, gated=True, accept=False)
+        policy = Policy(tests=len(entries))
         for entry in baseline.results.values():
             judge_stored(entry.result, entry, [], policy)
     else:

@@ -12,8 +12,8 @@ import pytest
 from fake_worker import FakeWorker, ShownSteps
 
 from pytest_rlperf.judge.live import PairLimits
-from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.model import PairRecord, Status
+from pytest_rlperf.model.judged import Policy
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.live_comparison import LiveComparison
 from pytest_rlperf.workers import messages as m
@@ -152,7 +152,7 @@ def comparison(stems: Stems, log_ratio: float = 0.0, counted: list[str] | None =
         counting=SimpleNamespace(run=lambda workers: names.extend(worker.name for worker in workers)),
         measurement=Measurement(log_ratio),
     )
-    policy = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+    policy = Policy()
     live = LiveComparison(
         group,
         parts.base_side,

@@ -9,7 +9,6 @@ import builders
 import pytest
 from wording import Wording
 
-from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.model import (
     Allowance,
@@ -32,7 +31,7 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.report.wording import reason_lines, verdict_lines
 
-POLICY = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+POLICY = Policy()
 HEAD = builders.result()
 STORED = builders.stored(HEAD)
 TWICE = builders.result(call_s=2 * builders.MS)

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from pytest_rlperf.judge.policy import CONFIDENCE, LIVE_TOLERANCE
 from pytest_rlperf.judge.stats import normal_quantile, squared_deviations, student_quantile
 from pytest_rlperf.model.history import (
     Break,
@@ -20,7 +19,7 @@ from pytest_rlperf.model.history import (
     Session,
     Step,
 )
-from pytest_rlperf.model.judged import Estimate, Outcome, Status
+from pytest_rlperf.model.judged import CONFIDENCE, LIVE_TOLERANCE, Estimate, Outcome, Status
 from pytest_rlperf.model.reasons import Code, VersionChange
 from pytest_rlperf.model.stored import LARGEST_LOG, Link, Machine
 

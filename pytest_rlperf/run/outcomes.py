@@ -11,9 +11,8 @@ from pathlib import Path
 from pytest_rlperf.baseline.provenance import Tree, make_provenance, read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import judge_fitness
-from pytest_rlperf.judge.policy import LIVE_TOLERANCE, make_policy
 from pytest_rlperf.judge.verdict import unmatched
-from pytest_rlperf.model.judged import Allowance, Outcome, Policy, Shard
+from pytest_rlperf.model.judged import LIVE_TOLERANCE, Allowance, Outcome, Policy, Shard
 from pytest_rlperf.model.notes import Note, Saved, SkippedBaseline, TextNote, UncomparedCounts, UnmatchedAllowance
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
 from pytest_rlperf.model.spans import Trace
@@ -128,8 +127,8 @@ class RunState:
 
     def policy(self, settings: Config) -> Policy:
         """Return the rules of a test with these settings."""
-        return make_policy(
-            tolerance=settings.tolerance,
+        return Policy(
+            tolerance=settings.tolerance or LIVE_TOLERANCE,
             alpha=settings.alpha,
             tests=max(1, self.gated),
             min_change_s=settings.min_change_s,
@@ -137,7 +136,6 @@ class RunState:
             accept=settings.accept is not None,
             stores=self.settings.save,
             gates=settings.counters.gates,
-            named=settings.counters.named,
             pairs=settings.pairs,
         )
 
