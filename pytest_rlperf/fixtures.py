@@ -52,16 +52,7 @@ class RunOnce:
             items = workload.processed(1)
         finally:
             workload.close()
-        return Result(
-            nodeid=result_key(item),
-            component=workload.component,
-            unit=workload.unit,
-            items=items,
-            workers=(),
-            phases=(),
-            traced_call_s=0.0,
-            notes=(),
-        )
+        return Result(result_key(item), workload.component, workload.unit, items, workers=())
 
 
 def is_measured(item: pytest.Item) -> bool:

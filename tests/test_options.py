@@ -16,7 +16,6 @@ from pytest_rlperf.options import (
     OPTIONS,
     Config,
     Option,
-    parse_alpha,
     parse_duration,
     parse_flag,
     parse_name,
@@ -83,19 +82,6 @@ def test_what_is_no_duration(value: object) -> None:
     """Anything else says what a time looks like."""
     with pytest.raises(ValueError, match="seconds"):
         parse_duration(value)
-
-
-@pytest.mark.parametrize("value", ["0.01", "1e-6", 0.25, "0.499"])
-def test_alphas(value: object) -> None:
-    """A probability below one half."""
-    assert parse_alpha(value) == float(str(value))
-
-
-@pytest.mark.parametrize("value", ["0", "0.5", "1", "-0.1", "1%", "abc", "", "nan", "inf", True, None])
-def test_what_is_no_alpha(value: object) -> None:
-    """Anything else says what an alpha looks like."""
-    with pytest.raises(ValueError, match=r"0\.01"):
-        parse_alpha(value)
 
 
 @pytest.mark.parametrize("value", ["1", "true", "YES", " on ", True])
@@ -168,7 +154,6 @@ def test_a_value_is_read_or_refused(value: object) -> None:
     readers: list[tuple[Callable[[object], object], Callable[[object], bool]]] = [
         (parse_tolerance, lambda read: isinstance(read, float) and 0 < read <= 10),
         (parse_duration, lambda read: isinstance(read, float) and 0 < read < math.inf),
-        (parse_alpha, lambda read: isinstance(read, float) and 0 < read < 0.5),
         (parse_flag, lambda read: isinstance(read, bool)),
         (parse_name, lambda read: isinstance(read, str) and Path(read).name == read and read not in ("", ".", "..")),
         (parse_reason, lambda read: isinstance(read, str) and bool(read)),
@@ -299,7 +284,6 @@ def test_ini_beats_default(pytester: pytest.Pytester) -> None:
         rlperf_baseline = night
         rlperf_baseline_dir = elsewhere
         rlperf_tolerance = 4%
-        rlperf_alpha = 0.02
         rlperf_max_time = 2min
         rlperf_budget = 300
         rlperf_strict = true
@@ -309,7 +293,7 @@ def test_ini_beats_default(pytester: pytest.Pytester) -> None:
     assert not found.active
     assert found.baseline == "night"
     assert found.baseline_dir == pytester.path / "elsewhere"
-    assert (found.tolerance, found.alpha, found.max_time_s, found.budget_s) == (0.04, 0.02, 120.0, 300.0)
+    assert (found.tolerance, found.max_time_s, found.budget_s) == (0.04, 120.0, 300.0)
     assert found.strict
 
 
@@ -320,9 +304,9 @@ def test_flag_beats_ini(pytester: pytest.Pytester) -> None:
         "--rlperf-tolerance=5%",
         "--rlperf-max-time=7",
         "--rlperf-save-baseline",
-        ini="rlperf_tolerance = 4%\nrlperf_max_time = 6\nrlperf_alpha = 0.02\nrlperf_strict = no",
+        ini="rlperf_tolerance = 4%\nrlperf_max_time = 6\nrlperf_strict = no",
     )
-    assert (found.tolerance, found.max_time_s, found.alpha) == (0.05, 7.0, 0.02)
+    assert (found.tolerance, found.max_time_s) == (0.05, 7.0)
     assert found.active
     assert found.save
     assert not found.strict
@@ -412,7 +396,6 @@ def usage_error(example: Example, *args: str) -> str:
         ["--rlperf-tolerance=abc"],
         ["--rlperf-tolerance=3"],
         ["--rlperf-tolerance=nan"],
-        ["--rlperf-alpha=0.7"],
         ["--rlperf-max-time=0"],
         ["--rlperf-budget=much"],
         ["--rlperf-baseline=a/b"],
@@ -476,7 +459,7 @@ def test_a_run_that_cannot_start(tmp_path: Path, args: list[str], wording: Wordi
 @pytest.mark.parametrize(
     "line",
     [
-        *("rlperf_tolerance = 3", "rlperf_alpha = 1", "rlperf_max_time = -1", "rlperf_baseline = a/b"),
+        *("rlperf_tolerance = 3", "rlperf_max_time = -1", "rlperf_baseline = a/b"),
         *("rlperf_strict = 7", "rlperf_pairs = 3", "rlperf_packages = a-b"),
     ],
 )

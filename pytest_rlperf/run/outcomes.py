@@ -23,7 +23,7 @@ from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.sides.git import git_user, read_allowances
 
 # The settings that verdicts depend on.
-_JUDGING = ("against", "baseline", "tolerance", "alpha", "pairs", "counters", "strict")
+_JUDGING = ("against", "baseline", "tolerance", "pairs", "counters", "strict")
 
 
 @dataclass
@@ -129,7 +129,6 @@ class RunState:
         """Return the rules of a test with these settings."""
         return Policy(
             tolerance=settings.tolerance or LIVE_TOLERANCE,
-            alpha=settings.alpha,
             tests=max(1, self.gated),
             min_change_s=settings.min_change_s,
             gated=settings.gate,
