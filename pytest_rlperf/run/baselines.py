@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_rlperf.baseline.anchor import read_anchor
 from pytest_rlperf.baseline.machine import differences, this_machine
-from pytest_rlperf.baseline.provenance import HARNESS, changed_versions, providing
+from pytest_rlperf.baseline.provenance import changed_versions, free_distributions, providing
 from pytest_rlperf.baseline.store import OtherBaselines, Store
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import Counting, PhaseCounts
@@ -26,7 +26,7 @@ from pytest_rlperf.model.reasons import VersionChange
 from pytest_rlperf.model.stored import Anchor, Baseline, StoredResult
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.wording import machine_text, origin_text, version_text
-from pytest_rlperf.sides.packages import installs_from, normalized
+from pytest_rlperf.sides.packages import normalized
 
 # Counts that depend on the interpreter, and not on the code alone.
 _OF_THE_INTERPRETER = frozenset(
@@ -48,7 +48,7 @@ class Baselines:
         self._settings = settings
         self._others, self.faults = self.store.others() if self.own is None else OtherBaselines([], [])
         self.differences = tuple(tuple(differences(other.machine, self.machine)) for other in self._others)
-        self.counts = StoredCounts(self.own, settings.packages, tree_top(root))
+        self.counts = StoredCounts(self.own, settings.packages, root)
         if settings.save:
             self.store.check_writable()
 
@@ -157,13 +157,13 @@ class StoredCounts:
     """The counts that this machine class's baseline holds.
 
     ``packages`` are the import packages under test: their versions may differ, as that is what is tested. So may those
-    of what is installed from the tree at ``top``.
+    of the tree around ``root``.
     """
 
-    def __init__(self, own: Baseline | None, packages: Sequence[str], top: Path) -> None:
+    def __init__(self, own: Baseline | None, packages: Sequence[str], root: Path) -> None:
         self._own = own
         self._packages = packages
-        self._top = top
+        self._root = root
 
     def find(self, result: Result) -> OtherCounts:
         """Return the counts that a test's can be compared with."""
@@ -182,8 +182,7 @@ class StoredCounts:
     @cached_property
     def _free(self) -> frozenset[str]:
         """The distributions whose versions do not matter."""
-        names = {*providing(self._packages), *(install.name for install in installs_from(self._top))}
-        return HARNESS | {normalized(name) for name in names}
+        return free_distributions(self._root, tree_top(self._root)) | set(map(normalized, providing(self._packages)))
 
 
 def tree_top(directory: Path) -> Path:
