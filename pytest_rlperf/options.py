@@ -244,8 +244,8 @@ OPTIONS = (
            "compare live, side by side, with a git ref, the baseline's anchor, pip:REQ[,REQ...], dir:PATH or "
            "python:PATH", "SPEC"),
     Option("bisect", "--rlperf-bisect", parse_spec, None,
-           "find the first slower commit by live pairs with GOOD: GOOD[..BAD], or pip:NAME==GOOD[..BAD] for releases of "
-           "a dependency", "RANGE"),
+           "find the first slower commit by live pairs with GOOD: GOOD[..BAD], or pip:NAME==GOOD[..BAD] for releases "
+           "of a dependency", "RANGE"),
     Option("pairs", "--rlperf-pairs", parse_pairs, (3, 10),
            "the fewest and the most live pairs of a test (default: 3..10)", "LEAST..MOST", ini=True),
     Option("lanes", "--rlperf-lanes", parse_lanes, None,
