@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -100,15 +99,14 @@ def _printable(value: Any) -> Any:
 def content_of(path: str, most: int | None = None, advice: str = "no run and no baseline is that large") -> bytes:
     """Return the content of a file, or of standard input for ``-``; UsageError where it cannot be read.
 
-    Of a pipe it is what is written into it by then. A file of over ``most`` bytes (LARGEST_BYTES), such as /dev/zero,
-    is refused with the ``advice``.
+    A file of over ``most`` bytes (LARGEST_BYTES), such as /dev/zero, is refused with the ``advice``.
     """
     most = LARGEST_BYTES if most is None else most
     try:
         if path == "-":
             data = sys.stdin.buffer.read(most + 1)
         else:
-            with open(path, "rb", opener=_open_at_once) as file:
+            with Path(path).open("rb") as file:
                 data = file.read(most + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -121,14 +119,6 @@ def content_of(path: str, most: int | None = None, advice: str = "no run and no 
 def source_of(path: str) -> str:
     """Return what messages call the file."""
     return "standard input" if path == "-" else path
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without waiting: a named pipe that nobody writes into is empty."""
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        os.set_blocking(descriptor, True)  # whoever writes into it, as a shell's <(...) does, may take its time
-    return descriptor
 
 
 def outcomes_of(recorded: Recorded) -> dict[str, Outcome]:
