@@ -23,7 +23,7 @@ from pytest_rlperf.model.notes import (
     OtherVersions,
 )
 from pytest_rlperf.model.reasons import VersionChange
-from pytest_rlperf.model.stored import Anchor, Baseline, StoredResult
+from pytest_rlperf.model.stored import Anchor, Baseline, Provenance, StoredResult
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.wording import machine_text, origin_text, version_text
 from pytest_rlperf.sides.packages import normalized
@@ -70,22 +70,20 @@ class Baselines:
 
     def commit_of(self, key: str) -> str | None:
         """Return the commit that a test's figures are of, on this machine class before another."""
-        for baseline in self._others if self.own is None else [self.own]:
-            stored = baseline.results.get(key)
-            if stored is not None and baseline.sessions[stored.session].settleable:
-                return baseline.sessions[stored.session].commit
-        return None
+        return next((origin.commit for origin in self._origins(key) if origin.settleable), None)
 
     def unsettled(self, key: str) -> reasons.NotSettledLive | None:
         """Return why no code can be run in the place of a test's figures; None where there may be, or no figures."""
-        entries = ((baseline, baseline.results.get(key)) for baseline in ([self.own] if self.own else self._others))
-        origins = [baseline.sessions[stored.session] for baseline, stored in entries if stored is not None]
-        if not origins:
-            return None
-        if any(origin.settleable for origin in origins):
+        origins = self._origins(key)
+        if not origins or any(origin.settleable for origin in origins):
             return None
         is_committed = any(origin.commit is not None for origin in origins)
         return reasons.NotSettledLive(reasons.NoCode.UNCOMMITTED if is_committed else reasons.NoCode.OUTSIDE_GIT)
+
+    def _origins(self, key: str) -> list[Provenance]:
+        """Return where a test's figures come from: those of this machine class or, where it has none, of others."""
+        known = self._others if self.own is None else [self.own]
+        return [each.sessions[each.results[key].session] for each in known if key in each.results]
 
     def uses_mean(self, key: str) -> bool | None:
         """Whether a test's figures are means of long calls, None where there are no figures."""
