@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import subprocess
 import sys
 import tempfile
@@ -38,32 +37,24 @@ def main() -> None:
         store = Store(Path(directory), "default", baseline.machine)
         store.directory.mkdir()
         store.path.write_bytes(encode(baseline))
-        text = store.path.read_text(encoding="utf-8")
-        one = encode(replace(own, results=dict(large(own, len(own.results), sessions=1)))).decode()
-        print(f"{tests} tests: {len(text) / 1e6:.1f} MB, {len(text) / tests:.0f} bytes a test")
-        print(f"lines a test: {lines_a_test(one):.1f} after one session, {lines_a_test(text):.1f} after ten\n")
+        size = store.path.stat().st_size
+        print(f"{tests} tests: {size / 1e6:.1f} MB, {size / tests:.0f} bytes a test\n")
         print("step      CPU seconds  peak MB")
         for step in STEPS:
             print(f"{step:<8}      {'  '.join(measure(step, store.path))}", flush=True)
 
 
-def large(own: Baseline, tests: int, sessions: int = SESSIONS_MOST) -> list[tuple[str, StoredResult]]:
-    """Return so many entries like those of a baseline, each stored in so many sessions."""
+def large(own: Baseline, tests: int) -> list[tuple[str, StoredResult]]:
+    """Return so many entries like those of a baseline, each stored in ten sessions."""
     found = []
     for number, entry in enumerate(islice(cycle(own.results.values()), tests)):
         key = f"{entry.result.nodeid}[{number}]"
         history = tuple(
-            session_figures(entry.result, f"{entry.session} {index}", same_code=True) for index in range(sessions)
+            session_figures(entry.result, f"{entry.session} {index}", same_code=True) for index in range(SESSIONS_MOST)
         )
         result = replace(entry.result, nodeid=key)
         found.append((key, replace(entry, result=result, history=history, pairs=PairSpread(1.2e-3, 12.0))))
     return found
-
-
-def lines_a_test(text: str) -> float:
-    """Return how many lines of a file a test takes, on average."""
-    results = text[text.index(' "results": {') : text.index(' "schema"')]
-    return (results.count("\n") - 2) / len(json.loads(text)["results"])
 
 
 def measure(step: str, path: Path) -> tuple[str, str]:
@@ -81,8 +72,8 @@ def run_step(step: str, path: Path) -> None:
     entries = None if baseline is None else as_of_now(baseline)
     started_s = time.process_time()
     from pytest_rlperf.cli import main as rlperf
-    from pytest_rlperf.judge.policy import make_policy
     from pytest_rlperf.judge.stored import judge_stored
+    from pytest_rlperf.model.judged import Policy
 
     if step == "show":
         with contextlib.redirect_stdout(io.StringIO()):
@@ -90,7 +81,7 @@ def run_step(step: str, path: Path) -> None:
     elif baseline is None or entries is None:
         decode(path.read_bytes())
     elif step == "compare":
-        policy = make_policy(tolerance=None, alpha=0.01, tests=len(entries), min_change_s=0, gated=True, accept=False)
+        policy = Policy(tests=len(entries))
         for entry in baseline.results.values():
             judge_stored(entry.result, entry, [], policy)
     else:

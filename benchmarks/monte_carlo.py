@@ -23,11 +23,11 @@ from scipy import interpolate, special, stats
 
 from pytest_rlperf.judge import live
 from pytest_rlperf.judge.live import PairLimits, judge_pairs, slower_least
-from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.stats import Spread, binomial_tail
 from pytest_rlperf.measure.pairs import PAIR_TRIM
 from pytest_rlperf.measure.rounds import TURN_S
 from pytest_rlperf.model import PairSpread, Policy, Status, Verdict
+from pytest_rlperf.model.judged import LIVE_TOLERANCE
 
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -38,9 +38,9 @@ LIMITS = PairLimits()
 PAIRS = LIMITS.most + 1
 
 
-def policy_of(tests: int = TESTS, tolerance: float | None = None) -> Policy:
+def policy_of(tests: int = TESTS, tolerance: float = LIVE_TOLERANCE) -> Policy:
     """Return the default rules of one of so many tests."""
-    return make_policy(tolerance=tolerance, alpha=0.01, tests=tests, min_change_s=0.0, gated=True, accept=False)
+    return Policy(tolerance, tests=tests)
 
 
 POLICY = policy_of()

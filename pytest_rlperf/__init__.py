@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_rlperf.errors import ComponentError, MeasurementError, NotMeasuredError, PerformanceRegression
-    from pytest_rlperf.model import Measure, Result, Status, Verdict
+    from pytest_rlperf.model.judged import Status, Verdict
+    from pytest_rlperf.model.measured import Measure, Result
     from pytest_rlperf.timers import hierarchical_timer, timed
 
 # Every pytest run imports this package; what only measuring or timing needs is loaded when it is asked for.

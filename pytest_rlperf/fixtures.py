@@ -15,7 +15,7 @@ import pytest
 from pytest_rlperf.options import check_markers
 
 if TYPE_CHECKING:
-    from pytest_rlperf.model import Measure, Result, Workload
+    from pytest_rlperf.model.measured import Measure, Result, Workload
     from pytest_rlperf.probes import Phases
 
 
@@ -45,23 +45,14 @@ class RunOnce:
     def measure(self, workload: Workload, item: pytest.Item) -> Result:
         """Check the component and return a result without figures."""
         __tracebackhide__ = True
-        from pytest_rlperf.model import Result
+        from pytest_rlperf.model.measured import Result
 
         try:
             workload.check()
             items = workload.processed(1)
         finally:
             workload.close()
-        return Result(
-            nodeid=result_key(item),
-            component=workload.component,
-            unit=workload.unit,
-            items=items,
-            workers=(),
-            phases=(),
-            traced_call_s=0.0,
-            notes=(),
-        )
+        return Result(result_key(item), workload.component, workload.unit, items, workers=())
 
 
 def is_measured(item: pytest.Item) -> bool:

@@ -82,17 +82,6 @@ def parse_duration(value: object) -> float:
     return duration
 
 
-def parse_alpha(value: object) -> float:
-    """Read a probability strictly between 0 and 0.5."""
-    try:
-        alpha = float(str(value))
-    except ValueError:
-        alpha = math.nan
-    if not 0 < alpha < 0.5:
-        raise ValueError("a chance of a false alarm lies between 0 and 0.5, such as 0.01")
-    return alpha
-
-
 def parse_flag(value: object) -> bool:
     """Read a bool, or its spelling in an ini file."""
     words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -255,8 +244,8 @@ OPTIONS = (
            "compare live, side by side, with a git ref, the baseline's anchor, pip:REQ[,REQ...], dir:PATH or "
            "python:PATH", "SPEC"),
     Option("bisect", "--rlperf-bisect", parse_spec, None,
-           "find the first slower commit by live pairs with GOOD: GOOD[..BAD], pip:NAME==GOOD[..BAD] for releases of a "
-           "dependency, or continue", "RANGE"),
+           "find the first slower commit by live pairs with GOOD: GOOD[..BAD], or pip:NAME==GOOD[..BAD] for releases "
+           "of a dependency", "RANGE"),
     Option("pairs", "--rlperf-pairs", parse_pairs, (3, 10),
            "the fewest and the most live pairs of a test (default: 3..10)", "LEAST..MOST", ini=True),
     Option("lanes", "--rlperf-lanes", parse_lanes, None,
@@ -270,8 +259,6 @@ OPTIONS = (
     Option("tolerance", "--rlperf-tolerance", parse_tolerance, None,
            "the smallest slowdown worth failing for (default: 3%%); stored numbers alone fail no test under 20%%",
            "PERCENT", ini=True, marker=True),
-    Option("alpha", "--rlperf-alpha", parse_alpha, 0.01,
-           "the chance of any false alarm in a run (default: 0.01)", "P", ini=True),
     Option("max_time_s", "--rlperf-max-time", parse_duration, 60.0,
            "the longest time to measure a test (default: 60)", "SECONDS", ini=True, marker=True),
     Option("setup_time_s", "--rlperf-setup-time", parse_duration, 300.0,
@@ -326,7 +313,6 @@ class Config:
     workers: str
     packages: tuple[str, ...]
     tolerance: float | None
-    alpha: float
     max_time_s: float
     setup_time_s: float
     budget_s: float | None
@@ -392,69 +378,51 @@ def read_config(config: pytest.Config) -> Config:
     return replace(settings, baseline_dir=directory if directory.is_absolute() else config.rootpath / directory)
 
 
+_FOR_MEASURING = ("json", "html", "benchmark-json", "trace", "shard", "ray", "strict", "counters")
+_CONFLICTS = (  # a flag, what it does, and the flags that it has no place for
+    ("shard", "measures a part of the tests", ("lf", "selfcheck", "bisect")),
+    (
+        "ray",
+        "measures on other machines",
+        ("lf", "selfcheck", "bisect", "shard", "save-baseline", "trace", "benchmark-json"),
+    ),
+    (
+        "selfcheck",
+        "compares your code with itself, and writes only --rlperf-json",
+        ("save-baseline", "against", "html", "benchmark-json", "trace"),
+    ),
+    (
+        "bisect",
+        "compares commits, and writes no files",
+        ("save-baseline", "selfcheck", "against", "json", "html", "benchmark-json", "trace"),
+    ),
+)
+
+
 def _refuse_nonsense(settings: Config, config: pytest.Config) -> None:
     """Raise UsageError for a combination of options that cannot work."""
+    given = {_word(option.flag) for option in OPTIONS if getattr(settings, option.name) != option.default}
+    # The ini file and its addopts may have these, which make tests fail, for the runs that do measure.
+    typed = {_word(str(arg).partition("=")[0]) for arg in config.invocation_params.args}
+    given = given - {"strict", "counters"} | typed & {"strict", "counters"}
+    if getattr(config.option, "lf", False):  # by a cache that each machine has, or changes
+        given.add("lf")
     if settings.accept is not None and not settings.save:
         raise pytest.UsageError(
             "--rlperf-accept has no effect alone: use it with --rlperf-save-baseline, which stores the new figures"
         )
-    if not settings.active:
-        _refuse_idle(config)
-    others = {"html": settings.html, "benchmark-json": settings.benchmark_json, "trace": settings.trace}
-    for name, path in {"json": settings.json, **others}.items():
-        if not settings.active and path is not None:
-            raise pytest.UsageError(f"--rlperf-{name} has nothing to write: use it with --rlperf, which measures")
-    _refuse_beside_shards(settings, config)
-    if settings.selfcheck and any(path is not None for path in others.values()):
-        raise pytest.UsageError("--rlperf-selfcheck writes only --rlperf-json: leave out other outputs")
-    if settings.bisect is not None:
-        _refuse_beside_bisect(settings)
-    if settings.selfcheck and (settings.save or settings.against is not None):
-        other = "--rlperf-save-baseline" if settings.save else "--rlperf-against"
-        raise pytest.UsageError(f"--rlperf-selfcheck compares your code with itself: leave out {other}")
+    for flag in _FOR_MEASURING:
+        if flag in given and not settings.active:
+            raise pytest.UsageError(f"--rlperf-{flag} has no effect alone: use it with --rlperf, which measures")
+    for flag, does, others in _CONFLICTS:
+        for other in others:
+            if {flag, other} <= given:
+                spelled = "--lf" if other == "lf" else f"--rlperf-{other}"
+                raise pytest.UsageError(f"--rlperf-{flag} {does}: leave out {spelled}")
 
 
-def _refuse_beside_shards(settings: Config, config: pytest.Config) -> None:
-    """Raise UsageError for what the shards of a run cannot do, by hand or on a cluster."""
-    if settings.shard is None and settings.ray is None:
-        return
-    given = {
-        "--lf": getattr(config.option, "lf", False),  # by a cache that each machine has, or changes
-        "--rlperf-selfcheck": settings.selfcheck,
-        "--rlperf-bisect": settings.bisect is not None,
-    }
-    flag = "--rlperf-shard" if settings.ray is None else "--rlperf-ray"
-    if settings.ray is not None:
-        given |= {"--rlperf-shard": settings.shard, "--rlperf-save-baseline": settings.save}
-        given |= {"--rlperf-trace": settings.trace, "--rlperf-benchmark-json": settings.benchmark_json}
-    if not settings.active:
-        raise pytest.UsageError(f"{flag} has nothing to divide: use it with --rlperf, which measures")
-    for other, value in given.items():
-        if value:
-            raise pytest.UsageError(f"{other} is for runs on one machine: leave out {flag}")
-
-
-def _refuse_beside_bisect(settings: Config) -> None:
-    """Raise UsageError for an option that a search for the first slower commit has no use for."""
-    given = {
-        **{"save-baseline": settings.save, "selfcheck": settings.selfcheck, "against": settings.against},
-        **{"json": settings.json, "html": settings.html},
-        **{"benchmark-json": settings.benchmark_json, "trace": settings.trace},
-    }
-    for name, value in given.items():
-        if value:
-            raise pytest.UsageError(f"--rlperf-bisect compares commits and writes no files: leave out --rlperf-{name}")
-
-
-def _refuse_idle(config: pytest.Config) -> None:
-    """Raise UsageError where the command line has a flag that makes tests fail, and nothing is measured.
-
-    The ini file's ``addopts`` may have such flags, for the runs that do measure.
-    """
-    for arg in map(str, config.invocation_params.args):
-        flag = arg.partition("=")[0]
-        if flag in ("--rlperf-strict", "--rlperf-counters"):
-            raise pytest.UsageError(f"{flag} has nothing to judge: use it with --rlperf, which measures")
+def _word(flag: str | None) -> str:
+    return (flag or "").removeprefix("--rlperf-")
 
 
 def _ini_name(option: Option) -> str:

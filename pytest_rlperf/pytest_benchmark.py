@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pytest
 
 from pytest_rlperf.fixtures import ENGINE
-from pytest_rlperf.model import Result, Workload
+from pytest_rlperf.model.measured import Result, Workload
 
 _FIXTURES = frozenset({"benchmark", "benchmark_weave"})
 _TAKEN = pytest.StashKey[Any]()

@@ -70,7 +70,7 @@ TORCH_AT_THE_TOP = ("components.reference",)
 LIBRARIES = re.compile(
     r"stable.?baselines|\bsb3\b|torchrl|tianshou|\brlox\b|\bskrl\b|envpool|sample.factory", re.IGNORECASE
 )
-VERDICT_TYPES = {"Verdict", "Estimate", "Policy", "Reason"}
+VERDICT_TYPES = {"Verdict", "Estimate", "Reason"}
 VERDICT_FIGURES = {"ratio", "low", "high", "floor", "ceiling", "smallest_seen", "tolerance", "stored_failing", "alpha"}
 HEAVY = {"torch", "scipy", "numpy", "gymnasium", "jinja2", "msgspec", "psutil", "ray", "rich"}
 

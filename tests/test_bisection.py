@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import math
 import os
 import re
@@ -11,6 +12,9 @@ import sys
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import builders
 import pytest
@@ -22,7 +26,7 @@ from wording import Wording
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import Project, Status
-from pytest_rlperf.run.bisect import BAD, GOOD, SKIP, ends, next_probe, verdict_on
+from pytest_rlperf.run.bisect import BAD, GOOD, SKIP, BisectRun, ends, next_probe, verdict_on
 from pytest_rlperf.sides.history import Candidate, compared, find_candidates
 
 needs_pip = pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="needs pip: python -m ensurepip")
@@ -65,11 +69,6 @@ def test_row_of_skipped_ones_is_left_behind(first: int) -> None:
     verdicts, good, bad = search(4000, first, range(1600, 2600))
     assert (good, bad) == (first - 1, first)
     assert len(verdicts) <= 30
-
-
-def test_good_one_behind_a_bad_one_does_not_count() -> None:
-    """A log that was edited may have one."""
-    assert ends(9, {9: BAD, 3: BAD, 1: GOOD, 5: GOOD}) == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +273,6 @@ def test_same(rlperf):
     rlperf(mylib.scan)
 """
 QUICK = ("--rlperf-pairs=2..2", "--rlperf-max-time=1", "--rlperf-tolerance=900%")
-LOG = ".pytest_cache/d/rlperf/bisect.log"
 
 
 @pytest.fixture
@@ -295,8 +293,8 @@ def slowing(tmp_path: Path) -> Example:
 
 
 def bisect(example: Example, *arguments: str, code: int) -> Run:
-    """Search, with pytest's cache, which has the log."""
-    return example.pytest(*arguments, plugins=("rlperf", "cacheprovider"), code=code)
+    """Search."""
+    return example.pytest(*arguments, code=code)
 
 
 def git_files(top: Path) -> dict[str, str]:
@@ -307,8 +305,8 @@ def git_files(top: Path) -> dict[str, str]:
 
 def test_first_slower_commit_is_named(slowing: Example) -> None:
     """With the one before it that does not run, by the test that is slower; git's files are as they were."""
-    zero, one, two, three, four = shas(slowing.root, "HEAD~4", "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
-    slowing.write({"out.txt": "", LOG: "range an..earlier\n"})
+    one, two, three, four = shas(slowing.root, "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
+    slowing.write({"out.txt": ""})
     before = git_files(slowing.root)
     run = bisect(slowing, "--rlperf-bisect=HEAD~4", *QUICK, "--rlperf-pairs=2..4", code=OK)
     assert re.findall(r"(?m)^(bad|skip|good) commit (\w+): \S+::(\w+): (\w+)", run.out) == [
@@ -327,61 +325,45 @@ def test_first_slower_commit_is_named(slowing: Example) -> None:
     assert look.endswith(f"git show {three}")
     assert again.endswith(f"--rlperf-bisect={one}..{three} tests/test_x.py::test_x")
     assert git_files(slowing.root) == before
-    verdicts = [f"bad {four}", f"skip {two}", f"good {one}", f"bad {three}"]
-    lines = [f"range {zero}..{four}", "test tests/test_x.py::test_x", *verdicts]
-    assert (slowing.root / LOG).read_text(encoding="utf-8").splitlines() == lines
 
 
-def test_search_goes_on_by_its_log(slowing: Example) -> None:
-    """Commits with a verdict are not probed again; the tests must be those of the search."""
-    zero, one, two, three, four = shas(slowing.root, "HEAD~4", "HEAD~3", "HEAD~2", "HEAD~1", "HEAD")
-    verdicts = f"bad {four}\ngood {one}\nskip {two}\nbad {three}\n"
-    slowing.write({LOG: f"range {zero}..{four}\ntest tests/test_x.py::test_x\n{verdicts}"})
-    run = bisect(slowing, "--rlperf-bisect=continue", *QUICK, code=OK)
-    assert f"{three} against commit {one}: tests/test_x.py::test_x: SLOWER" in run.section("rlperf bisect")
-    assert not re.search(r"(?m)^skip commit ", run.out)
-    run = bisect(slowing, "--rlperf-bisect=continue", "-k", "test_same", code=USAGE)
-    assert "tests/test_x.py::test_x" in run.err
+def test_search_stops_where_the_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No probe begins after it, and the end has the command that searches what is left by the same tests."""
+    candidates = [Candidate(f"c{number}", f"commit c{number}") for number in range(9)]
+    slower = builders.outcome(judged=builders.verdict(Status.SLOWER))
 
+    class Search(BisectRun):
+        def __init__(self) -> None:
+            self._range, self._verdicts, self._compared = "c0..c8", {}, None
+            self._settings: Any = SimpleNamespace(bisect="c0..c8", budget_s=3.0)
+            self._began: Any = SimpleNamespace(path=())
 
-def test_search_stops_where_the_budget_is_spent(slowing: Example) -> None:
-    """The range that is left is named, and how to go on."""
-    zero, four = shas(slowing.root, "HEAD~4", "HEAD")
-    slowing.write({LOG: f"range {zero}..{four}\ntest tests/test_x.py::test_x\nbad {four}\n"})
-    run = bisect(slowing, "--rlperf-bisect=continue", "--rlperf-budget=0.000001", code=OK)
-    assert re.search(rf"(?m)4 candidates.*{four}$(.*\n)+.*--rlperf-bisect=continue$", run.out)
+        def _compare(self, session: Any, progress: Any, base: int, head: int) -> None:
+            self._found, self._compared = {"a.py::test_a": slower}, (base, head)
 
+        def _show(self, verdict: str, candidate: Candidate) -> None:
+            """Show nothing."""
 
-@pytest.mark.parametrize(
-    ("log", "words"),
-    [
-        (None, "bisect.log"),
-        (b"", "bisect.log"),
-        (b'{"spec":5,"tests":["tests/test_x.py::test_x"]}', "bisect.log"),
-        (100_000 * b"[", "bisect.log"),
-        (b"range HEAD~4..HEAD\nperhaps HEAD~2\n", "bisect.log"),
-        (b"\xff\xfe\x00", "bisect.log"),
-        (b"range nowhere..HEAD\n", "nowhere"),
-    ],
-)
-def test_log_that_cannot_be_read_is_named(slowing: Example, log: bytes | None, words: str) -> None:
-    """It is a usage error, as is a search that was never begun."""
-    if log is not None:
-        (slowing.root / LOG).parent.mkdir(parents=True)
-        (slowing.root / LOG).write_bytes(log)
-    run = bisect(slowing, "--rlperf-bisect=continue", code=USAGE)
-    assert re.search(rf"(?m)^ERROR: --rlperf-bisect=continue: .*{re.escape(words)}", run.err)
+    monkeypatch.setattr("pytest_rlperf.run.bisect.make_project", lambda *given: None)
+    monkeypatch.setattr("pytest_rlperf.run.bisect.find_candidates", lambda *given: candidates)
+    monkeypatch.setattr("pytest_rlperf.run.bisect.time.monotonic", itertools.count(0, 2).__next__)
+    search, terminal = Search(), MagicMock()
+    search._measure(MagicMock(items=[]), MagicMock())
+    search.pytest_terminal_summary(terminal)
+    assert search._verdicts == {8: BAD, 4: BAD}
+    assert [call.args[0] for call in terminal.write_line.call_args_list] == [
+        "stopped: the first slower one is among 4 candidates, up to commit c4",
+        "go on: pytest --rlperf-bisect=c0..c4 a.py::test_a",
+    ]
 
 
 @pytest.mark.parametrize(
     ("back", "shown"), [((4, 3), "good commit {bad}: .*: SAME"), ((2, 1), "skip commit {bad}: .*collected on {good}")]
 )
 def test_range_without_a_slowdown_is_an_error(slowing: Example, back: tuple[int, int], shown: str) -> None:
-    """The verdict is shown, or why there is none, and an earlier search can still be continued."""
-    slowing.write({LOG: "range an..earlier\n"})
+    """The verdict is shown, or why there is none."""
     refs = [f"HEAD~{number}" for number in back]
     good, bad = shas(slowing.root, *refs)
     run = bisect(slowing, f"--rlperf-bisect={'..'.join(refs)}", *QUICK, code=USAGE)
     assert re.search(rf"(?m)^ERROR: --rlperf-bisect={'..'.join(refs)}: .*{bad}.*{good}", run.err)
     assert re.search(rf"(?m)^{shown.format(good=good, bad=bad)}", run.out)
-    assert (slowing.root / LOG).read_text(encoding="utf-8") == "range an..earlier\n"

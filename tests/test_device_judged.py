@@ -16,7 +16,6 @@ from wording import Wording
 from pytest_rlperf import ComponentError
 from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.devices import driving
-from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule, other_device
 from pytest_rlperf.measure.device_state import ConditionReader
@@ -44,6 +43,7 @@ from pytest_rlperf.model import (
     Warm,
     reasons,
 )
+from pytest_rlperf.model.judged import Policy
 from pytest_rlperf.report.details import device_lines
 from pytest_rlperf.report.rows import comparable
 from pytest_rlperf.report.wording import reason_lines, verdict_message
@@ -90,7 +90,7 @@ def result(device: DeviceFigures | None = FIGURES, times: DeviceTimes | None = T
 
 def judge(base: Result, head: Result) -> Verdict:
     """Judge ``head`` against a stored ``base``, within a tolerance that sessions stay within."""
-    policy = make_policy(tolerance=0.25, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+    policy = Policy(tolerance=0.25)
     return judge_stored(head, builders.stored(base), [], policy)
 
 

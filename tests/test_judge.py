@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import astuple, replace
+from typing import Any
 
 import builders
 import numpy as np
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from wording import Wording
 
-from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.policy import verdict as policy_verdict
 from pytest_rlperf.judge.stats import Variance, welch
 from pytest_rlperf.judge.stored import judge_stored, session_variance
@@ -41,17 +41,9 @@ from pytest_rlperf.report.wording import verdict_message
 figures = st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=8)
 
 
-def policy(**changes: object) -> Policy:
+def policy(**changes: Any) -> Policy:
     """Return the default rules of a single gated test, with changes."""
-    settings: dict[str, object] = {
-        "tolerance": None,
-        "alpha": 0.01,
-        "tests": 1,
-        "min_change_s": 0.0,
-        "gated": True,
-        "accept": False,
-    }
-    return make_policy(**(settings | changes))  # type: ignore[arg-type]
+    return Policy(**changes)
 
 
 def result(
@@ -81,7 +73,7 @@ BASE = result(1.00, 1.01, 0.99, 1.02, 0.98)
 def test_rules_that_nobody_sets() -> None:
     """A run stores nothing, gates no counts and takes three to ten pairs; 3 % matter, 20 % by stored numbers."""
     rules = policy()
-    assert (rules.stores, rules.gates, rules.named, rules.pairs) == (False, (), (), (3, 10))
+    assert (rules.stores, rules.gates, rules.pairs) == (False, (), (3, 10))
     assert (rules.confidence, rules.tolerance, rules.stored_failing) == (0.99, 0.03, 0.2)
     wide = policy(tolerance=0.5)
     assert (wide.tolerance, wide.stored_failing) == (0.5, 0.5)
@@ -215,7 +207,7 @@ def session(
     relative: float, *, same_code: bool = True, clock: str = "wall", squares: float = 0.0, memory: float = 1.0
 ) -> SessionFigures:
     """Return a session's figures relative to the kernels, the memory's being ``memory`` times as slow."""
-    return SessionFigures("s", same_code, clock, 5, relative, relative / memory, squares, squares)
+    return SessionFigures("s", relative, relative / memory, squares, squares, same_code, clock)
 
 
 def test_without_sessions_the_prior_is_all_there_is() -> None:
@@ -305,7 +297,7 @@ def test_each_pace_has_the_spread_of_its_own_figures() -> None:
 
     def learned(workers: int, squares: float, squares_memory: float) -> tuple[float, float]:
         history = [
-            SessionFigures("s", True, "wall", workers, relative, relative, squares, squares_memory)
+            SessionFigures("s", relative, relative, squares, squares_memory, workers=workers)
             for relative in (1.0, step)
         ]
         found = [session_variance(history, "wall", pace).value for pace in ("relative", "relative_memory")]

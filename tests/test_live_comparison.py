@@ -11,8 +11,8 @@ import builders
 import pytest
 from fake_worker import FakeWorker, ShownSteps
 
-from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.model import PairRecord, Status
+from pytest_rlperf.model.judged import Policy
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.live_comparison import LiveComparison, Measuring
 from pytest_rlperf.workers import messages as m
@@ -150,9 +150,8 @@ def comparison(stems: Stems, log_ratio: float = 0.0, counted: list[str] | None =
         counting=SimpleNamespace(run=lambda workers: names.extend(worker.name for worker in workers)),
         measurement=Measurement(log_ratio),
     )
-    policy = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
     settings: Any = SimpleNamespace(pairs=(3, 10), max_time_s=60.0)
-    test = Measuring(group, settings, policy, Lanes(1, ()), ShownSteps())
+    test = Measuring(group, settings, Policy(), Lanes(1, ()), ShownSteps())
     live = LiveComparison(test, parts.base_side, parts.counting)
     live._measurement = parts.measurement
     return live, group

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import builders
 import numpy as np
@@ -28,7 +29,6 @@ from pytest_rlperf.judge.live import (
     judge_records,
     slower_least,
 )
-from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.stats import SDS, LogNormal, Spread, binomial_tail, squared_deviations
 from pytest_rlperf.measure.figures import trimmed_mean
 from pytest_rlperf.measure.pairs import LogRatios
@@ -53,17 +53,9 @@ log_ratios = st.lists(st.floats(-0.2, 0.2), min_size=1, max_size=12)
 times = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=30)
 
 
-def policy(**changes: object) -> Policy:
+def policy(**changes: Any) -> Policy:
     """Return the default rules of one of five tests, with changes."""
-    settings: dict[str, object] = {
-        "tolerance": None,
-        "alpha": 0.01,
-        "tests": 5,
-        "min_change_s": 0.0,
-        "gated": True,
-        "accept": False,
-    }
-    return make_policy(**(settings | changes))  # type: ignore[arg-type]
+    return replace(Policy(tests=5), **changes)
 
 
 def judge(

@@ -16,7 +16,6 @@ from pytest_rlperf.options import (
     OPTIONS,
     Config,
     Option,
-    parse_alpha,
     parse_duration,
     parse_flag,
     parse_name,
@@ -34,126 +33,78 @@ pytestmark = pytest.mark.usefixtures("alone")
 # --------------------------------------------------------------------------- one value at a time
 
 
-@pytest.mark.parametrize(
-    ("value", "fraction"),
-    [("3%", 0.03), (" 3 % ", 0.03), ("0.5%", 0.005), (".5%", 0.005), ("250%", 2.5), ("1000%", 10.0), (0.03, 0.03)],
-)
-def test_tolerances(value: object, fraction: float) -> None:
-    """A percentage as text, or a fraction from Python code."""
-    assert parse_tolerance(value) == pytest.approx(fraction)
+READ: list[tuple[Callable[[object], object], dict[object, object]]] = [
+    (
+        parse_tolerance,
+        {"3%": 0.03, " 3 % ": 0.03, "0.5%": 0.005, ".5%": 0.005, "250%": 2.5, "1000%": 10.0, 0.03: 0.03},
+    ),
+    (
+        parse_duration,
+        {"60": 60.0, "1.5s": 1.5, " 2 min ": 120.0, "50us": 5e-5, "50µs": 5e-5, "3ms": 3e-3, "1ns": 1e-9, 60: 60.0},
+    ),
+    (parse_flag, {"1": True, "true": True, "YES": True, " on ": True, True: True}),
+    (parse_flag, {"0": False, "False": False, "no": False, "off": False, False: False}),
+    (parse_name, {name: name for name in ("default", "v1.2", "linux_ci", "2026-01", "a+b")}),
+    (parse_reason, {" bigger net ": "bigger net"}),
+    (parse_path, {"a/b": Path("a/b")}),
+    (parse_spec, {"main": "main", " HEAD~1 ": "HEAD~1", "pip:a==1,b": "pip:a==1,b", "dir:../x y": "dir:../x y"}),
+    (parse_pairs, {"3..10": (3, 10), " 2 .. 2 ": (2, 2), "5..5": (5, 5), "03..100": (3, 100)}),
+    (parse_packages, {"my_library": ("my_library",), " b, a\nc ": ("b", "a", "c")}),
+]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        *("0", "0%", "-3%", "+3%", "abc", "3", "0.03", "", "%", "3%%", "3 percent", "1e2%", "1001%", "nan", "inf"),
-        *(0, 0.0, -0.03, 11.0, math.nan, math.inf, True, None, [3]),
-    ],
-)
-def test_what_is_no_tolerance(value: object) -> None:
-    """Anything else says what a tolerance looks like."""
-    with pytest.raises(ValueError, match="3%"):
-        parse_tolerance(value)
+@pytest.mark.parametrize(("parse", "values"), READ)
+def test_values_are_read(parse: Callable[[object], object], values: dict[object, object]) -> None:
+    """In each of the forms that the documentation shows, from the command line, ini files and Python code."""
+    for value, expected in values.items():
+        assert parse(value) == (pytest.approx(expected) if isinstance(expected, float) else expected), value
 
 
-@pytest.mark.parametrize("value", [3, 3.0, 5, 1])
-def test_a_bare_number_of_percent_is_no_fraction(value: float) -> None:
-    """``tolerance=3`` in Python code means 3 % to who wrote it: as 300 % it would silently fail for nothing."""
-    with pytest.raises(ValueError, match="3%"):
-        parse_tolerance(value)
+REFUSED: list[tuple[Callable[[object], object], str, list[object]]] = [
+    (
+        parse_tolerance,
+        "3%",
+        [
+            *("0", "0%", "-3%", "+3%", "abc", "3", "0.03", "", "%", "3%%", "3 percent", "1e2%", "1001%", "nan", "inf"),
+            *(0, 0.0, -0.03, 11.0, math.nan, math.inf, True, None, [3]),
+            *(3, 3.0, 5, 1),  # 3 % to who wrote it: as 300 % it would silently fail for nothing
+        ],
+    ),
+    (
+        parse_duration,
+        "seconds",
+        ["0", "0s", "-1", "abc", "", "s", "1h", "1e3", "nan", "inf", "9" * 400, 0, -1, math.nan, math.inf, True, None],
+    ),
+    (parse_flag, "expected true or false", ["", "maybe", "2", None, 7]),
+    (
+        parse_name,  # leads nowhere else, and is no longer than a directory's may be
+        "--rlperf-baseline-dir",
+        [
+            *("", " ", "a/b", "/a", "a\\b", "..", ".", ".hidden", "../up", "-a", "a b", "a\n", "a\0", "ü", "C:", "~"),
+            *(None, 3, "a" * 256, "a" * 5000),
+        ],
+    ),
+    (parse_reason, "must not be empty", ["", "  ", "\n"]),
+    (parse_path, "expected a path", ["", "  "]),
+    (parse_spec, "expected a git ref, pip:REQUIREMENT, dir:PATH or python:PATH", ["", "  ", "\n"]),
+    (
+        parse_pairs,
+        r"3\.\.10",
+        [
+            *("", "3", "3-10", "3..", "..10", "3.10", "3...10", "10..3", "1..5", "0..0", "-3..10", "3..x", "3.5..10"),
+            *("3..10..12", None),
+        ],
+    ),
+    (parse_packages, "import packages", ["", " ", "my-library", "a/b", "a.b", "1st", "a,", "a;b"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("value", "duration"),
-    [
-        *(("60", 60.0), ("1.5s", 1.5), (" 2 min ", 120.0), ("50us", 5e-5), ("50µs", 5e-5), ("3ms", 3e-3)),
-        *(("1ns", 1e-9), (60, 60.0), (0.5, 0.5)),
-    ],
-)
-def test_durations(value: object, duration: float) -> None:
-    """Seconds, or a number and its unit."""
-    assert parse_duration(value) == pytest.approx(duration)
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["0", "0s", "-1", "abc", "", "s", "1h", "1e3", "nan", "inf", "9" * 400, 0, -1, math.nan, math.inf, True, None],
-)
-def test_what_is_no_duration(value: object) -> None:
-    """Anything else says what a time looks like."""
-    with pytest.raises(ValueError, match="seconds"):
-        parse_duration(value)
-
-
-@pytest.mark.parametrize("value", ["0.01", "1e-6", 0.25, "0.499"])
-def test_alphas(value: object) -> None:
-    """A probability below one half."""
-    assert parse_alpha(value) == float(str(value))
-
-
-@pytest.mark.parametrize("value", ["0", "0.5", "1", "-0.1", "1%", "abc", "", "nan", "inf", True, None])
-def test_what_is_no_alpha(value: object) -> None:
-    """Anything else says what an alpha looks like."""
-    with pytest.raises(ValueError, match=r"0\.01"):
-        parse_alpha(value)
-
-
-@pytest.mark.parametrize("value", ["1", "true", "YES", " on ", True])
-def test_words_for_true(value: object) -> None:
-    """Ini files and markers say yes in several ways."""
-    assert parse_flag(value) is True
-
-
-@pytest.mark.parametrize("value", ["0", "False", "no", "off", False])
-def test_words_for_false(value: object) -> None:
-    """And no."""
-    assert parse_flag(value) is False
-
-
-@pytest.mark.parametrize("value", ["", "maybe", "2", None, 7])
-def test_what_is_neither(value: object, wording: Wording) -> None:
-    """Anything else says what is expected."""
-    with wording.raises(ValueError):
-        parse_flag(value)
-
-
-@pytest.mark.parametrize("value", ["default", "v1.2", "linux_ci", "2026-01", "a+b"])
-def test_names(value: str) -> None:
-    """A name is a plain word."""
-    assert parse_name(value) == value
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["", " ", "a/b", "/a", "a\\b", "..", ".", ".hidden", "../up", "-a", "a b", "a\n", "a\0", "ü", "C:", "~", None, 3],
-)
-def test_what_is_no_name(value: object) -> None:
-    """A name never leads anywhere else; the message says where baselines are kept."""
-    with pytest.raises(ValueError, match="--rlperf-baseline-dir"):
-        parse_name(value)
-
-
-@pytest.mark.parametrize("length", [256, 5000])
-def test_a_name_longer_than_a_file_may_have(length: int) -> None:
-    """A directory cannot have such a name, and the operating system's error would come too late."""
-    with pytest.raises(ValueError, match="--rlperf-baseline-dir"):
-        parse_name("a" * length)
-
-
-def test_reasons(wording: Wording) -> None:
-    """A reason says something."""
-    assert parse_reason(" bigger net ") == "bigger net"
-    for empty in ("", "  ", "\n"):
-        with wording.raises(ValueError):
-            parse_reason(empty)
-
-
-def test_paths() -> None:
-    """A path is taken as it is, unless it is none."""
-    assert parse_path("a/b") == Path("a/b")
-    for empty in ("", "  "):
-        with pytest.raises(ValueError, match="path"):
-            parse_path(empty)
+@pytest.mark.parametrize(("parse", "words", "values"), REFUSED)
+def test_other_values_are_refused(parse: Callable[[object], object], words: str, values: list[object]) -> None:
+    """With what the value should look like."""
+    for value in values:
+        with pytest.raises(ValueError, match=words):
+            parse(value)
 
 
 @given(st.floats(min_value=0.01, max_value=1000))
@@ -168,7 +119,6 @@ def test_a_value_is_read_or_refused(value: object) -> None:
     readers: list[tuple[Callable[[object], object], Callable[[object], bool]]] = [
         (parse_tolerance, lambda read: isinstance(read, float) and 0 < read <= 10),
         (parse_duration, lambda read: isinstance(read, float) and 0 < read < math.inf),
-        (parse_alpha, lambda read: isinstance(read, float) and 0 < read < 0.5),
         (parse_flag, lambda read: isinstance(read, bool)),
         (parse_name, lambda read: isinstance(read, str) and Path(read).name == read and read not in ("", ".", "..")),
         (parse_reason, lambda read: isinstance(read, str) and bool(read)),
@@ -180,65 +130,6 @@ def test_a_value_is_read_or_refused(value: object) -> None:
         except ValueError:
             continue
         assert is_sensible(read), (parse, read)
-
-
-@pytest.mark.parametrize(
-    ("value", "spec"),
-    [("main", "main"), (" HEAD~1 ", "HEAD~1"), ("pip:a==1,b", "pip:a==1,b"), ("dir:../x y", "dir:../x y")],
-)
-def test_specs(value: str, spec: str) -> None:
-    """Anything that says something names a side; whether there is such a one is seen later."""
-    assert parse_spec(value) == spec
-
-
-@pytest.mark.parametrize("value", ["", "  ", "\n"])
-def test_what_is_no_spec(value: str, wording: Wording) -> None:
-    """Nothing is no side; the message says which kinds there are."""
-    with wording.raises(ValueError):
-        parse_spec(value)
-
-
-@pytest.mark.parametrize(
-    ("value", "pairs"), [("3..10", (3, 10)), (" 2 .. 2 ", (2, 2)), ("5..5", (5, 5)), ("03..100", (3, 100))]
-)
-def test_pairs(value: str, pairs: tuple[int, int]) -> None:
-    """The fewest and the most, which may be the same."""
-    assert parse_pairs(value) == pairs
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "",
-        "3",
-        "3-10",
-        "3..",
-        "..10",
-        "3.10",
-        "3...10",
-        "10..3",
-        "1..5",
-        "0..0",
-        "-3..10",
-        "3..x",
-        "3.5..10",
-        "3..10..12",
-        None,
-    ],
-)
-def test_what_is_no_number_of_pairs(value: object) -> None:
-    """One pair has no spread, and the most are no fewer than the fewest; the message shows how it is written."""
-    with pytest.raises(ValueError, match=r"3\.\.10"):
-        parse_pairs(value)
-
-
-def test_packages() -> None:
-    """Names that can be imported, parted by blanks, commas or lines, in their order."""
-    assert parse_packages("my_library") == ("my_library",)
-    assert parse_packages(" b, a\nc ") == ("b", "a", "c")
-    for other in ("", " ", "my-library", "a/b", "a.b", "1st", "a,", "a;b"):
-        with pytest.raises(ValueError, match="import packages"):
-            parse_packages(other)
 
 
 # --------------------------------------------------------------------------- the table
@@ -299,7 +190,6 @@ def test_ini_beats_default(pytester: pytest.Pytester) -> None:
         rlperf_baseline = night
         rlperf_baseline_dir = elsewhere
         rlperf_tolerance = 4%
-        rlperf_alpha = 0.02
         rlperf_max_time = 2min
         rlperf_budget = 300
         rlperf_strict = true
@@ -309,7 +199,7 @@ def test_ini_beats_default(pytester: pytest.Pytester) -> None:
     assert not found.active
     assert found.baseline == "night"
     assert found.baseline_dir == pytester.path / "elsewhere"
-    assert (found.tolerance, found.alpha, found.max_time_s, found.budget_s) == (0.04, 0.02, 120.0, 300.0)
+    assert (found.tolerance, found.max_time_s, found.budget_s) == (0.04, 120.0, 300.0)
     assert found.strict
 
 
@@ -320,9 +210,9 @@ def test_flag_beats_ini(pytester: pytest.Pytester) -> None:
         "--rlperf-tolerance=5%",
         "--rlperf-max-time=7",
         "--rlperf-save-baseline",
-        ini="rlperf_tolerance = 4%\nrlperf_max_time = 6\nrlperf_alpha = 0.02\nrlperf_strict = no",
+        ini="rlperf_tolerance = 4%\nrlperf_max_time = 6\nrlperf_strict = no",
     )
-    assert (found.tolerance, found.max_time_s, found.alpha) == (0.05, 7.0, 0.02)
+    assert (found.tolerance, found.max_time_s) == (0.05, 7.0)
     assert found.active
     assert found.save
     assert not found.strict
@@ -412,7 +302,6 @@ def usage_error(example: Example, *args: str) -> str:
         ["--rlperf-tolerance=abc"],
         ["--rlperf-tolerance=3"],
         ["--rlperf-tolerance=nan"],
-        ["--rlperf-alpha=0.7"],
         ["--rlperf-max-time=0"],
         ["--rlperf-budget=much"],
         ["--rlperf-baseline=a/b"],
@@ -476,7 +365,7 @@ def test_a_run_that_cannot_start(tmp_path: Path, args: list[str], wording: Wordi
 @pytest.mark.parametrize(
     "line",
     [
-        *("rlperf_tolerance = 3", "rlperf_alpha = 1", "rlperf_max_time = -1", "rlperf_baseline = a/b"),
+        *("rlperf_tolerance = 3", "rlperf_max_time = -1", "rlperf_baseline = a/b"),
         *("rlperf_strict = 7", "rlperf_pairs = 3", "rlperf_packages = a-b"),
     ],
 )

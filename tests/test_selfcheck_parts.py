@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf.judge.live import PairLimits, judge_fitness, judge_pairs
-from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.measure import slowdown
 from pytest_rlperf.measure.placement import Activity
 from pytest_rlperf.measure.rounds import Clocks
@@ -42,6 +41,7 @@ from pytest_rlperf.model import (
     Verdict,
     Workload,
 )
+from pytest_rlperf.model.judged import Policy
 from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
 from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.wording import fitness_lines
@@ -677,7 +677,7 @@ def read(document: dict[str, Any]) -> dict[str, Any]:
 def live_outcome() -> Outcome:
     """Return an outcome of live pairs, as judged by the judge."""
     pairs = (pair(0.05, 1.0, 1.5), pair(0.051, 0.5, 1.25), pair(0.052), pair(0.05))
-    policy = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+    policy = Policy()
     said = judge_pairs([record.wall_log_ratio for record in pairs], policy, PairLimits(), 1e-3, final=True)
     assert said is not None
     assert said.status is SLOWER

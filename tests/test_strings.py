@@ -210,7 +210,7 @@ def baseline_of(top: Path) -> tuple[Path, dict[str, Any]]:
     """Store a baseline with every kind of string; return its file and its content."""
     provenance = builders.provenance(commit=git(top, "rev-parse", "HEAD~1"), tree="b" * 40, packages={"numpy": "2.1"})
     found = builders.result(notes=("a note",))
-    first = FirstFigures(provenance.created, provenance.commit, "wall", (1.0,))
+    first = FirstFigures(provenance.created, provenance.commit)
     accepted = Acceptance("larger net", provenance.created, 0.0005)
     entry = builders.stored(found, "then", first=first, accepted=accepted)
     store = Store(top / "baselines", "default", this_machine())

@@ -9,7 +9,6 @@ import builders
 import pytest
 from wording import Wording
 
-from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.model import (
     Allowance,
@@ -32,7 +31,7 @@ from pytest_rlperf.model import (
 )
 from pytest_rlperf.report.wording import reason_lines, verdict_lines
 
-POLICY = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+POLICY = Policy()
 HEAD = builders.result()
 STORED = builders.stored(HEAD)
 TWICE = builders.result(call_s=2 * builders.MS)
@@ -147,7 +146,7 @@ def test_the_same_code_at_another_time_is_explained(wording: Wording) -> None:
 def test_counts_and_commits_come_after_times(wording: Wording) -> None:
     """More that is counted is SLOWER beside a SAME time, and a commit accepts it: the lines show all of it."""
     accepts = Allowance("test_it", 0.0, "logged", "1a2b3c4d5e6f")
-    counts = Counts(counting(1), counting(2), "Made Up 8000")
+    counts = Counts(counting(1), counting(2))
     evidence = Evidence(HEAD, STORED, counts=counts, allowances=(accepts,))
     rules = gating(replace(POLICY, tolerance=0.25))
     found = judge(evidence, rules)

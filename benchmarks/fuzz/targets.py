@@ -20,9 +20,9 @@ from pytest_rlperf.cli.files import parse, results_of
 from pytest_rlperf.cli.show import _formatted, _rendered
 from pytest_rlperf.errors import SideError, TimerFileError
 from pytest_rlperf.judge.history import courses
-from pytest_rlperf.judge.policy import make_policy
 from pytest_rlperf.judge.verdict import Evidence, judge
 from pytest_rlperf.model import Allowance, Baseline, Link, Result, TimerTree, session_figures
+from pytest_rlperf.model.judged import Policy
 from pytest_rlperf.report.github import COMMENT_BYTES
 from pytest_rlperf.report.history import HistoryReport, render_history
 from pytest_rlperf.report.run_json import RunFile
@@ -204,7 +204,7 @@ def _with_history(baseline: Baseline) -> Baseline:
 
 
 _SAMPLE: Baseline = schema.decode(_sample("baseline_schema_1.json"))
-_POLICY = make_policy(tolerance=None, alpha=0.01, tests=1, min_change_s=0.0, gated=True, accept=False)
+_POLICY = Policy()
 _RUN = _sample("run.json")
 _TREES = traces.read(SAMPLES / "mlagents_timers.json")
 _TRAILERS = (

@@ -9,8 +9,7 @@ import msgspec
 
 from pytest_rlperf.baseline.schema import FormatError, is_sha
 from pytest_rlperf.baseline.store import BaselineError, content
-from pytest_rlperf.model import Anchor, Baseline, Provenance
-from pytest_rlperf.model.stored import ANCHOR_FILE
+from pytest_rlperf.model.stored import ANCHOR_FILE, Anchor, Baseline, Provenance
 from pytest_rlperf.writing import check_directory, write_whole
 
 FIRST = "the first commit that was stored"

@@ -10,17 +10,17 @@ from pathlib import Path
 from pytest_rlperf.baseline.schema import FormatError, decode
 from pytest_rlperf.baseline.store import LARGEST_BYTES, content
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model import (
+from pytest_rlperf.model.history import Session
+from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.stored import (
     Baseline,
     Link,
     Machine,
     Provenance,
-    Result,
     SessionFigures,
     StoredResult,
     session_figures,
 )
-from pytest_rlperf.model.history import Session
 from pytest_rlperf.sides.git import Repository, short
 
 

@@ -13,7 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pytest_rlperf.model import KERNEL_VERSION, Machine, MachineDifference
+from pytest_rlperf.model.reasons import MachineDifference
+from pytest_rlperf.model.stored import KERNEL_VERSION, Machine
 
 _SLUG_MOST = 100  # characters before the digest; a file's name may have 255 bytes
 _DRIVER_FILES = Path("/proc/driver/nvidia")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,8 +11,11 @@ from importlib.metadata import PackageNotFoundError, distributions, packages_dis
 from pathlib import Path
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model import Provenance, VersionChange
+from pytest_rlperf.model.reasons import VersionChange
+from pytest_rlperf.model.stored import Provenance
+from pytest_rlperf.sides.build import read_settings
 from pytest_rlperf.sides.git import repository_around
+from pytest_rlperf.sides.packages import installs_from, normalized
 
 # Packages that run the tests and no measured code; its counts are the same under other versions of them. pytest-rlperf
 # itself is not among them: its counts may change between versions.
@@ -77,6 +81,22 @@ def _packages_distributions() -> dict[str, list[str]]:
         for name in listed or {file.parts[0].partition(".")[0] for file in files if file.suffix in (".py", ".so")}:
             found.setdefault(name, []).append(distribution.metadata["Name"])
     return found
+
+
+def free_distributions(directory: Path, top: Path) -> frozenset[str]:
+    """Return the distributions whose versions do not matter, by normalized names: the test tools', and the tree's own.
+
+    The latter are installed from the tree at ``top``, or are the projects around ``directory`` in it, installed or not.
+    """
+    own = [install.name for install in installs_from(top)]
+    directory, top = directory.resolve(), top.resolve()
+    for place in (directory, *directory.parents):
+        if place.is_relative_to(top):
+            with contextlib.suppress(SideError, OSError):  # one that cannot be read names nothing
+                project = read_settings(place).get("project")
+                name = project.get("name") if isinstance(project, dict) else None
+                own += [name] if isinstance(name, str) else []
+    return HARNESS | {normalized(name) for name in own}
 
 
 def versions(distributions: Iterable[str]) -> dict[str, str]:

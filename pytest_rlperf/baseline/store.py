@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import stat
 import sys
 import time
@@ -24,7 +23,7 @@ from pytest_rlperf.baseline.schema import (
     senseless,
     uncollected,
 )
-from pytest_rlperf.model import (
+from pytest_rlperf.model.stored import (
     Baseline,
     FirstFigures,
     Machine,
@@ -48,7 +47,6 @@ _LOCK_S = 60.0  # merging and writing takes less than a second
 _LOCK_STEP_S = 0.02
 _ELSEWHERE = "choose another place with --rlperf-baseline-dir=DIR"
 _WAY_OUT = "restore it from version control, or move it away and store a new one with --rlperf-save-baseline"
-_CONFLICT = re.compile(rb"^(<{7}|={7}|>{7})( |\r?$)", re.MULTILINE)
 
 
 class BaselineError(Exception):
@@ -167,18 +165,8 @@ def _read(path: Path) -> Baseline:
     try:
         return decode(raw)
     except NewerFormatError as error:
-        raise BaselineError(
-            f"{path} {error}: upgrade pytest-rlperf, or choose another baseline with --rlperf-baseline=NAME"
-        ) from None
+        raise BaselineError(f"{path} {error}, or choose another baseline with --rlperf-baseline=NAME") from None
     except FormatError as error:
-        conflict = _CONFLICT.search(raw)
-        if conflict is not None:
-            line = raw.count(b"\n", 0, conflict.start()) + 1
-            raise BaselineError(
-                f"{path} has merge-conflict markers from line {line} on: keep one side of each conflict, or "
-                "restore it whole from one side by git checkout --ours or --theirs; then store the other side's tests "
-                "again with --rlperf-save-baseline"
-            ) from None
         raise BaselineError(f"{path} is not a baseline: {error}; {_WAY_OUT}") from None
 
 
@@ -244,19 +232,14 @@ def _after(old: Baseline | None, key: str, new: StoredResult) -> StoredResult:
         return replace(new, first=None, links=(*stored.links, *new.links)[-LINKS_MOST:])
     if stored.session == new.session:
         return replace(new, first=stored.first)
+    session = old.sessions[stored.session]
     return replace(
         new,
-        first=stored.first or _first_figures(old, stored),
+        first=stored.first or FirstFigures(session.created, session.commit),
         history=_history(stored, new.history),
         pairs=_pooled(stored.pairs, new.pairs),
         links=(*stored.links, *new.links)[-LINKS_MOST:],
     )
-
-
-def _first_figures(old: Baseline, stored: StoredResult) -> FirstFigures:
-    session, clock = old.sessions[stored.session], stored.result.clock
-    relative = tuple(getattr(worker, clock).relative for worker in stored.result.workers)
-    return FirstFigures(session.created, session.commit, clock, relative)
 
 
 def _history(stored: StoredResult, now: tuple[SessionFigures, ...]) -> tuple[SessionFigures, ...]:

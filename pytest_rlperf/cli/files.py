@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
-import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_rlperf.cli.command import Exit, UsageError, listed
-from pytest_rlperf.model import Baseline, Outcome, Result
+from pytest_rlperf.model.judged import Outcome
+from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.stored import Baseline
 
 if TYPE_CHECKING:
     from pytest_rlperf.report.run_json import RunFile, SelfcheckFile
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 DIRECTORY = "a directory that holds one of them"
 LARGEST_BYTES = 64 * 1024 * 1024  # a run of 300 tests with 180 counts each has 3.4 MB
 _WRITERS = "--rlperf-json writes runs, --rlperf-save-baseline writes baselines; `rlperf tree` shows files of timers"
-_BEGINNING = b'{\n "machine": {'  # of a baseline as it is written today
 _TITLES = {"run": "a run", "selfcheck": "a self-check"}
 
 
@@ -54,13 +55,11 @@ def read(path: str) -> tuple[str, Recorded]:
 
 def parse(data: bytes, source: str) -> Recorded:
     """Return the run, self-check or baseline in ``data``; UsageError, which calls it ``source``, where it has none."""
+    from pytest_rlperf.baseline.schema import FormatError, NewerFormatError
     from pytest_rlperf.report.run_json import NewerError, ReadingError, decoded, read_document
 
     if not data.strip():
         raise UsageError(f"{source} is empty; {_WRITERS}")
-    baseline = _plain_baseline(data)
-    if baseline is not None:
-        return baseline
     try:
         document = decoded(data)
     except ReadingError as error:
@@ -71,50 +70,43 @@ def parse(data: bytes, source: str) -> Recorded:
     if title is None or "schema" not in known:
         raise UsageError(f"{source} is JSON, but no run and no baseline; {_WRITERS}")
     try:
-        return _baseline(known) if is_baseline else read_document(known)
-    except NewerError as error:
+        return _baseline(data, known) if is_baseline else read_document(known)
+    except (NewerError, NewerFormatError) as error:
         raise UsageError(f"{source} {error}") from None
-    except ReadingError as error:
+    except (ReadingError, FormatError, RecursionError) as error:
         raise UsageError(f"{source} is not {title}: {error}; write it anew") from None
 
 
-def _plain_baseline(data: bytes) -> Baseline | None:
-    """Return a baseline whose texts can all be shown as they are, which takes a tenth of the time of any other.
+def _baseline(data: bytes, document: Any) -> Baseline:
+    from pytest_rlperf.baseline.schema import decode
 
-    None where ``data`` is another file, or has faults.
-    """
-    from pytest_rlperf.baseline.schema import FormatError, decode
-
-    with suppress(FormatError, UnicodeDecodeError):
-        if data.startswith(_BEGINNING) and b"\\" not in data and data.decode().replace("\n", "").isprintable():
-            return decode(data)
-    return None
+    is_printable = data.isascii() and not any(character in data for character in (b"\\", b"\x7f"))
+    return decode(data if is_printable else json.dumps(_printable(document)).encode())
 
 
-def _baseline(document: dict[str, Any]) -> Baseline:
-    from pytest_rlperf.baseline.schema import SCHEMA, expanded, senseless
-    from pytest_rlperf.report.run_json import ReadingError, check_version, convert
+def _printable(value: Any) -> Any:
+    """Return plain data with every text in it fit to be shown: what is not printable is written out."""
+    from pytest_rlperf.report.printable import shown
 
-    check_version(document, SCHEMA)
-    baseline: Baseline = convert(expanded(document), Baseline, "$")
-    fault = senseless(baseline)
-    if fault is not None:
-        raise ReadingError(fault)
-    return baseline
+    if isinstance(value, dict):
+        return {shown(name): _printable(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_printable(part) for part in value]
+    # A lone surrogate is JSON, and no UTF-8.
+    return shown(value.encode("utf-8", "replace").decode()) if value and isinstance(value, str) else value
 
 
 def content_of(path: str, most: int | None = None, advice: str = "no run and no baseline is that large") -> bytes:
     """Return the content of a file, or of standard input for ``-``; UsageError where it cannot be read.
 
-    Of a pipe it is what is written into it by then. A file of over ``most`` bytes (LARGEST_BYTES), such as /dev/zero,
-    is refused with the ``advice``.
+    A file of over ``most`` bytes (LARGEST_BYTES), such as /dev/zero, is refused with the ``advice``.
     """
     most = LARGEST_BYTES if most is None else most
     try:
         if path == "-":
             data = sys.stdin.buffer.read(most + 1)
         else:
-            with open(path, "rb", opener=_open_at_once) as file:
+            with Path(path).open("rb") as file:
                 data = file.read(most + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -127,14 +119,6 @@ def content_of(path: str, most: int | None = None, advice: str = "no run and no 
 def source_of(path: str) -> str:
     """Return what messages call the file."""
     return "standard input" if path == "-" else path
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without waiting: a named pipe that nobody writes into is empty."""
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        os.set_blocking(descriptor, True)  # whoever writes into it, as a shell's <(...) does, may take its time
-    return descriptor
 
 
 def outcomes_of(recorded: Recorded) -> dict[str, Outcome]:

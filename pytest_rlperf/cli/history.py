@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,8 +15,8 @@ from pytest_rlperf.cli.files import content_of, parse
 
 if TYPE_CHECKING:
     from pytest_rlperf.baseline.history import Sessions
-    from pytest_rlperf.model import Provenance
     from pytest_rlperf.model.history import Course, LoggedCommit
+    from pytest_rlperf.model.stored import Provenance
     from pytest_rlperf.report.history import HistoryReport
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.sides.git import Repository
@@ -125,33 +125,13 @@ def _chosen(known: Iterable[str], patterns: list[str]) -> list[str]:
 
 
 def _free(sessions: Sessions, repository: Repository | None) -> set[str]:
-    """Return the packages whose versions do not matter: those that run tests, and those of the tree itself.
+    """Return the packages whose versions do not matter: those that run tests, and those of the tree itself."""
+    from pytest_rlperf.baseline.provenance import free_distributions
+    from pytest_rlperf.sides.packages import normalized
 
-    The latter are installed from the tree, or are the projects around the present directory, installed or not.
-    """
-    from pytest_rlperf.baseline.provenance import HARNESS
-    from pytest_rlperf.sides.packages import installs_from, normalized
-
-    own: set[str] = set()
-    if repository is not None:
-        own = {normalized(install.name) for install in installs_from(repository.top)}
-        own |= set(map(normalized, _project_names(Path().resolve(), repository.top.resolve())))
+    free = free_distributions(Path(), Path() if repository is None else repository.top)
     names = {name for known in sessions.tests.values() for session in known.values() for name in session.packages or ()}
-    return {name for name in names if normalized(name) in HARNESS | own}
-
-
-def _project_names(directory: Path, top: Path) -> Iterator[str]:
-    """Yield the names in the pyproject.toml of a directory and of those above it, up to the top."""
-    from pytest_rlperf.errors import SideError
-    from pytest_rlperf.sides.build import read_settings
-
-    for place in (directory, *directory.parents):
-        if place.is_relative_to(top):
-            with suppress(SideError, OSError):  # one that cannot be read names nothing
-                project = read_settings(place).get("project")
-                name = project.get("name") if isinstance(project, dict) else None
-                if isinstance(name, str):
-                    yield name
+    return {name for name in names if normalized(name) in free}
 
 
 def _notes(

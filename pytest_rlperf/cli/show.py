@@ -17,7 +17,8 @@ from pytest_rlperf.cli.command import (
     table_width,
 )
 from pytest_rlperf.cli.files import DIRECTORY, exit_code, outcomes_of, read, results_of
-from pytest_rlperf.model import Machine, Outcome, Status
+from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.stored import Machine
 
 if TYPE_CHECKING:
     from pytest_rlperf.cli.files import Recorded
@@ -112,7 +113,7 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
 
 def _rendered(recorded: Recorded, keys: list[str], *, verbose: bool) -> str:
     from pytest_rlperf.baseline.machine import describe
-    from pytest_rlperf.model import Baseline
+    from pytest_rlperf.model.stored import Baseline
     from pytest_rlperf.report.recorded import render_baseline
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.selfcheck import render_selfcheck

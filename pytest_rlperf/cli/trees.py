@@ -9,7 +9,7 @@ from pytest_rlperf import traces
 from pytest_rlperf.cli.command import Command, Exit, UsageError, complain, print_text, width
 from pytest_rlperf.cli.files import content_of, source_of
 from pytest_rlperf.errors import TimerFileError
-from pytest_rlperf.model import TimerTree
+from pytest_rlperf.model.timing import TimerTree
 
 _TEXT = "text"
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from pytest_rlperf.counters.names import NAMES, STEPS
-from pytest_rlperf.model import CounterChange, Counting, Status, Verdict, reasons
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.counting import CounterChange, Counting
+from pytest_rlperf.model.judged import Status, Verdict
 
 EVERY = ("*",)
 

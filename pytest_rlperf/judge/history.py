@@ -7,9 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from pytest_rlperf.judge.policy import CONFIDENCE, LIVE_TOLERANCE
 from pytest_rlperf.judge.stats import normal_quantile, squared_deviations, student_quantile
-from pytest_rlperf.model import LARGEST_LOG, Code, Estimate, Link, Machine, Outcome, Status, VersionChange
 from pytest_rlperf.model.history import (
     Break,
     Course,
@@ -21,6 +19,9 @@ from pytest_rlperf.model.history import (
     Session,
     Step,
 )
+from pytest_rlperf.model.judged import CONFIDENCE, LIVE_TOLERANCE, Estimate, Outcome, Status
+from pytest_rlperf.model.reasons import Code, VersionChange
+from pytest_rlperf.model.stored import LARGEST_LOG, Link, Machine
 
 FALSE_STEPS = 0.05  # the chance of any change point in a segment, or a chain, of equal code
 LEAST_POINTS = 3  # on either side of a change point of a stored line: one odd session is none

@@ -17,20 +17,12 @@ from pytest_rlperf.judge.stats import (
     normal_quantile,
     squared_deviations,
 )
-from pytest_rlperf.model import (
-    Contribution,
-    Estimate,
-    Fitness,
-    PairRecord,
-    PairSpread,
-    Policy,
-    Reason,
-    Selfcheck,
-    Status,
-    Verdict,
-    log_ratios,
-    reasons,
-)
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.judged import Estimate, Policy, Status, Verdict
+from pytest_rlperf.model.live import Contribution, PairRecord, log_ratios
+from pytest_rlperf.model.reasons import Reason
+from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
+from pytest_rlperf.model.stored import PairSpread
 
 # How much pairs of equal code differ: by about 1 % where one CPU runs both sides, by far more where processes have two
 # states or many threads.

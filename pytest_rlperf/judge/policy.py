@@ -1,43 +1,9 @@
-"""The rules of a run, made in one place, and what follows from them for every verdict."""
+"""What follows from the rules of a run for every verdict."""
 
 from __future__ import annotations
 
-from pytest_rlperf.model import Estimate, Policy, Reason, Status, Verdict
-
-CONFIDENCE = 0.99
-LIVE_TOLERANCE = 0.03
-STORED_FAILING = 0.20  # below this, stored numbers may show differences of days, not of versions
-
-
-def make_policy(
-    *,
-    tolerance: float | None,
-    alpha: float,
-    tests: int,
-    min_change_s: float,
-    gated: bool,
-    accept: bool,
-    stores: bool = False,
-    gates: tuple[str, ...] = (),
-    named: tuple[str, ...] = (),
-    pairs: tuple[int, int] = (3, 10),
-) -> Policy:
-    """Return the rules of a test; ``tolerance`` is the user's, None for 3 %."""
-    tolerance = LIVE_TOLERANCE if tolerance is None else tolerance
-    return Policy(
-        tolerance=tolerance,
-        stored_failing=max(STORED_FAILING, tolerance),
-        confidence=CONFIDENCE,
-        alpha=alpha,
-        tests=tests,
-        min_change_s=min_change_s,
-        gated=gated,
-        accept=accept,
-        stores=stores,
-        gates=gates,
-        named=named,
-        pairs=pairs,
-    )
+from pytest_rlperf.model.judged import Estimate, Policy, Status, Verdict
+from pytest_rlperf.model.reasons import Reason
 
 
 def verdict(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_rlperf.model import Estimate
+from pytest_rlperf.model.judged import Estimate
 
 _LOG_MOST = 40.0  # of a ratio: its exponential is under 1e18, the largest figure that is read from a file
 _PRECISION = 1e-9  # of a bound, relative
@@ -154,6 +154,7 @@ def normal_quantile(chance: float) -> float:
 
 def student_quantile(chance: float, freedom: float) -> float:
     """Return the value that Student's t with so many degrees of freedom stays under with that chance."""
+    # As scipy.stats has it, at a third of its import; a run that judges nothing imports neither.
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, chance))
@@ -173,11 +174,8 @@ def squared_deviations(values: Sequence[float]) -> float:
 
 def _student(log_ratio: float, error: float, freedom: float, *, confidence: float, alpha: float) -> Estimate:
     """Return the ratio with its bounds by Student's t, from its logarithm and that one's standard error."""
-    # Student's t quantile as scipy.stats has it, at a third of its import; a run that judges nothing imports neither.
-    from scipy.special import stdtrit
-
-    two_sided = float(stdtrit(freedom, 0.5 + confidence / 2)) * error
-    one_sided = float(stdtrit(freedom, 1 - alpha)) * error
+    two_sided = student_quantile(0.5 + confidence / 2, freedom) * error
+    one_sided = student_quantile(1 - alpha, freedom) * error
     return _ratio(log_ratio, two_sided, one_sided, confidence)
 
 

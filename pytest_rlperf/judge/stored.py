@@ -10,22 +10,11 @@ from typing import NamedTuple
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.stats import Variance, squared_deviations, welch
 from pytest_rlperf.judge.validity import broken_rule, incomparable
-from pytest_rlperf.model import (
-    Anchor,
-    Creep,
-    Estimate,
-    Figures,
-    FirstFigures,
-    MachineDifference,
-    Policy,
-    Reason,
-    Result,
-    SessionFigures,
-    Status,
-    StoredResult,
-    Verdict,
-    reasons,
-)
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.judged import Creep, Estimate, Policy, Status, Verdict
+from pytest_rlperf.model.measured import Figures, Result
+from pytest_rlperf.model.reasons import MachineDifference, Reason
+from pytest_rlperf.model.stored import Anchor, FirstFigures, SessionFigures, StoredResult
 
 # How much the means of two sessions of equal code differ, beyond what their workers' spread accounts for. A standard
 # deviation of 5.0 % was measured on a shared machine; at 4 degrees of freedom a prior of 3 % covers it 99 times of 100.

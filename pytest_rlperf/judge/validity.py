@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pytest_rlperf.model import POWER_CAP, DeviceFigures, Reason, Result, StoredResult, Work, reasons
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.device import POWER_CAP, DeviceFigures
+from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.reasons import Reason, Work
+from pytest_rlperf.model.stored import StoredResult
 
 _IDLE_CPU_SHARE = 0.02
 _PHASES_OVER = 1.02  # phases may not add up to more than the whole, reading errors aside

@@ -11,30 +11,21 @@ from pytest_rlperf.judge.live import PairLimits, judge_records
 from pytest_rlperf.judge.policy import verdict
 from pytest_rlperf.judge.stored import judge_stored
 from pytest_rlperf.judge.validity import broken_rule, other_device
-from pytest_rlperf.model import (
-    Allowance,
-    Counting,
-    Live,
-    MachineDifference,
-    Policy,
-    Reason,
-    Result,
-    Status,
-    StoredResult,
-    Verdict,
-    VersionChange,
-    reasons,
-    test_name,
-)
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.counting import Counting
+from pytest_rlperf.model.judged import Allowance, Policy, Status, Verdict
+from pytest_rlperf.model.live import Live
+from pytest_rlperf.model.measured import Result, test_name
+from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange
+from pytest_rlperf.model.stored import StoredResult
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Exact counts then and now; ``machine`` names another machine that those then are of, or is empty."""
+    """Exact counts then and now."""
 
     then: Counting
     now: Counting
-    machine: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,8 +58,6 @@ def judge(evidence: Evidence, policy: Policy) -> Verdict:
     found, counts = _by_times(evidence, policy), evidence.counts
     if counts is not None:
         found = combine(found, counts.then, counts.now, policy.gates)
-        if found.counters and counts.machine:
-            found = replace(found, also=(*found.also, reasons.CountedElsewhere(counts.machine)))
     return allow(found, evidence.head.nodeid, evidence.allowances)
 
 

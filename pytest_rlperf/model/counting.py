@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class PhaseCounts:
     """
 
     path: str
-    exact: dict[str, int]
-    inexact: dict[str, tuple[int, int]]
+    exact: dict[str, int] = field(default_factory=dict)
+    inexact: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Counting:
     phases: tuple[PhaseCounts, ...]
     workers: int
     repetitions: int
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

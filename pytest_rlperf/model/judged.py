@@ -15,6 +15,10 @@ from pytest_rlperf.model.measured import Result, test_name
 from pytest_rlperf.model.reasons import Code, PairsSpread, Reason, TooFewPairs
 from pytest_rlperf.model.stored import Machine, StoredResult
 
+CONFIDENCE = 0.99
+LIVE_TOLERANCE = 0.03
+STORED_FAILING = 0.20  # below this, stored numbers may show differences of days, not of versions
+
 
 class Status(str, enum.Enum):
     """The outcome of a comparison."""
@@ -129,23 +133,25 @@ class Policy:
 
     Live pairs and stored numbers are SAME within ``tolerance``. Pairs are SLOWER over it with a lower bound over half
     of it, stored numbers over ``stored_failing`` with a lower bound over half of that. ``alpha`` is the chance of any
-    false alarm in the run, ``tests`` how many share it.
-    ``gates`` choose the exact counts that decide; ``named`` are those of them that the test's marker names.
-    ``stores`` marks a run that stores its figures. ``pairs`` are how many live pairs a verdict takes, least and most.
+    false alarm in the run, ``tests`` how many share it. ``gates`` choose the exact counts that decide. ``stores`` marks
+    a run that stores its figures. ``pairs`` are how many live pairs a verdict takes, least and most.
     """
 
-    tolerance: float
-    stored_failing: float
-    confidence: float
-    alpha: float
-    tests: int
-    min_change_s: float
-    gated: bool
-    accept: bool
+    tolerance: float = LIVE_TOLERANCE
+    alpha: float = 0.01
+    tests: int = 1
+    min_change_s: float = 0.0
+    gated: bool = True
+    accept: bool = False
     stores: bool = False
     gates: tuple[str, ...] = ()
-    named: tuple[str, ...] = ()
     pairs: tuple[int, int] = (3, 10)
+    confidence: float = CONFIDENCE
+
+    @property
+    def stored_failing(self) -> float:
+        """The slowdown over which stored numbers fail a test: never one that the test tolerates."""
+        return max(STORED_FAILING, self.tolerance)
 
 
 @dataclass(frozen=True)

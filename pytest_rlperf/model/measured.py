@@ -100,7 +100,7 @@ class Phase:
     count: float
     total_s: float
     self_s: float
-    device: str
+    device: str = "host"
     on_device: DeviceTimes | None = None
 
     @property
@@ -191,16 +191,16 @@ class WorkerRecord:
 
     wall: Figures
     cpu: Figures
-    long: bool
-    alone: bool
     items_per_call: float
     slices: int
     calls: int
     cpu_share: float
-    idle_cpu_share: float
-    collections: int
-    threads: int
-    seed: int
+    long: bool = False
+    alone: bool = False
+    idle_cpu_share: float = 0.0
+    collections: int = 0
+    threads: int = 1
+    seed: int = 0
     device: DeviceFigures | None = None
 
 
@@ -212,6 +212,7 @@ class Result:
     of ``traced_call_s`` seconds each: the whole that they are parts of; 0.0 where nothing was traced. ``notes`` say
     what the measurement had to do without. ``counting`` is what one call does, ``shares`` where its time goes; None and
     empty where that was not asked for. ``start`` is how the workers began, by which a call's time differs.
+    Baselines' files leave out what is as by default, here and in the records below: a default keeps its value.
     """
 
     nodeid: str
@@ -219,9 +220,9 @@ class Result:
     unit: str
     items: float
     workers: tuple[WorkerRecord, ...]
-    phases: tuple[Phase, ...]
-    traced_call_s: float
-    notes: tuple[str, ...]
+    phases: tuple[Phase, ...] = ()
+    traced_call_s: float = 0.0
+    notes: tuple[str, ...] = ()
     counting: Counting | None = None
     shares: tuple[Share, ...] = ()
     start: Start = Start.FRESH
@@ -287,37 +288,15 @@ def out_of_range(positive: Mapping[str, float], not_negative: Mapping[str, float
             yield f"{place} is {value}, expected no negative number"
 
 
-def _is_possible(figures: Figures, *, stored: bool) -> bool:
-    """Whether a worker's figures can have been measured."""
-    return 0 < figures.call_s < math.inf and (
-        not stored or (0 < figures.relative < math.inf and 0 < figures.relative_memory < math.inf)
-    )
+def impossible_figures(result: Result) -> Iterator[str]:
+    """Yield the figures that no run can have given, by their places below the result, with what is expected.
 
-
-def impossible_figures(result: Result, *, stored: bool) -> Iterator[str]:
-    """Yield the figures that no measurement can have given, by their places below the result, with what is expected.
-
-    Later arithmetic divides by them and takes logarithms. ``stored`` figures are relative to kernels, which live pairs
-    do not run, and process something.
+    Later arithmetic divides by them and takes logarithms. Those relative to kernels are 0 where live pairs decide.
     """
-    yield from out_of_range({"items": result.items} if stored else {}, {"items": result.items})
+    yield from out_of_range({}, {"items": result.items})
     for index, worker in enumerate(result.workers):
         for clock, figures in (("wall", worker.wall), ("cpu", worker.cpu)):
-            if not _is_possible(figures, stored=stored):  # named only then: thousands are read
-                names = ("call_s", "relative", "relative_memory")[: 3 if stored else 1]
-                yield from out_of_range(
-                    {f"workers[{index}].{clock}.{name}": getattr(figures, name) for name in names}, {}
-                )
-        if stored and not 0 < worker.items_per_call < math.inf:
-            yield from out_of_range({f"workers[{index}].items_per_call": worker.items_per_call}, {})
-    if stored:
-        yield from out_of_range({}, {"traced_call_s": result.traced_call_s})
+            yield from out_of_range({f"workers[{index}].{clock}.call_s": figures.call_s}, {})
     for index, phase in enumerate(result.phases):
-        if stored and not 0 <= phase.total_s < math.inf:
-            yield from out_of_range({}, {f"phases[{index}].total_s": phase.total_s})
         if not phase.path:  # it would be a part of itself
             yield f"phases[{index}].path is empty"
-    for index, counts in enumerate(result.counting.phases if stored and result.counting is not None else ()):
-        for name, (least, most) in counts.inexact.items():
-            if least > most:
-                yield f"counting.phases[{index}].inexact[{name!r}] is [{least}, {most}], expected the least first"

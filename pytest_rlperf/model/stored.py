@@ -64,15 +64,10 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class FirstFigures:
-    """The oldest figures that a baseline ever had of a test, kept when they are replaced.
-
-    ``relative`` are multiples of a call of the interpreter's kernel, one for each worker, by ``clock``.
-    """
+    """Where the oldest figures that a baseline ever had of a test come from; ``commit`` is a full SHA."""
 
     created: str
     commit: str | None
-    clock: str
-    relative: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +80,13 @@ class SessionFigures:
     """
 
     session: str
-    same_code: bool
-    clock: str
-    workers: int
     relative: float
     relative_memory: float
     squares: float
     squares_memory: float
+    same_code: bool = True
+    clock: str = "wall"
+    workers: int = 5
 
 
 def session_figures(result: Result, session: str, *, same_code: bool) -> SessionFigures:
@@ -100,7 +95,7 @@ def session_figures(result: Result, session: str, *, same_code: bool) -> Session
     figures = [worker.cpu if clock == "cpu" else worker.wall for worker in result.workers]
     relative, squares = _log_mean([each.relative for each in figures])
     relative_memory, squares_memory = _log_mean([each.relative_memory for each in figures])
-    return SessionFigures(session, same_code, clock, len(figures), relative, relative_memory, squares, squares_memory)
+    return SessionFigures(session, relative, relative_memory, squares, squares_memory, same_code, clock, len(figures))
 
 
 def _log_mean(values: list[float]) -> tuple[float, float]:
@@ -156,14 +151,15 @@ class Anchor:
 class StoredResult:
     """One test's entry in a baseline: its figures, the session they come from, and why they were accepted.
 
-    ``first`` are the oldest figures that these come after, None where these are the first. ``pairs`` is the spread of
-    the live pairs that the test had so far, None without any. ``history`` has the figures of the last sessions, the
-    latest last, these among them. ``links`` are the last live comparisons with the commit before, the latest last.
+    ``first`` is where the oldest figures come from that these come after, None where these are the first. ``pairs`` is
+    the spread of the live pairs that the test had so far, None without any. ``history`` has the figures of the last
+    sessions, the latest last, these among them. ``links`` are the last live comparisons with the commit before, the
+    latest last.
     """
 
     result: Result
     session: str
-    accepted: Acceptance | None
+    accepted: Acceptance | None = None
     first: FirstFigures | None = None
     pairs: PairSpread | None = None
     history: tuple[SessionFigures, ...] = ()

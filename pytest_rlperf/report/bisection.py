@@ -27,16 +27,19 @@ def _result(outcome: Outcome | str) -> str:
     return f"{status} {units.change(change.ratio)} {units.interval(change.ratio, change.low, change.high)}"
 
 
-def bisection_lines(left: Sequence[Candidate], found: Mapping[str, Outcome | str]) -> Iterator[str]:
-    """Yield the end of a search.
+def bisection_lines(
+    left: Sequence[Candidate], tests: Sequence[str], found: Mapping[str, Outcome | str]
+) -> Iterator[str]:
+    """Yield the end of a search by ``tests``.
 
     ``left`` are the last good candidate and those behind it, up to the first that is known to be slower; ``found`` is
     the comparison of these two, empty where the search stopped before its end.
     """
     good, *others, bad = left
+    command = harmless(shown(f"pytest --rlperf-bisect={good.range_to(bad)} {shlex.join(tests)}"))
     if not found:
         yield f"stopped: the first slower one is among {units.counted(len(left) - 1, 'candidate')}, up to {bad.title}"
-        yield "go on by the same tests: --rlperf-bisect=continue"
+        yield f"go on: {command}"
         return
     if others:
         before = units.counted(len(others), "candidate")
@@ -49,4 +52,4 @@ def bisection_lines(left: Sequence[Candidate], found: Mapping[str, Outcome | str
     yield from comparison_lines(f"{bad.title} against {good.title}", found)
     if bad.about:
         yield f"look: git show {bad.spec}"
-    yield harmless(shown(f"again: pytest --rlperf-bisect={good.range_to(bad)} {shlex.join(found)}"))
+    yield f"again: {command}"

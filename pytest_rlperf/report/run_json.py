@@ -273,7 +273,7 @@ def read_document(document: object) -> RunFile | SelfcheckFile:
         raise ReadingError(f"$.kind is {_shown(kind)}, expected {' or '.join(map(repr, _KINDS))}")
     recorded: RunFile | SelfcheckFile = convert(whole, _KINDS[kind], "$")
     for place, result in _results(recorded):
-        for fault in impossible_figures(result, stored=False):
+        for fault in impossible_figures(result):
             raise ReadingError(f"{place}.{fault}")
     for place, ratio in _log_ratios(recorded):
         if not abs(ratio) <= LARGEST_LOG:

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from pytest_rlperf.baseline.anchor import read_anchor
-from pytest_rlperf.baseline.machine import describe, differences, this_machine
-from pytest_rlperf.baseline.provenance import HARNESS, changed_versions, providing
+from pytest_rlperf.baseline.machine import differences, this_machine
+from pytest_rlperf.baseline.provenance import changed_versions, free_distributions, providing
 from pytest_rlperf.baseline.store import OtherBaselines, Store
-from pytest_rlperf.model import (
-    Anchor,
-    Baseline,
-    Counting,
-    Machine,
-    Outcome,
-    PhaseCounts,
-    Result,
-    StoredResult,
-    VersionChange,
-    reasons,
-)
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.counting import Counting, PhaseCounts
+from pytest_rlperf.model.judged import Outcome
+from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.notes import (
     NoStoredCounts,
     NothingCounted,
     Obstacle,
     OneWorkerCounted,
     OtherVersions,
-    Unreadable,
 )
+from pytest_rlperf.model.reasons import VersionChange
+from pytest_rlperf.model.stored import Anchor, Baseline, Provenance, StoredResult
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.wording import machine_text, origin_text, version_text
-from pytest_rlperf.sides.packages import installs_from, normalized
+from pytest_rlperf.sides.packages import normalized
 
-# Counts that depend on the device, or on the interpreter, and not on the code alone.
-_OF_THE_DEVICE = frozenset({"kernels", "device_allocations", "device_peak_bytes"})
+# Counts that depend on the interpreter, and not on the code alone.
 _OF_THE_INTERPRETER = frozenset(
     {"python_calls", "native_calls", "host_peak_bytes", "host_net_bytes", "collections", "objects_left", "garbage"}
 )
@@ -54,11 +46,9 @@ class Baselines:
         self.store = Store(settings.baseline_dir, settings.baseline, self.machine)
         self.own: Baseline | None = self.store.read()
         self._settings = settings
-        others = self.store.others() if self.own is None else OtherBaselines([], [])
-        self._others, self.faults = others
+        self._others, self.faults = self.store.others() if self.own is None else OtherBaselines([], [])
         self.differences = tuple(tuple(differences(other.machine, self.machine)) for other in self._others)
-        read_others = (lambda: others) if self.own is None else self.store.others
-        self.counts = StoredCounts(self.machine, self.own, read_others, settings.packages, tree_top(root))
+        self.counts = StoredCounts(self.own, settings.packages, root)
         if settings.save:
             self.store.check_writable()
 
@@ -80,22 +70,20 @@ class Baselines:
 
     def commit_of(self, key: str) -> str | None:
         """Return the commit that a test's figures are of, on this machine class before another."""
-        for baseline in self._others if self.own is None else [self.own]:
-            stored = baseline.results.get(key)
-            if stored is not None and baseline.sessions[stored.session].settleable:
-                return baseline.sessions[stored.session].commit
-        return None
+        return next((origin.commit for origin in self._origins(key) if origin.settleable), None)
 
     def unsettled(self, key: str) -> reasons.NotSettledLive | None:
         """Return why no code can be run in the place of a test's figures; None where there may be, or no figures."""
-        entries = ((baseline, baseline.results.get(key)) for baseline in ([self.own] if self.own else self._others))
-        origins = [baseline.sessions[stored.session] for baseline, stored in entries if stored is not None]
-        if not origins:
-            return None
-        if any(origin.settleable for origin in origins):
+        origins = self._origins(key)
+        if not origins or any(origin.settleable for origin in origins):
             return None
         is_committed = any(origin.commit is not None for origin in origins)
         return reasons.NotSettledLive(reasons.NoCode.UNCOMMITTED if is_committed else reasons.NoCode.OUTSIDE_GIT)
+
+    def _origins(self, key: str) -> list[Provenance]:
+        """Return where a test's figures come from: those of this machine class or, where it has none, of others."""
+        known = self._others if self.own is None else [self.own]
+        return [each.sessions[each.results[key].session] for each in known if key in each.results]
 
     def uses_mean(self, key: str) -> bool | None:
         """Whether a test's figures are means of long calls, None where there are no figures."""
@@ -147,100 +135,52 @@ class Baselines:
 
 @dataclass(frozen=True)
 class OtherCounts:
-    """Counts to compare with, None where there are none that can be; ``obstacle`` is why, where that is worth a note.
-
-    ``machine`` names another machine that they are of. ``is_outdated`` where all there are come from other versions.
-    """
+    """Counts to compare with, None where none can be; ``obstacle`` is why, where that is worth a note."""
 
     counting: Counting | None
-    machine: str = ""
     obstacle: Obstacle | None = None
-    is_outdated: bool = False
 
 
 def live_counts(base: Result, against: str | None = None) -> OtherCounts:
     """Return the counts of a live comparison's base, without those that differ between interpreters where it is one."""
     counting = base.counting
     if counting is not None and not counting.workers:
-        return OtherCounts(counting, obstacle=NothingCounted(counting.notes, on_base=True))
+        return OtherCounts(counting, NothingCounted(counting.notes, on_base=True))
     if counting is not None and against is not None and against.startswith("python:"):
         counting = _without(counting, _OF_THE_INTERPRETER)
     return OtherCounts(counting)
 
 
 class StoredCounts:
-    """The counts that baselines hold, this machine class's before those of ``others``, which are read when needed.
+    """The counts that this machine class's baseline holds.
 
     ``packages`` are the import packages under test: their versions may differ, as that is what is tested. So may those
-    of what is installed from the tree at ``top``.
+    of the tree around ``root``.
     """
 
-    def __init__(
-        self,
-        machine: Machine,
-        own: Baseline | None,
-        others: Callable[[], OtherBaselines],
-        packages: Sequence[str],
-        top: Path,
-    ) -> None:
-        self._machine = machine
+    def __init__(self, own: Baseline | None, packages: Sequence[str], root: Path) -> None:
         self._own = own
-        self._read_others = others
         self._packages = packages
-        self._top = top
+        self._root = root
 
     def find(self, result: Result) -> OtherCounts:
         """Return the counts that a test's can be compared with."""
-        obstacles: list[Obstacle] = []
-        for baseline in self._baselines(obstacles):
-            stored = baseline.results.get(result.nodeid)
-            if stored is None or not stored.result.is_same_work(result):
-                continue
-            obstacle, counting = self._obstacle(baseline, stored, result.counting), stored.result.counting
-            if obstacle is not None or counting is None:
-                obstacles += [] if obstacle is None else [obstacle]
-                continue
-            if baseline.machine.accelerators != self._machine.accelerators:
-                counting = _without(counting, _OF_THE_DEVICE)
-            return OtherCounts(counting, "" if baseline.machine == self._machine else describe(baseline.machine))
-        is_outdated = any(isinstance(obstacle, OtherVersions) for obstacle in obstacles)
-        return OtherCounts(None, obstacle=obstacles[0] if obstacles else None, is_outdated=is_outdated)
-
-    def _obstacle(self, baseline: Baseline, stored: StoredResult, now: Counting | None) -> Obstacle | None:
-        """Return why a test's counts cannot be compared with those of a baseline, if they cannot."""
-        then = stored.result.counting
+        stored = None if self._own is None else self._own.results.get(result.nodeid)
+        if self._own is None or stored is None or not stored.result.is_same_work(result):
+            return OtherCounts(None)
+        then, now = stored.result.counting, result.counting
         if then is None or not then.workers:
-            return NoStoredCounts()
+            return OtherCounts(None, NoStoredCounts())
         if min(then.workers, 0 if now is None else now.workers) < 2:
-            return OneWorkerCounted()
-        differing = self._differing(baseline, stored.session)
-        return OtherVersions(differing) if differing else None
-
-    def _baselines(self, obstacles: list[Obstacle]) -> Iterator[Baseline]:
-        if self._own is not None:
-            yield self._own
-        yield from self._others.baselines
-        obstacles += map(Unreadable, self._others.faults)
-
-    @cached_property
-    def _others(self) -> OtherBaselines:
-        return self._read_others()
-
-    def _differing(self, baseline: Baseline, session: str) -> tuple[VersionChange, ...]:
-        """Return what measured code runs on and is not what it was: the interpreter's minor version, and packages."""
-        python = VersionChange("Python", baseline.machine.python, self._machine.python)
-        then = {
-            name: version
-            for name, version in baseline.sessions[session].packages.items()
-            if normalized(name) not in self._free
-        }
-        return (*([python] if python.then != python.now else []), *changed_versions(then))
+            return OtherCounts(None, OneWorkerCounted())
+        packages = self._own.sessions[stored.session].packages
+        differing = changed_versions({name: packages[name] for name in packages if normalized(name) not in self._free})
+        return OtherCounts(None, OtherVersions(tuple(differing))) if differing else OtherCounts(then)
 
     @cached_property
     def _free(self) -> frozenset[str]:
         """The distributions whose versions do not matter."""
-        names = {*providing(self._packages), *(install.name for install in installs_from(self._top))}
-        return HARNESS | {normalized(name) for name in names}
+        return free_distributions(self._root, tree_top(self._root)) | set(map(normalized, providing(self._packages)))
 
 
 def tree_top(directory: Path) -> Path:

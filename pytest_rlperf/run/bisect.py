@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
-import shlex
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from pytest_rlperf import units
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.fixtures import result_key
-from pytest_rlperf.model import Outcome, Project, Sides, Status
-from pytest_rlperf.model.notes import TextNote
+from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.model.progress import RunProgress
+from pytest_rlperf.model.sides import Project, Sides
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.bisection import bisection_lines, comparison_lines
 from pytest_rlperf.report.wording import note_lines
@@ -25,11 +22,8 @@ from pytest_rlperf.run.hooks import MeasuredRun
 from pytest_rlperf.run.loop import Beginning, Finished, Judged, TestInLane, TestLoop, make_lanes, make_project
 from pytest_rlperf.run.one_test import essence
 from pytest_rlperf.sides.history import Candidate, compared, find_candidates
-from pytest_rlperf.writing import write_whole
 
-CONTINUE = "continue"
 GOOD, BAD, SKIP = "good", "bad", "skip"
-_LINE = re.compile(rf"(range|test|{GOOD}|{BAD}|{SKIP}) (.+)")
 
 
 # ----------------------------------------------------------------------- the search: candidates by number, 0 is good
@@ -38,7 +32,7 @@ _LINE = re.compile(rf"(range|test|{GOOD}|{BAD}|{SKIP}) (.+)")
 def ends(last: int, verdicts: Mapping[int, str]) -> tuple[int, int]:
     """Return the last good candidate before the first bad one, and that one; ``last`` is bad."""
     bad = min((number for number, verdict in verdicts.items() if verdict == BAD), default=last)
-    return max((number for number, verdict in verdicts.items() if verdict == GOOD and number < bad), default=0), bad
+    return max((number for number, verdict in verdicts.items() if verdict == GOOD), default=0), bad
 
 
 def next_probe(last: int, verdicts: Mapping[int, str]) -> int | None:
@@ -73,32 +67,21 @@ def verdict_on(found: Collection[Outcome | str]) -> str:
 
 
 class BisectRun(MeasuredRun):
-    """The hooks of a run with --rlperf-bisect.
-
-    Its log has a line for the range, for each test, and for each verdict on a candidate.
-    """
+    """The hooks of a run with --rlperf-bisect."""
 
     def __init__(self, config: pytest.Config, settings: Config, began: Beginning) -> None:
         super().__init__(config, settings, began)
         assert settings.bisect is not None
-        self._log = _read_log(config) if settings.bisect == CONTINUE else [("range", settings.bisect)]
+        self._range = settings.bisect
         self._candidates: list[Candidate] = []
         self._verdicts: dict[int, str] = {}
         self._compared: tuple[int, int] | None = None
         self._found: dict[str, Outcome | str] = {}
+        self._tests: list[str] = []  # that are slower on the last candidate
 
     def pytest_report_header(self) -> list[str]:
         """Show the range of the search."""
-        return [f"rlperf: the first slower one in {self._log[0][1]}", *note_lines(self._run.notes, verbose=False)]
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Keep the measured tests; of a search that is continued, all of its own."""
-        super().pytest_collection_modifyitems(config, items)
-        tests = [value for word, value in self._log if word == "test"]
-        items[:] = [item for item in items if not tests or result_key(item) in tests]
-        if len(items) < len(tests):
-            raise pytest.UsageError(f"--rlperf-bisect={CONTINUE} needs the tests of the search: {shlex.join(tests)}")
+        return [f"rlperf: the first slower one in {self._range}", *note_lines(self._run.notes, verbose=False)]
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> str:
         """Show how many tests are searched."""
@@ -118,17 +101,16 @@ class BisectRun(MeasuredRun):
         if is_over:
             super().pytest_terminal_summary(terminalreporter)
         terminalreporter.section("rlperf bisect")
-        for line in bisection_lines(self._candidates[good : bad + 1], self._found if is_over else {}):
+        for line in bisection_lines(self._candidates[good : bad + 1], self._tests, self._found if is_over else {}):
             terminalreporter.write_line(line)
 
     def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
         """Probe until no probe is left, or the budget is spent; UsageError where there is nothing to search."""
         project, started_s = make_project(session, self._began.path, self._settings), time.monotonic()
-        progress.begin(self._log[0][1])
+        progress.begin(self._range)
         try:
-            self._candidates = find_candidates(self._log[0][1], project, progress.show)
-            specs, last = [each.spec for each in self._candidates], len(self._candidates) - 1
-            self._verdicts = {specs.index(spec): verdict for verdict, spec in self._log if spec in specs}
+            self._candidates = find_candidates(self._range, project, progress.show)
+            last = len(self._candidates) - 1
             while (number := next_probe(last, self._verdicts)) is not None:
                 if number < last and time.monotonic() - started_s > (self._settings.budget_s or math.inf):
                     return
@@ -137,7 +119,7 @@ class BisectRun(MeasuredRun):
                 self._show(verdict, self._candidates[number])
                 if number == last:
                     self._begin(session)
-                self._keep(number, verdict)
+                self._verdicts[number] = verdict
         except SideError as error:
             raise pytest.UsageError(f"--rlperf-bisect={self._settings.bisect}: {error}") from None
         finally:
@@ -160,7 +142,7 @@ class BisectRun(MeasuredRun):
                 reporter.write_line(line)
 
     def _begin(self, session: pytest.Session) -> None:
-        """Keep the tests that are slower on the last candidate, and begin the log; SideError where there are none."""
+        """Keep the tests that are slower on the last candidate; SideError where there are none."""
         first, *_, last = self._candidates
         self._found = {key: outcome for key, outcome in self._found.items() if verdict_on([outcome]) == BAD}
         if not self._found:
@@ -169,17 +151,7 @@ class BisectRun(MeasuredRun):
                 "--rlperf-pairs where one is UNDECIDED"
             )
         session.items[:] = [item for item in session.items if result_key(item) in self._found]
-        self._log = [("range", first.range_to(last)), *(("test", key) for key in self._found)]
-
-    def _keep(self, number: int, verdict: str) -> None:
-        """Keep the verdict on a candidate, also for a later run."""
-        self._verdicts[number] = verdict
-        self._log.append((verdict, self._candidates[number].spec))
-        text = "".join(f"{word} {value}\n" for word, value in self._log)
-        try:
-            write_whole(_log_place(self._config), text.encode("utf-8", "surrogateescape"))
-        except OSError as error:
-            self._run.note(TextNote(f"no later run can continue this search: {error}"))
+        self._tests = list(self._found)
 
 
 class ProbeLoop(TestLoop):
@@ -210,23 +182,3 @@ class ProbeLoop(TestLoop):
         if event.error is not None:
             raise event.error
         self._reasons[test.group.key] = essence(test.failure)
-
-
-def _log_place(config: pytest.Config) -> Path:
-    """Return the file of the last search in pytest's cache; OSError where there is no cache."""
-    if not hasattr(config, "cache"):
-        raise OSError("pytest's cache is off")
-    return config.cache.mkdir("rlperf") / "bisect.log"
-
-
-def _read_log(config: pytest.Config) -> list[tuple[str, str]]:
-    """Return the lines of the last search's log; UsageError where it cannot be read."""
-    try:
-        place = _log_place(config)
-        lines = place.read_bytes().decode("utf-8", "surrogateescape").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise pytest.UsageError(f"--rlperf-bisect={CONTINUE}: no search is kept here: {error}") from None
-    log = [(found[1], found[2]) for found in map(_LINE.fullmatch, lines) if found is not None]
-    if len(log) < len(lines) or log[0][0] != "range":
-        raise pytest.UsageError(f"--rlperf-bisect={CONTINUE}: {place} is no log of a search; give GOOD[..BAD]")
-    return log

@@ -288,7 +288,7 @@ def _counts(run: RunState, settings: Config, measured: Measured, notes: list[Not
     if missing:
         why = tuple(dict.fromkeys((*now.notes, *other.counting.notes)))
         notes.append(UncomparedCounts(result.nodeid, GatesNotCounted(missing, why), gates=True))
-    return Counts(other.counting, now, other.machine)
+    return Counts(other.counting, now)
 
 
 def failure_of(outcome: Outcome, run: RunState) -> m.Failure | None:

@@ -11,18 +11,19 @@ from pathlib import Path
 from pytest_rlperf.baseline.provenance import Tree, make_provenance, read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import judge_fitness
-from pytest_rlperf.judge.policy import LIVE_TOLERANCE, make_policy
 from pytest_rlperf.judge.verdict import unmatched
-from pytest_rlperf.model import Allowance, Fitness, Outcome, Policy, Provenance, Selfcheck, Shard
+from pytest_rlperf.model.judged import LIVE_TOLERANCE, Allowance, Outcome, Policy, Shard
 from pytest_rlperf.model.notes import Note, Saved, SkippedBaseline, TextNote, UncomparedCounts, UnmatchedAllowance
+from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
 from pytest_rlperf.model.spans import Trace
+from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.options import Config
 from pytest_rlperf.report.run_json import RunFile
 from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.sides.git import git_user, read_allowances
 
 # The settings that verdicts depend on.
-_JUDGING = ("against", "baseline", "tolerance", "alpha", "pairs", "counters", "strict")
+_JUDGING = ("against", "baseline", "tolerance", "pairs", "counters", "strict")
 
 
 @dataclass
@@ -126,16 +127,14 @@ class RunState:
 
     def policy(self, settings: Config) -> Policy:
         """Return the rules of a test with these settings."""
-        return make_policy(
-            tolerance=settings.tolerance,
-            alpha=settings.alpha,
+        return Policy(
+            tolerance=settings.tolerance or LIVE_TOLERANCE,
             tests=max(1, self.gated),
             min_change_s=settings.min_change_s,
             gated=settings.gate,
             accept=settings.accept is not None,
             stores=self.settings.save,
             gates=settings.counters.gates,
-            named=settings.counters.named,
             pairs=settings.pairs,
         )
 

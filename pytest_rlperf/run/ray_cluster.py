@@ -26,7 +26,7 @@ import pytest
 
 from pytest_rlperf import units
 from pytest_rlperf.fixtures import result_key
-from pytest_rlperf.model import Shard
+from pytest_rlperf.model.judged import Shard
 from pytest_rlperf.model.notes import TextNote
 from pytest_rlperf.model.progress import RunProgress
 from pytest_rlperf.report.merge import MergeError, check_shard, merge_shards

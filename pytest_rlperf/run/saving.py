@@ -8,23 +8,14 @@ from dataclasses import replace
 from pytest_rlperf.baseline.anchor import keep_first
 from pytest_rlperf.baseline.history import session_name
 from pytest_rlperf.judge.history import link_of
-from pytest_rlperf.judge.policy import LIVE_TOLERANCE
 from pytest_rlperf.judge.stats import squared_deviations
 from pytest_rlperf.judge.validity import broken_rule
 from pytest_rlperf.measure.one_side import WORKERS
-from pytest_rlperf.model import (
-    Acceptance,
-    Code,
-    Live,
-    Outcome,
-    PairSpread,
-    Provenance,
-    Status,
-    StoredResult,
-    Verdict,
-    session_figures,
-)
+from pytest_rlperf.model.judged import LIVE_TOLERANCE, Outcome, Status, Verdict
+from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.notes import KeptBack, Saved
+from pytest_rlperf.model.reasons import Code
+from pytest_rlperf.model.stored import Acceptance, PairSpread, Provenance, StoredResult, session_figures
 from pytest_rlperf.run.outcomes import RunState
 
 

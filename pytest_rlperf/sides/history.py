@@ -39,7 +39,7 @@ def find_candidates(spec: str, project: Project, on_step: OnStep) -> list[Candid
     repository = find_repository(project.rootdir)
     good, _, bad = spec.partition("..")
     if not good:
-        raise SideError("no good commit is named: give GOOD[..BAD], pip:NAME==GOOD[..BAD] for releases, or continue")
+        raise SideError("no good commit is named: give GOOD[..BAD], or pip:NAME==GOOD[..BAD] for releases")
     first, last = repository.exactly(good), repository.exactly(bad or "HEAD")
     logged = repository.first_parents(first.sha, last.sha)
     if not logged:
