@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import site
 import subprocess
 import sys
@@ -28,7 +27,6 @@ from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.sides import build, dependencies, environment
 from pytest_rlperf.sides.cache import Cache
 from pytest_rlperf.sides.environment import make_environment, mapped_search_path, site_packages, start_path
-from pytest_rlperf.sides.git import find_repository
 from pytest_rlperf.sides.loaded import importers_of, loaded_files
 from pytest_rlperf.sides.packages import How, Package, not_installed, packages_under_test, why_build
 from pytest_rlperf.sides.prepare import prepare_sides
@@ -582,40 +580,25 @@ def test_sides_of_one_tree_need_not_import_it(sides: Sides, tree: Path) -> None:
     assert check_loaded(sides, {}, {})
 
 
-def test_built_files_are_what_was_built(sides: Sides, tree: Path, tmp_path: Path, wording: Wording) -> None:
-    """A file that is no longer what its wheel brought is an error."""
-    home = write(tmp_path / "site-packages", {"mylib/__init__.py": "SIDE = 'base'\n"})
-    digest = base64.urlsafe_b64encode(hashlib.sha256(b"SIDE = 'base'\n").digest()).decode().rstrip("=")
-    write(home, {"mylib-1.dist-info/RECORD": f"mylib/__init__.py,sha256={digest},14\n"})
-    sides = replace(sides, base=make_side("v1.0", home))
-    files = {"mylib": str(home / "mylib/__init__.py")}
-    assert not check_loaded(sides, files, loaded(tree))
-    write(home, {"mylib/__init__.py": "SIDE = 'edit'\n"})
-    with wording.raises(SideError):
-        check_loaded(sides, files, loaded(tree))
-
-
-def test_checked_out_files_are_the_commits(
+def test_files_in_the_cache_are_as_they_were_made(
     sides: Sides, tree: Path, base: Path, tmp_path: Path, wording: Wording
 ) -> None:
-    """In a checkout of ours, package files must be as committed; in the user's own they need not be."""
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-    for arguments in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "first")):
-        git(base, *arguments)
-    clone = tmp_path / "clone"
-    repository = find_repository(base)
-    repository.check_out(repository.head, clone)
-    borrowing = tmp_path / "borrowing"
-    git(base, "clone", "-q", "--shared", str(base), str(borrowing))
-    ours = replace(sides, base=make_side("v1.0", clone))
-    assert check_loaded(ours, loaded(clone, "core"), loaded(tree, "core"))
-    for place in (base, borrowing, clone):
-        write(place, {"src/mylib/core.py": "x = 1"})
-    for place in (base, borrowing):
-        users = replace(sides, base=make_side("v1.0", place))
-        assert check_loaded(users, loaded(place, "core"), loaded(tree, "core"))
+    """A package's file that is no longer what was checked out or built is an error; the user's own may change."""
+
+    def build(directory: Path) -> None:
+        shutil.copytree(base, directory / "tree")
+
+    (tmp_path / "cache").mkdir(mode=0o700)
+    made = Cache(tmp_path / "cache").entry("key", build, print) / "tree"
+    ours = replace(sides, base=make_side("v1.0", made))
+    assert check_loaded(ours, loaded(made, "core"), loaded(tree, "core"))
+    for place in (base, made):
+        write(place, {"src/mylib/core.py": "x = 1", "src/mylib/new.py": ""})
+    users = replace(sides, base=make_side("v1.0", base))
+    assert check_loaded(users, loaded(base, "core"), loaded(tree, "core"))
+    assert check_loaded(ours, loaded(made, "new"), loaded(tree, "core"))
     with wording.raises(SideError):
-        check_loaded(ours, loaded(clone, "core"), loaded(tree, "core"))
+        check_loaded(ours, loaded(made, "core"), loaded(tree, "core"))
 
 
 # --------------------------------------------------------------------------- builds

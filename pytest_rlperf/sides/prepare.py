@@ -164,7 +164,10 @@ class _Comparison:
             head=head,
             packages=tuple(package.name for package in self.packages),
             changed=changed,
-            notes=(*self._notes(), *([] if reason is None else [f"built on both sides: {reason}"])),
+            notes=(
+                *(["today's tree has uncommitted changes"] if self.dirty else []),
+                *([] if reason is None else [f"built on both sides: {reason}"]),
+            ),
             commit=self.source.commit.sha if isinstance(self.source, CommitSource) else None,
             additions=additions,
         )
@@ -335,9 +338,6 @@ class _Comparison:
                         f"{reason}; but {file} lies within {package.name}, and cannot be run beside a build of it: "
                         "move measured tests to a directory of their own"
                     )
-
-    def _notes(self) -> tuple[str, ...]:
-        return (*self.source.notes(), *(["today's tree has uncommitted changes"] if self.dirty else []))
 
     def _head_label(self) -> str:
         repository = self.today.repository
