@@ -174,7 +174,7 @@ def test_installed_packages_are_found_in_the_tree(tree: Path, parent: Path) -> N
     files = {"__editable__.lib.pth": line.replace("lib_finder", "lib_finder_1_finder")}
     files["__editable___lib_finder_1_finder.py"] = mapping + "raise SystemExit('imported')\n"
     install(parent, "lib-finder", files, file_url(tree / "finder"))
-    files = {"_hook.pth": "import _hook; _hook.go()", "_hook.py": "def go(): install({'lib_hook'}, '/elsewhere')\n"}
+    files = {"_hook.pth": "import _hook; _hook.go()", "_hook.py": "raise SystemExit('imported')\n"}
     install(parent, "lib-hook", files, file_url(tree / "hook"))
     install(parent, "lib-copy", {"lib_copy/__init__.py": ""}, file_url(tree / "copy", editable=False))
 
@@ -191,17 +191,33 @@ def test_installed_packages_are_found_in_the_tree(tree: Path, parent: Path) -> N
         assert packages[f"lib_{name}"].project_dir == tree / name
 
 
-def test_finder_of_modules_and_namespaces_is_read(tree: Path, parent: Path) -> None:
-    """Setuptools' finder maps modules without their suffix, and packages in namespaces by dotted names."""
-    write(tree, {"code/lone.py": "", "code/inner/__init__.py": ""})
-    places = {"lone": str(tree / "code/lone"), "space.inner": str(tree / "code/inner")}
+@pytest.mark.parametrize(
+    ("places", "how"),
+    [
+        ({"lone": "code/lone", "space.inner": "code/space/inner"}, "finder"),
+        ({"lone": "code/lone", "renamed": "code/inner"}, "hook"),
+        ({"lone": "code/lone", "gone": "code/gone"}, "finder"),
+    ],
+    ids=["regular", "renamed", "removed since"],
+)
+def test_finder_of_regular_places_is_read(tree: Path, parent: Path, places: dict[str, str], how: How) -> None:
+    """Setuptools' finder maps modules without their suffix, and packages in namespaces by dotted names.
+
+    Packages in directories of other names must be built.
+    """
+    write(tree, dict.fromkeys(["code/lone.py", "code/space/inner/__init__.py", "code/inner/__init__.py"], ""))
     module = "__editable___many_1_finder"
     files = {"__editable__.many.pth": f"import {module}; {module}.install()"}
-    files[f"{module}.py"] = f"MAPPING = {places!r}\nNAMESPACES = {{'space': []}}\n"
+    mapping = {name: str(tree / place) for name, place in places.items()}
+    files[f"{module}.py"] = f"MAPPING = {mapping!r}\nNAMESPACES = {{'space': []}}\n"
     install(parent, "many", files, file_url(tree))
+    write(parent, {"many-1.0.dist-info/top_level.txt": "lone\n"})
     packages = found(make_project(tree))
-    assert packages["lone"].location == tree / "code/lone.py"
-    assert packages["space.inner"].location == tree / "code/inner"
+    assert packages["lone"].how == how
+    if how == "finder":
+        assert packages["lone"].location == tree / "code/lone.py"
+    if "space.inner" in places:
+        assert packages["space.inner"].location == tree / "code/space/inner"
 
 
 def test_setuptools_strict_mode_needs_a_build(tree: Path, parent: Path) -> None:
@@ -352,23 +368,21 @@ def test_hooks_of_the_tree_are_left_out(tree: Path, base: Path, parent: Path, tm
     assert ask(python, "import sys; print(hasattr(sys, 'ours'), hasattr(sys, 'theirs'))") == "False True"
 
 
-def test_finder_becomes_entries_and_links(tree: Path, base: Path, tmp_path: Path) -> None:
+def test_finder_becomes_entries(tree: Path, base: Path, tmp_path: Path) -> None:
     """The packages of setuptools' finder are found in base's tree, and those that base lacks are not found."""
-    write(tree, {"mylib/__init__.py": "", "code/inner.py": "", "gone/__init__.py": "", "old/__init__.py": ""})
-    write(base, {"mylib/__init__.py": "", "code/inner.py": ""})
+    write(tree, {"mylib/__init__.py": "", "code/space/deep.py": "", "gone/__init__.py": ""})
+    write(base, {"mylib/__init__.py": "", "code/space/deep.py": ""})
     packages = (
         Package("mylib", tree / "mylib", tree, "finder", "mylib", tree),
         Package("gone", tree / "gone", tree, "finder", "mylib", tree),
-        Package("renamed", tree / "old", tree, "finder", "mylib", tree),
-        Package("space.deep", tree / "code/inner.py", tree, "finder", "mylib", tree),
+        Package("space.deep", tree / "code/space/deep.py", tree / "code", "finder", "mylib", tree),
     )
     python = make_environment(tmp_path / "thin", packages, (tree, base), built=False)
-    code = "import os, mylib, space.deep as deep; print(mylib.__file__); print(os.path.realpath(deep.__file__))"
-    assert ask(python, code).splitlines() == [str(base / "mylib/__init__.py"), str(base / "code/inner.py")]
-    for name in ("gone", "renamed"):
-        with pytest.raises(subprocess.CalledProcessError) as failure:
-            ask(python, f"import {name}")
-        assert failure.value.stderr.splitlines()[-1] == f"ModuleNotFoundError: No module named '{name}'"
+    code = "import mylib, space.deep as deep; print(mylib.__file__); print(deep.__file__)"
+    assert ask(python, code).splitlines() == [str(base / "mylib/__init__.py"), str(base / "code/space/deep.py")]
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        ask(python, "import gone")
+    assert failure.value.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'gone'"
 
 
 def test_environment_in_the_tree_is_not_mapped(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
@@ -377,6 +391,16 @@ def test_environment_in_the_tree_is_not_mapped(tree: Path, base: Path, parent: P
     write(parent, {"other.pth": str(tree / "venv/src/other")})
     python = make_environment(tmp_path / "thin", (), (tree, base), built=False)
     assert ask(python, "import other; print(other.__file__)") == str(tree / "venv/src/other/other.py")
+
+
+def test_copies_that_a_build_lacks_are_hidden(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
+    """A package of the parent's that a side's build has not is not found there."""
+    write(parent, {"mylib/__init__.py": "", "other/__init__.py": ""})
+    python = make_environment(tmp_path / "thin", (), (tree, base), built=True)
+    environment.hide(tmp_path / "thin", ["mylib", "space.part"])
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        ask(python, "import other, mylib")
+    assert "ModuleNotFoundError: import of mylib halted" in failure.value.stderr
 
 
 def test_built_packages_are_left_to_the_build(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:

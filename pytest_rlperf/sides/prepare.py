@@ -16,6 +16,7 @@ from pytest_rlperf.sides.bytecode import compile_as_today
 from pytest_rlperf.sides.cache import Cache, open_cache
 from pytest_rlperf.sides.dependencies import find_interpreter, pip_sides, python_sides
 from pytest_rlperf.sides.environment import (
+    hide,
     make_environment,
     mapped,
     parent_state,
@@ -263,6 +264,8 @@ class _Comparison:
             environment = directory / "environment"
             python = make_environment(environment, self.packages, mapping, built=True, further=further)
             build_into(python, [copied / path for path in below], self.on_step, isolated=isolated)
+            copies = (package.name for package in self.packages if package.how == "installed")
+            hide(environment, (name for name in copies if not _is_installed(name, site_packages(environment))))
 
         beside = () if further is None else (further,)
         key = self._key("built", source.key, parent_state(), below, isolated, *beside)
