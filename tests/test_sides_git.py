@@ -904,6 +904,8 @@ def test_users_repository_is_not_touched(tmp_path: Path) -> None:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/hook-ran\n", encoding="utf-8")
     hook.chmod(0o755)
+    tree.git("config", "core.splitIndex", "true")
+    tree.git("update-index", "--split-index")
     for name in ("mylib/__init__.py", "tests/test_x.py"):
         os.utime(tree.top / name, (0, 0))  # stale in the index, which a plain git status or diff would refresh
     before = snapshot(tree.top)

@@ -16,6 +16,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
 from pytest_rlperf.sides.command import Completed, run
 from pytest_rlperf.sides.environment import changed_environment
+from pytest_rlperf.sides.packages import is_project
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -43,7 +44,8 @@ def build_into(
     for project_dir in project_dirs:
         if not is_project(project_dir):
             raise SideError(
-                f"the packages under test must be built, but {project_dir} has neither pyproject.toml nor setup.py"
+                f"the packages under test must be built, but {project_dir} has neither setup.py nor a project in "
+                "pyproject.toml"
             )
         apart = needs_isolation(python, [project_dir]) if isolated is None else isolated
         options = ["--no-deps", "--ignore-installed", *([] if apart else ["--no-build-isolation"])]
@@ -53,11 +55,6 @@ def build_into(
             raise SideError(
                 f"building {project_dir} with pip failed (exit code {completed.code}):\n{last_lines(completed)}"
             )
-
-
-def is_project(directory: Path) -> bool:
-    """Whether a directory has a file that declares a build."""
-    return any((directory / name).is_file() for name in ("pyproject.toml", "setup.py"))
 
 
 def needs_isolation(python: str, project_dirs: Iterable[Path]) -> bool:

@@ -35,7 +35,7 @@ KEPT_ENTRIES = 16  # of a tree: a few commits, and for builds an original, a bui
 KEPT_DAYS = 30  # since the last use of an entry
 _FORMAT = "4"  # of the content of entries; a new number leaves the entries of older versions unused
 _LOCK, _COMPLETE, _TREE, _SIDES = "lock", "complete", "tree", "sides"
-_RETRY_S = 0.05
+_RETRY_S, _RETRIES = 0.05, 40  # where several runs are about to build the same
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class Cache:
         """
         place = self.directory / _entry_name(key)
         try:
-            while True:
+            for _ in range(_RETRIES):
                 descriptor = _lock(place, on_step)
                 try:
                     found = _complete_attempt(place) or _built_alone(place, descriptor, build)
@@ -75,6 +75,7 @@ class Cache:
                     return found
                 os.close(descriptor)
                 time.sleep(_RETRY_S)
+            raise SideError(f"files of {place} are missing, and another run uses it: run again when that one has ended")
         except OSError as error:
             raise SideError(
                 f"cannot keep a side in {place}: {error}. Set XDG_CACHE_HOME to another directory"
@@ -238,10 +239,8 @@ def _take(descriptor: int, kind: int) -> bool:
 
 
 def _built_alone(place: Path, descriptor: int, build: Callable[[Path], None]) -> Path | None:
-    """Fill an entry and return its attempt, or None where another run is about to; SideError where one uses it."""
+    """Fill an entry and return its attempt, or None where another run uses it or is about to fill it."""
     if not _take(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
-        if (place / _COMPLETE).exists() and _complete_attempt(place) is None:
-            raise SideError(f"files of {place} are missing, and another run uses it: run again when that one has ended")
         return None
     for found in place.iterdir():
         if found.name != _LOCK:

@@ -37,6 +37,7 @@ DEEPEN = "git fetch --unshallow brings the rest of the history; for actions/chec
 _QUIET = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
+    "core.splitIndex=false",  # a part of it would be written beside the user's index
     "gc.auto=0",
     "maintenance.auto=0",
 )

@@ -16,7 +16,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project
 from pytest_rlperf.model.stored import ANCHOR_FILE
 from pytest_rlperf.sides.cache import sha256
-from pytest_rlperf.sides.git import Commit, Repository, find_repository
+from pytest_rlperf.sides.git import Commit, Repository
 from pytest_rlperf.sides.packages import Package, is_environment
 
 # Directories that are left out of a plain directory, beside environments: version control and caches.
@@ -97,7 +97,7 @@ class CommitSource:
         A file that git calls unchanged has today's bytes: they may be from before a setting of git's changed.
         """
         self.repository.check_out(self.commit.sha, target)
-        differing = self.repository.differing(self.commit.sha)
+        differing = set(self.repository.differing(self.commit.sha))
         for name in differing:
             today = self.repository.top / name
             if is_pointer(target / name) and is_file(today) and not is_pointer(today):
@@ -105,10 +105,8 @@ class CommitSource:
                     f"{name} of {self.title} is a pointer of Git LFS whose content is not here, but today's file has "
                     f"its content: git lfs fetch origin {self.commit.sha} brings it"
                 )
-        within = tuple(f"{name}/" for name in differing)  # files of submodules
-        known = set(differing)
-        names = (name for name in self.repository.files() if name not in known and not name.startswith(within))
-        copy_unlike(self.repository.top, target, names)
+        names = self.repository.files()
+        copy_unlike(self.repository.top, target, set(names).difference(_below(differing, names)))
 
     def differing(self, today: Today) -> list[str]:
         """Return the files that git lists: today's tree belongs to this repository."""
@@ -129,8 +127,9 @@ class WorkingSource:
     def key(self) -> str:
         """The commit, and the content of the files that differ from it."""
         unchanged = CommitSource(self.repository, self._commit).key
-        names = self.repository.differing(self._commit.sha)
-        return f"{unchanged} {self._digest(names)}" if names else unchanged
+        differing = set(self.repository.differing(self._commit.sha))
+        names = sorted({*differing, *_below(differing, self.repository.files())})
+        return f"{unchanged} {digest(self.repository.top, names)}" if names else unchanged
 
     @property
     def title(self) -> str:
@@ -140,14 +139,10 @@ class WorkingSource:
     def lay_out(self, target: Path) -> None:
         """Check the commit out into a clone, and copy the changed files into it."""
         self.repository.check_out(self._commit.sha, target)
-        for name in self.repository.differing(self._commit.sha):
+        names = self.repository.files()
+        for name in set(listing(target)).difference(names):
             remove(target, name)
-            place = self.repository.top / name
-            if is_file(place):
-                copy(self.repository.top, target, name)
-            elif (place / ".git").exists():
-                WorkingSource(find_repository(place)).lay_out(target / name)
-        copy_unlike(self.repository.top, target, self.repository.files())
+        copy_unlike(self.repository.top, target, names)
 
     def differing(self, today: Today) -> list[str]:
         """Compare with today's tree file by file, including submodules."""
@@ -160,11 +155,6 @@ class WorkingSource:
     @property
     def _commit(self) -> Commit:
         return Commit(self.repository.head, "HEAD")
-
-    def _digest(self, names: Iterable[str]) -> str:
-        submodules = [place for name in names if ((place := self.repository.top / name) / ".git").exists()]
-        within = [WorkingSource(find_repository(place)).key for place in submodules]
-        return " ".join([digest(self.repository.top, names), *within])
 
 
 @dataclass(frozen=True)
@@ -297,6 +287,12 @@ def remove(tree: Path, name: str) -> None:
         if parent == tree or not parent.is_dir() or any(parent.iterdir()):
             break
         parent.rmdir()
+
+
+def _below(places: Iterable[str], names: Iterable[str]) -> set[str]:
+    """Return those names that are, or lie below, one of the places, such as a submodule."""
+    known = set(places)
+    return {name for name in names if any(place in known for place in (name, *map(str, PurePosixPath(name).parents)))}
 
 
 def _differing(base: Path, names: Iterable[str], head: Path, today: Iterable[str]) -> list[str]:
