@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -18,7 +19,7 @@ from wording import Wording
 from pytest_rlperf.cli import main
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.sides import cache as cache_module
-from pytest_rlperf.sides.cache import Cache, open_cache
+from pytest_rlperf.sides.cache import KEPT_DAYS, Cache, open_cache
 
 
 @pytest.fixture(autouse=True)
@@ -369,40 +370,32 @@ def test_old_entries_are_removed_unless_in_use(cache: Cache, monkeypatch: pytest
     monkeypatch.setattr(cache_module, "KEPT_ENTRIES", 2)
     held = cache.entry("held", filled_with("held"), never)
     os.utime(held.parent / "lock", (0, 0))
+    start_s = time.time() - 100
     others = Cache(cache.directory)
     places = []
     for number in range(4):
         places.append(others.entry(str(number), filled_with(str(number)), never))
         others.close()
-        os.utime(places[-1].parent / "lock", (number + 1, number + 1))
+        os.utime(places[-1].parent / "lock", (start_s + number, start_s + number))
     places.append(others.entry("last", filled_with("last"), never))
     others.close()
     assert held.is_dir()
     assert [place.parent.is_dir() for place in places] == [False, False, False, True, True]
 
 
-def test_whole_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all trees together the entries unused for longest go first, and none that a run uses."""
-    monkeypatch.setattr(cache_module, "KEPT_BYTES", 250)
+def test_entries_of_all_trees_go_when_unused_for_long(tmp_path: Path) -> None:
+    """An entry is removed some time after its last use, whichever tree it is of, but for those that a run uses."""
     caches = [open_cache(tmp_path / name) for name in ("one", "two")]
-    held = caches[0].entry("held", filled_with("x" * 100), never)
-    os.utime(held.parent / "lock", (0, 0))
-    places = []
-    for number in range(4):
-        opened = Cache(caches[number % 2].directory)
-        places.append(opened.entry(str(number), filled_with("x" * 100), never))
-        opened.close()
-        os.utime(places[-1].parent / "lock", (number + 1, number + 1))
-    assert held.is_dir()
-    assert [place.is_dir() for place in places] == [False, False, False, True]
-    for opened in caches:
-        opened.close()
-
-
-def test_entry_larger_than_the_bound_is_used(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a run needs is kept as long as it runs, however large it is."""
-    monkeypatch.setattr(cache_module, "KEPT_BYTES", 10)
-    assert content(cache.entry("key", filled_with("x" * 100), never)) == "x" * 100
+    held = caches[0].entry("held", filled_with("held"), never)
+    users = Cache(caches[1].directory)
+    places = [users.entry(name, filled_with(name), never) for name in ("unused", "used")]
+    users.close()
+    long_ago = time.time() - KEPT_DAYS * 86400 - 10
+    for place in (held, places[0]):
+        os.utime(place.parent / "lock", (long_ago, long_ago))
+    caches[0].entry("new", filled_with("new"), never)
+    assert [place.is_dir() for place in (held, *places)] == [True, False, True]
+    caches[0].close()
 
 
 def test_cache_is_shown_and_cleared(
@@ -421,7 +414,7 @@ def test_cache_is_shown_and_cleared(
     assert "other tree" in text
     assert f"kept in {tmp_path}/cache/pytest-rlperf\n" in text
     assert "1.2 MB" in text
-    assert "10.7 GB" in text
+    assert "16 latest entries, for 30 days" in text
     assert main(["cache", "--clear"]) == 4
     captured = capsys.readouterr()
     assert captured.out == "removed 1 of 2 entries, 0.2 MB\n"

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import site
 import subprocess
 import sys
@@ -28,7 +27,6 @@ from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.sides import build, dependencies, environment
 from pytest_rlperf.sides.cache import Cache
 from pytest_rlperf.sides.environment import make_environment, mapped_search_path, site_packages, start_path
-from pytest_rlperf.sides.git import find_repository
 from pytest_rlperf.sides.loaded import importers_of, loaded_files
 from pytest_rlperf.sides.packages import How, Package, not_installed, packages_under_test, why_build
 from pytest_rlperf.sides.prepare import prepare_sides
@@ -176,7 +174,7 @@ def test_installed_packages_are_found_in_the_tree(tree: Path, parent: Path) -> N
     files = {"__editable__.lib.pth": line.replace("lib_finder", "lib_finder_1_finder")}
     files["__editable___lib_finder_1_finder.py"] = mapping + "raise SystemExit('imported')\n"
     install(parent, "lib-finder", files, file_url(tree / "finder"))
-    files = {"_hook.pth": "import _hook; _hook.go()", "_hook.py": "def go(): install({'lib_hook'}, '/elsewhere')\n"}
+    files = {"_hook.pth": "import _hook; _hook.go()", "_hook.py": "raise SystemExit('imported')\n"}
     install(parent, "lib-hook", files, file_url(tree / "hook"))
     install(parent, "lib-copy", {"lib_copy/__init__.py": ""}, file_url(tree / "copy", editable=False))
 
@@ -193,17 +191,33 @@ def test_installed_packages_are_found_in_the_tree(tree: Path, parent: Path) -> N
         assert packages[f"lib_{name}"].project_dir == tree / name
 
 
-def test_finder_of_modules_and_namespaces_is_read(tree: Path, parent: Path) -> None:
-    """Setuptools' finder maps modules without their suffix, and packages in namespaces by dotted names."""
-    write(tree, {"code/lone.py": "", "code/inner/__init__.py": ""})
-    places = {"lone": str(tree / "code/lone"), "space.inner": str(tree / "code/inner")}
+@pytest.mark.parametrize(
+    ("places", "how"),
+    [
+        ({"lone": "code/lone", "space.inner": "code/space/inner"}, "finder"),
+        ({"lone": "code/lone", "renamed": "code/inner"}, "hook"),
+        ({"lone": "code/lone", "gone": "code/gone"}, "finder"),
+    ],
+    ids=["regular", "renamed", "removed since"],
+)
+def test_finder_of_regular_places_is_read(tree: Path, parent: Path, places: dict[str, str], how: How) -> None:
+    """Setuptools' finder maps modules without their suffix, and packages in namespaces by dotted names.
+
+    Packages in directories of other names must be built.
+    """
+    write(tree, dict.fromkeys(["code/lone.py", "code/space/inner/__init__.py", "code/inner/__init__.py"], ""))
     module = "__editable___many_1_finder"
     files = {"__editable__.many.pth": f"import {module}; {module}.install()"}
-    files[f"{module}.py"] = f"MAPPING = {places!r}\nNAMESPACES = {{'space': []}}\n"
+    mapping = {name: str(tree / place) for name, place in places.items()}
+    files[f"{module}.py"] = f"MAPPING = {mapping!r}\nNAMESPACES = {{'space': []}}\n"
     install(parent, "many", files, file_url(tree))
+    write(parent, {"many-1.0.dist-info/top_level.txt": "lone\n"})
     packages = found(make_project(tree))
-    assert packages["lone"].location == tree / "code/lone.py"
-    assert packages["space.inner"].location == tree / "code/inner"
+    assert packages["lone"].how == how
+    if how == "finder":
+        assert packages["lone"].location == tree / "code/lone.py"
+    if "space.inner" in places:
+        assert packages["space.inner"].location == tree / "code/space/inner"
 
 
 def test_setuptools_strict_mode_needs_a_build(tree: Path, parent: Path) -> None:
@@ -354,23 +368,21 @@ def test_hooks_of_the_tree_are_left_out(tree: Path, base: Path, parent: Path, tm
     assert ask(python, "import sys; print(hasattr(sys, 'ours'), hasattr(sys, 'theirs'))") == "False True"
 
 
-def test_finder_becomes_entries_and_links(tree: Path, base: Path, tmp_path: Path) -> None:
+def test_finder_becomes_entries(tree: Path, base: Path, tmp_path: Path) -> None:
     """The packages of setuptools' finder are found in base's tree, and those that base lacks are not found."""
-    write(tree, {"mylib/__init__.py": "", "code/inner.py": "", "gone/__init__.py": "", "old/__init__.py": ""})
-    write(base, {"mylib/__init__.py": "", "code/inner.py": ""})
+    write(tree, {"mylib/__init__.py": "", "code/space/deep.py": "", "gone/__init__.py": ""})
+    write(base, {"mylib/__init__.py": "", "code/space/deep.py": ""})
     packages = (
         Package("mylib", tree / "mylib", tree, "finder", "mylib", tree),
         Package("gone", tree / "gone", tree, "finder", "mylib", tree),
-        Package("renamed", tree / "old", tree, "finder", "mylib", tree),
-        Package("space.deep", tree / "code/inner.py", tree, "finder", "mylib", tree),
+        Package("space.deep", tree / "code/space/deep.py", tree / "code", "finder", "mylib", tree),
     )
     python = make_environment(tmp_path / "thin", packages, (tree, base), built=False)
-    code = "import os, mylib, space.deep as deep; print(mylib.__file__); print(os.path.realpath(deep.__file__))"
-    assert ask(python, code).splitlines() == [str(base / "mylib/__init__.py"), str(base / "code/inner.py")]
-    for name in ("gone", "renamed"):
-        with pytest.raises(subprocess.CalledProcessError) as failure:
-            ask(python, f"import {name}")
-        assert failure.value.stderr.splitlines()[-1] == f"ModuleNotFoundError: No module named '{name}'"
+    code = "import mylib, space.deep as deep; print(mylib.__file__); print(deep.__file__)"
+    assert ask(python, code).splitlines() == [str(base / "mylib/__init__.py"), str(base / "code/space/deep.py")]
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        ask(python, "import gone")
+    assert failure.value.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'gone'"
 
 
 def test_environment_in_the_tree_is_not_mapped(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
@@ -379,6 +391,16 @@ def test_environment_in_the_tree_is_not_mapped(tree: Path, base: Path, parent: P
     write(parent, {"other.pth": str(tree / "venv/src/other")})
     python = make_environment(tmp_path / "thin", (), (tree, base), built=False)
     assert ask(python, "import other; print(other.__file__)") == str(tree / "venv/src/other/other.py")
+
+
+def test_copies_that_a_build_lacks_are_hidden(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
+    """A package of the parent's that a side's build has not is not found there."""
+    write(parent, {"mylib/__init__.py": "", "other/__init__.py": ""})
+    python = make_environment(tmp_path / "thin", (), (tree, base), built=True)
+    environment.hide(tmp_path / "thin", ["mylib", "space.part"])
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        ask(python, "import other, mylib")
+    assert "ModuleNotFoundError: import of mylib halted" in failure.value.stderr
 
 
 def test_built_packages_are_left_to_the_build(tree: Path, base: Path, parent: Path, tmp_path: Path) -> None:
@@ -582,40 +604,25 @@ def test_sides_of_one_tree_need_not_import_it(sides: Sides, tree: Path) -> None:
     assert check_loaded(sides, {}, {})
 
 
-def test_built_files_are_what_was_built(sides: Sides, tree: Path, tmp_path: Path, wording: Wording) -> None:
-    """A file that is no longer what its wheel brought is an error."""
-    home = write(tmp_path / "site-packages", {"mylib/__init__.py": "SIDE = 'base'\n"})
-    digest = base64.urlsafe_b64encode(hashlib.sha256(b"SIDE = 'base'\n").digest()).decode().rstrip("=")
-    write(home, {"mylib-1.dist-info/RECORD": f"mylib/__init__.py,sha256={digest},14\n"})
-    sides = replace(sides, base=make_side("v1.0", home))
-    files = {"mylib": str(home / "mylib/__init__.py")}
-    assert not check_loaded(sides, files, loaded(tree))
-    write(home, {"mylib/__init__.py": "SIDE = 'edit'\n"})
-    with wording.raises(SideError):
-        check_loaded(sides, files, loaded(tree))
-
-
-def test_checked_out_files_are_the_commits(
+def test_files_in_the_cache_are_as_they_were_made(
     sides: Sides, tree: Path, base: Path, tmp_path: Path, wording: Wording
 ) -> None:
-    """In a checkout of ours, package files must be as committed; in the user's own they need not be."""
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-    for arguments in (("init", "-q"), ("add", "."), (*identity, "commit", "-qm", "first")):
-        git(base, *arguments)
-    clone = tmp_path / "clone"
-    repository = find_repository(base)
-    repository.check_out(repository.head, clone)
-    borrowing = tmp_path / "borrowing"
-    git(base, "clone", "-q", "--shared", str(base), str(borrowing))
-    ours = replace(sides, base=make_side("v1.0", clone))
-    assert check_loaded(ours, loaded(clone, "core"), loaded(tree, "core"))
-    for place in (base, borrowing, clone):
-        write(place, {"src/mylib/core.py": "x = 1"})
-    for place in (base, borrowing):
-        users = replace(sides, base=make_side("v1.0", place))
-        assert check_loaded(users, loaded(place, "core"), loaded(tree, "core"))
+    """A package's file that is no longer what was checked out or built is an error; the user's own may change."""
+
+    def build(directory: Path) -> None:
+        shutil.copytree(base, directory / "tree")
+
+    (tmp_path / "cache").mkdir(mode=0o700)
+    made = Cache(tmp_path / "cache").entry("key", build, print) / "tree"
+    ours = replace(sides, base=make_side("v1.0", made))
+    assert check_loaded(ours, loaded(made, "core"), loaded(tree, "core"))
+    for place in (base, made):
+        write(place, {"src/mylib/core.py": "x = 1", "src/mylib/new.py": ""})
+    users = replace(sides, base=make_side("v1.0", base))
+    assert check_loaded(users, loaded(base, "core"), loaded(tree, "core"))
+    assert check_loaded(ours, loaded(made, "new"), loaded(tree, "core"))
     with wording.raises(SideError):
-        check_loaded(ours, loaded(clone, "core"), loaded(tree, "core"))
+        check_loaded(ours, loaded(made, "core"), loaded(tree, "core"))
 
 
 # --------------------------------------------------------------------------- builds
@@ -674,24 +681,21 @@ def test_missing_pip_is_an_error(source: Path, thin: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("requires", "of_backend", "isolated"),
+    ("requires", "isolated"),
     [
-        ([], "", False),
-        (["pytest>=8"], "pytest", False),
-        (["pytest>=1000"], "", True),
-        (["no-such-tool"], "", True),
-        ([], "no-such-tool", True),
-        (["no-such-tool; python_version < '3'"], "", False),
+        ([], False),
+        (["pytest>=8"], False),
+        (["pytest>=1000"], True),
+        (["no-such-tool"], True),
+        (["no-such-tool; python_version < '3'"], False),
     ],
 )
 def test_builds_are_isolated_where_tools_are_missing(
-    source: Path, thin: str, monkeypatch: pytest.MonkeyPatch, requires: list[str], of_backend: str, isolated: bool
+    source: Path, thin: str, requires: list[str], isolated: bool
 ) -> None:
-    """A build uses the tools that are installed only if they are all that it and its backend ask for."""
+    """A build uses the tools that are installed only if they are all that it asks for."""
     settings = (source / "pyproject.toml").read_text(encoding="utf-8")
     write(source, {"pyproject.toml": settings.replace("requires = []", f"requires = {requires!r}")})
-    monkeypatch.setenv("WANTED", of_backend)
-    monkeypatch.setattr("tempfile.tempdir", str(source / "nowhere"))  # no file is left behind where none is made
     assert build.needs_isolation(thin, [source]) is isolated
 
 
@@ -826,13 +830,12 @@ def test_missing_package_that_cannot_be_installed_stops_no_comparison(
         "envlib==1.0",
         "envlib",
         "mylib==1.2",
-        "./envlib",
     ],
 )
 def test_requirement_must_make_a_difference(
     tree: Path, wheels: Path, tmp_path: Path, requirement: str, wording: Wording
 ) -> None:
-    """An installed version, the repository's own distribution and what is no requirement are errors in words."""
+    """An installed version and the repository's own distribution are errors in words."""
     write(tree, {"pyproject.toml": "[project]\nname = 'mylib'\n", "mylib/__init__.py": ""})
     with wording.raises(SideError):
         pip_sides(tree, tmp_path / "cache", requirement)

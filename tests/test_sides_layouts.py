@@ -19,7 +19,8 @@ from builders import git, source
 
 from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.sides.build import is_satisfied, run_pip
-from pytest_rlperf.sides.environment import make_environment
+from pytest_rlperf.sides.environment import make_environment, site_packages
+from pytest_rlperf.sides.loaded import belongs_to
 from pytest_rlperf.sides.verify import check_loaded
 
 CONFTEST = """
@@ -90,7 +91,8 @@ class Layout:
 
     ``place`` is pytest's rootdir below git's top, and ``projects`` are the directories below it that are installed.
     ``beside`` are packages under test beside ``mylib``, ``new`` are modules that only head has. ``needs`` are the
-    distributions that must be installed to build it, ``tools`` the programs.
+    distributions that must be installed to build it, ``tools`` the programs. ``path`` is a directory of the tree that
+    a file of the environment puts on sys.path.
     """
 
     files: Mapping[str, str]
@@ -101,6 +103,7 @@ class Layout:
     projects: tuple[str, ...] = (".",)
     beside: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
+    path: str | None = None
 
 
 def settings(backend: str, requires: str, more: str = "", name: str = "mylib") -> str:
@@ -112,6 +115,7 @@ def settings(backend: str, requires: str, more: str = "", name: str = "mylib") -
 
 
 EDITABLE = ("-e",)
+STRICT = ("--config-settings=editable_mode=strict", "-e")
 COPIED = ("--force-reinstall",)
 SOURCE = 'SIDE = "{side}"\n'
 TESTS = {"tests/conftest.py": CONFTEST, "tests/helper.py": 'HELPER = "{side}"\n'}
@@ -120,6 +124,8 @@ HATCH = ("hatchling>=1.26", "editables>=0.5")
 SETUPTOOLS = "setuptools>=70.1"  # earlier ones need wheel beside them
 WHEEL = '[tool.hatch.build.targets.wheel]\ninclude = ["mylib", "extra"]\n'
 PACKAGES = '[tool.setuptools]\npackages = ["mylib", "extra"]\n'
+NAMESPACE = '[tool.setuptools]\npackages = ["mylib", "space.part"]\n'
+RENAMED = '[tool.setuptools]\npackages = ["mylib"]\npackage-dir = {mylib = "code"}\n'
 
 LAYOUTS = {
     "flat beside a root conftest": Layout(
@@ -136,6 +142,33 @@ LAYOUTS = {
         (SETUPTOOLS,),
         new=("mylib.fast", "extra"),
     ),
+    "flat, hatchling": Layout({"mylib/__init__.py": SOURCE, "pyproject.toml": HATCHLING, **TESTS}, EDITABLE, HATCH),
+    "namespace, setuptools' finder": Layout(
+        {
+            "mylib/__init__.py": SOURCE,
+            "space/part/__init__.py": SOURCE,
+            "pyproject.toml": settings("setuptools.build_meta", "setuptools", NAMESPACE),
+            **TESTS,
+        },
+        EDITABLE,
+        (SETUPTOOLS,),
+        beside=("space.part",),
+    ),
+    "renamed, setuptools' finder": Layout(
+        {
+            "code/__init__.py": SOURCE,
+            "pyproject.toml": settings("setuptools.build_meta", "setuptools", RENAMED),
+            **TESTS,
+        },
+        EDITABLE,
+        (SETUPTOOLS,),
+    ),
+    "strict, setuptools": Layout(
+        {"src/mylib/__init__.py": SOURCE, "pyproject.toml": settings("setuptools.build_meta", "setuptools"), **TESTS},
+        STRICT,
+        (SETUPTOOLS,),
+    ),
+    "src on the path, conda develop": Layout({"src/mylib/__init__.py": SOURCE, **TESTS}, (), path="src"),
     "hook, scikit-build-core": Layout(
         {
             "src/mylib/__init__.py": SOURCE,
@@ -224,6 +257,8 @@ def make_repository(top: Path, layout: Layout) -> Path:
 def make_python(top: Path, rootdir: Path, layout: Layout) -> str:
     """Return an interpreter within the tree that sees what the running one sees, with the project installed."""
     python = make_environment(top / ".venv", (), None, built=False)
+    if layout.path is not None:
+        (site_packages(top / ".venv") / "conda.pth").write_text(f"{top / layout.path}\n", encoding="utf-8")
     if layout.how:
         places = [word for project in layout.projects for word in (*layout.how, str((rootdir / project).resolve()))]
         options = ["install", "--no-deps", "--no-build-isolation", *places]
@@ -272,7 +307,10 @@ def run_side(side: Side, sides: Sides) -> tuple[list[str], dict[str, str]]:
 
 
 # Those whose build tools make an environment or a compiled module of their own take as long as all others together.
-BUILT = ("hook, scikit-build-core", "hook, meson-python", "C extension", "monorepo of flit, poetry and setuptools")
+BUILT = (
+    *("hook, scikit-build-core", "hook, meson-python", "C extension", "monorepo of flit, poetry and setuptools"),
+    *("renamed, setuptools' finder", "strict, setuptools", "namespace, setuptools' finder"),
+)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +350,7 @@ def test_each_side_sees_its_own(name: str, tmp_path: Path, monkeypatch: pytest.M
         *(f"FOUND {new}" for new in layout.new),
     ]
     assert check_loaded(sides, base_files, head_files)
-    assert {"mylib", *layout.beside} <= set(sides.packages)
+    assert all(belongs_to(name, sides.packages) for name in ("mylib", *layout.beside))
     if name == "C extension":
         assert base_files["mylib._core"].endswith(tuple(EXTENSION_SUFFIXES))
     status = subprocess.run(["git", "status", "--porcelain"], cwd=top, capture_output=True, text=True, timeout=60)

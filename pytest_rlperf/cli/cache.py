@@ -29,9 +29,10 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _clear(entries: Sequence[Entry]) -> int:
+    sizes = [entry.size_bytes for entry in entries]
     kept = [entry for entry in entries if not entry.remove()]
-    removed = [entry for entry in entries if entry not in kept]
-    print_text(f"removed {len(removed)} of {len(entries)} entries, {_size(removed)}\n")
+    removed = sum(size for entry, size in zip(entries, sizes, strict=True) if entry not in kept)
+    print_text(f"removed {len(entries) - len(kept)} of {len(entries)} entries, {removed / 1e6:.1f} MB\n")
     if kept:
         raise UsageError(
             f"{listed([str(entry.place) for entry in kept])}: used by a run, or not removable; "
@@ -45,7 +46,7 @@ def _rendered(entries: Sequence[Entry]) -> str:
     from pytest_rlperf.report.printable import shown
     from pytest_rlperf.report.table import Column, make_table
     from pytest_rlperf.report.text import table_text
-    from pytest_rlperf.sides.cache import KEPT_BYTES
+    from pytest_rlperf.sides.cache import KEPT_DAYS, KEPT_ENTRIES
 
     columns = [
         Column("tree", "tree", "left", overflow="fold"),
@@ -65,7 +66,7 @@ def _rendered(entries: Sequence[Entry]) -> str:
         for tree in trees
     ]
     lines = table_text(make_table(columns, rows), table_width())
-    whole = f"{_size(entries)} in all; from {KEPT_BYTES / 1e9:.1f} GB on, the entries unused for longest are removed"
+    whole = f"{_size(entries)} in all; a tree keeps its {KEPT_ENTRIES} latest entries, for {KEPT_DAYS} days after use"
     roots = " and ".join(sorted({shown(str(entry.place.parent.parent)) for entry in entries}))
     return "\n".join([*lines, "", f"kept in {roots}", whole, "rlperf cache --clear removes all that no run uses", ""])
 

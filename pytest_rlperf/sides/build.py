@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
 from pytest_rlperf.sides.command import Completed, run
 from pytest_rlperf.sides.environment import changed_environment
+from pytest_rlperf.sides.packages import is_project
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -24,28 +24,9 @@ else:
     import tomli as tomllib
 
 BUILD_LIMIT_S = 1800.0
-_REQUIRES_LIMIT_S = 120.0
 _LAST_LINES = 25
 
 _MISLEADING = ("PIP_PREFIX", "PIP_PYTHON", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PYTHONPATH")
-
-# The build system of a project without [build-system].
-_DEFAULT_SYSTEM = {"requires": ["setuptools>=40.8"], "build-backend": "setuptools.build_meta:__legacy__"}
-
-# Prints what a build backend requires beside the list in pyproject.toml, apart from the backend's own output.
-_REQUIRES = """
-import importlib, json, os, sys
-answer = os.dup(1)
-os.dup2(2, 1)
-backend, paths = sys.argv[1:]
-sys.path[:] = json.loads(paths) + [entry for entry in sys.path if entry]
-module, _, attributes = backend.partition(":")
-hooks = importlib.import_module(module)
-for attribute in filter(None, attributes.split(".")):
-    hooks = getattr(hooks, attribute)
-requires = hooks.get_requires_for_build_wheel() if hasattr(hooks, "get_requires_for_build_wheel") else []
-os.write(answer, json.dumps(list(requires)).encode())
-"""
 
 
 def build_into(
@@ -63,7 +44,8 @@ def build_into(
     for project_dir in project_dirs:
         if not is_project(project_dir):
             raise SideError(
-                f"the packages under test must be built, but {project_dir} has neither pyproject.toml nor setup.py"
+                f"the packages under test must be built, but {project_dir} has neither setup.py nor a project in "
+                "pyproject.toml"
             )
         apart = needs_isolation(python, [project_dir]) if isolated is None else isolated
         options = ["--no-deps", "--ignore-installed", *([] if apart else ["--no-build-isolation"])]
@@ -75,14 +57,16 @@ def build_into(
             )
 
 
-def is_project(directory: Path) -> bool:
-    """Whether a directory has a file that declares a build."""
-    return any((directory / name).is_file() for name in ("pyproject.toml", "setup.py"))
-
-
 def needs_isolation(python: str, project_dirs: Iterable[Path]) -> bool:
-    """Whether any of the projects has build requirements that the environment of ``python`` lacks."""
-    return any(not _has_all(python, project_dir) for project_dir in project_dirs)
+    """Whether any of the projects cannot be built with the tools that the environment of ``python`` has."""
+    return any(not _is_buildable(python, project_dir) for project_dir in project_dirs)
+
+
+def _is_buildable(python: str, project_dir: Path) -> bool:
+    options = ["--dry-run", "--quiet", "--no-deps", "--ignore-installed", "--no-build-isolation"]
+    if "build-system" in read_settings(project_dir):  # without one, pip asks for tools that may not be needed
+        options.append("--check-build-dependencies")
+    return not run_pip(python, ["install", *options, str(project_dir)], f"build {project_dir}").code
 
 
 def run_pip(python: str, arguments: list[str], purpose: str) -> Completed:
@@ -122,24 +106,6 @@ def is_satisfied(requirement: str) -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return wanted.url is None and wanted.specifier.contains(version, prereleases=True)
-
-
-def _has_all(python: str, project_dir: Path) -> bool:
-    system = _build_system(project_dir)
-    if not all(is_satisfied(str(requirement)) for requirement in system.get("requires", [])):
-        return False
-    paths = json.dumps([str(project_dir / path) for path in system.get("backend-path", [])])
-    backend = str(system.get("build-backend", _DEFAULT_SYSTEM["build-backend"]))
-    argv = [python, "-c", _REQUIRES, backend, paths]
-    completed = run(argv, cwd=project_dir, env=_for_pip(python), limit_s=_REQUIRES_LIMIT_S)
-    # Where a backend fails here, pip tries it in isolation, with all that it requires.
-    return not completed.code and all(map(is_satisfied, json.loads(completed.out)))
-
-
-def _build_system(project_dir: Path) -> dict[str, Any]:
-    """Return the build system in a project's pyproject.toml."""
-    system: dict[str, Any] = read_settings(project_dir).get("build-system", _DEFAULT_SYSTEM)
-    return system
 
 
 def read_settings(project_dir: Path) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The cache of sides: outside the user's tree, with whole entries only, safe for simultaneous runs.
 
 An entry is a directory with a file to lock, the attempts to build it, and ``complete``, which names the attempt that
-succeeded and its files. That file is written last, so a killed build is never used. Every attempt has a directory of
-its own, so a dead build's children cannot write into a later attempt. Attempts stay where they were built: virtual
-environments cannot be moved.
+succeeded and the SHA-256 of its files. That file is written last, so a killed build is never used. Every attempt has a
+directory of its own, so a dead build's children cannot write into a later attempt. Attempts stay where they were built:
+virtual environments cannot be moved.
 
 Code is loaded from here, so every directory down to an attempt must belong to this user and be closed to others.
 """
@@ -12,25 +12,37 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
-import json
 import os
 import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import OnStep
 from pytest_rlperf.scratch import place_of_user
 
 KEPT_ENTRIES = 16  # of a tree: a few commits, and for builds an original, a build and its tests a side
-KEPT_BYTES = 10 * 2**30  # of all trees together
-_FORMAT = "3"  # of the content of entries; a new number leaves the entries of older versions unused
+KEPT_DAYS = 30  # since the last use of an entry
+_FORMAT = "4"  # of the content of entries; a new number leaves the entries of older versions unused
 _LOCK, _COMPLETE, _TREE, _SIDES = "lock", "complete", "tree", "sides"
+_RETRY_S, _RETRIES = 0.05, 40  # where several runs are about to build the same
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """The content of ``complete``: the name of an attempt, and the SHA-256 of its files; that of links is empty."""
+
+    attempt: Annotated[str, msgspec.Meta(pattern=r"^\w+$")]
+    files: dict[str, str]
 
 
 class Cache:
@@ -49,13 +61,21 @@ class Cache:
         An entry that lacks files is built again.
         """
         place = self.directory / _entry_name(key)
-        is_new = False
         try:
-            while (found := self._use(place)) is None:
-                is_new = self._build(place, build, on_step) or is_new
-            if is_new:  # its own entry, however large, is locked by now
-                _prune(self.directory)
-            return found
+            for _ in range(_RETRIES):
+                descriptor = _lock(place, on_step)
+                try:
+                    found = _complete_attempt(place) or _built_alone(place, descriptor, build)
+                except BaseException:
+                    os.close(descriptor)
+                    raise
+                if found is not None:
+                    self._held.append(descriptor)
+                    os.utime(place / _LOCK)  # the time of its last use
+                    return found
+                os.close(descriptor)
+                time.sleep(_RETRY_S)
+            raise SideError(f"files of {place} are missing, and another run uses it: run again when that one has ended")
         except OSError as error:
             raise SideError(
                 f"cannot keep a side in {place}: {error}. Set XDG_CACHE_HOME to another directory"
@@ -66,48 +86,6 @@ class Cache:
         for descriptor in self._held:
             os.close(descriptor)
         self._held.clear()
-
-    def _use(self, place: Path) -> Path | None:
-        """Return the complete attempt of an entry and lock it, or None where there is none."""
-        if not (place / _COMPLETE).exists():
-            return None  # unlocked, so that a run about to build it does not wait for readers
-        descriptor = _lock(place, fcntl.LOCK_SH)
-        try:
-            found = _complete_attempt(place)
-            if found is not None:
-                os.utime(place / _LOCK)  # the time of its last use
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if found is None:
-            os.close(descriptor)
-            return None
-        self._held.append(descriptor)
-        return found
-
-    def _build(self, place: Path, build: Callable[[Path], None], on_step: OnStep) -> bool:
-        """Fill an entry, or wait for another run that fills it; return whether this run did."""
-        descriptor = _try_lock(place)
-        if descriptor is None:
-            _wait(place, on_step)
-            return False
-        try:
-            if _complete_attempt(place) is not None:
-                return False
-            _remove_attempts(place)
-            attempt = Path(tempfile.mkdtemp(prefix="", dir=place))
-            try:
-                build(attempt)
-                recorded = json.dumps({"attempt": attempt.name, "files": dict(_sizes(attempt))})
-                written = place / f"{_COMPLETE}.new"
-                written.write_text(recorded, encoding="utf-8")
-                written.replace(place / _COMPLETE)
-            except BaseException:
-                _remove(attempt)
-                raise
-        finally:
-            os.close(descriptor)
-        return True
 
 
 def open_cache(top: Path) -> Cache:
@@ -220,12 +198,15 @@ def _tree_digest(tree: bytes) -> str:
     return f"-{hashlib.sha256(tree).hexdigest()[:12]}"
 
 
+_EMPTY = hashlib.sha256().hexdigest()
+
+
 def _slug(text: str, length: int) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", text)[:length].strip("-.") or "tree"
 
 
-def _lock(place: Path, kind: int) -> int:
-    """Return a descriptor with the lock of an entry; a missing entry is created."""
+def _lock(place: Path, on_step: OnStep) -> int:
+    """Return a descriptor with a shared lock of an entry, once no run builds it; a missing entry is created."""
     while True:
         _make(place.parent)
         _make(place)
@@ -234,7 +215,9 @@ def _lock(place: Path, kind: int) -> int:
         except FileNotFoundError:
             continue  # removed between these two lines
         try:
-            fcntl.flock(descriptor, kind)
+            if not _take(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB):
+                on_step("waiting for another run, which prepares the same")
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
             # Another run may have removed the entry while this one waited.
             if os.path.samestat(os.fstat(descriptor), os.stat(place / _LOCK)):  # noqa: PTH116 - beside its twin
                 return descriptor
@@ -246,69 +229,100 @@ def _lock(place: Path, kind: int) -> int:
         os.close(descriptor)
 
 
-def _try_lock(place: Path) -> int | None:
-    """Return a descriptor with the exclusive lock of an entry, or None where another run has locked it."""
+def _take(descriptor: int, kind: int) -> bool:
+    """Take a lock, unless another process holds one against it; return whether it is taken."""
     try:
-        return _lock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind)
     except BlockingIOError:
+        return False
+    return True
+
+
+def _built_alone(place: Path, descriptor: int, build: Callable[[Path], None]) -> Path | None:
+    """Fill an entry and return its attempt, or None where another run uses it or is about to fill it."""
+    if not _take(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
         return None
-
-
-def _wait(place: Path, on_step: OnStep) -> None:
-    """Wait for a run that fills an entry; SideError where that run uses an entry that lacks files."""
-    on_step("waiting for another run, which prepares the same")
-    # A shared lock, because the other run keeps one on the finished entry until it ends.
-    descriptor = _lock(place, fcntl.LOCK_SH)
+    for found in place.iterdir():
+        if found.name != _LOCK:
+            _remove(found)
+    attempt = Path(tempfile.mkdtemp(prefix="", dir=place))
     try:
-        if (place / _COMPLETE).exists() and _complete_attempt(place) is None:
-            raise SideError(f"files of {place} are missing, and another run uses it: run again when that one has ended")
-    finally:
-        os.close(descriptor)
+        build(attempt)
+        written = place / f"{_COMPLETE}.new"
+        written.write_bytes(
+            msgspec.json.encode(_Record(attempt.name, {name: sha256(attempt / name) for name in _files(attempt)}))
+        )
+        written.replace(place / _COMPLETE)
+    except BaseException:
+        _remove(attempt)
+        raise
+    _prune(place)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return attempt
 
 
 def _complete_attempt(place: Path) -> Path | None:
     """Return the attempt of an entry that is complete and still has its files, None where there is none."""
-    found = _recorded(place)
-    if found is None:
+    record = _read(place)
+    if record is None:
         return None
-    name, sizes = found
-    attempt = place / name
+    attempt = place / record.attempt
     try:
         _check_own(attempt)
-        for file, size in sizes.items():
+        for file, digest in record.files.items():
             # Tests may write to files of their tree; files that were never written to the disk are empty.
-            if (attempt / file).lstat().st_size == 0 != size:
+            if not (attempt / file).lstat().st_size and digest != _EMPTY:
                 return None
     except (FileNotFoundError, NotADirectoryError):
         return None
     return attempt
 
 
-def _recorded(place: Path) -> tuple[str, dict[str, int]] | None:
-    """Return the name of an entry's complete attempt and its files' sizes, None where there are none to be read."""
+def _read(place: Path) -> _Record | None:
+    """Return the record of an entry's complete attempt, None where there is none to be read."""
     try:
-        found = json.loads((place / _COMPLETE).read_bytes())
-        name, sizes = found["attempt"], found["files"]
-        known = isinstance(name, str) and all(isinstance(size, int) for size in sizes.values())
-    except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return msgspec.json.decode((place / _COMPLETE).read_bytes(), type=_Record)
+    except (FileNotFoundError, msgspec.DecodeError, RecursionError):
         return None
-    return (name, sizes) if known and re.fullmatch(r"\w+", name) else None
 
 
-def _sizes(directory: Path) -> Iterator[tuple[str, int]]:
-    """Yield the files below a directory and their sizes in bytes, less bytecode."""
+def changed_since_built(home: Path, files: Iterable[Path]) -> list[Path]:
+    """Return which files are not as they were built, where ``home`` lies in an entry; users' own may change."""
+    for attempt in (home, *home.parents):
+        recorded = _digests(attempt)
+        if recorded:
+            return [path for path in files if path in recorded and recorded[path] != sha256(path)]
+    return []
+
+
+@functools.cache
+def _digests(attempt: Path) -> dict[Path, str]:
+    """Return the digests of an attempt's files; none where a directory is no complete attempt."""
+    record = _read(attempt.parent)
+    if record is None or record.attempt != attempt.name:
+        return {}
+    return {attempt / name: digest for name, digest in record.files.items()}
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content, empty for a link."""
+    if path.is_symlink():
+        return ""
+    content = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            content.update(block)
+    return content.hexdigest()
+
+
+def _files(directory: Path) -> Iterator[str]:
+    """Yield the files and links below a directory, less bytecode."""
     for root, directories, files in os.walk(directory):
         here = Path(root)
         links = [name for name in directories if (here / name).is_symlink()]
         directories[:] = [name for name in directories if name != "__pycache__"]
         for name in [*links, *files]:
-            yield str((here / name).relative_to(directory)), (here / name).lstat().st_size
-
-
-def _remove_attempts(place: Path) -> None:
-    for found in place.iterdir():
-        if found.name != _LOCK:
-            _remove(found)
+            yield str((here / name).relative_to(directory))
 
 
 def _remove(path: Path) -> None:
@@ -323,24 +337,28 @@ def _remove(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the cache: its place, the tree it is of, its size, and when a run last used it, in epoch seconds."""
+    """An entry of the cache: its place, the tree it is of, and when a run last used it, in epoch seconds."""
 
     place: Path
     tree: str
-    size_bytes: int
     used_s: float
+
+    @functools.cached_property
+    def size_bytes(self) -> int:
+        """The size of its files when first asked for, less bytecode."""
+        return sum((self.place / name).lstat().st_size for name in _files(self.place))
 
     def remove(self) -> bool:
         """Remove the entry unless a run uses it; return whether it is gone."""
-        with contextlib.suppress(OSError, SideError):
-            descriptor = _try_lock(self.place)
-            if descriptor is not None:
-                try:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.place / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if _take(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
                     # First makes the entry incomplete, in case the removal fails.
                     (self.place / _COMPLETE).unlink(missing_ok=True)
                     _remove(self.place)
-                finally:
-                    os.close(descriptor)
+            finally:
+                os.close(descriptor)
         return not self.place.exists()
 
 
@@ -361,22 +379,15 @@ def _entries_in(root: Path) -> Iterator[Entry]:
         with contextlib.suppress(OSError):  # removed meanwhile, or no directory of the cache's
             place = lock.parent
             tree = (place.parent / _TREE).read_bytes()
-            if not place.parent.name.endswith(_tree_digest(tree)):
-                continue  # no directory of the cache's, and not its to remove
-            found = _recorded(place)
-            sizes = dict(_sizes(place)) if found is None else found[1]
-            yield Entry(place, os.fsdecode(tree), sum(sizes.values()), lock.stat().st_mtime)
+            if place.parent.name.endswith(_tree_digest(tree)):  # else it is not the cache's to remove
+                yield Entry(place, os.fsdecode(tree), lock.stat().st_mtime)
 
 
-def _prune(directory: Path) -> None:
-    """Remove the least recently used entries beyond the bounds: of a tree's ``directory``, and of all trees.
-
-    Entries that a run has locked stay.
-    """
-    entries = sorted(_entries_in(directory.parent), key=lambda entry: entry.used_s)
-    of_tree = [entry for entry in entries if entry.place.parent == directory]
-    surplus = of_tree[:-KEPT_ENTRIES]
-    total = sum(entry.size_bytes for entry in entries)
+def _prune(new: Path) -> None:
+    """Remove entries unused for long, and older ones of the tree that the ``new`` one is of; those in use stay."""
+    entries = sorted(_entries_in(new.parents[1]), key=lambda entry: entry.used_s, reverse=True)
+    of_tree = [entry for entry in entries if entry.place.parent == new.parent]
+    oldest_s = time.time() - KEPT_DAYS * 86400
     for entry in entries:
-        if (entry in surplus or total > KEPT_BYTES) and entry.remove():
-            total -= entry.size_bytes
+        if entry.place != new and (entry.used_s < oldest_s or entry in of_tree[KEPT_ENTRIES:]):
+            entry.remove()

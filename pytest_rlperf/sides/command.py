@@ -12,8 +12,6 @@ from pathlib import Path
 
 from pytest_rlperf.errors import SideError
 
-_KILL_LIMIT_S = 5.0
-
 
 @dataclass(frozen=True)
 class Completed:
@@ -48,32 +46,18 @@ def run(
             errors="surrogateescape",  # file names are bytes
             start_new_session=True,
         )
-    except FileNotFoundError as error:
-        if not cwd.is_dir():
-            raise SideError(f"cannot run {words[0]} in {cwd}: there is no such directory") from None
-        raise SideError(
-            f"there is no {words[0]} to run ({error.strerror}): install it, or put it on the PATH"
-        ) from None
     except (OSError, ValueError) as error:  # a NUL in a word is a ValueError
         raise SideError(f"cannot run {words[0]}: {error}") from None
-    try:
-        out, err = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        raise SideError(f"{_shown(words)} did not end within {limit_s:.0f} s and was ended") from None
-    finally:
-        # Its children share its session and end with it, so that none of them writes to a side later.
-        _kill_group(process)
+    with process:
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise SideError(f"{_shown(words)} did not end within {limit_s:.0f} s and was ended") from None
+        finally:
+            # Its children share its session and end with it, so that none of them writes to a side later.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
     return Completed(process.returncode, out, err)
-
-
-def _kill_group(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_KILL_LIMIT_S)
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
 
 
 def _shown(words: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import PROTOCOL, OnStep, Project, Sides
@@ -55,7 +55,7 @@ print(json.dumps(answer))
 
 def pip_sides(requirements: tuple[str, ...], project: Project, top: Path, cache: Cache, on_step: OnStep) -> Sides:
     """Return today's tree with other versions of its dependencies, in an environment of its own, beside itself."""
-    wanted = [_parsed(text) for text in requirements]
+    wanted = [Requirement(text) for text in requirements]
     _check_not_own(wanted, project, top)
     _check_not_installed(wanted)
     local = [content for requirement in wanted if (content := _local_content(requirement)) is not None]
@@ -127,16 +127,6 @@ def python_sides(python: str, project: Project, top: Path, on_step: OnStep) -> S
 
 def _own_path(project: Project) -> tuple[str, ...]:
     return tuple(entry for entry in project.path if entry)
-
-
-def _parsed(text: str) -> Requirement:
-    try:
-        return Requirement(text)
-    except InvalidRequirement as error:
-        raise SideError(
-            f"pip:{text} is no requirement ({str(error).splitlines()[0]}); "
-            "name a version, pip:gymnasium==1.0.0, or a file, 'pip:gymnasium @ file:///path/to/it.whl'"
-        ) from None
 
 
 def _local_content(requirement: Requirement) -> str | None:

@@ -27,36 +27,10 @@ from pytest_rlperf.sides.packages import Install, Package, in_tree, installs_fro
 
 _LIMIT_S = 60.0
 _PARENT = "rlperf_parent.pth"
-_LINKS = "rlperf_links"
-_HIDING_MODULE = "rlperf_hiding"
+_HIDDEN = "rlperf_hidden.pth"
 
 # Options whose value is no path, even if a file of that name exists.
 _TAKE_WORDS = {"-k", "-m", "-n", "-o", "-p", "-r", "-W"}
-
-# Finds packages under test as Python would if they were not installed in the parent too.
-_HIDING = """\
-import os, sys
-from importlib.machinery import PathFinder
-
-NAMES = {names!r}
-PARENTS = {parents!r}  # each with a separator at its end
-
-
-class Finder:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name not in NAMES:
-            return None
-        entries = sys.path if path is None else path
-        own = [entry for entry in entries if not (os.path.realpath(entry) + os.sep).startswith(PARENTS)]
-        spec = PathFinder.find_spec(name, own, target)
-        if spec is None:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-        return spec
-
-
-sys.meta_path.insert(0, Finder)
-"""
 
 
 # ------------------------------------------------------------------ paths in another tree
@@ -101,11 +75,9 @@ def make_environment(
     except (OSError, subprocess.CalledProcessError) as error:
         raise SideError(f"cannot make a virtual environment in {directory}: {error}") from None
     installs = installs_from(mapping[0]) if mapping is not None else ()
-    copies = [package.name for package in packages if package.how == "installed"]
-    lines = _hiding_lines(site_packages(directory), copies) if built and copies else []
-    lines += _parent_lines(installs, mapping, built=built)
-    if mapping is not None and not built:
-        lines += _finder_lines(directory / _LINKS, packages, mapping)
+    lines = list(_parent_lines(installs, mapping, built=built))
+    if not built:  # in the place of setuptools' finders, which come after all entries of sys.path
+        lines += dict.fromkeys(str(mapped(found.entry, mapping)) for found in packages if found.how == "finder")
     lines += [] if further is None else [str(further)]
     text = "".join(f"{line}\n" for line in lines)
     (site_packages(directory) / _PARENT).write_text(text, encoding="utf-8", errors="surrogateescape")
@@ -160,55 +132,17 @@ def _parent_lines(installs: Iterable[Install], mapping: tuple[Path, Path] | None
             if pth.name.startswith(".") or not pth.is_file():
                 continue
             own = pth.resolve() in of_the_tree
-            for line in pth_lines(pth):
-                if not is_import_line(line):
-                    if not (own and built):
-                        yield str(mapped(directory / line, mapping))
-                elif not own:
-                    yield _as_if_in(directory, line)
+            lines = list(pth_lines(pth))
+            if not own and any(map(is_import_line, lines)):
+                yield f"import site; site.addpackage({str(directory)!r}, {pth.name!r}, None)"
+            elif not (own and built):
+                yield from (str(mapped(directory / line, mapping)) for line in lines if not is_import_line(line))
 
 
-def _as_if_in(directory: Path, line: str) -> str:
-    """Return an import line with ``sitedir``, the directory of its ``.pth`` file, in the frame that runs it.
-
-    Lines of old namespace packages read the variable there.
-    """
-    return f"import sys; (lambda sitedir: exec({line!r}))({str(directory)!r})"
-
-
-def _hiding_lines(directory: Path, names: list[str]) -> list[str]:
-    """Return the lines that hide the parent's copies of packages, some of which an environment may lack."""
-    parents = [f"{parent.resolve()}{os.sep}" for parent in parent_sites()]
-    text = _HIDING.format(names=set(names), parents=tuple(parents))
-    (directory / f"{_HIDING_MODULE}.py").write_text(text, encoding="utf-8")
-    return [f"import {_HIDING_MODULE}"]
-
-
-def _finder_lines(links: Path, packages: Iterable[Package], mapping: tuple[Path, Path]) -> Iterator[str]:
-    """Yield entries that replace setuptools' finders, which come after all entries of sys.path.
-
-    The parent directory of a package that bears its name becomes an entry; any other package gets a link.
-    """
-    entries: list[str] = []
-    for package in packages:
-        if package.how != "finder":
-            continue
-        place = mapped(package.location, mapping)
-        if package.location == _regular_place(package):
-            entries.append(str(mapped(package.entry, mapping)))
-        elif place.exists():
-            link = links.joinpath(*package.name.split("."))
-            link = link.with_name(link.name + ("" if place.is_dir() else "".join(place.suffixes)))
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(place)
-            entries.append(str(links))
-    return iter(dict.fromkeys(entries))
-
-
-def _regular_place(package: Package) -> Path:
-    """Return the place of a package whose directories bear its name."""
-    place = package.entry.joinpath(*package.name.split("."))
-    return place if package.location.is_dir() else place.with_name(place.name + "".join(package.location.suffixes))
+def hide(environment: Path, names: Iterable[str]) -> None:
+    """Have packages that the parent has, and that a built environment lacks, not be found there."""
+    lines = (f"import sys; sys.modules[{name!r}] = None\n" for name in names)
+    (site_packages(environment) / _HIDDEN).write_text("".join(lines), encoding="utf-8")
 
 
 # ------------------------------------------------------------------ sys.path

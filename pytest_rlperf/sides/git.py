@@ -6,40 +6,40 @@ that come from options or files stand after ``--end-of-options``.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import Allowance
 from pytest_rlperf.model.judged import TRAILER
 from pytest_rlperf.model.stored import ANCHOR_FILE
+from pytest_rlperf.scratch import temporary_directory
 from pytest_rlperf.sides.command import Completed, run
 
 _LIMIT_S = 120.0
 _CHECKOUT_LIMIT_S = 900.0
 _FULL_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHA_LIKE = re.compile(r"[0-9a-fA-F]{4,64}")
-_MARK = ".git/pytest-rlperf"  # a file that only clones made here have
 _SUBMODULE = "160000"  # the mode of one in git's lists
-_AT_ONCE = 500  # file names on one command line
 _END = "--end-of-options"
 DEEPEN = "git fetch --unshallow brings the rest of the history; for actions/checkout it is fetch-depth: 0"
 
-# No hook or monitor of the user's runs, and no process outlives the command. git diff would refresh the index whatever
-# GIT_OPTIONAL_LOCKS is.
+# No hook or monitor of the user's runs, and no process outlives the command.
 _QUIET = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
+    "core.splitIndex=false",  # a part of it would be written beside the user's index
     "gc.auto=0",
     "maintenance.auto=0",
-    "diff.autoRefreshIndex=false",
 )
 
 # Git sets most of these for the hooks it runs, one of which may have started this process; they would lead to another
@@ -72,9 +72,9 @@ _WHOLE = ("--ignore-submodules=none", "--no-renames")
 
 # Settings by which git changes the content of files when it checks them out.
 _CONVERSIONS = r"^(core\.(attributesfile|autocrlf|checkroundtripencoding|eol|symlinks)|filter\..*)$"
-# Git LFS is not run, because it would fetch; its objects are taken from the user's store.
-_NO_LFS = ("filter.lfs.clean=", "filter.lfs.smudge=", "filter.lfs.process=", "filter.lfs.required=false")
-_POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\n(?:[^\n]+\n)*?oid sha256:([0-9a-f]{64})\n")
+
+# With it git looks at files that it was set to pass over, where there are any.
+_SPARSE = ("core.sparseCheckout=true",)
 
 # New files that git would add; bytecode is excluded also where no .gitignore names it.
 _NEW = ("--others", "--exclude-standard", "--exclude=__pycache__/")
@@ -99,23 +99,6 @@ class Version:
     commit: str
     name: str
     blob: str
-
-
-@dataclass(frozen=True)
-class _Change:
-    """A line of ``git diff --raw``."""
-
-    name: str
-    mode_before: str
-    mode_after: str
-    blob_before: str
-    blob_after: str
-    status: str
-
-    def is_doubtful(self) -> bool:
-        """Whether the content may be unchanged: git compared the file's times alone with those in its index."""
-        alike = self.status == "M" and self.mode_before == self.mode_after != _SUBMODULE
-        return alike and not self.blob_after.strip("0")
 
 
 @dataclass(frozen=True)
@@ -214,8 +197,9 @@ class Repository:
         for path in outputs:
             if (place := path.resolve()).is_relative_to(top):
                 specs.append(f":(top,exclude,literal){place.relative_to(top).as_posix()}")
-        changed = self._checked("status", "--porcelain", "--untracked-files=normal", *_WHOLE, "--", *specs)
-        return bool(changed or self._hidden_changes(self.head))
+        command = ("status", "--porcelain", "--untracked-files=normal", *_WHOLE, "--", *specs)
+        with self._scratch_index() as variables:
+            return bool(_checked(self.top, *command, settings=_SPARSE, variables=variables))
 
     def tree(self) -> str | None:
         """Return the full SHA of the tree that HEAD has."""
@@ -242,11 +226,10 @@ class Repository:
 
     def differing(self, sha: str) -> list[str]:
         """Return the files by which the working tree may differ from a commit, relative to the top."""
-        listed = self._list("diff", "--raw", "--no-abbrev", *_WHOLE, "--no-ext-diff", "-z", _END, sha, "--")
-        tracked = [_Change(name, *about[1:].split()) for about, name in zip(listed[::2], listed[1::2], strict=True)]
-        same = set(self._same(change for change in tracked if change.is_doubtful()))
-        names = {change.name for change in tracked} - same | self._hidden_changes(sha)
-        return sorted(names | self.new_files())
+        command = ("diff", "--name-only", *_WHOLE, "--no-ext-diff", "-z", _END, sha, "--")
+        with self._scratch_index() as variables:
+            changed = _names(_checked(self.top, *command, settings=_SPARSE, variables=variables))
+        return sorted({*changed, *self.new_files()})
 
     def new_files(self) -> set[str]:
         """Return the files that git does not track and would add, relative to the top."""
@@ -260,21 +243,25 @@ class Repository:
     def check_out(self, sha: str, target: Path) -> None:
         """Put a clone with a commit checked out into an empty directory, with the submodules that are at hand.
 
-        The clone borrows its objects: nothing is written to this repository, and nothing is fetched.
+        The user's settings, filters and attributes apply. The clone borrows its objects: nothing is written to this
+        repository, and nothing is fetched.
         """
-        full = Commit(sha, "").sha  # git's checkout knows no --end-of-options
-        settings = [word for setting in (*self._conversions(), *_NO_LFS) for word in ("--config", setting)]
-        clone = ["clone", "--quiet", "--shared", "--no-checkout", "--template=", *settings]
-        self._checked(*clone, "--", str(self.top), str(target), limit_s=_CHECKOUT_LIMIT_S)
-        (target / ".git/info").mkdir(exist_ok=True)
-        (target / ".git/info/attributes").write_bytes(self._attributes())
+        full = Commit(sha, "").sha
+        clone = ["clone", "--quiet", "--shared", "--no-checkout", "--template=", "--", str(self.top), str(target)]
+        self._checked(*clone, limit_s=_CHECKOUT_LIMIT_S)
         # Git does not lend from a shallow clone, and does not copy what only a detached HEAD leads to.
-        objects = self.top / self._checked("rev-parse", "--git-path", "objects").rstrip("\n")
         alternates = target / ".git/objects/info/alternates"
         alternates.parent.mkdir(parents=True, exist_ok=True)
-        alternates.write_bytes(bytes(objects.resolve()) + b"\n")
-        (target / _MARK).touch()
-        done = _git(target, "checkout", "--quiet", "--detach", "--force", full, "--", limit_s=_CHECKOUT_LIMIT_S)
+        alternates.write_bytes(bytes(self._git_path("objects").resolve()) + b"\n")
+        own = {
+            "GIT_DIR": self._checked("rev-parse", "--absolute-git-dir").rstrip("\n"),
+            "GIT_WORK_TREE": str(target),
+            "GIT_INDEX_FILE": str(target / ".git/index"),
+            "GIT_LFS_SKIP_SMUDGE": "1",  # takes what is at hand
+            "GIT_ALLOW_PROTOCOL": "none",
+        }
+        reading = ("read-tree", "--reset", "-u", "--no-sparse-checkout", "--no-recurse-submodules", full)
+        done = _git(target, *reading, variables=own, limit_s=_CHECKOUT_LIMIT_S)
         if done.code:
             partial = self._git("config", "--get-regexp", r"^remote\..*\.promisor$").out.strip()
             hint = ". This clone is partial: git fetch --refetch --no-filter completes it" if partial else ""
@@ -284,79 +271,38 @@ class Repository:
                 f"cannot check out {short(sha)} as git would in {self.top}: {_last_line(done)}. The filter is one of "
                 "git's settings there; dir:PATH compares with a checkout of your own"
             )
+        _checked(target, "update-ref", "--no-deref", "HEAD", full)
         for path, wanted in self._submodules(sha):
             if (self.top / path / ".git").exists():
                 self._check_out_submodule(path, wanted, target / path, short(sha))
 
     def conversions_key(self) -> str:
-        """Return a text that is different wherever git would check out the same commit with other contents."""
-        filtered = self._list("ls-files", "-z", "--", ":(top)", ":(top,exclude,attr:!filter)")
-        states = [path.stat() for name in filtered if (path := self.top / name).is_file()]
-        times = [(state.st_size, state.st_mtime_ns) for state in states]
-        state = (self._conversions(), self._attributes(), times)
+        """Return a text that is different wherever git's settings make other contents of the same commit."""
+        # They come from all files of settings: some apply only to this place.
+        settings = self._git("config", "-z", "--get-regexp", _CONVERSIONS).out
+        attributes = self._git_path("info/attributes")
+        state = (settings, attributes.read_bytes() if attributes.is_file() else b"")
         return hashlib.sha256(repr(state).encode("utf-8", "replace")).hexdigest() if any(state) else ""
 
-    def lfs_object(self, pointer: Path) -> Path | None:
-        """Return the place in this repository's store of the object that a pointer of Git LFS names.
+    @contextlib.contextmanager
+    def _scratch_index(self) -> Iterator[Mapping[str, str]]:
+        """Yield the variables that give git a copy of its index, which it may refresh and which hides no change."""
+        with temporary_directory() as directory:
+            variables = {"GIT_INDEX_FILE": str(directory / "index")}
+            index = self._git_path("index")
+            if index.is_file():
+                shutil.copy2(index, directory / "index")  # with its time, which git compares with those of files
+            _git(self.top, "update-index", "-q", "--really-refresh", variables=variables)  # fails where files differ
+            yield variables
 
-        The object may be absent. None where the file is no pointer.
-        """
-        if pointer.is_symlink() or not pointer.is_file():
-            return None
-        with pointer.open("rb") as file:
-            found = _POINTER.match(file.read(1024))
-        if found is None:
-            return None
-        name = found[1].decode("ascii")
-        store = self.top / self._checked("rev-parse", "--git-path", "lfs/objects").rstrip("\n")
-        return store / name[:2] / name[2:4] / name
-
-    def _conversions(self) -> list[str]:
-        """Return the settings, as ``name=value``, by which git changes contents in this working tree.
-
-        They come from all files of settings: some apply only to this place.
-        """
-        found = self._git("config", "-z", "--get-regexp", _CONVERSIONS)
-        return [entry.replace("\n", "=", 1) for entry in _names(found.out)]
-
-    def _attributes(self) -> bytes:
-        """Return the attributes of files that this repository has beside those in its tree."""
-        path = self.top / self._checked("rev-parse", "--git-path", "info/attributes").rstrip("\n")
-        return path.read_bytes() if path.is_file() else b""
-
-    def _hidden_changes(self, sha: str) -> set[str]:
-        """Return the files that differ from a commit and that git does not look at, as the user has set."""
-        entries = self._list("ls-files", "-v", "-z")
-        hidden = [entry[2:] for entry in entries if entry[0].islower() or entry[0] == "S"]
-        hidden = [name for name in hidden if (self.top / name).is_file()]
-        if not hidden:
-            return set()
-        listed = (entry.partition("\t") for entry in self._list("ls-tree", "-r", "-z", "--full-tree", _END, sha))
-        blobs = {path: about.split()[2] for about, _, path in listed}
-        return {name for name, blob in self._blobs(hidden) if blobs.get(name) != blob}
-
-    def _blobs(self, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Yield files and the SHAs of their contents as git would store them."""
-        for start in range(0, len(names), _AT_ONCE):
-            some = names[start : start + _AT_ONCE]
-            yield from zip(some, self._checked("hash-object", "--", *some).split(), strict=True)
+    def _git_path(self, name: str) -> Path:
+        """Return the place of one of git's own files."""
+        return self.top / self._checked("rev-parse", "--git-path", name).rstrip("\n")
 
     def _submodules(self, sha: str) -> list[tuple[str, str]]:
         """Return the path of each submodule of a commit, and the submodule's own commit."""
         entries = [entry.partition("\t") for entry in self._list("ls-tree", "-r", "-z", "--full-tree", _END, sha)]
         return [(path, about.split()[2]) for about, _, path in entries if about.startswith(f"{_SUBMODULE} ")]
-
-    def _same(self, doubtful: Iterable[_Change]) -> Iterator[str]:
-        """Yield the files whose content is the commit's after all."""
-        files = []
-        for change in doubtful:
-            path = self.top / change.name
-            if not path.is_symlink():
-                files.append(change)
-            elif self._checked("cat-file", "blob", _END, change.blob_before) == str(path.readlink()):
-                yield change.name
-        before = {change.name: change.blob_before for change in files}
-        yield from (name for name, blob in self._blobs(list(before)) if blob == before[name])
 
     def _check_out_submodule(self, path: str, wanted: str, target: Path, owner: str) -> None:
         submodule = find_repository(self.top / path)
@@ -511,42 +457,19 @@ def untracked_files(top: Path, places: Iterable[str], *, ignored: bool = False) 
     return [top / name for name in _names(listed)]
 
 
-def record(clone: Path) -> None:
-    """Commit all files of a clone made here, so that a later change to one can be detected."""
-    _checked(clone, "add", "--all", "--force", limit_s=_CHECKOUT_LIMIT_S)
-    identity = (
-        "user.name=pytest-rlperf",
-        "user.email=pytest-rlperf@localhost",
-        "commit.gpgSign=false",
-        "core.safecrlf=false",
-    )
-    arguments = ("commit", "--quiet", "--allow-empty", "--no-verify", "--message", "Today's tests")
-    _checked(clone, *arguments, settings=identity)
-
-
-def changed_since_record(home: Path, files: Iterable[Path]) -> list[Path]:
-    """Return which files are not as :func:`record` committed them, where ``home`` lies in a clone made here.
-
-    Users' own clones may change at any time.
-    """
-    top = next((path for path in [home, *home.parents] if (path / ".git").exists()), None)
-    if top is None or not (top / _MARK).is_file():
-        return []
-    names = [f":(literal){path.relative_to(top).as_posix()}" for path in files]
-    if not names:  # git would compare all files
-        return []
-    return [
-        top / name for name in _names(_checked(top, "diff", "--name-only", "--no-ext-diff", "-z", "HEAD", "--", *names))
-    ]
-
-
 def short(sha: str) -> str:
     """Return as much of a SHA as reports show."""
     return sha[:12]
 
 
-def _git(directory: Path, *arguments: str, settings: Iterable[str] = (), limit_s: float = _LIMIT_S) -> Completed:
-    """Run git in a directory; ``settings`` are added to the user's."""
+def _git(
+    directory: Path,
+    *arguments: str,
+    settings: Iterable[str] = (),
+    variables: Mapping[str, str] = MappingProxyType({}),
+    limit_s: float = _LIMIT_S,
+) -> Completed:
+    """Run git in a directory; ``settings`` and ``variables`` are added to the user's."""
     kept = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT_VARIABLES}
     quiet = {
         "LC_ALL": "C",  # messages in English
@@ -557,11 +480,17 @@ def _git(directory: Path, *arguments: str, settings: Iterable[str] = (), limit_s
         "GIT_NO_REPLACE_OBJECTS": "1",  # a clone has none of the user's replacements
     }
     options = [word for setting in (*_QUIET, *settings) for word in ("-c", setting)]
-    return run(["git", *options, *arguments], cwd=directory, env={**kept, **quiet}, limit_s=limit_s)
+    return run(["git", *options, *arguments], cwd=directory, env={**kept, **quiet, **variables}, limit_s=limit_s)
 
 
-def _checked(directory: Path, *arguments: str, settings: Iterable[str] = (), limit_s: float = _LIMIT_S) -> str:
-    done = _git(directory, *arguments, settings=settings, limit_s=limit_s)
+def _checked(
+    directory: Path,
+    *arguments: str,
+    settings: Iterable[str] = (),
+    variables: Mapping[str, str] = MappingProxyType({}),
+    limit_s: float = _LIMIT_S,
+) -> str:
+    done = _git(directory, *arguments, settings=settings, variables=variables, limit_s=limit_s)
     if done.code:
         raise SideError(f"git {arguments[0]} failed in {directory}: {_last_line(done)}")
     return done.out

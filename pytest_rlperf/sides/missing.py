@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Additions, OnStep
 from pytest_rlperf.scratch import temporary_directory
-from pytest_rlperf.sides.build import is_project, last_lines, needs_isolation, read_settings, run_pip
+from pytest_rlperf.sides.build import last_lines, needs_isolation, read_settings, run_pip
 from pytest_rlperf.sides.cache import Cache
 from pytest_rlperf.sides.environment import (
     installed_versions,
@@ -22,7 +22,7 @@ from pytest_rlperf.sides.environment import (
     parent_state,
     site_packages,
 )
-from pytest_rlperf.sides.packages import normalized
+from pytest_rlperf.sides.packages import is_project, normalized
 
 _ENVIRONMENT = "environment"
 _BUILD_FILES = {"pyproject.toml", "setup.cfg", "setup.py"}

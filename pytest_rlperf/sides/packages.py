@@ -6,7 +6,6 @@ and may change the imports of this process.
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import json
 import re
@@ -32,6 +31,7 @@ _BUILD_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 _ENVIRONMENT_SIGNS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG")  # files that only environments and caches have
 _ENVIRONMENT_NAMES = {"site-packages", "dist-packages", "node_modules"}
 
+_MAPPED = re.compile(r"'([\w.]+)': \[?'([^']+)'")  # in the dicts of setuptools' finder
 _NOT_FOUND = re.compile(r"^(?:E\s+)?ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 
 # Import names of tests and documentation; some wheels contain such directories by mistake.
@@ -405,11 +405,9 @@ def _read(distribution: importlib.metadata.Distribution, project_dir: Path, top:
             elif in_tree(entry, top):
                 entries.append(entry)
             continue
-        hook = _hook_module(line, root)
-        mapping = _finder_mapping(hook) if hook is not None else None
+        mapping = _finder_mapping(line, root)
         if mapping is None:
             how = "hook"
-            names = names or tuple(_names_in(hook))
         else:
             how = "finder" if how == "path" else how
             places.update(mapping)
@@ -462,53 +460,13 @@ def _is_importable(file: PurePosixPath) -> bool:
     )
 
 
-def _hook_module(line: str, root: Path) -> Path | None:
-    """Return the file of the module that an import line loads, where it lies beside the ``.pth`` file."""
-    match = re.match(r"import\s+(\w+)", line)
-    path = root / f"{match[1]}.py" if match else root
-    return path if path.is_file() else None
-
-
-def _finder_mapping(path: Path) -> dict[str, Path] | None:
-    """Return the directory or file that setuptools' finder loads each name from; None for any other hook."""
-    if not (path.name.startswith("__editable__") and path.stem.endswith("_finder")):
+def _finder_mapping(line: str, root: Path) -> dict[str, Path] | None:
+    """Return the place of each package that setuptools' finder loads; None for any other hook, or renamed packages."""
+    match = re.match(r"import\s+(__editable__\w+_finder)\b", line)
+    hook = root / f"{match[1]}.py" if match else root
+    if not hook.is_file():
         return None
-    values: dict[str, Any] = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.AnnAssign) and node.value is not None:
-            target: ast.expr = node.target
-            value = node.value
-        elif isinstance(node, ast.Assign):
-            target, value = node.targets[0], node.value
-        else:
-            continue
-        if isinstance(target, ast.Name) and target.id in {"MAPPING", "NAMESPACES"}:
-            values[target.id] = ast.literal_eval(value)
-    if "MAPPING" not in values:
-        return None
-    # The finder names modules without their suffix.
-    mapping = {name: _importable_at(Path(place)) or Path(place) for name, place in values["MAPPING"].items()}
-    # A namespace's own directories, for its modules outside regular packages.
-    for name, places in values.get("NAMESPACES", {}).items():
-        if places:
-            mapping.setdefault(name, Path(places[0]))
-    return mapping
-
-
-def _names_in(hook: Path | None) -> Iterator[str]:
-    """Yield the top-level names in a hook module's own literals: the keys and sets in its calls."""
-    if hook is None:
-        return
-    seen = set()
-    for node in ast.walk(ast.parse(hook.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Call):
-            continue
-        for argument in node.args:
-            elements = argument.elts if isinstance(argument, ast.Set) else getattr(argument, "keys", ())
-            for element in elements:
-                text = getattr(element, "value", None)
-                if isinstance(text, str) and all(part.isidentifier() for part in text.split(".")):
-                    name = text.partition(".")[0]
-                    if name not in seen:
-                        seen.add(name)
-                        yield name
+    places = {name: _importable_at(Path(place)) for name, place in _MAPPED.findall(hook.read_text(encoding="utf-8"))}
+    found = {name: place for name, place in places.items() if place is not None}
+    is_regular = all(_place(name, [_entry(name, place)]) == place.resolve() for name, place in found.items())
+    return found if found and is_regular else None

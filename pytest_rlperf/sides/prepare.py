@@ -16,6 +16,7 @@ from pytest_rlperf.sides.bytecode import compile_as_today
 from pytest_rlperf.sides.cache import Cache, open_cache
 from pytest_rlperf.sides.dependencies import find_interpreter, pip_sides, python_sides
 from pytest_rlperf.sides.environment import (
+    hide,
     make_environment,
     mapped,
     parent_state,
@@ -164,7 +165,10 @@ class _Comparison:
             head=head,
             packages=tuple(package.name for package in self.packages),
             changed=changed,
-            notes=(*self._notes(), *([] if reason is None else [f"built on both sides: {reason}"])),
+            notes=(
+                *(["today's tree has uncommitted changes"] if self.dirty else []),
+                *([] if reason is None else [f"built on both sides: {reason}"]),
+            ),
             commit=self.source.commit.sha if isinstance(self.source, CommitSource) else None,
             additions=additions,
         )
@@ -260,6 +264,8 @@ class _Comparison:
             environment = directory / "environment"
             python = make_environment(environment, self.packages, mapping, built=True, further=further)
             build_into(python, [copied / path for path in below], self.on_step, isolated=isolated)
+            copies = (package.name for package in self.packages if package.how == "installed")
+            hide(environment, (name for name in copies if not _is_installed(name, site_packages(environment))))
 
         beside = () if further is None else (further,)
         key = self._key("built", source.key, parent_state(), below, isolated, *beside)
@@ -335,9 +341,6 @@ class _Comparison:
                         f"{reason}; but {file} lies within {package.name}, and cannot be run beside a build of it: "
                         "move measured tests to a directory of their own"
                     )
-
-    def _notes(self) -> tuple[str, ...]:
-        return (*self.source.notes(), *(["today's tree has uncommitted changes"] if self.dirty else []))
 
     def _head_label(self) -> str:
         repository = self.today.repository

@@ -15,7 +15,8 @@ from typing import Protocol
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project
 from pytest_rlperf.model.stored import ANCHOR_FILE
-from pytest_rlperf.sides.git import Commit, Repository, find_repository, record
+from pytest_rlperf.sides.cache import sha256
+from pytest_rlperf.sides.git import Commit, Repository
 from pytest_rlperf.sides.packages import Package, is_environment
 
 # Directories that are left out of a plain directory, beside environments: version control and caches.
@@ -27,6 +28,7 @@ _LEFT_OUT = {
 MOST_BYTES = 2 * 10**9
 MOST_FILES = 100_000
 _SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 _TESTS = {"test", "tests"}  # names of directories of tests within code
 
 
@@ -49,9 +51,6 @@ class Source(Protocol):
 
     def submodules(self) -> list[str]:
         """Return the places of the source's submodules."""
-
-    def notes(self) -> tuple[str, ...]:
-        """Return notes on the source for the reader of the verdict."""
 
 
 @dataclass(frozen=True)
@@ -98,28 +97,16 @@ class CommitSource:
         A file that git calls unchanged has today's bytes: they may be from before a setting of git's changed.
         """
         self.repository.check_out(self.commit.sha, target)
-        differing = self.repository.differing(self.commit.sha)
+        differing = set(self.repository.differing(self.commit.sha))
         for name in differing:
-            self._fill_pointer(target, name)
-        within = tuple(f"{name}/" for name in differing)  # files of submodules
-        known = set(differing)
-        names = (name for name in self.repository.files() if name not in known and not name.startswith(within))
-        copy_unlike(self.repository.top, target, names)
-
-    def _fill_pointer(self, target: Path, name: str) -> None:
-        """Put the content that a pointer of Git LFS names in its place, where today's tree has contents too."""
-        place = target / name
-        content = self.repository.lfs_object(place)
-        today = self.repository.top / name
-        if content is None or self.repository.lfs_object(today) is not None:
-            return
-        if content.is_file():
-            shutil.copyfile(content, place)
-        elif is_file(today):
-            raise SideError(
-                f"{name} of {self.title} is a pointer of Git LFS whose content is not here, but today's file has its "
-                f"content: git lfs fetch origin {self.commit.sha} brings it"
-            )
+            today = self.repository.top / name
+            if is_pointer(target / name) and is_file(today) and not is_pointer(today):
+                raise SideError(
+                    f"{name} of {self.title} is a pointer of Git LFS whose content is not here, but today's file has "
+                    f"its content: git lfs fetch origin {self.commit.sha} brings it"
+                )
+        names = self.repository.files()
+        copy_unlike(self.repository.top, target, set(names).difference(_below(differing, names)))
 
     def differing(self, today: Today) -> list[str]:
         """Return the files that git lists: today's tree belongs to this repository."""
@@ -128,11 +115,6 @@ class CommitSource:
     def submodules(self) -> list[str]:
         """Return the commit's submodules; today's tree may lack some of them."""
         return self.repository.submodules(self.commit.sha)
-
-    def notes(self) -> tuple[str, ...]:
-        """Name the submodules that are not checked out."""
-        absent = self.repository.absent_submodules(self.commit.sha)
-        return tuple(f"submodule {path} is not checked out, so {self.title} runs without it" for path in absent)
 
 
 @dataclass(frozen=True)
@@ -145,8 +127,9 @@ class WorkingSource:
     def key(self) -> str:
         """The commit, and the content of the files that differ from it."""
         unchanged = CommitSource(self.repository, self._commit).key
-        names = self.repository.differing(self._commit.sha)
-        return f"{unchanged} {self._digest(names)}" if names else unchanged
+        differing = set(self.repository.differing(self._commit.sha))
+        names = sorted({*differing, *_below(differing, self.repository.files())})
+        return f"{unchanged} {digest(self.repository.top, names)}" if names else unchanged
 
     @property
     def title(self) -> str:
@@ -156,14 +139,10 @@ class WorkingSource:
     def lay_out(self, target: Path) -> None:
         """Check the commit out into a clone, and copy the changed files into it."""
         self.repository.check_out(self._commit.sha, target)
-        for name in self.repository.differing(self._commit.sha):
+        names = self.repository.files()
+        for name in set(listing(target)).difference(names):
             remove(target, name)
-            place = self.repository.top / name
-            if is_file(place):
-                copy(self.repository.top, target, name)
-            elif (place / ".git").exists():
-                WorkingSource(find_repository(place)).lay_out(target / name)
-        copy_unlike(self.repository.top, target, self.repository.files())
+        copy_unlike(self.repository.top, target, names)
 
     def differing(self, today: Today) -> list[str]:
         """Compare with today's tree file by file, including submodules."""
@@ -173,18 +152,9 @@ class WorkingSource:
         """Return the submodules of the working tree."""
         return self.repository.submodules()
 
-    def notes(self) -> tuple[str, ...]:
-        """Return nothing: uncommitted changes are part of the comparison."""
-        return ()
-
     @property
     def _commit(self) -> Commit:
         return Commit(self.repository.head, "HEAD")
-
-    def _digest(self, names: Iterable[str]) -> str:
-        submodules = [place for name in names if ((place := self.repository.top / name) / ".git").exists()]
-        within = [WorkingSource(find_repository(place)).key for place in submodules]
-        return " ".join([digest(self.repository.top, names), *within])
 
 
 @dataclass(frozen=True)
@@ -221,10 +191,6 @@ class PlainSource:
     def submodules(self) -> list[str]:
         """Return nothing: submodules are git's."""
         return []
-
-    def notes(self) -> tuple[str, ...]:
-        """Return nothing: all differing files are part of the comparison."""
-        return ()
 
 
 def listing(directory: Path) -> Iterator[str]:
@@ -263,6 +229,14 @@ def is_file(path: Path) -> bool:
     return path.is_symlink() or path.is_file()
 
 
+def is_pointer(path: Path) -> bool:
+    """Whether a file has the name of its content in Git LFS in the content's place."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_POINTER)) == _POINTER
+
+
 def digest(root: Path, names: Iterable[str]) -> str:
     """Return a digest of the names, contents and modes of files, some of which may not exist."""
     total = hashlib.sha256()
@@ -271,19 +245,11 @@ def digest(root: Path, names: Iterable[str]) -> str:
         if path.is_symlink():
             content = b"link " + os.fsencode(path.readlink())
         elif path.is_file():
-            content = f"{path.stat().st_mode & 0o111:o} {_content_digest(path)}".encode()
+            content = f"{path.stat().st_mode & 0o111:o} {sha256(path)}".encode()
         else:
             content = b"none"
         total.update(os.fsencode(name) + b"\0" + content + b"\0")
     return total.hexdigest()
-
-
-def _content_digest(path: Path) -> str:
-    content = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            content.update(block)
-    return content.hexdigest()
 
 
 def copy(source: Path, target: Path, name: str) -> None:
@@ -321,6 +287,12 @@ def remove(tree: Path, name: str) -> None:
         if parent == tree or not parent.is_dir() or any(parent.iterdir()):
             break
         parent.rmdir()
+
+
+def _below(places: Iterable[str], names: Iterable[str]) -> set[str]:
+    """Return those names that are, or lie below, one of the places, such as a submodule."""
+    known = set(places)
+    return {name for name in names if any(place in known for place in (name, *map(str, PurePosixPath(name).parents)))}
 
 
 def _differing(base: Path, names: Iterable[str], head: Path, today: Iterable[str]) -> list[str]:
@@ -432,8 +404,6 @@ def make_tree(source: Source, overlay: Overlay, today: Today, tree: Path, withou
         copy(overlay.top, tree, name)
     for place in without:
         remove(tree, place.as_posix())
-    if (tree / ".git").exists():
-        record(tree)
 
 
 def _within(top: Path, paths: Iterable[Path]) -> Iterator[PurePosixPath]:

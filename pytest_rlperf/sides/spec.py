@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from pytest_rlperf.errors import SideError
 
 _KINDS = "a git ref, pip:REQUIREMENT[,REQUIREMENT…], dir:PATH or python:PATH"
-
-# A name, extras, and then nothing, a version, a marker or a URL.
-_REQUIREMENT = re.compile(r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?\s*(?:\[[^\]]*\]\s*)?(?:$|[<>=!~;@(].*)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -82,32 +81,26 @@ def _path(text: str, rest: str) -> str:
 
 
 def _requirements(text: str) -> Iterator[str]:
-    for part in _split(text):
-        requirement = part.strip()
-        if not requirement:
-            raise SideError(f"'pip:{text}' has an empty requirement; pip:gymnasium==1.0.0,numpy==2.1 has two")
-        if requirement.startswith("-"):
-            raise SideError(f"'pip:{text}': {requirement!r} is an option; pip: takes requirements only")
-        if not _REQUIREMENT.fullmatch(requirement):
-            raise SideError(
-                f"'pip:{text}': {requirement!r} is no requirement; one begins with the name of a distribution, such "
-                "as gymnasium==1.0.0 or 'mylib @ file:///path'. dir:PATH compares with the code in a directory"
-            )
-        yield requirement
-
-
-def _split(text: str) -> list[str]:
-    """Split at the commas between requirements: outside brackets and quotes, and not before an operator of versions."""
-    parts, depth, quote = [""], 0, ""
-    for index, character in enumerate(text):
-        if character == "," and not (depth or quote) and not re.match(r"\s*[<>=!~]", text[index + 1 :]):
-            parts.append("")
-            continue
-        parts[-1] += character
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
+    """Yield the requirements in a list; a comma that ends none is a part of one."""
+    begun = ""
+    for piece in re.split(r"(,(?!\s*[<>=!~]))", text):  # not before an operator of versions
+        if piece == "," and _is_requirement(begun):
+            yield begun.strip()
+            begun = ""
         else:
-            depth = max(0, depth + (character in "[(") - (character in "])"))
-    return parts
+            begun += piece
+    if not _is_requirement(begun):
+        raise SideError(
+            f"'pip:{text}': {begun.strip()!r} is no requirement; one begins with the name of a distribution, such "
+            "as gymnasium==1.0.0 or 'mylib @ file:///path'; pip:gymnasium==1.0.0,numpy==2.1 has two. dir:PATH compares "
+            "with the code in a directory"
+        )
+    yield begun.strip()
+
+
+def _is_requirement(text: str) -> bool:
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        return False
+    return True

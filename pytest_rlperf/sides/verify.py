@@ -5,17 +5,14 @@ Workers list the files they have loaded; the run compares them with the homes of
 
 from __future__ import annotations
 
-import base64
-import csv
 import functools
-import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Side, Sides
-from pytest_rlperf.sides.git import changed_since_record
+from pytest_rlperf.sides.cache import changed_since_built
 from pytest_rlperf.sides.loaded import belongs_to
 from pytest_rlperf.sides.packages import in_tree
 
@@ -68,32 +65,8 @@ def _check_places(sides: Sides, side: Side, loaded: Loaded, other: Side, importe
 def _check_bytes(side: Side, files: list[Path]) -> None:
     """Check that files of packages under test have not changed since they were checked out or built for a side."""
     for home in side.homes:
-        recorded = _recorded(home.resolve())
-        for path in files:
-            if path in recorded and recorded[path] != _digest(path):
-                raise SideError(f"{path} has changed since it was built for {side.label}; remove {home} and run again")
-        own = [path for path in files if path.is_relative_to(home.resolve())]
-        for path in changed_since_record(home.resolve(), own):
-            raise SideError(
-                f"{path} has changed since it was checked out for {side.label}; remove {home} and run again"
-            )
-
-
-def _recorded(home: Path) -> dict[Path, str]:
-    """Return the SHA-256 of every file that wheels have installed in a directory, from their RECORD files."""
-    recorded = {}
-    for record in home.glob("*.dist-info/RECORD"):
-        with record.open(encoding="utf-8", newline="") as file:
-            for row in csv.reader(file):
-                if len(row) > 1 and row[1].startswith("sha256="):
-                    recorded[home / row[0]] = row[1].removeprefix("sha256=")
-    return recorded
-
-
-def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file in the form of RECORD files."""
-    digest = hashlib.sha256(path.read_bytes()).digest()
-    return base64.urlsafe_b64encode(digest).decode("ascii").rstrip("=")
+        for path in changed_since_built(home.resolve(), files):
+            raise SideError(f"{path} has changed since it was made for {side.label}; remove {home} and run again")
 
 
 def _differs(sides: Sides, files: Iterable[str]) -> bool:
