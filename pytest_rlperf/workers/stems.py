@@ -290,9 +290,11 @@ class Stems:
         return ""
 
     def _be_fresh(self, reason: str) -> None:
-        """Start new interpreters from now on, and say why."""
+        """Start new interpreters from now on, and say why; the first of several reasons counts."""
         with self._lock:
-            self.fresh = self.fresh or reason
+            if self.fresh:  # the stems that are there by now may be new interpreters at work
+                return
+            self.fresh = reason
             old = [stem for _, stems in self._stems.values() for stem in stems]
             self._stems.clear()
             loaders, self._loaders = list(self._loaders.values()), {}
@@ -386,6 +388,8 @@ class Stems:
     def _loader(self, number: int) -> Loader | None:
         """Return a loader that has imported what both sides load alike; None where that cannot be had."""
         with self._loading:
+            if self.fresh:  # another pair has found out while this one waited
+                return None
             if number not in self._loaders:
                 self._processes.check_running()
                 self._loaders[number] = self._loaded()
