@@ -321,6 +321,25 @@ def test_a_guardian_that_was_killed_leaves_its_run_alone(tmp_path: Path, monkeyp
 # --------------------------------------------------------------------------- output
 
 
+def test_a_package_that_is_loaded_for_all_prints_once(tmp_path: Path) -> None:
+    """Where the run's own process imports it; in the end it is one whose copies cannot even begin."""
+    text = """
+        import os, sys
+        print("printed at import")
+        os.write(2, b"written at import")
+        os.register_at_fork(after_in_child=lambda: os._exit(3))
+    """
+    example = Example(tmp_path / "project", {"test_it.py": f"import noisy\n{SOUND}"})
+    write(tmp_path / "installed", {"noisy.py": text})
+    path = os.pathsep.join([str(tmp_path / "installed"), example.env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    run = example.pytest(*ONE_CALL, code=OK, PYTHONPATH=path)
+    assert run.statuses == {"test_it": "NEW"}
+    assert "new interpreter" in run.out
+    assert "at import" not in run.text
+    run = example.pytest(*ONE_CALL, "-s", code=OK, PYTHONPATH=path)
+    assert run.text.count("printed at import") == 2, "in the run's process and in the one that measures"
+
+
 def test_output_of_calls_is_cut(tmp_path: Path, wording: Wording) -> None:
     """Calls that print more than a megabyte keep the first one, with a note in the output and one of the run."""
     tests = """

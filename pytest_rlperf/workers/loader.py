@@ -10,6 +10,7 @@ import; it imports the standard library only, and is of neither side.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -26,7 +27,9 @@ from multiprocessing.reduction import recv_handle
 from typing import Any
 
 KEY = "PYTEST_RLPERF_LOADER"  # holds the number of the connection's descriptor
+OUTPUT = "PYTEST_RLPERF_LOADER_OUTPUT"  # holds the path of the file for what imports print
 _connection: Connection  # with the run
+_terminal: tuple[int, int]  # the descriptors of the run's own output, for the stem that writes there
 LIBRARY_VARIABLES = (
     "BLIS_", "CUDA_", "GLIBC_", "GOTO_", "JAX_", "KMP_", "LD_", "MALLOC_", "MKL_", "MPL", "MUJOCO_", "NCCL_", "NUMBA_",
     "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTORCH_", "SDL_", "TF_", "TORCH_", "VECLIB_", "XLA_",
@@ -93,6 +96,9 @@ def load(names: Iterable[str], packages: Iterable[str]) -> dict[str, Any]:
         sys.meta_path.remove(refusal)
     after = dict(os.environ)
     changes = {name: after.get(name) for name in {*before, *after} if before.get(name) != after.get(name)}
+    for stream in (sys.stdout, sys.stderr):  # or each copy would write it, too
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
     gc.collect()
     gc.freeze()
     return {"dirty": None, "failed": failed, "changes": changes}
@@ -137,12 +143,12 @@ def fork() -> int:
 def become_side(start: dict[str, Any]) -> None:
     """Make this copy of the loader a process like one that the side's own interpreter has started."""
     os.setsid()
-    log = os.open(start["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    if not start["share_terminal"]:
-        os.dup2(log, 2)
-    if not start["reports"]:
-        os.dup2(log, 1)
-    os.close(log)
+    log = _open_log(start["output"])
+    out, err = _terminal
+    os.dup2(err if start["share_terminal"] else log, 2)
+    os.dup2(out if start["reports"] else log, 1)
+    for descriptor in (log, out, err):
+        os.close(descriptor)
     os.chdir(start["directory"])
     os.environ.clear()
     os.environ.update(start["environment"])
@@ -152,6 +158,20 @@ def become_side(start: dict[str, Any]) -> None:
     sys.path[:] = start["path"]
     sys.path_importer_cache.clear()
     importlib.invalidate_caches()
+
+
+def _open_log(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def print_to(path: str) -> tuple[int, int]:
+    """Have what this process prints go to a file, for the run's own imports have printed it; return the old output."""
+    old = os.dup(1), os.dup(2)
+    log = _open_log(path)
+    for descriptor in (1, 2):
+        os.dup2(log, descriptor)
+    os.close(log)
+    return old
 
 
 def _run_site_lines(sites: Iterable[str]) -> None:
@@ -195,5 +215,6 @@ def serve() -> None:
 if __name__ == "__main__":
     sys.path[:] = [entry for entry in sys.path if entry]
     _connection = Connection(int(os.environ.pop(KEY)))
+    _terminal = print_to(os.environ.pop(OUTPUT))
     gc.set_threshold(50_000, 10, 10)
     serve()

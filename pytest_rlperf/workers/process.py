@@ -280,7 +280,8 @@ class Loader(Process):
     def __init__(self, python: str, environment: Mapping[str, str], scratch: Path, guardian: Guardian) -> None:
         here, there = connected()
         command = [python, *_interpreter_flags(), "-c", _PROGRAM, loader_program.__file__]
-        process = popen(command, there, loader_program.KEY, environment, scratch)
+        variables = {**environment, loader_program.OUTPUT: str(scratch / "output")}
+        process = popen(command, there, loader_program.KEY, variables, scratch)
         super().__init__("the loader", here, scratch, guardian, process)
         self._lock = threading.Lock()
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
