@@ -243,6 +243,28 @@ def test_a_message_in_time_is_read_late(tmp_path: Path) -> None:
         assert worker.receive(time.monotonic() - 1, 30, "") == m.Answer(1)
 
 
+def test_a_copy_that_hangs_at_its_fork_is_waited_for_shortly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
+    """However long the setup of tests may take; one that has begun may take as long as that."""
+    now = itertools.count(step=0.5)
+    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    monkeypatch.setattr(process, "_POLL_S", 0.001)
+    start = m.Start(0, [], [], [], str(tmp_path), False, False, [], [], [], "", False, "", {}, "", "", [], forks=True)
+    lost = []
+    for has_begun in (False, True):
+        here, there = connected()
+        stem = Stem("stem", start, Guardian(), 300, here)
+        begun_s = next(now)
+        if has_begun:
+            m.send(there, m.Started(2**22 + 1))  # the number of no process
+        with there, pytest.raises(WorkerLostError) as caught:
+            stem.wait_ready()
+        lost.append((str(caught.value), (next(now) - begun_s) // 100 * 100))
+    assert [waited_s for _, waited_s in lost] == [0, 300]
+    assert [text for text, _ in lost] == wording
+
+
 def test_workers_that_hang_together_take_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three first calls that hang are waited for as long as one, and all of the workers are ended."""
     now = itertools.count(step=0.5)
