@@ -16,6 +16,7 @@ import gc
 import importlib
 import importlib.machinery
 import json
+import logging
 import os
 import random
 import sys
@@ -78,19 +79,31 @@ class Refusal:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
+def settings() -> list[object]:
+    """Return what a module's import may have begun or set for the process, and must not have in a loader.
+
+    Copies lack its threads. Where pytest imports, the log has handlers, and ``logging.basicConfig`` does nothing.
+    """
+    return [threading.active_count(), *map(id, logging.root.handlers), logging.root.level]
+
+
 def load(names: Iterable[str], packages: Iterable[str]) -> dict[str, Any]:
-    """Import modules, and return what came of it: ``faults`` forbid to fork this process."""
+    """Import modules, and return what came of it: after a ``dirty`` one this process is of no use.
+
+    That is one that wants one of ``packages``, or sets what only the side's own process should have set.
+    """
     refusal = Refusal(packages)
     sys.meta_path.insert(0, refusal)
     before, failed = dict(os.environ), []
     try:
         with warnings.catch_warnings():  # as pytest imports test files: filters that modules set are not kept
             for name in names:
+                found = settings()
                 try:
                     importlib.import_module(name)
                 except (Exception, SystemExit) as error:  # whatever a module does that this process has no need of
                     failed.append(f"{name}: {type(error).__name__}: {error}")
-                if refusal.wanted:
+                if refusal.wanted or settings() != found:
                     return {"dirty": name, "failed": failed}
     finally:
         sys.meta_path.remove(refusal)

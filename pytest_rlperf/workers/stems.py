@@ -396,7 +396,7 @@ class Stems:
             return self._loaders[number]
 
     def _loaded(self) -> Loader:
-        """Start a loader, again without what wants a package under test; WorkerLostError where it cannot be had."""
+        """Start a loader, again without what each side must import for itself; WorkerLostError where it cannot be."""
         guardian = self._processes.guardian
         if self._modules is None:
             self._modules = self._alike()
@@ -410,7 +410,8 @@ class Stems:
             if dirty is None:
                 return loader
             self._left_out.add(dirty)
-        raise loader.lost(f"what the tests import needs {', '.join(packages)}, which the sides load for themselves")
+        needed = ", ".join([*packages, "a thread or a log of its own"])
+        raise loader.lost(f"what the tests import needs {needed}, which each side has to load for itself")
 
     def _alike(self) -> list[str]:
         sides, surroundings = self._sides, self._processes.surroundings
