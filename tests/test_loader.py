@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -107,9 +107,12 @@ def test_modules_that_fail_are_left_out(place: Path) -> None:
 
 def test_modules_alike_are_those_that_cannot_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Left out are the tree's, packages under test, the run's own, unsafe ones, plugins, and what is no import's."""
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [SimpleNamespace(value="a_plugin.hooks:Main")])
+    files = [PurePosixPath(name) for name in ("a_plugin/hooks.py", "_beside.py", "its.dist-info/RECORD")]
+    entries = [SimpleNamespace(value="a_plugin.hooks:Main", dist=SimpleNamespace(files=files))]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries)
     kept = ["a_library", "a_library.part", "own_extra", "torch.utils.data"]
-    dropped = ["own", "own.part", "a_plugin", "a_plugin.other", "ray.data", "torch.utils.tensorboard", "of_the_run"]
+    dropped = ["own", "own.part", "a_plugin", "a_plugin.other", "_beside", "ray.data", "torch.utils.tensorboard"]
+    dropped.append("of_the_run")
     places = dict.fromkeys((*kept, *dropped), Path("/usr/lib/somewhere.py")) | {"of_the_tree": tmp_path / "a.py"}
     monkeypatch.setattr("sys.modules", {**sys.modules, **{name: made(name, file) for name, file in places.items()}})
     sys.modules["without_spec"] = ModuleType("without_spec")
