@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -44,6 +46,28 @@ def test_a_module_that_wants_a_package_under_test_is_named(place: Path, wanted: 
     assert not {"own", "own_ext", "late"} & set(sys.modules)
     assert load(["own_extra"], {"own"})["dirty"] is None, "a name that only begins alike"
     __import__("own_ext")  # which only a loader refuses
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()", id="run"
+        ),
+        pytest.param("import logging\nlogging.root.addHandler(logging.NullHandler())", id="handler"),
+        pytest.param("import logging\nlogging.root.setLevel(7)", id="level"),
+    ],
+)
+def test_a_module_that_sets_what_copies_must_not_have_is_named(place: Path, text: str) -> None:
+    """A thread is not copied; the log, which a module may only set up where it has no handlers, is copied."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    write(place, {"plain.py": "", "setting.py": text, "late.py": ""})
+    try:
+        assert load(["plain", "setting", "late"], ()) == {"dirty": "setting", "failed": []}
+    finally:
+        logging.root.handlers[:] = handlers
+        logging.root.setLevel(level)
+    assert "late" not in sys.modules
 
 
 def test_changes_of_variables_are_answered(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +107,12 @@ def test_modules_that_fail_are_left_out(place: Path) -> None:
 
 def test_modules_alike_are_those_that_cannot_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Left out are the tree's, packages under test, the run's own, unsafe ones, plugins, and what is no import's."""
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [SimpleNamespace(value="a_plugin.hooks:Main")])
+    files = [PurePosixPath(name) for name in ("a_plugin/hooks.py", "_beside.py", "its.dist-info/RECORD")]
+    entries = [SimpleNamespace(value="a_plugin.hooks:Main", dist=SimpleNamespace(files=files))]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries)
     kept = ["a_library", "a_library.part", "own_extra", "torch.utils.data"]
-    dropped = ["own", "own.part", "a_plugin", "a_plugin.other", "ray.data", "torch.utils.tensorboard", "of_the_run"]
+    dropped = ["own", "own.part", "a_plugin", "a_plugin.other", "_beside", "ray.data", "torch.utils.tensorboard"]
+    dropped.append("of_the_run")
     places = dict.fromkeys((*kept, *dropped), Path("/usr/lib/somewhere.py")) | {"of_the_tree": tmp_path / "a.py"}
     monkeypatch.setattr("sys.modules", {**sys.modules, **{name: made(name, file) for name, file in places.items()}})
     sys.modules["without_spec"] = ModuleType("without_spec")
@@ -166,14 +193,31 @@ def test_a_copy_of_a_process_where_torch_has_worked_hangs(wording: Wording) -> N
     assert fault_in(f"import torch\n{worked}", 2) == wording
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            "import threading\nthreading.Thread(target=threading.Event().wait, name='beside', daemon=True).start()",
+            id="thread",
+        ),
+        pytest.param("import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)", id="SIGCHLD"),
+    ],
+)
+def test_what_a_copy_would_lack_is_a_fault(text: str, wording: Wording) -> None:
+    """A thread of Python's, and the news of its children's end."""
+    assert fault_in(text, 60) == wording
+
+
 def test_a_copy_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     """The exit code of one whose library raises."""
+    monkeypatch.setattr("threading.enumerate", lambda: [threading.main_thread()])  # other plugins have threads
     monkeypatch.setattr(probe, "_try", lambda: 1 / 0)
     assert probe.fault_of_forks(60) == wording
 
 
 def test_jax_that_has_begun_is_a_fault(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     """JAX is asked, for its copies cannot be ended; with JAX only imported a copy tries."""
+    monkeypatch.setattr("threading.enumerate", lambda: [threading.main_thread()])  # other plugins have threads
     monkeypatch.setattr(probe, "_try", int)
     for begun in (False, True):
         bridge = SimpleNamespace(backends_are_initialized=lambda begun=begun: begun)

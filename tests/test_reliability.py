@@ -243,6 +243,28 @@ def test_a_message_in_time_is_read_late(tmp_path: Path) -> None:
         assert worker.receive(time.monotonic() - 1, 30, "") == m.Answer(1)
 
 
+def test_a_copy_that_hangs_at_its_fork_is_waited_for_shortly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
+    """However long the setup of tests may take; one that has begun may take as long as that."""
+    now = itertools.count(step=0.5)
+    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    monkeypatch.setattr(process, "_POLL_S", 0.001)
+    start = m.Start(0, [], [], [], str(tmp_path), False, False, [], [], [], "", False, "", {}, "", "", [], forks=True)
+    lost = []
+    for has_begun in (False, True):
+        here, there = connected()
+        stem = Stem("stem", start, Guardian(), 300, here)
+        begun_s = next(now)
+        if has_begun:
+            m.send(there, m.Started(2**22 + 1))  # the number of no process
+        with there, pytest.raises(WorkerLostError) as caught:
+            stem.wait_ready()
+        lost.append((str(caught.value), (next(now) - begun_s) // 100 * 100))
+    assert [waited_s for _, waited_s in lost] == [0, 300]
+    assert [text for text, _ in lost] == wording
+
+
 def test_workers_that_hang_together_take_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three first calls that hang are waited for as long as one, and all of the workers are ended."""
     now = itertools.count(step=0.5)
@@ -319,6 +341,25 @@ def test_a_guardian_that_was_killed_leaves_its_run_alone(tmp_path: Path, monkeyp
 
 
 # --------------------------------------------------------------------------- output
+
+
+def test_a_package_that_is_loaded_for_all_prints_once(tmp_path: Path) -> None:
+    """Where the run's own process imports it; in the end it is one whose copies cannot even begin."""
+    text = """
+        import os, sys
+        print("printed at import")
+        os.write(2, b"written at import")
+        os.register_at_fork(after_in_child=lambda: os._exit(3))
+    """
+    example = Example(tmp_path / "project", {"test_it.py": f"import noisy\n{SOUND}"})
+    write(tmp_path / "installed", {"noisy.py": text})
+    path = os.pathsep.join([str(tmp_path / "installed"), example.env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    run = example.pytest(*ONE_CALL, code=OK, PYTHONPATH=path)
+    assert run.statuses == {"test_it": "NEW"}
+    assert "new interpreter" in run.out
+    assert "at import" not in run.text
+    run = example.pytest(*ONE_CALL, "-s", code=OK, PYTHONPATH=path)
+    assert run.text.count("printed at import") == 2, "in the run's process and in the one that measures"
 
 
 def test_output_of_calls_is_cut(tmp_path: Path, wording: Wording) -> None:

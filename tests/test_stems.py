@@ -6,7 +6,9 @@ import contextlib
 import itertools
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -257,6 +259,29 @@ def test_stems_that_cannot_be_forked_are_new_interpreters(
     assert not any(stem.forks for number in range(2) for stem in stems.ready(number))
     assert stems._processes.not_forked() == wording
     assert not any(process.alive for process in Fake.made if isinstance(process, FakeStem) and process.forks)
+
+
+def test_pairs_that_lose_loaders_at_once_end_no_new_interpreters(stems: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second to find out leaves alone what the first has started since, and starts no loader of its own."""
+    lost, both = threading.Event(), threading.Barrier(2, timeout=60)
+
+    def lose_at_fork(loader: FakeLoader, *arguments: object) -> None:
+        if both.wait():
+            lost.wait(60)
+        lose(loader)
+
+    monkeypatch.setattr(FakeLoader, "fork", lose_at_fork)
+    monkeypatch.setattr(stems, "_probing", contextlib.nullcontext())
+    with ThreadPoolExecutor(2) as threads:
+        pairs = [threads.submit(stems.ready, number) for number in range(2)]
+        first = next(as_completed(pairs)).result()
+        lost.set()
+        second = [pair.result() for pair in pairs]
+    assert [stem.alive and not stem.did and not stem.forks for pair in second for stem in pair] == [True] * 4
+    assert first in second
+    assert stems.ready(0) == second[0]
+    assert stems._loader(1) is None
+    assert len(loaders()) == 1
 
 
 def test_a_loader_leaves_out_what_wants_a_package_under_test(stems: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,14 @@ def test_a_copy_shows_nothing_that_a_new_interpreter_does_not(tmp_path: Path) ->
     assert differing == [], {name: [each[name] for each in found.values()] for name in differing}
 
 
+def test_processes_are_forked_where_warnings_are_errors(tmp_path: Path) -> None:
+    """Also beside all plugins that are installed, of whose modules pytest warns where they are loaded before it."""
+    example = project(tmp_path, "def test_it(rlperf): rlperf(lambda: sum(range(1000)))\n")
+    run = example.pytest(*ONE_CALL, "-W", "error::pytest.PytestAssertRewriteWarning", code=OK, **AUTOLOAD)
+    assert run.statuses == {"test_it": "NEW"}
+    assert "new interpreter" not in run.out, run.out
+
+
 # ------------------------------------------------------------------ a worker dies
 
 

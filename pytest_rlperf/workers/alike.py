@@ -71,9 +71,16 @@ def learned(base: Sequence[str], head: Sequence[str], differing: Collection[str]
 
 
 def _plugins() -> set[str]:
-    """Return the packages and modules of the plugins of pytest that are installed."""
+    """Return the top-level modules of the distributions that have plugins of pytest.
+
+    Pytest warns, which may be an error, where any of them is loaded before it.
+    """
     entries = importlib.metadata.entry_points(group="pytest11")
-    return {entry.value.partition(":")[0].partition(".")[0] for entry in entries} - {"pytest_rlperf"}
+    found = {entry.value.partition(":")[0].partition(".")[0] for entry in entries}
+    for entry in entries:
+        files = (entry.dist.files if entry.dist is not None else None) or ()
+        found |= {file.parts[0].removesuffix(".py") for file in files if file.suffix == ".py"}
+    return found - {"pytest_rlperf"}
 
 
 def dependents(packages: Collection[str]) -> set[str]:

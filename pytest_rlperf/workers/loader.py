@@ -10,11 +10,13 @@ import; it imports the standard library only, and is of neither side.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib
 import importlib.machinery
 import json
+import logging
 import os
 import random
 import sys
@@ -26,7 +28,9 @@ from multiprocessing.reduction import recv_handle
 from typing import Any
 
 KEY = "PYTEST_RLPERF_LOADER"  # holds the number of the connection's descriptor
+OUTPUT = "PYTEST_RLPERF_LOADER_OUTPUT"  # holds the path of the file for what imports print
 _connection: Connection  # with the run
+_terminal: tuple[int, int]  # the descriptors of the run's own output, for the stem that writes there
 LIBRARY_VARIABLES = (
     "BLIS_", "CUDA_", "GLIBC_", "GOTO_", "JAX_", "KMP_", "LD_", "MALLOC_", "MKL_", "MPL", "MUJOCO_", "NCCL_", "NUMBA_",
     "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTORCH_", "SDL_", "TF_", "TORCH_", "VECLIB_", "XLA_",
@@ -75,24 +79,39 @@ class Refusal:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
+def settings() -> list[object]:
+    """Return what a module's import may have begun or set for the process, and must not have in a loader.
+
+    Copies lack its threads. Where pytest imports, the log has handlers, and ``logging.basicConfig`` does nothing.
+    """
+    return [threading.active_count(), *map(id, logging.root.handlers), logging.root.level]
+
+
 def load(names: Iterable[str], packages: Iterable[str]) -> dict[str, Any]:
-    """Import modules, and return what came of it: ``faults`` forbid to fork this process."""
+    """Import modules, and return what came of it: after a ``dirty`` one this process is of no use.
+
+    That is one that wants one of ``packages``, or sets what only the side's own process should have set.
+    """
     refusal = Refusal(packages)
     sys.meta_path.insert(0, refusal)
     before, failed = dict(os.environ), []
     try:
         with warnings.catch_warnings():  # as pytest imports test files: filters that modules set are not kept
             for name in names:
+                found = settings()
                 try:
                     importlib.import_module(name)
                 except (Exception, SystemExit) as error:  # whatever a module does that this process has no need of
                     failed.append(f"{name}: {type(error).__name__}: {error}")
-                if refusal.wanted:
+                if refusal.wanted or settings() != found:
                     return {"dirty": name, "failed": failed}
     finally:
         sys.meta_path.remove(refusal)
     after = dict(os.environ)
     changes = {name: after.get(name) for name in {*before, *after} if before.get(name) != after.get(name)}
+    for stream in (sys.stdout, sys.stderr):  # or each copy would write it, too
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
     gc.collect()
     gc.freeze()
     return {"dirty": None, "failed": failed, "changes": changes}
@@ -137,12 +156,12 @@ def fork() -> int:
 def become_side(start: dict[str, Any]) -> None:
     """Make this copy of the loader a process like one that the side's own interpreter has started."""
     os.setsid()
-    log = os.open(start["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    if not start["share_terminal"]:
-        os.dup2(log, 2)
-    if not start["reports"]:
-        os.dup2(log, 1)
-    os.close(log)
+    log = _open_log(start["output"])
+    out, err = _terminal
+    os.dup2(err if start["share_terminal"] else log, 2)
+    os.dup2(out if start["reports"] else log, 1)
+    for descriptor in (log, out, err):
+        os.close(descriptor)
     os.chdir(start["directory"])
     os.environ.clear()
     os.environ.update(start["environment"])
@@ -152,6 +171,20 @@ def become_side(start: dict[str, Any]) -> None:
     sys.path[:] = start["path"]
     sys.path_importer_cache.clear()
     importlib.invalidate_caches()
+
+
+def _open_log(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def print_to(path: str) -> tuple[int, int]:
+    """Have what this process prints go to a file, for the run's own imports have printed it; return the old output."""
+    old = os.dup(1), os.dup(2)
+    log = _open_log(path)
+    for descriptor in (1, 2):
+        os.dup2(log, descriptor)
+    os.close(log)
+    return old
 
 
 def _run_site_lines(sites: Iterable[str]) -> None:
@@ -195,5 +228,6 @@ def serve() -> None:
 if __name__ == "__main__":
     sys.path[:] = [entry for entry in sys.path if entry]
     _connection = Connection(int(os.environ.pop(KEY)))
+    _terminal = print_to(os.environ.pop(OUTPUT))
     gc.set_threshold(50_000, 10, 10)
     serve()

@@ -13,6 +13,7 @@ from pathlib import Path
 from pytest_rlperf.workers.loader import fork
 
 LIMIT_S = 10.0
+_FAILED = "a copy of the process that collected tests failed with exit code {} at a tensor"
 _CUDA_NOT_INITIALIZED = 3  # CUresult, of a call before cuInit
 
 
@@ -25,6 +26,9 @@ def fault_of_forks(limit_s: float = LIMIT_S) -> str:
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is not None and bridge.backends_are_initialized():
         return "JAX has begun to compute before the tests run, and a copy of its process would hang"
+    threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if threads:
+        return f"the thread {threads[0]} runs before the tests do, and a copy of its process would lack it"
     if _uses_cuda():
         return "CUDA is in use before the tests run, and a copy of its process could not use it"
     pid = fork()
@@ -36,16 +40,17 @@ def fault_of_forks(limit_s: float = LIMIT_S) -> str:
         finally:
             os._exit(code)
     deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            code = os.waitstatus_to_exitcode(status)
-            return (
-                f"a copy of the process that collected tests failed with exit code {code} at a tensor" if code else ""
-            )
-        time.sleep(0.002)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    try:
+        while time.monotonic() < deadline_s:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                return _FAILED.format(code) if code else ""
+            time.sleep(0.002)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        return "a handler of SIGCHLD keeps the process that collected tests from seeing how its copies end"
     return f"a copy of the process that collected tests hung for {limit_s:g} s at a tensor operation"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -36,6 +37,8 @@ _LAST_LINES = 30  # of a lost worker's output
 _LAST_BYTES = 1 << 20
 _SETUP_HINT = "imports and fixtures that take longer need a longer --rlperf-setup-time"
 _CALL_HINT = "work that takes longer needs a longer --rlperf-max-time, of which an answer may take four times"
+_FORK_LIMIT_S = 30.0  # from the order for a copy to its first message, which takes milliseconds
+_FORK_HINT = "a package that it has loaded may hang where its process is forked"
 _PADDING = "PYTEST_RLPERF_PADDING"
 _PADDING_MOST = 4096  # bytes: a page
 # Takes the current directory off the path, where a file may bear the name of a module; the run's own path follows.
@@ -90,6 +93,7 @@ class Process:
         self.is_cancelled = False
         self._has_ended = False
         self._quit_s: float | None = None
+        self._fork_due_s = math.inf  # when a copy is to have begun
         self._descendants: list[psutil.Process] = []
         if started is not None:
             self._is_known_as(started.pid)
@@ -112,13 +116,14 @@ class Process:
     def receive(self, due_s: float, limit_s: float, hint: str) -> m.FromWorker:
         """Return the next message; a process that sends none until ``due_s``, after ``limit_s``, is ended.
 
-        A message that has come before is read, also where this process looks for it later.
+        A message that has come before is read, also where this process looks for it later. A copy has to begin sooner.
         """
         while True:
             if self.is_cancelled:
                 raise WorkerLostError(self, f"{self.name} was stopped with the run")
+            has_begun = self.pid or due_s < self._fork_due_s
             try:
-                left_s = due_s - time.monotonic()
+                left_s = (due_s if has_begun else self._fork_due_s) - time.monotonic()
                 if self.connection.poll(max(0.0, min(_POLL_S, left_s))):
                     message = m.receive_from_worker(self.connection)
                     if not isinstance(message, m.Started):
@@ -131,6 +136,8 @@ class Process:
                 raise self._unreadable(error) from None
             except (EOFError, OSError):
                 raise self.lost(self._how_it_ended()) from None
+            if left_s <= 0 and not has_begun:
+                raise self.lost(self._abort("did not begin", _FORK_LIMIT_S, _FORK_HINT))
             if left_s <= 0:
                 raise self.lost(self._abort("did not answer", limit_s, hint))
 
@@ -280,7 +287,8 @@ class Loader(Process):
     def __init__(self, python: str, environment: Mapping[str, str], scratch: Path, guardian: Guardian) -> None:
         here, there = connected()
         command = [python, *_interpreter_flags(), "-c", _PROGRAM, loader_program.__file__]
-        process = popen(command, there, loader_program.KEY, environment, scratch)
+        variables = {**environment, loader_program.OUTPUT: str(scratch / "output")}
+        process = popen(command, there, loader_program.KEY, variables, scratch)
         super().__init__("the loader", here, scratch, guardian, process)
         self._lock = threading.Lock()
         self.changes: dict[str, str | None] = {}  # that imports have made to the variables
@@ -357,6 +365,8 @@ class Stem(Process):
             process, connection = _new_interpreter(start)
         super().__init__(name, connection, Path(start.scratch), guardian, process)
         self.is_base = is_base
+        if start.forks:
+            self._fork_due_s = time.monotonic() + _FORK_LIMIT_S
 
     def wait_ready(self) -> None:
         """Wait until the stem has collected."""
@@ -498,6 +508,7 @@ class Worker(Process):
             there, self.descriptor = self.descriptor, None
             try:
                 self.stem.fork(order, there)
+                self._fork_due_s = time.monotonic() + _FORK_LIMIT_S
             except WorkerLostError as lost:
                 self.end(0)
                 raise self.lost(str(lost)) from None

@@ -297,9 +297,11 @@ class Stems:
         return ""
 
     def _be_fresh(self, reason: str) -> None:
-        """Start new interpreters from now on, and say why."""
+        """Start new interpreters from now on, and say why; the first of several reasons counts."""
         with self._lock:
-            self.fresh = self.fresh or reason
+            if self.fresh:  # the stems that are there by now may be new interpreters at work
+                return
+            self.fresh = reason
             old = [stem for _, stems in self._stems.values() for stem in stems]
             self._stems.clear()
             loaders, self._loaders = list(self._loaders.values()), {}
@@ -367,13 +369,15 @@ class Stems:
     def _loader(self, number: int) -> Loader | None:
         """Return a loader that has imported what both sides load alike; None where that cannot be had."""
         with self._loading:
+            if self.fresh:  # another pair has found out while this one waited
+                return None
             if number not in self._loaders:
                 self._processes.check_running()
                 self._loaders[number] = self._loaded()
             return self._loaders[number]
 
     def _loaded(self) -> Loader:
-        """Start a loader, again without what wants a package under test; WorkerLostError where it cannot be had.
+        """Start a loader, again without what each side must import for itself; WorkerLostError where it cannot be had.
 
         Variables of native libraries that the tests' own code sets while it is collected are there before it imports
         any; those that the imported modules set themselves are among its changes.
@@ -397,7 +401,8 @@ class Stems:
             else:
                 before |= own
                 loader.end(0)
-        raise loader.lost(f"what the tests import needs {', '.join(packages)}, which the sides load for themselves")
+        needed = ", ".join([*packages, "a thread or a log of its own"])
+        raise loader.lost(f"what the tests import needs {needed}, which each side has to load for itself")
 
     def _alike(self) -> list[str]:
         sides, surroundings = self._sides, self._processes.surroundings
