@@ -181,7 +181,7 @@ def test_installed_packages_are_found_in_the_tree(tree: Path, parent: Path) -> N
     packages = found(make_project(tree))
     assert {name: package.how for name, package in packages.items()} == {
         "lib_copy": "installed",
-        "lib_finder": "finder",
+        "lib_finder": "path",
         "lib_hook": "hook",
         "lib_plain": "path",
     }
@@ -194,9 +194,9 @@ def test_installed_packages_are_found_in_the_tree(tree: Path, parent: Path) -> N
 @pytest.mark.parametrize(
     ("places", "how"),
     [
-        ({"lone": "code/lone", "space.inner": "code/space/inner"}, "finder"),
+        ({"lone": "code/lone", "space.inner": "code/space/inner"}, "path"),
         ({"lone": "code/lone", "renamed": "code/inner"}, "hook"),
-        ({"lone": "code/lone", "gone": "code/gone"}, "finder"),
+        ({"lone": "code/lone", "gone": "code/gone"}, "path"),
     ],
     ids=["regular", "renamed", "removed since"],
 )
@@ -214,7 +214,7 @@ def test_finder_of_regular_places_is_read(tree: Path, parent: Path, places: dict
     write(parent, {"many-1.0.dist-info/top_level.txt": "lone\n"})
     packages = found(make_project(tree))
     assert packages["lone"].how == how
-    if how == "finder":
+    if how == "path":
         assert packages["lone"].location == tree / "code/lone.py"
     if "space.inner" in places:
         assert packages["space.inner"].location == tree / "code/space/inner"
@@ -373,9 +373,9 @@ def test_finder_becomes_entries(tree: Path, base: Path, tmp_path: Path) -> None:
     write(tree, {"mylib/__init__.py": "", "code/space/deep.py": "", "gone/__init__.py": ""})
     write(base, {"mylib/__init__.py": "", "code/space/deep.py": ""})
     packages = (
-        Package("mylib", tree / "mylib", tree, "finder", "mylib", tree),
-        Package("gone", tree / "gone", tree, "finder", "mylib", tree),
-        Package("space.deep", tree / "code/space/deep.py", tree / "code", "finder", "mylib", tree),
+        Package("mylib", tree / "mylib", tree, "path", "mylib", tree),
+        Package("gone", tree / "gone", tree, "path", "mylib", tree),
+        Package("space.deep", tree / "code/space/deep.py", tree / "code", "path", "mylib", tree),
     )
     python = make_environment(tmp_path / "thin", packages, (tree, base), built=False)
     code = "import mylib, space.deep as deep; print(mylib.__file__); print(deep.__file__)"

@@ -77,7 +77,8 @@ def make_environment(
     installs = installs_from(mapping[0]) if mapping is not None else ()
     lines = list(_parent_lines(installs, mapping, built=built))
     if not built:  # in the place of setuptools' finders, which come after all entries of sys.path
-        lines += dict.fromkeys(str(mapped(found.entry, mapping)) for found in packages if found.how == "finder")
+        installed = (package for package in packages if package.distribution is not None)
+        lines += dict.fromkeys(str(mapped(package.entry, mapping)) for package in installed)
     lines += [] if further is None else [str(further)]
     text = "".join(f"{line}\n" for line in lines)
     (site_packages(directory) / _PARENT).write_text(text, encoding="utf-8", errors="surrogateescape")

@@ -22,7 +22,7 @@ from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project
 from pytest_rlperf.sides.git import untracked_files
 
-How = Literal["path", "finder", "hook", "installed"]
+How = Literal["path", "hook", "installed"]
 
 _SOURCE_SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 _INSTALLED_SUFFIXES = (".py", ".pyc", *EXTENSION_SUFFIXES)
@@ -48,8 +48,8 @@ class Package:
     """An import package under test, or a module outside packages.
 
     ``location`` is its directory or file in the tree; ``entry`` is the directory that must be on sys.path for it.
-    ``how`` is the way in which it is imported today: an entry on sys.path ("path"), setuptools' finder ("finder"),
-    another import hook ("hook"), or a copy in the environment ("installed").
+    ``how`` is the way in which it is imported today: from the tree ("path"), by an import hook that may load it from
+    elsewhere ("hook"), or as a copy in the environment ("installed").
     """
 
     name: str
@@ -409,7 +409,6 @@ def _read(distribution: importlib.metadata.Distribution, project_dir: Path, top:
         if mapping is None:
             how = "hook"
         else:
-            how = "finder" if how == "path" else how
             places.update(mapping)
     return Install(name, project_dir, how, names, tuple(entries), places, pths)
 
