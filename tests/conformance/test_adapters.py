@@ -196,9 +196,10 @@ def test_advantages(build: Build, n_steps: int, n_envs: int, backend: str) -> No
 
 
 def updater_of(agent: Any) -> Updater:
-    """Return an agent's adapter."""
+    """Return an agent's adapter; where it has none, the test is skipped."""
     make = adapter_for(lambda library: library.sac, agent)
-    assert make is not None
+    if make is None:
+        pytest.skip("has no adapter")
     return make(agent, BATCH_SIZE)
 
 

@@ -61,18 +61,6 @@ class Adapter(Generic[Make]):
         return 0 if value is known else None
 
 
-class HolderAdapter(Adapter[Make]):
-    """Measures an object of the user's own by what it holds: an instance of the class, as an attribute or module."""
-
-    def distance(self, value: object) -> int | None:
-        """Return a distance beyond that of every class of ``value``; None where no attribute is an instance."""
-        held = getattr(value, "__dict__", {})
-        members = (*held.values(), *held.get("_modules", {}).values())
-        if all(super(HolderAdapter, self).distance(member) is None for member in members):
-            return None
-        return len(type(value).__mro__)
-
-
 def _derivation(value: object, base: type) -> int:
     """Return the place of a base among the classes of an instance; behind all of them for a virtual base."""
     classes = value.__class__.__mro__  # of a proxy those of its target

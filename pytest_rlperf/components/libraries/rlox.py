@@ -100,19 +100,6 @@ class RloxSampler(Sampler):
         return self._sample(seed=next(self._seeds))
 
 
-class RloxGpuSampler(RloxSampler):
-    """Draws from a GPUReplayBuffer; batches it has prefetched are thrown away.
-
-    Such a batch costs nothing to draw, and is of the size it was prefetched with.
-    """
-
-    def __init__(self, buffer: Any, batch_size: int) -> None:
-        super().__init__(buffer, batch_size)
-        self.device = buffer.device
-        while buffer.prefetch_queue_size:
-            self._sample(seed=0)
-
-
 class RloxGae(GaeCall):
     """Calls ``compute_gae`` of one env for each env in turn, on float64 rows made ready beforehand."""
 
@@ -188,13 +175,6 @@ class RloxRoller(Roller):
     """Calls the collector of a PPO with its policy; the first collect, the check's, resets the envs."""
 
     def __init__(self, agent: Any, n_steps: int) -> None:
-        from rlox.collectors import RolloutCollector
-
-        if isinstance(agent, RolloutCollector):
-            raise ComponentError(
-                "rlox's RolloutCollector takes its policy with each call: give rlperf_ppo_collect the PPO that has "
-                "both, or a thunk: rlperf_ppo_collect(lambda: collector.collect(policy, n_steps), items=…)"
-            )
         self.n_steps = n_steps
         self.num_envs: int = agent.collector.n_envs
         self.probes = (_RolloutPhases(agent),)
@@ -370,14 +350,16 @@ LIBRARY = Library(
         Adapter("rlox:GymVecEnv", RloxStepper),
         Adapter("rlox:VecNormalize", RloxStepper),
     ),
-    replay=(
-        Adapter("rlox:ReplayBuffer", RloxSampler),
-        Adapter("rlox:PrioritizedReplayBuffer", RloxSampler),
-        Adapter("rlox:MmapReplayBuffer", RloxSampler),
-        Adapter("rlox:OfflineDatasetBuffer", RloxSampler),
-        Adapter("rlox:SequenceReplayBuffer", RloxSampler),
-        Adapter("rlox:HERBuffer", RloxSampler),
-        Adapter("rlox.gpu_buffer:GPUReplayBuffer", RloxGpuSampler),
+    replay=tuple(
+        Adapter(f"rlox:{name}", RloxSampler)
+        for name in (
+            "ReplayBuffer",
+            "PrioritizedReplayBuffer",
+            "MmapReplayBuffer",
+            "OfflineDatasetBuffer",
+            "SequenceReplayBuffer",
+            "HERBuffer",
+        )
     ),
     gae=(
         Adapter("rlox:compute_gae", RloxGae),
@@ -385,10 +367,7 @@ LIBRARY = Library(
         Adapter("rlox:compute_gae_batched_f32", RloxBatchedGae),
     ),
     sac=(Adapter("rlox.algorithms.sac:SAC", RloxUpdater),),
-    ppo=(
-        Adapter("rlox.algorithms.ppo:PPO", RloxRoller),
-        Adapter("rlox.collectors:RolloutCollector", RloxRoller),
-    ),
+    ppo=(Adapter("rlox.algorithms.ppo:PPO", RloxRoller),),
     environments=("rlox.gym_vec_env:GymVecEnv.step_all", "rlox:VecEnv.step_all"),
     samples=Samples(
         vecenv=_vecenv,

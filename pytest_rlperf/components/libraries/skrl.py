@@ -1,8 +1,12 @@
-"""skrl's wrapped envs, memories, GAE, SAC updates and PPO rollouts, of its PyTorch side."""
+"""skrl's wrapped envs, memories, GAE and SAC updates, of its PyTorch side.
+
+skrl has no call that collects a rollout: its trainers have the loop. A thunk measures one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_rlperf.components.arrays import check_device, to_numpy
@@ -14,30 +18,22 @@ from pytest_rlperf.components.contracts import (
     EveryEnvStepper,
     GaeCall,
     OwedResets,
-    Roller,
     Sampler,
     Updater,
     autoreset_mode,
-    check_finite,
-    check_of_policy,
     check_rows,
 )
 from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.components.samples import ACT_DIM, BATCH_SIZE, OBS_DIM, Samples, random_transitions
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.timers import hierarchical_timer
 
 if TYPE_CHECKING:
     from skrl.agents.torch.sac import SAC
     from skrl.envs.wrappers.torch import Wrapper
     from skrl.memories.torch import Memory
-    from skrl.trainers.torch import Trainer
 
 _CHECKED_STEPS = 256  # at most, until an episode has ended
 _TOLERANCE = 1e-3  # of advantages that are normalised again
-_POLICY = hierarchical_timer("policy")
-_STORE = hierarchical_timer("store")
-_GAE = hierarchical_timer("gae")
 
 
 class SkrlStepper(EveryEnvStepper):
@@ -238,137 +234,6 @@ class SkrlUpdater(Updater):
         self.owner.update(**self._times)
 
 
-class SkrlRoller(Roller):
-    """Collects as skrl's trainers do, a step at a time: act, step, record; then GAE, with which its update begins.
-
-    The trainer has the agent and the env. The env is reset once, here. Rows that gymnasium's NEXT_STEP
-    spends on resets are stored like others, and are no env steps.
-    """
-
-    def __init__(self, trainer: Trainer, n_steps: int) -> None:
-        import torch
-        from skrl.agents.torch.ppo import PPO, ppo
-
-        agent = trainer.agents
-        if not isinstance(agent, PPO):
-            raise ComponentError(f"the trainer trains {type(agent).__qualname__}, expected one PPO agent")
-        sizes = {"cfg.rollouts": agent.cfg.rollouts, "memory.memory_size": agent.memory.memory_size}
-        for name, size in sizes.items():
-            if size != n_steps:
-                raise ComponentError(f"the agent's {name} is {size}, expected {n_steps}, the n_steps of a rollout")
-        self.n_steps = n_steps
-        self.num_envs: int = trainer.env.num_envs
-        self.setup = agent.tracking_data.clear if agent.write_interval > 0 else None
-        self._agent = agent
-        self._env = trainer.env
-        self._timesteps = trainer.cfg.timesteps
-        self._torch = torch  # imported once, not within what is timed
-        self._ppo = ppo
-        self._owed = OwedResets() if _autoreset_mode(trainer.env) == "NextStep" else None
-        agent.enable_training_mode(True)  # or it records nothing
-        agent.memory.reset()
-        for tensor in agent.memory.tensors.values():
-            if tensor.is_floating_point():
-                tensor.fill_(torch.nan)  # as where nothing was recorded yet, which a check then sees
-        self._observations, _ = trainer.env.reset()
-        self._states = trainer.env.state()
-
-    def collect(self) -> Any:
-        """Collect a rollout into the agent's memory, and compute its advantages."""
-        for timestep in range(self.n_steps):
-            with self._torch.no_grad():
-                self._step({"timestep": timestep, "timesteps": self._timesteps})
-        with _GAE, self._torch.no_grad():
-            self._compute_gae()
-        return self._agent.memory
-
-    def check(self, rollout: Any) -> None:
-        """Check that the rollout is full, finite, and of the agent's policy; ComponentError names what is not."""
-        __tracebackhide__ = True
-        memory = rollout
-        if not memory.filled or memory.memory_index or memory.env_index:
-            stored = memory.memory_index * self.num_envs + memory.env_index
-            raise ComponentError(
-                f"the rollout is not full: {stored} transitions were recorded beyond the last full memory, expected "
-                f"{self.n_steps} steps of {self.num_envs} envs each time"
-            )
-        check_finite(memory.tensors.items())
-        for name, tensor in memory.tensors.items():
-            check_device(f"the rollout's {name}", tensor, self._agent.device)
-        check_of_policy({"log_probs": memory.tensors_view["log_prob"]}, {"log_probs": self._log_probs(memory)})
-
-    def env_steps(self, rollout: Any) -> float:
-        """Return how many env steps the rollout has, less the rows that were resets."""
-        rows = self.n_steps * self.num_envs
-        if self._owed is None:
-            return float(rows)
-        ended = rollout.tensors["terminated"] | rollout.tensors["truncated"]
-        return float(rows - self._owed.spent([int(row.sum()) for row in ended]))
-
-    def _step(self, times: dict[str, int]) -> None:
-        """Act, step and record once."""
-        agent, env = self._agent, self._env
-        agent.pre_interaction(**times)
-        with _POLICY:
-            actions, _ = agent.act(self._observations, self._states, **times)
-        with ENV_STEP:
-            observations, rewards, terminated, truncated, infos = env.step(actions)
-            states = env.state()
-        with _STORE:
-            agent.record_transition(
-                observations=self._observations,
-                states=self._states,
-                actions=actions,
-                rewards=rewards,
-                next_observations=observations,
-                next_states=states,
-                terminated=terminated,
-                truncated=truncated,
-                infos=infos,
-                **times,
-            )
-        if self.num_envs == 1 and (terminated.any() or truncated.any()):
-            with RESET:
-                observations, _ = env.reset()
-                states = env.state()
-        self._observations, self._states = observations, states
-
-    def _compute_gae(self) -> None:
-        """Do what an update does before its epochs."""
-        agent, memory, config = self._agent, self._agent.memory, self._agent.cfg
-        with self._torch.autocast(device_type=agent.device.type, enabled=config.mixed_precision):
-            last_values, _ = agent.value.act(self._inputs(self._observations, self._states), role="value")
-            last_values = agent._value_preprocessor(last_values, inverse=True)
-        values = memory.get_tensor_by_name("values")
-        returns, advantages = self._ppo.compute_gae(
-            **{name: memory.get_tensor_by_name(name) for name in ("rewards", "terminated", "truncated")},
-            values=values,
-            last_values=last_values,
-            discount_factor=config.discount_factor,
-            lambda_coefficient=config.gae_lambda,
-            time_limit_bootstrap=config.time_limit_bootstrap,
-        )
-        memory.set_tensor_by_name("values", agent._value_preprocessor(values, train=True))
-        memory.set_tensor_by_name("returns", agent._value_preprocessor(returns, train=True))
-        memory.set_tensor_by_name("advantages", advantages)
-
-    def _inputs(self, observations: Any, states: Any) -> dict[str, Any]:
-        """Return what an agent's models are given."""
-        agent = self._agent
-        return {
-            "observations": agent._observation_preprocessor(observations),
-            "states": agent._state_preprocessor(states),
-        }
-
-    def _log_probs(self, memory: Any) -> Any:
-        """Return the agent's policy's log-probabilities of the recorded actions, as an update does."""
-        recorded = memory.tensors_view
-        inputs = self._inputs(recorded["observations"], recorded.get("states"))
-        with self._torch.no_grad():
-            _, outputs = self._agent.policy.act({**inputs, "taken_actions": recorded["actions"]}, role="policy")
-        return outputs["log_prob"]
-
-
 # --------------------------------------------------------------------------- samples
 
 
@@ -420,25 +285,68 @@ def _sac(transitions: int) -> Any:
 
 
 def _ppo(num_envs: int, n_steps: int) -> Any:
-    """Return a trainer of an agent, made of skrl's model instantiators, that writes nothing."""
+    """Return a function that collects as skrl's trainers do, and computes advantages as an update would first."""
+    import gymnasium
+    import torch
+    from gymnasium.vector import AutoresetMode, SyncVectorEnv
     from skrl.agents.torch.ppo import PPO
+    from skrl.agents.torch.ppo.ppo import compute_gae
+    from skrl.envs.wrappers.torch import wrap_env
     from skrl.memories.torch import RandomMemory
-    from skrl.trainers.torch import SequentialTrainer
     from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model
+
+    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
 
     spaces = _spaces()
     layers = _layers("OBSERVATIONS", 64, "tanh")
+    make = partial(gymnasium.make, SYNTHETIC_ID)
+    vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)  # each row is an env step
+    env = wrap_env(vector, wrapper="gymnasium", verbose=False)
+    memory = RandomMemory(memory_size=n_steps, num_envs=num_envs, device="cpu")
     agent = PPO(
         models={
             "policy": gaussian_model(**spaces, network=layers, output="ACTIONS", clip_actions=True),
             "value": deterministic_model(**spaces, network=layers, output="ONE"),
         },
-        memory=RandomMemory(memory_size=n_steps, num_envs=num_envs, device="cpu"),
+        memory=memory,
         cfg={"rollouts": n_steps, "experiment": _NO_FILES},
         **spaces,
     )
-    cfg = {"headless": True, "close_environment_at_exit": False}
-    return SequentialTrainer(env=_vecenv(num_envs), agents=agent, cfg=cfg)
+    agent.init()
+    agent.enable_training_mode(True)  # or it records nothing
+    observations, infos = env.reset()
+
+    @torch.no_grad()
+    def collect() -> Any:
+        nonlocal observations, infos
+        for timestep in range(n_steps):
+            times = {"timestep": timestep, "timesteps": n_steps}
+            agent.pre_interaction(**times)
+            actions, _ = agent.act(observations, None, **times)
+            following, rewards, terminated, truncated, infos = env.step(actions)
+            agent.record_transition(
+                observations=observations,
+                states=None,
+                actions=actions,
+                rewards=rewards,
+                next_observations=following,
+                next_states=None,
+                terminated=terminated,
+                truncated=truncated,
+                infos=infos,
+                **times,
+            )
+            observations = following
+        last_values, _ = agent.value.act({"observations": observations}, role="value")
+        arrays = {name: memory.get_tensor_by_name(name) for name in ("rewards", "values", "terminated", "truncated")}
+        returns, advantages = compute_gae(
+            **arrays, last_values=last_values, discount_factor=0.99, lambda_coefficient=0.95
+        )
+        memory.set_tensor_by_name("returns", returns)
+        memory.set_tensor_by_name("advantages", advantages)
+        return memory
+
+    return collect
 
 
 def _spaces() -> dict[str, Any]:
@@ -473,12 +381,10 @@ def _fill(memory: Any) -> None:
 _STARTER = """\
 import gymnasium
 import torch
-from skrl.agents.torch.ppo import PPO as SkrlPPO
 from skrl.agents.torch.ppo.ppo import compute_gae as skrl_gae
 from skrl.agents.torch.sac import SAC as SkrlSAC
 from skrl.envs.wrappers.torch import wrap_env
 from skrl.memories.torch import RandomMemory
-from skrl.trainers.torch import SequentialTrainer
 from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model
 
 SKRL_QUIET = {"write_interval": 0, "checkpoint_interval": 0}  # no TensorBoard files
@@ -528,16 +434,6 @@ def test_skrl_gae(rlperf_gae):
 
 def test_skrl_sac(rlperf_sac_update):
     rlperf_sac_update(skrl_sac(), batch_size=256)
-
-
-def test_skrl_ppo(rlperf_ppo_collect):
-    env = skrl_env("Pendulum-v1")
-    policy, value = (gaussian_model, "OBSERVATIONS", "ACTIONS"), (deterministic_model, "OBSERVATIONS", "ONE")
-    agent = SkrlPPO(
-        **skrl_parts(env, 128, policy=policy, value=value), cfg={"rollouts": 128, "experiment": SKRL_QUIET}
-    )
-    trainer = SequentialTrainer(env=env, agents=agent, cfg={"headless": True, "close_environment_at_exit": False})
-    rlperf_ppo_collect(trainer, n_steps=128)
 """
 
 LIBRARY = Library(
@@ -551,7 +447,6 @@ LIBRARY = Library(
         for agent in ("ppo", "a2c", "rpo", "trpo", "amp")
     ),
     sac=(Adapter("skrl.agents.torch.sac:SAC", SkrlUpdater),),
-    ppo=(Adapter("skrl.trainers.torch:Trainer", SkrlRoller),),
     samples=Samples(vecenv=_vecenv, replay=_replay, gae=_gae, sac=_sac, ppo=_ppo),
     starter=_STARTER,
 )
