@@ -9,7 +9,6 @@ import numpy as np
 
 from pytest_rlperf.components.contracts import ACTION, ACTIONS, ENV_STEP, Stepper, check_observations, check_rows
 from pytest_rlperf.components.libraries import Adapter, Library
-from pytest_rlperf.components.samples import Samples
 from pytest_rlperf.errors import ComponentError
 
 if TYPE_CHECKING:
@@ -91,27 +90,11 @@ def _draw_actions(env: Any, rows: int, seed: int) -> list[Any]:
     return [np.stack([space.sample() for _ in range(rows)]).astype(spec.dtype) for _ in range(ACTIONS)]
 
 
-def _cartpoles(num_envs: int) -> Any:
-    """Return a pool of CartPoles of C++ that steps all envs at once, on one thread."""
-    import envpool
-
-    return envpool.make_gymnasium("CartPole-v1", num_envs=num_envs, num_threads=1)
-
-
-_STARTER = """\
-import envpool
-
-
-def test_envpool_step(rlperf_vecenv_step):
-    rlperf_vecenv_step(lambda: envpool.make("CartPole-v1", env_type="gymnasium", num_envs=8, seed=1))
-"""
-
 LIBRARY = Library(
     name="envpool",
     module="envpool",
     requirement="envpool",
     vecenv=(Adapter("envpool.python.envpool:EnvPoolMixin", EnvPoolStepper),),
     environments=("envpool.python.envpool:EnvPoolMixin.step",),
-    samples=Samples(native_vecenv=_cartpoles),
-    starter=_STARTER,
+    starter="test_envpool.py",
 )

@@ -6,7 +6,6 @@ skrl has no call that collects a rollout: its trainers have the loop. A thunk me
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_rlperf.components.arrays import check_device, to_numpy
@@ -24,7 +23,6 @@ from pytest_rlperf.components.contracts import (
     check_rows,
 )
 from pytest_rlperf.components.libraries import Adapter, Library
-from pytest_rlperf.components.samples import ACT_DIM, BATCH_SIZE, OBS_DIM, Samples, random_transitions
 from pytest_rlperf.errors import ComponentError
 
 if TYPE_CHECKING:
@@ -234,208 +232,6 @@ class SkrlUpdater(Updater):
         self.owner.update(**self._times)
 
 
-# --------------------------------------------------------------------------- samples
-
-
-_NO_FILES = {"write_interval": 0, "checkpoint_interval": 0}
-_SIZES = {"observations": OBS_DIM, "actions": ACT_DIM, "rewards": 1, "next_observations": OBS_DIM, "terminated": 1}
-
-
-def _vecenv(num_envs: int) -> Any:
-    """Return gymnasium's SyncVectorEnv in skrl's wrapper, which makes tensors of all it returns."""
-    from skrl.envs.wrappers.torch import wrap_env
-
-    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID, make_vec_env
-
-    return wrap_env(make_vec_env(SYNTHETIC_ID, num_envs), wrapper="gymnasium", verbose=False)
-
-
-def _replay(transitions: int) -> Any:
-    """Return a full memory."""
-    memory = _memory(transitions)
-    for name, size in _SIZES.items():
-        memory.create_tensor(name=name, size=size)
-    _fill(memory)
-    return memory
-
-
-def _gae(n_steps: int, n_envs: int) -> Any:
-    """Return PPO's function, which also normalises the advantages."""
-    from skrl.agents.torch.ppo.ppo import compute_gae
-
-    return compute_gae
-
-
-def _sac(transitions: int) -> Any:
-    """Return an agent, made of skrl's model instantiators."""
-    from skrl.agents.torch.sac import SAC
-    from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model
-
-    spaces, models = _spaces(), {}
-    both = _layers("concatenate([OBSERVATIONS, ACTIONS])", 256, "relu")
-    for name in ("critic_1", "critic_2", "target_critic_1", "target_critic_2"):
-        models[name] = deterministic_model(**spaces, network=both, output="ONE")
-    policy = _layers("OBSERVATIONS", 256, "relu")
-    models["policy"] = gaussian_model(**spaces, network=policy, output="ACTIONS", clip_actions=True)
-    cfg = {"batch_size": BATCH_SIZE, "experiment": _NO_FILES}
-    agent = SAC(models=models, memory=_memory(transitions), cfg=cfg, **spaces)
-    agent.init()
-    _fill(agent.memory)
-    return agent
-
-
-def _ppo(num_envs: int, n_steps: int) -> Any:
-    """Return a function that collects as skrl's trainers do, and computes advantages as an update would first."""
-    import gymnasium
-    import torch
-    from gymnasium.vector import AutoresetMode, SyncVectorEnv
-    from skrl.agents.torch.ppo import PPO
-    from skrl.agents.torch.ppo.ppo import compute_gae
-    from skrl.envs.wrappers.torch import wrap_env
-    from skrl.memories.torch import RandomMemory
-    from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model
-
-    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
-
-    spaces = _spaces()
-    layers = _layers("OBSERVATIONS", 64, "tanh")
-    make = partial(gymnasium.make, SYNTHETIC_ID)
-    vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)  # each row is an env step
-    env = wrap_env(vector, wrapper="gymnasium", verbose=False)
-    memory = RandomMemory(memory_size=n_steps, num_envs=num_envs, device="cpu")
-    agent = PPO(
-        models={
-            "policy": gaussian_model(**spaces, network=layers, output="ACTIONS", clip_actions=True),
-            "value": deterministic_model(**spaces, network=layers, output="ONE"),
-        },
-        memory=memory,
-        cfg={"rollouts": n_steps, "experiment": _NO_FILES},
-        **spaces,
-    )
-    agent.init()
-    agent.enable_training_mode(True)  # or it records nothing
-    observations, infos = env.reset()
-
-    @torch.no_grad()
-    def collect() -> Any:
-        nonlocal observations, infos
-        for timestep in range(n_steps):
-            times = {"timestep": timestep, "timesteps": n_steps}
-            agent.pre_interaction(**times)
-            actions, _ = agent.act(observations, None, **times)
-            following, rewards, terminated, truncated, infos = env.step(actions)
-            agent.record_transition(
-                observations=observations,
-                states=None,
-                actions=actions,
-                rewards=rewards,
-                next_observations=following,
-                next_states=None,
-                terminated=terminated,
-                truncated=truncated,
-                infos=infos,
-                **times,
-            )
-            observations = following
-        last_values, _ = agent.value.act({"observations": observations}, role="value")
-        arrays = {name: memory.get_tensor_by_name(name) for name in ("rewards", "values", "terminated", "truncated")}
-        returns, advantages = compute_gae(
-            **arrays, last_values=last_values, discount_factor=0.99, lambda_coefficient=0.95
-        )
-        memory.set_tensor_by_name("returns", returns)
-        memory.set_tensor_by_name("advantages", advantages)
-        return memory
-
-    return collect
-
-
-def _spaces() -> dict[str, Any]:
-    from gymnasium.spaces import Box
-
-    return {
-        "observation_space": Box(-1.0, 1.0, (OBS_DIM,)),
-        "action_space": Box(-1.0, 1.0, (ACT_DIM,)),
-        "device": "cpu",
-    }
-
-
-def _layers(given: str, width: int, activation: str) -> list[dict[str, Any]]:
-    """Return a network of two hidden layers, as model instantiators take it."""
-    return [{"name": "net", "input": given, "layers": [width, width], "activations": activation}]
-
-
-def _memory(count: int) -> Any:
-    from skrl.memories.torch import RandomMemory
-
-    return RandomMemory(memory_size=count, num_envs=1, device="cpu")
-
-
-def _fill(memory: Any) -> None:
-    import torch
-
-    tensors = [torch.from_numpy(array) for array in random_transitions(memory.memory_size)]
-    columns = [tensor.unsqueeze(-1) if tensor.ndim == 1 else tensor for tensor in tensors]
-    memory.add_samples(**dict(zip(_SIZES, columns, strict=True)))
-
-
-_STARTER = """\
-import gymnasium
-import torch
-from skrl.agents.torch.ppo.ppo import compute_gae as skrl_gae
-from skrl.agents.torch.sac import SAC as SkrlSAC
-from skrl.envs.wrappers.torch import wrap_env
-from skrl.memories.torch import RandomMemory
-from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model
-
-SKRL_QUIET = {"write_interval": 0, "checkpoint_interval": 0}  # no TensorBoard files
-
-
-def skrl_env(name):
-    return wrap_env(gymnasium.make_vec(name, num_envs=8), verbose=False)
-
-
-def skrl_parts(env, memory_size, **models):
-    spaces = {"observation_space": env.observation_space, "action_space": env.action_space, "device": env.device}
-    for name, (make, given, output) in models.items():
-        network = [{"name": "net", "input": given, "layers": [64, 64], "activations": "relu"}]
-        models[name] = make(**spaces, network=network, output=output)
-    memory = RandomMemory(memory_size=memory_size, num_envs=env.num_envs, device=env.device)
-    return {"models": models, "memory": memory, **spaces}
-
-
-def skrl_sac():
-    both = (deterministic_model, "concatenate([OBSERVATIONS, ACTIONS])", "ONE")
-    critics = dict.fromkeys(("critic_1", "critic_2", "target_critic_1", "target_critic_2"), both)
-    parts = skrl_parts(skrl_env("Pendulum-v1"), 200, policy=(gaussian_model, "OBSERVATIONS", "ACTIONS"), **critics)
-    agent = SkrlSAC(**parts, cfg={"batch_size": 256, "experiment": SKRL_QUIET})
-    agent.init()
-    for _ in range(200):
-        agent.memory.add_samples(
-            observations=torch.randn(8, 3),
-            actions=torch.rand(8, 1),
-            rewards=torch.randn(8, 1),
-            next_observations=torch.randn(8, 3),
-            terminated=torch.zeros(8, 1, dtype=torch.bool),
-        )
-    return agent
-
-
-def test_skrl_step(rlperf_vecenv_step):
-    rlperf_vecenv_step(lambda: skrl_env("CartPole-v1"))
-
-
-def test_skrl_sample(rlperf_replay_sample):
-    rlperf_replay_sample(skrl_sac().memory, batch_size=256)
-
-
-def test_skrl_gae(rlperf_gae):
-    rlperf_gae(skrl_gae)
-
-
-def test_skrl_sac(rlperf_sac_update):
-    rlperf_sac_update(skrl_sac(), batch_size=256)
-"""
-
 LIBRARY = Library(
     name="skrl",
     module="skrl",
@@ -447,6 +243,5 @@ LIBRARY = Library(
         for agent in ("ppo", "a2c", "rpo", "trpo", "amp")
     ),
     sac=(Adapter("skrl.agents.torch.sac:SAC", SkrlUpdater),),
-    samples=Samples(vecenv=_vecenv, replay=_replay, gae=_gae, sac=_sac, ppo=_ppo),
-    starter=_STARTER,
+    starter="test_skrl.py",
 )

@@ -27,7 +27,6 @@ from pytest_rlperf.components.contracts import (
     check_of_policy,
 )
 from pytest_rlperf.components.libraries import Adapter, Library
-from pytest_rlperf.components.libraries.torchrl.samples import SAMPLES, STARTER
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.probes.attach import Undo, put, together
 from pytest_rlperf.timers import hierarchical_timer
@@ -442,6 +441,5 @@ LIBRARY = Library(
     ),
     ppo=(Adapter("torchrl.collectors:BaseCollector", TorchRLRoller),),
     environments=("torchrl.envs:EnvBase.step",),
-    samples=SAMPLES,
-    starter=STARTER,
+    starter="test_torchrl.py",
 )
