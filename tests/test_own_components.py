@@ -327,7 +327,6 @@ class OldVectorEnv(VectorEnv):
         ({"single_action_space": None, "action_space": Space(2)}, (3, 2)),
         ({"single_action_space": None, "action_space": Space(3, 2)}, (3, 2)),
         ({"single_action_space": Space(3), "action_space": Space(3)}, (3, 3)),
-        ({"sample_actions": lambda: [[1], [2], [3]]}, (3, 1)),
         ({"num_envs": None, "n_envs": 3}, (3, 2)),
     ],
 )
@@ -377,15 +376,10 @@ class NoSeedInReset(VectorEnv):
     "results",
     [
         lambda obs, rewards, ends: (obs[1:], rewards, ends, ends, {}),
-        lambda obs, rewards, ends: ([[0.0]], rewards, ends, ends, {}),
-        lambda obs, rewards, ends: ([obs, obs], rewards, ends, ends, {}),
-        lambda obs, rewards, ends: ([[0], [0], [0, 0]], rewards, ends, ends, {}),
-        lambda obs, rewards, ends: (([0], [0, 0]), rewards, ends, ends, {}),
-        lambda obs, rewards, ends: (obs, [[1], [1, 2], []], ends, ends, {}),
+        lambda obs, rewards, ends: ([obs, obs[1:]], rewards, ends, ends, {}),
         lambda obs, rewards, ends: (obs, rewards[1:], ends, ends, {}),
         lambda obs, rewards, ends: (obs, rewards, ends, False, {}),
         lambda obs, rewards, ends: (obs, rewards, ends[:1], [{}] * 3),
-        lambda obs, rewards, ends: (obs, rewards, ends, [{}]),
         lambda obs, rewards, ends: (obs, rewards, ends),
         lambda obs, rewards, ends: {"obs": obs},
     ],
@@ -397,7 +391,7 @@ def test_a_step_that_is_wrong(results: Callable[..., Any], wording: Wording) -> 
 
 
 def test_columns_and_lists_of_a_step() -> None:
-    """Rewards and ends may be columns, anything may be a list, and observations several arrays in a container."""
+    """Rewards and ends may be columns or lists, and observations several arrays in a container."""
 
     def columns(obs: Array, rewards: Array, ends: Array) -> Any:
         return obs, rewards[:, None], ends[:, None], ends[:, None], {}
@@ -405,26 +399,17 @@ def test_columns_and_lists_of_a_step() -> None:
     def lists(obs: Array, rewards: Array, ends: Array) -> Any:
         return obs.tolist(), rewards.tolist(), ends.tolist(), [{}] * 3
 
-    def rows(obs: Array, rewards: Array, ends: Array) -> Any:
-        return list(obs), rewards, ends, ends, {}
-
     def leaves(obs: Array, rewards: Array, ends: Array) -> Any:
         return (obs, {"goal": obs}), rewards, ends, ends, {}
 
-    for results in (columns, lists, rows, leaves):
+    for results in (columns, lists, leaves):
         vecenv_workload(VectorEnv(results=results)).check()
 
 
 def test_an_env_that_is_never_reset(wording: Wording) -> None:
-    """One that stays ended is told, with what would step and reset it; episodes of one step have a last observation."""
-    stuck = VectorEnv(ends=lambda: np.array([False, True, False]))
+    """One that stays ended is told, with what would step and reset it."""
     with wording.raises(ComponentError):
-        vecenv_workload(stuck).check()
-    for results in (
-        lambda obs, rewards, ends: (obs, rewards, ends, ends, {"final_obs": obs}),
-        lambda obs, rewards, ends: (obs, rewards, ends, [{}, {"terminal_observation": obs[1]}, {}]),
-    ):
-        vecenv_workload(VectorEnv(ends=stuck.ends, results=results)).check()
+        vecenv_workload(VectorEnv(ends=lambda: np.array([False, True, False]))).check()
 
 
 @pytest.mark.parametrize(
@@ -432,14 +417,12 @@ def test_an_env_that_is_never_reset(wording: Wording) -> None:
     [
         {"single_action_space": None},
         {"single_action_space": None, "action_space": Space(3)},
-        {"sample_actions": lambda: np.zeros(2)},
-        {"single_action_space": SimpleNamespace(sample=dict)},
         {"num_envs": None},
         {"num_envs": 0},
         {"num_envs": -3},
         {"num_envs": True},
-        {"sample_actions": lambda: [[0], [0, 0], [0]]},
         {"metadata": {"autoreset_mode": "Disabled"}},
+        {"metadata": {"autoreset_mode": "NextStep"}},
     ],
 )
 def test_an_env_that_lacks_something(told: Mapping[str, Any], wording: Wording) -> None:
@@ -474,51 +457,12 @@ def test_a_known_env_of_another_number(wording: Wording) -> None:
         env.close()
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize("mode", ["NextStep", "Disabled"])
 @pytest.mark.parametrize("seed", [{}, {"seed": lambda: 3}], ids=["no seed", "seed()"])
-def test_a_space_that_takes_no_seed(mode: str, seed: dict[str, Any]) -> None:
-    """Whatever the env says of its resets, its space needs no more than ``sample``, of one env's actions."""
-    pytest.importorskip("gymnasium")
-    for told in ({"autoreset_mode": mode}, {}):
-        space = SimpleNamespace(sample=lambda: 1, **seed)
-        masked: list[Any] = []
-        env = MaskedVectorEnv(masked, metadata=told, single_action_space=None, action_space=space)
-        workload = vecenv_workload(env)
-        workload.check()
-        for _ in range(4):
-            workload.call()
-        assert {actions.shape for actions in env.taken} == {(3,)}
-        assert bool(masked) is ("Disabled" in told.values())
-
-
-class MaskedVectorEnv(VectorEnv):
-    """Notes in ``masked`` which envs it is told to reset."""
-
-    def __init__(self, masked: list[Any], **told: Any) -> None:
-        super().__init__(**told)
-        self.masked = masked
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Array:
-        """Begin."""
-        if options is not None:
-            self.masked.append(options["reset_mask"])
-            return np.zeros((3, 5))
-        return super().reset(seed=seed)
-
-
-@pytest.mark.torch
-def test_an_env_that_says_how_it_resets() -> None:
-    """By metadata as gymnasium has them resets are left out of its steps, as of gymnasium's own."""
-    spaces = pytest.importorskip("gymnasium").spaces
-    space = spaces.MultiDiscrete([2] * 3)
-    workload = vecenv_workload(VectorEnv(metadata={"autoreset_mode": "NextStep"}, action_space=space))
-    workload.check()
-    assert workload.count is not None
-    workload.count()
-    for _ in range(8):
-        workload.call()
-    assert workload.count() == 22.0  # 24 less a reset of one env each 4 steps
+def test_a_space_that_takes_no_seed(seed: dict[str, Any]) -> None:
+    """A space needs no more than ``sample``, of one env's actions."""
+    env = VectorEnv(single_action_space=None, action_space=SimpleNamespace(sample=lambda: 1, **seed))
+    vecenv_workload(env).check()
+    assert {actions.shape for actions in env.taken} == {(3,)}
 
 
 # --------------------------------------------------------------------------- replay buffers and rollouts
@@ -556,11 +500,10 @@ def test_a_buffer_that_is_told_no_size() -> None:
 
 
 class Collector:
-    """Collects what ``make`` makes of (n_steps, 4) rewards; its env says that it has 4."""
+    """Collects what ``make`` makes of (n_steps, 4) rewards."""
 
     def __init__(self, make: Callable[[Array], Any], **held: Any) -> None:
         self.make = make
-        self.env = SimpleNamespace(num_envs=4)
         vars(self).update(held)
 
     def collect(self, n_steps: int) -> Any:
@@ -579,28 +522,25 @@ class Collector:
     ids=["flat", "env by env", "object", "statistics"],
 )
 def test_rollouts_of_ones_own(make: Callable[[Array], Any]) -> None:
-    """Steps of all envs may follow each other, and numbers are statistics, which a rollout without episodes has not."""
-    workload = ppo_workload(Collector(make), 8, None)
+    """With ``items``, steps of all envs may follow each other; numbers are statistics, and may be none."""
+    workload = ppo_workload(Collector(make), 8, 32)
     workload.check()
     assert workload.processed(1) == 32.0
 
 
-def test_a_flat_rollout_that_is_not_full(wording: Wording) -> None:
-    """Half of the steps are told, and so is a flat rollout where nobody says how many envs there are."""
-
-    def half(rewards: Array) -> Any:
-        return {"rewards": rewards[:4].ravel()}
-
-    def flat(rewards: Array) -> Any:
-        return {"rewards": rewards.ravel()}
-
-    with pytest.raises(ComponentError, match=r"\(16,\), expected 8 rows, or 32 of 4 envs.*lambda: agent\.collect"):
-        ppo_workload(Collector(half), 8, None).check()
-    wrong = ({"env": SimpleNamespace(num_envs=number)} for number in (-4, 0, True))
-    holding: tuple[dict[str, Any], ...] = ({"env": None}, {"eval_env": SimpleNamespace(num_envs=2)}, *wrong)
-    for held in holding:
-        with wording.raises(ComponentError):
-            ppo_workload(Collector(flat, **held), 8, None).check()
+@pytest.mark.parametrize(
+    ("make", "items"),
+    [
+        (lambda rewards: {"rewards": rewards[:4].ravel()}, 32),
+        (lambda rewards: {"rewards": rewards.ravel()}, None),
+        (lambda rewards: {"rew": rewards}, None),
+    ],
+    ids=["half", "flat", "no rewards"],
+)
+def test_a_rollout_that_needs_its_env_steps(make: Callable[[Array], Any], items: int | None, wording: Wording) -> None:
+    """A flat rollout, and one without rewards, is told that ``items`` is missing, as is half of one."""
+    with wording.raises(ComponentError):
+        ppo_workload(Collector(make), 8, items).check()
 
 
 def test_a_collector_that_is_told_no_steps(wording: Wording) -> None:

@@ -164,10 +164,12 @@ class Sampler(ABC):
 class GaeCall(ABC):
     """Calls a library's GAE; made with what the user gave, a random rollout (see ``gae``), and the backend.
 
-    All arguments are made ready beforehand, in the library's own layout.
+    All arguments are made ready beforehand, in the library's own layout. ``convention`` is the meaning of
+    ``dones[t] = 1``, None where the rollout is not the one given and only shapes can be checked.
     """
 
     is_normalised: bool = False
+    convention: str | None = "the episode ended with step t"
 
     @abstractmethod
     def call(self) -> Any:
