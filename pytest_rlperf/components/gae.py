@@ -67,12 +67,7 @@ def gae_workload(
     check_count("n_steps", n_steps)
     check_count("n_envs", n_envs)
     if device != "cpu":
-        if backend != "torch" or make is not None or _takes_nothing(function):
-            raise ComponentError(
-                f"device={device!r}: rlperf_gae puts tensors on a device for functions that take them, with "
-                "backend='torch'; give a function with data of its own without device="
-            )
-        usable_device(device)
+        _check_takes_tensors(function, backend, device)
     rollouts = [_rollout(n_steps, n_envs) for _ in range(1 if device == "cpu" else _DEVICE_ROLLOUTS)]
     make = make or partial(_AnyGae, device=device)
     gaes = [make(function, rollout, backend) for rollout in rollouts]
@@ -90,6 +85,17 @@ def gae_workload(
 
     items = float(n_steps * n_envs)
     return Workload(component="gae", call=call, items=items, unit="transition", check=check, holds=(function, gaes))
+
+
+def _check_takes_tensors(function: Any, backend: str, device: str) -> None:
+    """Raise ComponentError unless the device is there, and the function takes tensors on it."""
+    __tracebackhide__ = True
+    if backend != "torch" or adapter_for(lambda library: library.gae, function) is not None or _takes_nothing(function):
+        raise ComponentError(
+            f"device={device!r}: rlperf_gae puts tensors on a device for functions that take them, with "
+            "backend='torch'; give a function with data of its own without device="
+        )
+    usable_device(device)
 
 
 class _AnyGae(GaeCall):

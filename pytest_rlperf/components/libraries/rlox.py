@@ -90,12 +90,12 @@ class RloxSampler(Sampler):
     """Draws from a replay buffer, with another seed each time: one seed is always the same batch."""
 
     def __init__(self, buffer: Any, batch_size: int) -> None:
-        self._sample = partial(buffer.sample, batch_size)
+        super().__init__(buffer, batch_size)
         self._seeds = count(random.getrandbits(31))
 
     def draw(self) -> Any:
         """Draw a batch."""
-        return self._sample(seed=next(self._seeds))
+        return self.buffer.sample(self.batch_size, seed=next(self._seeds))
 
 
 class RloxGae(GaeCall):

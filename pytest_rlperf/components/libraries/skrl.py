@@ -143,14 +143,13 @@ class SkrlSampler(Sampler):
     def __init__(self, memory: Memory, batch_size: int) -> None:
         if not len(memory):
             raise ComponentError("the memory is empty: memory.add_samples(…) first")
+        super().__init__(memory, batch_size)
         self.device = memory.device
-        self._memory = memory
-        self._batch_size = batch_size
         self._names = memory.get_tensor_names()
 
     def draw(self) -> Any:
         """Draw a batch."""
-        return self._memory.sample(self._names, batch_size=self._batch_size)
+        return self.buffer.sample(self._names, batch_size=self.batch_size)
 
     def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
         """Return the tensors by the memory's names."""

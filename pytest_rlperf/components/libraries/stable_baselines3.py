@@ -91,12 +91,7 @@ class ReplaySampler(Sampler):
         if buffer.size() == 0:
             raise ComponentError(f"the {type(buffer).__qualname__} is empty: buffer.add(…) transitions first")
         self.device = buffer.device
-        self._buffer = buffer
-        self._batch_size = batch_size
-
-    def draw(self) -> Any:
-        """Draw a batch."""
-        return self._buffer.sample(self._batch_size)
+        super().__init__(buffer, batch_size)
 
 
 class RolloutGae(GaeCall):

@@ -123,12 +123,7 @@ class TianshouSampler(Sampler):
         __tracebackhide__ = True
         if len(buffer) == 0:
             raise ComponentError(f"the {type(buffer).__qualname__} is empty: add transitions before it is measured")
-        self._buffer = buffer
-        self._batch_size = batch_size
-
-    def draw(self) -> Any:
-        """Draw a batch."""
-        return self._buffer.sample(self._batch_size)
+        super().__init__(buffer, batch_size)
 
     def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
         """Return the arrays of the batch, the indices last."""

@@ -143,12 +143,7 @@ class TorchRLSampler(Sampler):
         __tracebackhide__ = True
         _check_nothing_is_prefetched(buffer)
         _check_batches_are_full(buffer, batch_size)
-        self._buffer = buffer
-        self._batch_size = batch_size
-
-    def draw(self) -> Any:
-        """Draw a batch."""
-        return self._buffer.sample(self._batch_size)
+        super().__init__(buffer, batch_size)
 
     def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
         """Return the tensors of the batch; ComponentError where they are not all on one device."""

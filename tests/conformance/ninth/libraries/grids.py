@@ -41,12 +41,9 @@ class GridsStepper(EveryEnvStepper):
 class MemorySampler(Sampler):
     """Draws rows."""
 
-    def __init__(self, memory: Any, batch_size: int) -> None:
-        self._draw = partial(memory.sample, how_many=batch_size)
-
     def draw(self) -> Any:
         """Draw a batch."""
-        return self._draw()
+        return self.buffer.sample(how_many=self.batch_size)
 
 
 class Credit(GaeCall):
