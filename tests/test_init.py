@@ -97,7 +97,7 @@ def test_with_one_library(project: Example, installed: Installed) -> None:
     """Its tests stand beside the example, where it has no GAE, and PyTorch keeps to one thread."""
     installed("torch", "gymnasium")
     text = written(project)
-    assert listed(text) == ["test_gymnasium_vecenv_step", "test_gae"]
+    assert listed(text) == ["test_gymnasium_step", "test_gae"]
     assert text.count("import torch\n") == text.count("\ntorch.set_num_threads(1)") == 1
 
 
@@ -171,7 +171,7 @@ def test_of_a_project_that_uses_one_library(project: Example, installed: Install
     installed(*STARTED)
     project.write({"mine.py": "from gymnasium import Env"})
     text = written(project, "--output=test_perf.py", at="test_perf.py")
-    assert listed(text) == ["test_gymnasium_vecenv_step", "test_gae"]
+    assert listed(text) == ["test_gymnasium_step", "test_gae"]
 
 
 def test_code_that_tests_cannot_import_is_left_out(project: Example) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, attribute, to_numpy
@@ -35,7 +34,8 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
         if n_steps is None:
             raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, the steps of each env in a rollout")
         check_count("n_steps", n_steps)
-        return _roller_workload(make(agent, n_steps))
+        roller = make(agent, n_steps)
+        return _roller_workload(roller, float(roller.n_steps * roller.num_envs))
     collect = attribute(agent, "collect")
     if callable(collect):
         if n_steps is None:
@@ -45,7 +45,8 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
         if items is not None:
             check_items(items)
         check_takes(f"rlperf_ppo_collect calls agent.collect({n_steps})", collect, (n_steps,), thunk)
-        return _agent_workload(collect, n_steps, items)
+        roller = _AnyRoller(collect, n_steps, items)
+        return _roller_workload(roller, float(n_steps if items is None else items))
     if not callable(agent):
         raise ComponentError(
             f"rlperf_ppo_collect needs an agent with collect(n_steps), or a thunk that collects one rollout, "
@@ -58,47 +59,27 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
         )
     check_items(items)
     check_takes("rlperf_ppo_collect calls a thunk without arguments", agent, (), _THUNK)
-    return _workload(agent, float(items), agent, None, None)
+    return _thunk_workload(agent, float(items))
 
 
-def _roller_workload(roller: Roller) -> Workload:
-    """Return the workload of a library's collector."""
-    counted: list[float] = []
+def _roller_workload(roller: Roller, items: float) -> Workload:
+    """Return the workload of a collector."""
+    # Sums stay arrays until they are read: a number of a GPU's would wait for it.
+    counted: list[Any] = []
+
+    def call() -> object:
+        with _PPO_COLLECT:
+            rollout = roller.collect()
+        counted.append(roller.env_steps(rollout))
+        return rollout
 
     def check() -> object:
         __tracebackhide__ = True
         if roller.setup is not None:
             roller.setup()
-        rollout = roller.collect()
+        rollout = finished(roller.collect(), f"collect({roller.n_steps})")
         roller.check(rollout)
         counted[:] = [roller.env_steps(rollout)]
-        return rollout
-
-    def count() -> float:
-        steps = sum(counted)
-        counted.clear()
-        return steps
-
-    workload = _workload(
-        roller.collect,
-        float(roller.n_steps * roller.num_envs),
-        check,
-        count,
-        lambda rollout: counted.append(roller.env_steps(rollout)),
-    )
-    # Also where the library has ranges of its own: those are other phases, or the same under other names.
-    return replace(workload, setup=roller.setup, probes=roller.probes)
-
-
-def _agent_workload(collect: Callable[[int], Any], n_steps: int, items: float | None) -> Workload:
-    # Sums stay arrays until they are read: a number of a GPU's would wait for it.
-    counted: list[Any] = []
-
-    def check() -> object:
-        __tracebackhide__ = True
-        rollout = finished(collect(n_steps), f"collect({n_steps})")
-        _check(rollout, n_steps, items)
-        counted[:] = [_env_steps(rollout, items)]
         return rollout
 
     def count() -> float:
@@ -106,39 +87,55 @@ def _agent_workload(collect: Callable[[int], Any], n_steps: int, items: float | 
         counted.clear()
         return steps
 
-    def collected(rollout: Any) -> None:
-        counted.append(_env_steps(rollout, items))
-
-    return _workload(lambda: collect(n_steps), float(n_steps if items is None else items), check, count, collected)
-
-
-def _workload(
-    collect: Callable[[], Any],
-    items: float,
-    check: Callable[[], object],
-    count: Callable[[], float] | None,
-    collected: Callable[[Any], None] | None,
-) -> Workload:
-    def call() -> object:
-        with _PPO_COLLECT:
-            rollout = collect()
-        if collected is not None:
-            collected(rollout)
-        return rollout
-
-    def run_check() -> object:
-        __tracebackhide__ = True
-        return finished(check(), "the thunk")
-
     return Workload(
         component="ppo_collect",
         call=call,
         items=items,
         unit="env step",
-        check=run_check,
+        check=check,
+        setup=roller.setup,
         count=count,
-        holds=(collect,),
+        # Also where the library has ranges of its own: those are other phases, or the same under other names.
+        probes=roller.probes,
+        holds=(roller.collect,),
     )
+
+
+def _thunk_workload(collect: Callable[[], Any], items: float) -> Workload:
+    """Return the workload of a function that collects, of which nothing more is known."""
+
+    def call() -> object:
+        with _PPO_COLLECT:
+            return collect()
+
+    def check() -> object:
+        __tracebackhide__ = True
+        return finished(collect(), "the thunk")
+
+    return Workload("ppo_collect", call=call, items=items, unit="env step", check=check, holds=(collect,))
+
+
+class _AnyRoller(Roller):
+    """Collects by ``collect(n_steps)``; ``items`` are the env steps of a rollout that does not show them."""
+
+    def __init__(self, collect: Callable[[int], Any], n_steps: int, items: float | None) -> None:
+        self.n_steps = n_steps
+        self._collect = collect
+        self._items = items
+
+    def collect(self) -> Any:
+        """Collect a rollout."""
+        return self._collect(self.n_steps)
+
+    def check(self, rollout: Any) -> None:
+        """Check that a rollout is full and finite."""
+        __tracebackhide__ = True
+        _check(rollout, self.n_steps, self._items)
+
+    def env_steps(self, rollout: Any) -> Any:
+        """Return how many env steps a rollout has."""
+        __tracebackhide__ = True
+        return _env_steps(rollout, self._items)
 
 
 def _env_steps(rollout: Any, items: float | None) -> Any:

@@ -3,7 +3,7 @@
 from pytest_rlperf import Measure
 
 
-def test_gymnasium_vecenv_step(rlperf_vecenv_step: Measure) -> None:
+def test_gymnasium_step(rlperf_vecenv_step: Measure) -> None:
     """One step of every env."""
     import gymnasium
 
