@@ -15,9 +15,9 @@ os.environ.setdefault("RLPERF_TIMERS", "standby")  # before anything binds a tim
 
 from turns import print_table
 
-from pytest_rlperf.components.libraries.rlox import LIBRARY
 from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.measure.counting_pass import REPETITIONS, count
+from pytest_rlperf.suite.libraries.test_rlox import rlox_native_ppo, rlox_ppo
 
 N_ENVS, N_STEPS = 8, 128
 LIMIT_S = 600.0
@@ -26,9 +26,7 @@ FAMILY = "native_calls:"
 
 def by_phase(env: str) -> tuple[dict[str, dict[str, int]], tuple[str, ...]]:
     """Return the native calls of a rollout by module within each phase, of the last repetition, and notes."""
-    samples = LIBRARY.samples
-    make = samples.native_ppo if env == "CartPole-v1" else samples.ppo
-    assert make is not None
+    make = rlox_native_ppo if env == "CartPole-v1" else rlox_ppo
     workload = ppo_workload(make(N_ENVS, N_STEPS), N_STEPS, None)
     workload.check()
     tally = count(workload, REPETITIONS, LIMIT_S)

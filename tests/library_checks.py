@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_rlperf import suite
+from pytest_rlperf.components.libraries import Library, libraries
 from pytest_rlperf.model import Phase, Workload
 from pytest_rlperf.probes import attached
 from pytest_rlperf.timers import recording
 
 DOCS = Path(__file__).parents[1] / "docs" / "libraries"
+SUITE = Path(suite.__file__).parent / "libraries"
+
+
+def libraries_with(component: str) -> list[Library]:
+    """Return the libraries whose tests in the suite have a function that makes a component; none is imported."""
+    found = []
+    for library in libraries():
+        tree = ast.parse(_tests_of(library).read_bytes())
+        if any(getattr(node, "name", "") == f"{library.name}_{component}" for node in tree.body):
+            found.append(library)
+    return found
+
+
+def builder(library: Library, component: str) -> Callable[..., Any]:
+    """Return the function of a library's tests in the suite that makes a component."""
+    spec = spec_from_file_location(f"tests_of_{library.name}", _tests_of(library))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Callable[..., Any] = getattr(module, f"{library.name}_{component}")
+    return found
+
+
+def _tests_of(library: Library) -> Path:
+    return library.first_tests if library.starter else SUITE / f"test_{library.name}.py"
 
 
 def harvested(workload: Workload, calls: int) -> dict[str, Phase]:

@@ -321,10 +321,10 @@ def adapters_are_alone(modules: list[Module]) -> list[str]:
 
 
 def libraries_are_named_in_their_modules(modules: list[Module]) -> list[str]:
-    """Name a library in its own module, and its timers in `probes`, `compat` and `traces`."""
+    """Name a library in its own module and its tests, and its timers in `probes`, `compat` and `traces`."""
     findings = []
     for module in modules:
-        if module.within("components.libraries", "probes", "compat", "traces"):
+        if module.within("components.libraries", "suite.libraries", "probes", "compat", "traces"):
             continue
         texts = [(found.line, found.target) for found in module.imports if found.inside is None]
         texts += [(node.lineno, str(node.value)) for node in ast.walk(module.tree) if isinstance(node, ast.Constant)]

@@ -932,10 +932,3 @@ def test_the_convention_is_told_as_the_function_has_it(wording: Wording) -> None
 
     with wording.raises(ComponentError):
         gae_workload(wrong, 8, 2, "numpy").check()
-
-
-def test_env_steps_of_a_rollout_under_other_names() -> None:
-    """Some array with a row a step and a column an env tells how many steps there were."""
-    workload = ppo_workload(Collector(lambda rewards: {"rew": rewards}), 8, None)
-    workload.check()
-    assert workload.processed(1) == 32.0

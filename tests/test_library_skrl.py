@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,6 @@ from library_checks import assert_counts, assert_parts, harvested
 from wording import Wording
 
 from pytest_rlperf.components.gae import gae_workload
-from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import counted_steps, sac_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
@@ -24,18 +21,12 @@ gymnasium: Any = pytest.importorskip("gymnasium")
 pytest.importorskip("skrl")
 
 from brief_env import BriefEnv  # noqa: E402 - where it is installed
-from skrl.agents.torch.ppo import PPO  # noqa: E402
 from skrl.agents.torch.ppo import ppo as ppo_module  # noqa: E402
 from skrl.agents.torch.sac import SAC  # noqa: E402
 from skrl.agents.torch.trpo import trpo as trpo_module  # noqa: E402
 from skrl.envs.wrappers.torch import wrap_env  # noqa: E402
 from skrl.memories.torch import RandomMemory  # noqa: E402
-from skrl.trainers.torch import SequentialTrainer  # noqa: E402
-from skrl.utils.model_instantiators.torch import (  # noqa: E402
-    categorical_model,
-    deterministic_model,
-    gaussian_model,
-)
+from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model  # noqa: E402
 
 QUIET = {"write_interval": 0, "checkpoint_interval": 0}
 MODES = gymnasium.vector.AutoresetMode
@@ -365,144 +356,3 @@ def test_an_agent_that_cannot_update_so(changes: dict[str, Any], wording: Wordin
     """The size of a batch and the number of gradient steps are the agent's to have."""
     with wording.raises(ComponentError):
         sac_workload(sac(**changes), 16)
-
-
-# --------------------------------------------------------------------------- PPO
-
-
-def trainer_of(env: Any, kind: Any = PPO, n_steps: int = 16, **config: Any) -> Any:
-    """Return a trainer of a small PPO agent."""
-    is_discrete = isinstance(env.action_space, gymnasium.spaces.Discrete)
-    models = {
-        "policy": model(categorical_model if is_discrete else gaussian_model, env, "OBSERVATIONS", "ACTIONS"),
-        "value": model(deterministic_model, env, "OBSERVATIONS", "ONE"),
-    }
-    agent = kind(
-        models=models,
-        memory=RandomMemory(memory_size=n_steps, num_envs=env.num_envs, device="cpu"),
-        observation_space=env.observation_space,
-        action_space=env.action_space,
-        device="cpu",
-        cfg={"rollouts": n_steps, "experiment": QUIET, **config},
-    )
-    return SequentialTrainer(env=env, agents=agent, cfg={"close_environment_at_exit": False})
-
-
-@pytest.mark.parametrize("mode", [MODES.NEXT_STEP, MODES.SAME_STEP], ids=["next", "same"])
-@pytest.mark.parametrize("space", [SPACES["discrete"], SPACES["continuous"]], ids=["discrete", "continuous"])
-def test_a_ppo_rollout(mode: Any, space: Any) -> None:
-    """A rollout's env steps are those that the envs took, the rows that were resets left out."""
-    env = vector_of(4, mode, space)
-    workload = ppo_workload(trainer_of(env), 16, None)
-    before = steps_of(env)
-    workload.check()
-    assert workload.processed(1) == steps_of(env) - before
-    assert (workload.items, workload.unit) == (64.0, "env step")
-    for calls in (1, 3):
-        before = steps_of(env)
-        for _ in range(calls):
-            workload.call()
-        assert workload.processed(calls) == steps_of(env) - before
-
-
-def test_a_ppo_rollout_of_a_single_env() -> None:
-    """An env that is no vector is reset when its episode is over, within the rollout."""
-    one = BriefEnv()
-    trainer = trainer_of(wrap_env(one, verbose=False))
-    workload = ppo_workload(trainer, 16, None)
-    workload.check()
-    assert one.n_steps == workload.processed(1) == 16.0
-    assert "ppo_collect/reset" in harvested(workload, 2)
-
-
-def test_a_rollout_is_what_an_update_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GAE gets of the adapter what the agent's own update gives it for the same rollout."""
-    trainer = trainer_of(vector_of(4))
-    workload = ppo_workload(trainer, 16, None)
-    workload.check()
-    given: list[dict[str, Any]] = []
-    compute_gae = ppo_module.compute_gae
-
-    def noted(**arguments: Any) -> Any:
-        given.append({name: copy.deepcopy(value) for name, value in arguments.items()})
-        return compute_gae(**arguments)
-
-    monkeypatch.setattr(ppo_module, "compute_gae", noted)
-    workload.call()
-    advantages = trainer.agents.memory.tensors["advantages"].clone()
-    trainer.agents.update(timestep=0, timesteps=1)
-    ours, theirs = given
-    assert set(ours) == set(theirs)
-    for name in ours:
-        assert np.allclose(ours[name], theirs[name]), name
-    assert torch.allclose(trainer.agents.memory.tensors["advantages"], advantages)
-
-
-def test_the_phases_of_a_ppo_rollout() -> None:
-    """A rollout has its parts, and next to nothing beside them."""
-    env = wrap_env(gymnasium.make_vec("CartPole-v1", num_envs=4), verbose=False)
-    workload = ppo_workload(trainer_of(env, n_steps=32), 32, None)
-    workload.check()
-    harvested(workload, 2)
-    phases = harvested(workload, 5)
-    assert_parts(phases, "ppo_collect", ("policy", "env_step", "store", "gae"))
-    assert (phases["ppo_collect/env_step"].count, phases["ppo_collect/gae"].count) == (32, 1)
-
-
-def test_what_is_tracked_does_not_grow(tmp_path: Path) -> None:
-    """An agent that tracks its rewards begins each round without those of the rounds before."""
-    tracking = {"write_interval": 10, "checkpoint_interval": 0, "directory": str(tmp_path)}
-    trainer = trainer_of(vector_of(4), experiment=tracking)
-    workload = ppo_workload(trainer, 16, None)
-    assert workload.setup is not None
-    lengths = []
-    for _ in range(3):
-        workload.setup()
-        workload.call()
-        lengths.append(len(trainer.agents.tracking_data["Reward / Instantaneous reward (max)"]))
-    assert lengths == [16, 16, 16]
-
-
-def test_no_first_reset_is_in_a_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The env is reset, and tensors are allocated, before anything is timed."""
-    trainer = trainer_of(vector_of(4))
-    workload = ppo_workload(trainer, 16, None)
-    monkeypatch.setattr(trainer.env, "reset", None)
-    monkeypatch.setattr(trainer.agents.memory, "create_tensor", None)
-    workload.check()
-    workload.call()
-
-
-class Forgetful(PPO):  # type: ignore[misc]
-    """Records every other step."""
-
-    def record_transition(self, **transition: Any) -> None:
-        """Record, or do not."""
-        if transition["timestep"] % 2:
-            super().record_transition(**transition)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        Forgetful,
-    ],
-)
-def test_a_broken_rollout_is_told(kind: Any, wording: Wording) -> None:
-    """Rollouts of a stale policy, of too few steps or without numbers are told so."""
-    with wording.raises(ComponentError):
-        ppo_workload(trainer_of(vector_of(4), kind), 16, None).check()
-
-
-def test_a_trainer_that_cannot_collect_so(wording: Wording) -> None:
-    """The steps of a rollout are the agent's and its memory's to have, and the agent must be one PPO."""
-    with pytest.raises(ComponentError, match=r"cfg\.rollouts is 8, expected 16"):
-        ppo_workload(trainer_of(vector_of(2), n_steps=8), 16, None)
-    with wording.raises(ComponentError):
-        ppo_workload(
-            SequentialTrainer(env=vector_of(2), agents=sac(), cfg={"close_environment_at_exit": False}), 16, None
-        )
-    trainer = trainer_of(vector_of(2))
-    trainer.agents.memory = RandomMemory(memory_size=8, num_envs=2, device="cpu")
-    with pytest.raises(ComponentError, match=r"memory\.memory_size is 8, expected 16"):
-        ppo_workload(trainer, 16, None)

@@ -8,7 +8,6 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -446,32 +445,6 @@ def test_a_sac_update() -> None:
     assert_parts(phases, "sac_update", ("sample", "target_q", "critic", "actor", "alpha", "polyak"))
     for part in ("critic", "actor", "alpha"):
         assert phases[f"sac_update/{part}/backward"].count == phases[f"sac_update/{part}/step"].count == 1.0
-
-
-def test_an_agent_that_is_a_module() -> None:
-    """The loss may be a module of the agent's, and the optimizers in a dictionary."""
-
-    class Module(nn.Module):
-        """Holds an agent's parts."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            agent = Agent()
-            self.loss, self.agent = agent.loss, [agent]
-            self.optimizers = {name: getattr(agent, f"{name}_optimizer") for name in ("actor", "critic", "alpha")}
-
-        def update(self, batch_size: int) -> None:
-            """Do one gradient step of every part."""
-            self.agent[0].update(batch_size)
-
-    sac_workload(Module(), 16).check()
-
-
-def test_a_sac_loss_alone(wording: Wording) -> None:
-    """An object that holds a loss and cannot update is an error that names the method to write."""
-    parts = SimpleNamespace(loss=Agent().loss)
-    with wording.raises(ComponentError):
-        sac_workload(parts, 16)
 
 
 # --------------------------------------------------------------------------- PPO rollouts

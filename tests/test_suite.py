@@ -6,24 +6,25 @@ import importlib.util
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import builders
+import library_checks
 import pytest
 from example import NOTHING, OK, Example
 from wording import Wording
 
 from pytest_rlperf.cli import main
 from pytest_rlperf.components.libraries import BASIS, Library, libraries
-from pytest_rlperf.components.samples import Samples
 from pytest_rlperf.model import Outcome, Status
 from pytest_rlperf.report.matrix import render_matrix
 
 pytestmark = pytest.mark.usefixtures("alone")
 
 ROOT = Path(__file__).parents[1]
-LIBRARIES = [library for library in libraries() if library.samples != Samples()]
-OF_LIBRARIES = "pytest_rlperf.suite.libraries.test_libraries"
+SUITE = "pytest_rlperf.suite.libraries"
+LIBRARIES = [library for library in libraries() if (library_checks.SUITE / f"test_{library.name}.py").exists()]
 NOT_THERE = "skrl is not installed: pip install 'skrl[torch]'"
 
 
@@ -39,21 +40,21 @@ OUTCOMES = [
     timed("pytest_rlperf.suite.test_gae::test_gae[2048-64]", 61e6),
     timed("pytest_rlperf.suite.test_sac::test_sac_update", 105.0),
     timed("pytest_rlperf.suite.test_vecenv::test_vecenv_step[8]", 340e3),
-    timed(f"{OF_LIBRARIES}::test_vecenv_step_synthetic[reference-8]", 130e3),
-    timed(f"{OF_LIBRARIES}::test_vecenv_step_synthetic[torchrl-8]", 4e3),
-    timed(f"{OF_LIBRARIES}::test_vecenv_step[envpool-8]", 6.8e6),
-    timed(f"{OF_LIBRARIES}::test_gae[sb3-128-8]", 3.3e6),
-    timed(f"{OF_LIBRARIES}::test_gae[torchrl-128-8]", 0.9e6, Status.INVALID),
-    timed(f"{OF_LIBRARIES}::test_gae[sb3-2048-64]", 65e6),
-    timed(f"{OF_LIBRARIES}::test_sac_update[torchrl]", 105.0),
-    timed(f"{OF_LIBRARIES}::test_replay_sample[torchrl]", 2e6),
-    timed(f"{OF_LIBRARIES}::test_sac_update[sb3]", 200.0, Status.ERROR),
+    timed(f"{SUITE}.test_reference::test_reference_vecenv_step_synthetic[8]", 130e3),
+    timed(f"{SUITE}.test_torchrl::test_torchrl_vecenv_step_synthetic[8]", 4e3),
+    timed(f"{SUITE}.test_envpool::test_envpool_vecenv_step[8]", 6.8e6),
+    timed(f"{SUITE}.test_sb3::test_sb3_gae[128-8]", 3.3e6),
+    timed(f"{SUITE}.test_torchrl::test_torchrl_gae[128-8]", 0.9e6, Status.INVALID),
+    timed(f"{SUITE}.test_sb3::test_sb3_gae[2048-64]", 65e6),
+    timed(f"{SUITE}.test_torchrl::test_torchrl_sac_update", 105.0),
+    timed(f"{SUITE}.test_torchrl::test_torchrl_replay_sample", 2e6),
+    timed(f"{SUITE}.test_sb3::test_sb3_sac_update", 200.0, Status.ERROR),
     timed("tests/test_other.py::test_gae[sb3-128-8]", 1.0),
 ]
 SKIPPED = {
-    f"{OF_LIBRARIES}::test_gae[torchrl-2048-64]": "no time",
-    f"{OF_LIBRARIES}::test_gae[skrl-128-8]": NOT_THERE,
-    f"{OF_LIBRARIES}::test_gae[skrl-2048-64]": NOT_THERE,
+    f"{SUITE}.test_torchrl::test_torchrl_gae[2048-64]": "no time",
+    f"{SUITE}.test_skrl::test_skrl_gae[128-8]": NOT_THERE,
+    f"{SUITE}.test_skrl::test_skrl_gae[2048-64]": NOT_THERE,
     "tests/test_other.py::test_more": "another reason",
 }
 
@@ -86,8 +87,8 @@ def test_a_narrow_terminal_gets_the_table_in_parts() -> None:
 def test_seven_libraries_fit_80_columns() -> None:
     """All the suite has, in one table, though figures be wide."""
     full = [
-        timed(f"{OF_LIBRARIES}::test_{test}[{library.name}{sizes}]", 1.23e3 / (1 + number))
-        for test, sizes in (("vecenv_step_synthetic", "-64"), ("ppo_collect_synthetic", ""), ("sac_update", ""))
+        timed(f"{SUITE}.test_{library.name}::test_{library.name}_{test}{sizes}", 1.23e3 / (1 + number))
+        for test, sizes in (("vecenv_step_synthetic", "[64]"), ("ppo_collect_synthetic", ""), ("sac_update", ""))
         for number, library in enumerate(LIBRARIES)
     ]
     text = render_matrix(full, {}, width=80)
@@ -98,7 +99,7 @@ def test_seven_libraries_fit_80_columns() -> None:
 @pytest.mark.parametrize("count", [0, 3])
 def test_without_libraries_there_is_no_table(count: int) -> None:
     """The reference alone, or nothing, is compared with nothing."""
-    assert not render_matrix(OUTCOMES[:count], {f"{OF_LIBRARIES}::test_gae[sb3-128-8]": "no time"}, width=80)
+    assert not render_matrix(OUTCOMES[:count], {f"{SUITE}.test_sb3::test_sb3_gae[128-8]": "no time"}, width=80)
 
 
 # --------------------------------------------------------------------------- the tests
@@ -115,7 +116,7 @@ def test_every_library_works_or_is_skipped_with_what_adds_it(tmp_path: Path) -> 
     run = Example(tmp_path).pytest("-rs", "--pyargs", "pytest_rlperf.suite.libraries", "-v")
     assert run.code in (OK, NOTHING), run.text[-5000:]
     for library in LIBRARIES:
-        results = {result for test, result in run.results if re.match(rf"test_\w+\[{library.name}\b", test)}
+        results = {result for test, result in run.results if test.startswith(f"test_{library.name}_")}
         assert results == {"PASSED" if is_there(library) else "SKIPPED"}, library
         if not is_there(library):
             has_basis = all(map(importlib.util.find_spec, ("gymnasium", "torch")))
@@ -124,13 +125,7 @@ def test_every_library_works_or_is_skipped_with_what_adds_it(tmp_path: Path) -> 
 
 
 def test_every_component_has_rivals() -> None:
-    """Each component is built for the libraries that have it, without importing one."""
-    code = (
-        "import sys; from pytest_rlperf.suite.libraries import test_libraries; print(*sys.modules.keys() & "
-        f"{ {library.module for library in LIBRARIES}!r})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert not done.stdout.strip()
+    """Each component is built for the libraries that have it."""
     learning = ["rlox", "skrl", "sb3", "tianshou", "torchrl"]
     for component in ("replay", "gae", "sac"):
         assert built(component) == learning
@@ -142,7 +137,22 @@ def test_every_component_has_rivals() -> None:
 
 def built(component: str) -> list[str]:
     """Return the libraries that have a builder of a component."""
-    return [library.name for library in libraries() if getattr(library.samples, component)]
+    return [library.name for library in library_checks.libraries_with(component)]
+
+
+def test_collecting_loads_no_library(tmp_path: Path) -> None:
+    """The tests of all libraries are collected without importing one, in every process that measures one of them."""
+    example = Example(tmp_path)
+    plugin = """
+        import sys
+
+        def pytest_collection_finish():
+            print("loaded:", *sys.modules.keys() & MODULES)
+    """
+    modules = repr({library.module for library in LIBRARIES})
+    example.write({"loaded.py": textwrap.dedent(plugin).replace("MODULES", modules)})
+    run = example.pytest("-p", "loaded", "--co", "-q", "-s", "--pyargs", "pytest_rlperf.suite", code=OK)
+    assert re.search(r"^loaded:\s*$", run.out, re.MULTILINE), run.out[-500:]
 
 
 @pytest.mark.slow
@@ -150,7 +160,7 @@ def built(component: str) -> list[str]:
 def test_a_measured_run_ends_with_the_table(tmp_path: Path) -> None:
     """A row's cells come from the reference's test and the library's own; others are listed below."""
     pytest.importorskip("stable_baselines3")
-    cells = "(test_gae and 128-8) and (sb3 or tianshou or test_gae.py)"
+    cells = "gae and 128-8 and (sb3 or tianshou or test_gae.py)"
     arguments = ("--rlperf", "--pyargs", "pytest_rlperf.suite", "-k", cells, "--rlperf-max-time=2")
     table = Example(tmp_path).pytest(*arguments, code=OK).section("rlperf suite").splitlines()
     assert table[1].split()[:3] == ["items/s", "reference", "sb3"]
@@ -192,5 +202,5 @@ def test_other_commands_refuse_what_they_do_not_know(capsys: pytest.CaptureFixtu
 def test_the_command_runs_the_suite(tmp_path: Path) -> None:
     """From anywhere, by the installed package."""
     run = Example(tmp_path).rlperf("suite", "-p", "rlperf", "--co", "-q", code=OK)
-    assert "::test_gae[torchrl-128-8]" in run.out
+    assert "::test_torchrl_gae[128-8]" in run.out
     assert "::test_gae[128-8]" in run.out

@@ -36,6 +36,8 @@ _HEAD = '''\
 pytest                          runs each component once and checks it
 pytest --rlperf-save-baseline   measures, and stores the figures in baselines/
 pytest --rlperf                 measures, compares, and fails where something got slower
+
+Tests of libraries have the environment and the sizes of `rlperf suite`: put your own in their place.
 """
 '''
 
@@ -63,6 +65,8 @@ def compute_gae(rewards, values, dones, last_values, gamma, lam):
 def test_gae(rlperf_gae):
     rlperf_gae(compute_gae)
 '''
+
+_IMPORTS = (ast.Import, ast.ImportFrom)
 
 # Of a class that a fixture measures: its method, the parameter that this takes, the fixture, the rest of the call.
 _METHODS = {
@@ -279,11 +283,11 @@ def _installed_libraries(used: set[str]) -> list[Library]:
 
 def _test_file(found: Iterable[Library], own: Iterable[Found]) -> str:
     """Return the module of tests: of the project's own components, of the libraries, and an example of GAE."""
-    starters = [library.starter for library in found]
-    trees = [ast.walk(ast.parse(starter)) for starter in starters]
-    taken = {node.asname or node.name for tree in trees for node in tree if isinstance(node, ast.alias)}
+    starters = [library.first_tests.read_text(encoding="utf-8") for library in found]
+    imported = [node.names for starter in starters for node in ast.parse(starter).body if isinstance(node, _IMPORTS)]
+    taken = {alias.asname or alias.name for names in imported for alias in names}
     sources = [each.source(name) for each, name in _with_names(own, taken)] + starters
-    if not any("(rlperf_gae)" in source for source in sources):
+    if not any("(rlperf_gae" in source for source in sources):
         sources.append(_EXAMPLE)
     if find_spec("torch") is not None:
         sources.insert(0, _ONE_THREAD)
@@ -304,8 +308,9 @@ def _with_names(own: Iterable[Found], taken: Iterable[str]) -> Iterator[tuple[Fo
 
 def _divided(source: str) -> tuple[list[str], str]:
     """Return the imports at the top of a module, and the rest of its text."""
-    body = ast.parse(source).body
-    count = next((index for index, node in enumerate(body) if not isinstance(node, ast.Import | ast.ImportFrom)), None)
+    module = ast.parse(source)
+    body = module.body if ast.get_docstring(module) is None else module.body[1:]
+    count = next((index for index, node in enumerate(body) if not isinstance(node, _IMPORTS)), None)
     imports = [ast.unparse(node) for node in body[:count]]
     last = max((node.end_lineno or 0 for node in body[:count]), default=0)
     return imports, "\n".join(source.splitlines()[last:]).strip("\n")

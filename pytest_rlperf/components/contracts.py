@@ -133,7 +133,7 @@ def check_rows(num_envs: int, shapes: Mapping[str, Sequence[int]], columns: tupl
 # --------------------------------------------------------------------------- replay buffers
 
 
-class Sampler(ABC):
+class Sampler:
     """Draws batches of a replay buffer; made with the buffer and a batch size.
 
     Where ``device`` is known, every array of a batch has to be on it.
@@ -141,9 +141,13 @@ class Sampler(ABC):
 
     device: Any = None
 
-    @abstractmethod
+    def __init__(self, buffer: Any, batch_size: int) -> None:
+        self.buffer = buffer
+        self.batch_size = batch_size
+
     def draw(self) -> Any:
         """Draw a batch."""
+        return self.buffer.sample(self.batch_size)
 
     def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
         """Yield the arrays of a batch, each with its name; their first dimension is transitions."""
@@ -164,10 +168,12 @@ class Sampler(ABC):
 class GaeCall(ABC):
     """Calls a library's GAE; made with what the user gave, a random rollout (see ``gae``), and the backend.
 
-    All arguments are made ready beforehand, in the library's own layout.
+    All arguments are made ready beforehand, in the library's own layout. ``convention`` is the meaning of
+    ``dones[t] = 1``, None where the rollout is not the one given and only shapes can be checked.
     """
 
     is_normalised: bool = False
+    convention: str | None = "the episode ended with step t"
 
     @abstractmethod
     def call(self) -> Any:

@@ -6,6 +6,7 @@ import inspect
 import random
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -66,35 +67,28 @@ def gae_workload(
     check_count("n_steps", n_steps)
     check_count("n_envs", n_envs)
     if device != "cpu":
-        return _device_workload(function, n_steps, n_envs, backend, device)
-    rollout = _rollout(n_steps, n_envs)
-    if make is not None:
-        return _library_workload(make(function, rollout, backend), _expected(rollout))
-    return _function_workload(function, rollout, backend)
-
-
-def _function_workload(function: Callable[..., Any], rollout: dict[str, Any], backend: str) -> Workload:
-    """Return the workload of a function of one's own, or of a thunk."""
-    __tracebackhide__ = True
-    advantages = _expected(rollout)
-    is_thunk = _takes_nothing(function)
-    args, kwargs = ([], {}) if is_thunk else _arguments(function, rollout, backend)
-    convention = None if is_thunk else _convention(kwargs)
+        _check_takes_tensors(function, backend, device)
+    rollouts = [_rollout(n_steps, n_envs) for _ in range(1 if device == "cpu" else _DEVICE_ROLLOUTS)]
+    make = make or partial(_AnyGae, device=device)
+    gaes = [make(function, rollout, backend) for rollout in rollouts]
+    expected = [_expected(rollout) for rollout in rollouts]
+    in_turn = cycle([gae.call for gae in gaes])
 
     def call() -> object:
+        compute = next(in_turn)
         with _GAE:
-            return function(*args, **kwargs)
+            return compute()
 
     def check() -> object:
         __tracebackhide__ = True
-        return _compared(function(*args, **kwargs), advantages, convention)
+        return [_checked(gae, advantages) for gae, advantages in zip(gaes, expected, strict=True)]
 
-    items = float(advantages.size)
-    return Workload(component="gae", call=call, items=items, unit="transition", check=check, holds=(function,))
+    items = float(n_steps * n_envs)
+    return Workload(component="gae", call=call, items=items, unit="transition", check=check, holds=(function, gaes))
 
 
-def _device_workload(function: Callable[..., Any], n_steps: int, n_envs: int, backend: str, device: str) -> Workload:
-    """Return the workload of ``function`` on tensors of a device, of several rollouts in turn."""
+def _check_takes_tensors(function: Any, backend: str, device: str) -> None:
+    """Raise ComponentError unless the device is there, and the function takes tensors on it."""
     __tracebackhide__ = True
     if backend != "torch" or adapter_for(lambda library: library.gae, function) is not None or _takes_nothing(function):
         raise ComponentError(
@@ -102,25 +96,29 @@ def _device_workload(function: Callable[..., Any], n_steps: int, n_envs: int, ba
             "backend='torch'; give a function with data of its own without device="
         )
     usable_device(device)
-    rollouts = [_rollout(n_steps, n_envs) for _ in range(_DEVICE_ROLLOUTS)]
-    expected = [_expected(rollout) for rollout in rollouts]
-    given = [_arguments(function, rollout, backend, device) for rollout in rollouts]
-    in_turn = cycle(given)
 
-    def call() -> object:
-        args, kwargs = next(in_turn)
-        with _GAE:
-            return function(*args, **kwargs)
 
-    def check() -> object:
+class _AnyGae(GaeCall):
+    """Calls a function of one's own, with the arguments that its signature names, or a thunk."""
+
+    def __init__(self, function: Callable[..., Any], rollout: dict[str, Any], backend: str, device: str) -> None:
         __tracebackhide__ = True
-        return [
-            _compared(function(*args, **kwargs), advantages, _convention(kwargs))
-            for (args, kwargs), advantages in zip(given, expected, strict=True)
-        ]
+        is_thunk = _takes_nothing(function)
+        args, kwargs = ([], {}) if is_thunk else _arguments(function, rollout, backend, device)
+        self._function = partial(function, *args, **kwargs)
+        self.convention = None if is_thunk else _convention(kwargs)
 
-    items = float(n_steps * n_envs)
-    return Workload(component="gae", call=call, items=items, unit="transition", check=check, holds=(function, given))
+    def call(self) -> Any:
+        """Compute advantages."""
+        return self._function()
+
+    def advantages(self, output: Any) -> Any:
+        """Return the first array."""
+        __tracebackhide__ = True
+        found = [array for _, array in leaves(output)]
+        if not found:
+            raise ComponentError(f"the GAE function returned no array but {type(output).__qualname__}")
+        return found[0]
 
 
 def _expected(rollout: dict[str, Any]) -> Any:
@@ -135,24 +133,6 @@ def _convention(kwargs: dict[str, Any]) -> str:
     """Return the meaning of ``dones[t] = 1`` for a function that is called with these names."""
     firsts = any(_MEANINGS.get(name.lower()) == "last_dones" for name in kwargs)
     return "step t is an episode's first" if firsts else "the episode ended with step t"
-
-
-def _library_workload(gae: GaeCall, advantages: Any) -> Workload:
-    """Return the workload of a library's own GAE; advantages it has normalised are compared with such."""
-    compute = gae.call
-
-    def call() -> object:
-        with _GAE:
-            return compute()
-
-    def check() -> object:
-        __tracebackhide__ = True
-        expected = advantages
-        if gae.is_normalised:
-            expected = (advantages - advantages.mean()) / advantages.std()
-        return _compared(gae.advantages(gae.call()), expected, "the episode ended with step t")
-
-    return Workload(component="gae", call=call, items=float(advantages.size), unit="transition", check=check)
 
 
 def _rollout(n_steps: int, n_envs: int) -> dict[str, Any]:
@@ -177,7 +157,7 @@ def _rollout(n_steps: int, n_envs: int) -> dict[str, Any]:
 
 
 def _arguments(
-    function: Callable[..., Any], rollout: dict[str, Any], backend: str, device: str = "cpu"
+    function: Callable[..., Any], rollout: dict[str, Any], backend: str, device: str
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments ``function`` is called with; ComponentError where one cannot be supplied."""
     __tracebackhide__ = True
@@ -230,17 +210,11 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
     return signature is not None and not signature.parameters
 
 
-def _compared(output: Any, advantages: Any, convention: str | None) -> Any:
-    """Return ``output``, whose first array is compared with the float64 advantages.
-
-    Without a ``convention`` only the shapes are.
-    """
+def _checked(gae: GaeCall, advantages: Any) -> Any:
+    """Call, compare the advantages with the float64 ones, and return the output; of a thunk only the shapes compare."""
     __tracebackhide__ = True
-    finished(output, "the GAE function")
-    found = [array for _, array in leaves(output)]
-    if not found:
-        raise ComponentError(f"the GAE function returned no array but {type(output).__qualname__}")
-    result = to_numpy(found[0]).astype(np.float64)
+    output = finished(gae.call(), "the GAE function")
+    result = to_numpy(gae.advantages(output)).astype(np.float64)
     if result.shape != advantages.shape:
         raise ComponentError(
             f"advantages have shape {result.shape}, expected {advantages.shape}, rlperf_gae's n_steps and n_envs"
@@ -248,14 +222,16 @@ def _compared(output: Any, advantages: Any, convention: str | None) -> Any:
     bad = int(np.count_nonzero(~np.isfinite(result)))
     if bad:
         raise ComponentError(f"{bad} of {result.size} advantages are NaN or infinite")
-    if convention is None:
+    if gae.convention is None:
         return output
+    if gae.is_normalised:
+        advantages = (advantages - advantages.mean()) / advantages.std()
     error = np.abs(result - advantages)
     worst = np.unravel_index(int(error.argmax()), error.shape)
     if error[worst] > _TOLERANCE * np.abs(advantages).max():
         raise ComponentError(
             f"advantages differ from the float64 reference: {result[worst]:.6g} at {tuple(map(int, worst))}, expected "
             f"{advantages[worst]:.6g}. The first array returned is taken for the advantages; dones[t] = 1 marks that "
-            f"{convention}"
+            f"{gae.convention}"
         )
     return output

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, attribute, to_numpy
@@ -12,7 +11,6 @@ from pytest_rlperf.components.checks import check_count, check_items, check_take
 from pytest_rlperf.components.contracts import Roller
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.returned import finished
-from pytest_rlperf.components.vecenv import declared_num_envs
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model import Workload
 from pytest_rlperf.timers import hierarchical_timer
@@ -26,10 +24,9 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
     """Return the workload of ``agent.collect(n_steps)``, or of a thunk that collects ``items`` env steps.
 
     The check collects one rollout of an agent's: its arrays must have ``n_steps`` rows, or one more for what also
-    has a value after the last step, and every number in them must be finite. Of an agent, or its env, that has
-    ``num_envs``, they may also be of shape (n_steps × num_envs, …) or (num_envs, n_steps, …). Single numbers are
-    statistics, and not looked at. Where the rollout has a mask ``valid``, rows that were resets are not counted as env
-    steps.
+    has a value after the last step, and every number in them must be finite. Single numbers are statistics, and not
+    looked at. Env steps are those of the mask ``valid``, else those of ``rewards``. A rollout without both, or of shape
+    (n_steps × num_envs, …) or (num_envs, n_steps, …), needs ``items``, its env steps.
     """
     __tracebackhide__ = True
     make = adapter_for(lambda library: library.ppo, agent)
@@ -37,15 +34,19 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
         if n_steps is None:
             raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, the steps of each env in a rollout")
         check_count("n_steps", n_steps)
-        return _roller_workload(make(agent, n_steps))
+        roller = make(agent, n_steps)
+        return _roller_workload(roller, float(roller.n_steps * roller.num_envs))
     collect = attribute(agent, "collect")
     if callable(collect):
         if n_steps is None:
             raise ComponentError("rlperf_ppo_collect(agent) also needs n_steps=…, which agent.collect is called with")
         check_count("n_steps", n_steps)
         thunk = f"a thunk collects any rollout: {_THUNK}"
+        if items is not None:
+            check_items(items)
         check_takes(f"rlperf_ppo_collect calls agent.collect({n_steps})", collect, (n_steps,), thunk)
-        return _agent_workload(collect, n_steps, _num_envs(agent))
+        roller = _AnyRoller(collect, n_steps, items)
+        return _roller_workload(roller, float(n_steps if items is None else items))
     if not callable(agent):
         raise ComponentError(
             f"rlperf_ppo_collect needs an agent with collect(n_steps), or a thunk that collects one rollout, "
@@ -58,55 +59,27 @@ def ppo_workload(agent: Any, n_steps: int | None, items: float | None) -> Worklo
         )
     check_items(items)
     check_takes("rlperf_ppo_collect calls a thunk without arguments", agent, (), _THUNK)
-    return _workload(agent, float(items), agent, None, None)
+    return _thunk_workload(agent, float(items))
 
 
-def _roller_workload(roller: Roller) -> Workload:
-    """Return the workload of a library's collector."""
-    counted: list[float] = []
+def _roller_workload(roller: Roller, items: float) -> Workload:
+    """Return the workload of a collector."""
+    # Sums stay arrays until they are read: a number of a GPU's would wait for it.
+    counted: list[Any] = []
+
+    def call() -> object:
+        with _PPO_COLLECT:
+            rollout = roller.collect()
+        counted.append(roller.env_steps(rollout))
+        return rollout
 
     def check() -> object:
         __tracebackhide__ = True
         if roller.setup is not None:
             roller.setup()
-        rollout = roller.collect()
+        rollout = finished(roller.collect(), f"collect({roller.n_steps})")
         roller.check(rollout)
         counted[:] = [roller.env_steps(rollout)]
-        return rollout
-
-    def count() -> float:
-        steps = sum(counted)
-        counted.clear()
-        return steps
-
-    workload = _workload(
-        roller.collect,
-        float(roller.n_steps * roller.num_envs),
-        check,
-        count,
-        lambda rollout: counted.append(roller.env_steps(rollout)),
-    )
-    # Also where the library has ranges of its own: those are other phases, or the same under other names.
-    return replace(workload, setup=roller.setup, probes=roller.probes)
-
-
-def _num_envs(agent: Any) -> int | None:
-    """Return the number of envs that an agent, or what it holds, declares; None where none or several are declared."""
-    held = attribute(agent, "__dict__") or {}
-    declared = {declared_num_envs(each) for each in (agent, *held.values())}
-    counts = {int(number) for number in declared if number is not None and not isinstance(number, bool) and number > 0}
-    return counts.pop() if len(counts) == 1 else None
-
-
-def _agent_workload(collect: Callable[[int], Any], n_steps: int, num_envs: int | None) -> Workload:
-    # Sums stay arrays until they are read: a number of a GPU's would wait for it.
-    counted: list[Any] = []
-
-    def check() -> object:
-        __tracebackhide__ = True
-        rollout = finished(collect(n_steps), f"collect({n_steps})")
-        _check(rollout, n_steps, num_envs)
-        counted[:] = [_env_steps(rollout, n_steps, num_envs)]
         return rollout
 
     def count() -> float:
@@ -114,54 +87,68 @@ def _agent_workload(collect: Callable[[int], Any], n_steps: int, num_envs: int |
         counted.clear()
         return steps
 
-    def collected(rollout: Any) -> None:
-        counted.append(_env_steps(rollout, n_steps, num_envs))
-
-    return _workload(lambda: collect(n_steps), float(n_steps), check, count, collected)
-
-
-def _workload(
-    collect: Callable[[], Any],
-    items: float,
-    check: Callable[[], object],
-    count: Callable[[], float] | None,
-    collected: Callable[[Any], None] | None,
-) -> Workload:
-    def call() -> object:
-        with _PPO_COLLECT:
-            rollout = collect()
-        if collected is not None:
-            collected(rollout)
-        return rollout
-
-    def run_check() -> object:
-        __tracebackhide__ = True
-        return finished(check(), "the thunk")
-
     return Workload(
         component="ppo_collect",
         call=call,
         items=items,
         unit="env step",
-        check=run_check,
+        check=check,
+        setup=roller.setup,
         count=count,
-        holds=(collect,),
+        # Also where the library has ranges of its own: those are other phases, or the same under other names.
+        probes=roller.probes,
+        holds=(roller.collect,),
     )
 
 
-def _env_steps(rollout: Any, n_steps: int, num_envs: int | None) -> Any:
+def _thunk_workload(collect: Callable[[], Any], items: float) -> Workload:
+    """Return the workload of a function that collects, of which nothing more is known."""
+
+    def call() -> object:
+        with _PPO_COLLECT:
+            return collect()
+
+    def check() -> object:
+        __tracebackhide__ = True
+        return finished(collect(), "the thunk")
+
+    return Workload("ppo_collect", call=call, items=items, unit="env step", check=check, holds=(collect,))
+
+
+class _AnyRoller(Roller):
+    """Collects by ``collect(n_steps)``; ``items`` are the env steps of a rollout that does not show them."""
+
+    def __init__(self, collect: Callable[[int], Any], n_steps: int, items: float | None) -> None:
+        self.n_steps = n_steps
+        self._collect = collect
+        self._items = items
+
+    def collect(self) -> Any:
+        """Collect a rollout."""
+        return self._collect(self.n_steps)
+
+    def check(self, rollout: Any) -> None:
+        """Check that a rollout is full and finite."""
+        __tracebackhide__ = True
+        _check(rollout, self.n_steps, self._items)
+
+    def env_steps(self, rollout: Any) -> Any:
+        """Return how many env steps a rollout has."""
+        __tracebackhide__ = True
+        return _env_steps(rollout, self._items)
+
+
+def _env_steps(rollout: Any, items: float | None) -> Any:
     """Return how many env steps a rollout holds, as a number of the library that made its mask."""
-    valid = _field(rollout, "valid")
+    __tracebackhide__ = True
+    if items is not None:
+        return items
+    valid, rewards = _field(rollout, "valid"), _field(rollout, "rewards")
     if valid is not None:
         return valid.sum()
-    rewards = _field(rollout, "rewards")
-    if rewards is not None:
-        return math.prod(rewards.shape)
-    if num_envs is not None:
-        return n_steps * num_envs
-    # Whatever it calls its rewards, some array has a row a step and a column an env.
-    tables = [array.shape for _, array in arrays_in(rollout) if len(array.shape) == 2 and array.shape[0] == n_steps]
-    return math.prod(tables[0]) if tables else n_steps
+    if rewards is None:
+        raise ComponentError("the rollout has no rewards to count env steps by: pass items=…, the env steps of one")
+    return math.prod(rewards.shape)
 
 
 def _field(rollout: Any, name: str) -> Any:
@@ -171,7 +158,7 @@ def _field(rollout: Any, name: str) -> Any:
     return attribute(rollout, name)
 
 
-def _check(rollout: Any, n_steps: int, num_envs: int | None) -> None:
+def _check(rollout: Any, n_steps: int, items: float | None) -> None:
     __tracebackhide__ = True
     import numpy as np
 
@@ -184,18 +171,18 @@ def _check(rollout: Any, n_steps: int, num_envs: int | None) -> None:
     for path, array in found:
         if path.startswith(_AFTER_THE_LAST):
             continue
-        if not _is_full(array.shape, n_steps, num_envs):
-            flat = "" if num_envs is None else f", or {n_steps * num_envs} of {num_envs} envs"
+        if not _is_full(array.shape, n_steps, items):
             raise ComponentError(
                 f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
-                f"expected {n_steps} rows{flat}. Measure a rollout in another layout by a thunk: {_THUNK}"
+                f"expected {n_steps} rows. For one of n_steps × num_envs rows, or env by env, pass items=…, its env "
+                f"steps; for any other, give a thunk: {_THUNK}"
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ComponentError(f"collect({n_steps}) returned NaN or infinity in {path}")
 
 
-def _is_full(shape: tuple[int, ...], n_steps: int, num_envs: int | None) -> bool:
+def _is_full(shape: tuple[int, ...], n_steps: int, items: float | None) -> bool:
     """Whether an array has a row a step, or all steps of all envs in one row after the other or a row an env."""
     if shape[0] in (n_steps, n_steps + 1):
         return True
-    return num_envs is not None and (shape[0] == n_steps * num_envs or shape[:2] == (num_envs, n_steps))
+    return items is not None and (shape[0] == items or (shape[1:2] == (n_steps,) and shape[0] * n_steps == items))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -57,23 +57,19 @@ def replay_workload(buffer: Any, batch_size: int | None) -> Workload:
 
 
 class _AnySampler(Sampler):
-    """Draws by ``sample(batch_size)``, or by a thunk.
+    """Draws by a function: of a buffer's ``sample`` with its argument, or a thunk.
 
     Every array in a batch has a row a transition, or the batch is a list of transitions, each a tuple or the like.
     """
 
-    def __init__(self, draw: Callable[[], Any], batch_size: int) -> None:
-        self._draw = draw
-        self._batch_size = batch_size
-
     def draw(self) -> Any:
         """Draw a batch."""
-        return self._draw()
+        return self.buffer()
 
     def shapes(self, batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield every array's shape, or the list's."""
         shapes = [(path, tuple(array.shape)) for path, array in arrays_in(batch)]
-        has_rows = bool(shapes) and all(shape[:1] == (self._batch_size,) for _, shape in shapes)
+        has_rows = bool(shapes) and all(shape[:1] == (self.batch_size,) for _, shape in shapes)
         if not has_rows and isinstance(batch, list) and batch and all(map(_holds_fields, batch)):
             shapes = [("the list of transitions", (len(batch),))]
         yield from shapes

@@ -8,16 +8,13 @@ gym and in libraries that follow it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import cycle
+from collections.abc import Callable
 from numbers import Integral
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.arrays import attribute, leaves, to_numpy
+from pytest_rlperf.components.arrays import attribute, to_numpy
 from pytest_rlperf.components.checks import check_count, check_takes, signature_of, takes
 from pytest_rlperf.components.contracts import (
     ACTION,
@@ -38,7 +35,6 @@ from pytest_rlperf.model import Workload
 
 _CHECKED_STEPS = 100  # at most, until an episode has ended and the next one begun
 _ENDS_IN_A_ROW = 10  # of one env; a longer series of episodes of one step is taken for an env that is not reset
-_FINAL = ("final_obs", "final_observation", "terminal_observation")
 _ANY_STEP = "a thunk steps any env: rlperf_vecenv_step(step, num_envs={})"
 _THUNK_CALL = "rlperf_vecenv_step calls a thunk without arguments"
 
@@ -123,20 +119,29 @@ def _stepper(env: Any, num_envs: int | None, seed: int) -> Stepper:
         stepper = make(env, seed)
         _check_given(num_envs, stepper.num_envs)
         return stepper
-    declared = declared_num_envs(env)
+    declared = _declared_num_envs(env)
     if declared is not None:
         check_count("num_envs", declared)
         _check_given(num_envs, declared)
     num_envs = num_envs or declared
     if can_be_stepped(env) and num_envs is not None:
-        if autoreset_mode(env) in ("NextStep", "Disabled"):
-            return AutoresetStepper(_Face(env, num_envs, seed), seed)
+        mode = autoreset_mode(env)
+        if mode in ("NextStep", "Disabled"):
+            raise ComponentError(
+                f"{type(env).__qualname__} has autoreset_mode {mode}, and is no vector env of gymnasium's: derive it "
+                f"from gymnasium.vector.VectorEnv, or {_ANY_STEP.format(num_envs)}"
+            )
         return AnyStepper(env, num_envs, seed)
-    known = libraries_known(lambda library: library.vecenv)
+    if can_be_stepped(env):
+        raise ComponentError(
+            f"{type(env).__qualname__} has no num_envs: where it steps several envs, pass their number, "
+            "rlperf_vecenv_step(env, num_envs=8); for any other env, give a thunk: rlperf_vecenv_step(step, num_envs=8)"
+        )
     raise ComponentError(
-        f"rlperf_vecenv_step does not support {_described(env)}. It supports the vector envs of {known}, and any "
-        "object that has reset(), step(actions) and num_envs. For any other vector env, pass a function without "
-        "arguments that steps it, and the number of envs: rlperf_vecenv_step(step, num_envs=8)"
+        f"rlperf_vecenv_step does not support {_described(env)}. It supports the vector envs of "
+        f"{libraries_known(lambda library: library.vecenv)}, and any object that has reset(), step(actions) and "
+        "num_envs. For any other vector env, pass a function without arguments that steps it, and the number of envs: "
+        "rlperf_vecenv_step(step, num_envs=8)"
     )
 
 
@@ -148,15 +153,13 @@ def _check_given(given: int | None, declared: int) -> None:
 
 
 def _described(env: Any) -> str:
-    """Return in words what something is, and what it lacks of a vector env."""
+    """Return in words what something is."""
     if isinstance(env, type):
         return f"the class {env.__qualname__} (give an instance, or lambda: {env.__name__}(…))"
-    if not can_be_stepped(env):
-        return type(env).__qualname__
-    return f"{type(env).__qualname__}, which has no num_envs"
+    return type(env).__qualname__
 
 
-def declared_num_envs(env: Any) -> int | None:
+def _declared_num_envs(env: Any) -> int | None:
     """Return a vector env's ``num_envs`` or ``n_envs``, be it 0 or True; None where neither is a number."""
     for name in ("num_envs", "n_envs"):
         value = attribute(env, name)
@@ -269,7 +272,7 @@ class AnyStepper(EveryEnvStepper):
         for _ in range(_CHECKED_STEPS):
             results = finished(self.env.step(next(self._actions)), "step(actions)")
             ended = self._check_step(results)
-            if _keeps_final(results[-1]) or (in_a_row.any() and not ended[in_a_row > 0].all()):
+            if in_a_row.any() and not ended[in_a_row > 0].all():
                 break
             in_a_row = np.where(ended, in_a_row + 1, 0)
             if in_a_row.max() > _ENDS_IN_A_ROW:
@@ -289,65 +292,13 @@ class AnyStepper(EveryEnvStepper):
                 f"step() returned {what}, expected (obs, rewards, terminated, truncated, info) or (obs, rewards, "
                 f"dones, infos); {_ANY_STEP.format(self.num_envs)}"
             )
-        obs, rewards, *ends, info = results
-        self._check_observations(obs)
+        obs, rewards, *ends, _ = results
+        check_observations(obs, self.num_envs)
         names = ("dones",) if len(ends) == 1 else ("terminated", "truncated")
-        arrays = []
-        for name, values in zip(("rewards", *names), (rewards, *ends), strict=True):
-            array = _array(f"step() returned {name}", values)
-            arrays.append(array)
+        flags = {name: to_numpy(values) for name, values in zip(names, ends, strict=True)}
+        for name, array in {"rewards": to_numpy(rewards), **flags}.items():
             check_rows(self.num_envs, {name: array.shape[:1] if array.shape[1:] == (1,) else array.shape})
-        if isinstance(info, Sequence):
-            check_rows(self.num_envs, {"infos": (len(info),)})
-        return np.logical_or.reduce([array.reshape(-1).astype(np.bool_) for array in arrays[1:]])
-
-    def _check_observations(self, obs: Any) -> None:
-        """Check that observations are an array of a row an env, or several in a container, or a list of rows."""
-        __tracebackhide__ = True
-        if isinstance(obs, list):
-            if len(obs) != self.num_envs:
-                raise ComponentError(
-                    f"step() returned a list of {len(obs)} observations; {self.num_envs} envs have as many. Arrays "
-                    "that have a row an env each come in a tuple or a mapping"
-                )
-            shapes = {_shape("step() returned a list of observations, one of", row) for row in obs}
-            if len(shapes) > 1:
-                raise ComponentError(
-                    f"step() returned observations of different shapes, {', '.join(map(str, sorted(shapes)))}; "
-                    f"{_ANY_STEP.format(self.num_envs)}"
-                )
-        elif any(True for _ in leaves(obs)):
-            check_observations(obs, self.num_envs)
-        else:
-            check_rows(self.num_envs, {"observation": _shape("step() returned observations,", obs)[:1]})
-
-
-class _Face:
-    """An env of one's own in the shape that AutoresetStepper needs: its space can be seeded, and its reset too."""
-
-    def __init__(self, env: Any, num_envs: int, seed: int) -> None:
-        __tracebackhide__ = True
-        self.env = env
-        self.num_envs = num_envs
-        self.metadata = env.metadata
-        self.step = env.step
-        space = attribute(env, "action_space")
-        reseed = attribute(space, "seed")
-        if not (callable(reseed) and takes(reseed, seed) and callable(attribute(space, "sample"))):
-            batches = cycle(_batches_of_actions(env, num_envs, seed))
-            space = SimpleNamespace(seed=lambda _: None, sample=partial(next, batches))
-        self.action_space = space
-        if autoreset_mode(env) == "Disabled" and not _takes_keyword(env.reset, "options"):
-            raise ComponentError(
-                f"{type(env).__qualname__} has autoreset_mode Disabled, and its reset() takes no options: ended envs "
-                f"are reset by env.reset(options={{'reset_mask': ended}}); {_ANY_STEP.format(num_envs)}"
-            )
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Reset every env with a seed, or those that the options name."""
-        if seed is not None:
-            return _reset(self.env, seed)
-        return self.env.reset(options=options)
+        return np.logical_or.reduce([array.reshape(-1).astype(np.bool_) for array in flags.values()])
 
 
 def _reset(env: Any, seed: int) -> Any:
@@ -370,63 +321,23 @@ def _seed(seeded: Any, seed: int) -> None:
         method(seed)
 
 
-def _array(what: str, values: Any) -> Any:
-    """Return values as an array; ComponentError where they make none."""
-    __tracebackhide__ = True
-    try:
-        return to_numpy(values)
-    except (TypeError, ValueError) as error:
-        raise ComponentError(f"{what} that make no array: {error}") from None
-
-
-def _shape(what: str, values: Any) -> tuple[int, ...]:
-    """Return the shape of an array or of what makes one; ComponentError where it makes none."""
-    __tracebackhide__ = True
-    shape = attribute(values, "shape")
-    return tuple(_array(what, values).shape if shape is None else shape)
-
-
-def _keeps_final(info: Any) -> bool:
-    """Whether an info has the observation that an episode ended with: that env was reset within the step."""
-    infos = info if isinstance(info, Sequence) else (info,)
-    return any(isinstance(one, Mapping) and any(name in one for name in _FINAL) for one in infos)
-
-
 def _batches_of_actions(env: Any, num_envs: int, seed: int) -> list[Any]:
-    """Return actions for every env, by what the env has to draw them from; ComponentError where it has nothing."""
+    """Return actions for every env, of ``single_action_space``, or of ``action_space``, of one env or of all."""
     __tracebackhide__ = True
-    if callable(attribute(env, "sample_actions")):
-        batches = [env.sample_actions() for _ in range(ACTIONS)]
-        drawn = _shape("sample_actions() returned actions", batches[0])
-        if drawn[:1] != (num_envs,):
-            raise ComponentError(f"sample_actions() returned shape {drawn}, expected {num_envs} rows")
-        return batches
-    for name in ("single_action_space", "action_space"):
-        space = attribute(env, name)
-        if callable(attribute(space, "sample")):
-            return _batches_of_space(space, name, num_envs, seed)
-    raise ComponentError(
-        f"{type(env).__qualname__} has nothing to draw actions from: give it action_space or single_action_space with "
-        f"sample(), or a method sample_actions() that returns a row an env; or {_ANY_STEP.format(num_envs)}"
-    )
-
-
-def _batches_of_space(space: Any, name: str, num_envs: int, seed: int) -> list[Any]:
-    """Return actions drawn from a space of one env's actions or of all envs'."""
-    __tracebackhide__ = True
-    _seed(space, seed)
-    first = space.sample()
-    shape = np.shape(first)
-    if isinstance(first, Mapping | tuple):
+    single, space = attribute(env, "single_action_space"), attribute(env, "action_space")
+    space = space if single is None else single
+    if not callable(attribute(space, "sample")):
         raise ComponentError(
-            f"{name}.sample() returned {type(first).__qualname__}, which does not stack to a row an env: give the env "
-            f"a method sample_actions(), or {_ANY_STEP.format(num_envs)}"
+            f"{type(env).__qualname__} has nothing to draw actions from: give it single_action_space or action_space "
+            f"with sample(), or {_ANY_STEP.format(num_envs)}"
         )
-    if name == "action_space" and shape == (num_envs,):
+    _seed(space, seed)
+    shape = np.shape(space.sample())
+    if single is None and shape == (num_envs,):
         raise ComponentError(
             f"action_space.sample() has shape {shape}: one action of {num_envs} numbers, or one for each of the "
-            f"{num_envs} envs? Give the env single_action_space too, or a method sample_actions()"
+            f"{num_envs} envs? Give the env single_action_space too"
         )
-    if name == "action_space" and shape[:1] == (num_envs,):
-        return [first, *(space.sample() for _ in range(ACTIONS - 1))]
+    if single is None and shape[:1] == (num_envs,):
+        return [space.sample() for _ in range(ACTIONS)]
     return [np.stack([space.sample() for _ in range(num_envs)]) for _ in range(ACTIONS)]

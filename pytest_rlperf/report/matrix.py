@@ -13,10 +13,10 @@ from pytest_rlperf.report.table import Column, make_table
 from pytest_rlperf.report.text import blocks, table_text
 
 _REFERENCE = "reference"
-# A test of the suite: one of libraries has the library's name for its first parameter, any other is the reference's.
+# A test of the suite: one of libraries has the library's name after its module's, any other is the reference's.
 _TEST = re.compile(
-    r"(?:.*[./])?pytest_rlperf[./]suite[./](?P<of_libraries>libraries[./])?\w+(?:\.py)?::test_(?P<name>\w+)"
-    r"(?:\[(?P<parameters>[\w-]+)\])?"
+    r"(?:.*[./])?pytest_rlperf[./]suite[./](?:libraries[./]test_(?P<library>\w+)|\w+)(?:\.py)?"
+    r"::test_(?(library)(?P=library)_)(?P<name>\w+)(?:\[(?P<parameters>[\w-]+)\])?"
 )
 _ROWS = {
     "vecenv_step_synthetic": ("vecenv_step", "synthetic × {}"),
@@ -90,9 +90,8 @@ def _place(key: str) -> tuple[Row | None, str | None]:
     found = _TEST.fullmatch(key)
     if found is None:
         return None, None
-    parameters = (found["parameters"] or "").split("-") if found["parameters"] else []
-    library = parameters.pop(0) if found["of_libraries"] and parameters else _REFERENCE
-    return Row(found["name"], tuple(parameters)), library
+    parameters = found["parameters"].split("-") if found["parameters"] else []
+    return Row(found["name"], tuple(parameters)), found["library"] or _REFERENCE
 
 
 def _cells(outcomes: Sequence[Outcome], skipped: Mapping[str, str]) -> dict[tuple[Row, str], Cell]:

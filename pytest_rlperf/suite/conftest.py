@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
-OBS_DIM, ACT_DIM = 17, 6  # HalfCheetah's
+from pytest_rlperf.suite.work import ACT_DIM, OBS_DIM, random_transitions
 
 
 @pytest.fixture(autouse=True)
@@ -30,15 +29,8 @@ def filled_buffer() -> Callable[[int], Any]:
     from pytest_rlperf.components.reference import ReplayBuffer
 
     def make(capacity: int) -> Any:
-        generator = np.random.default_rng(0)
         buffer = ReplayBuffer(capacity, OBS_DIM, ACT_DIM)
-        buffer.add(
-            generator.normal(size=(capacity, OBS_DIM)).astype(np.float32),
-            generator.uniform(-1, 1, size=(capacity, ACT_DIM)).astype(np.float32),
-            generator.normal(size=capacity).astype(np.float32),
-            generator.normal(size=(capacity, OBS_DIM)).astype(np.float32),
-            generator.random(capacity) < 0.01,
-        )
+        buffer.add(*random_transitions(capacity))
         return buffer
 
     return make

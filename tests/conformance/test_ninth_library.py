@@ -1,4 +1,4 @@
-"""A ninth library is one module: with nothing else it is measured, counted, compared with others, and tested."""
+"""A ninth library is one module and a file of tests: with these it is measured, counted, compared, and tested."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import builders
 import pytest
+from library_checks import builder
 
 from pytest_rlperf.cli import main
 from pytest_rlperf.components import libraries as package
@@ -22,7 +23,7 @@ from pytest_rlperf.measure.counting_pass import count
 from pytest_rlperf.report.matrix import render_matrix
 
 NINTH = Path(__file__).parent / "ninth"
-SUITE = "pytest_rlperf.suite.libraries.test_libraries"
+SUITE = "pytest_rlperf.suite.libraries"
 PLUGIN = f"""
 import sys
 from pytest_rlperf.components import libraries
@@ -49,12 +50,10 @@ def gridlab(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_it_is_measured(gridlab: Any) -> None:
     """Its objects are known by their classes, and messages name it beside the others."""
     pytest.importorskip("gymnasium")
-    (samples,) = (library.samples for library in libraries() if library.name == "gridlab")
-    assert samples.vecenv
-    assert samples.replay
+    (library,) = (library for library in libraries() if library.name == "gridlab")
     for workload in (
-        vecenv_workload(samples.vecenv(3)),
-        replay_workload(samples.replay(100), 8),
+        vecenv_workload(builder(library, "vecenv")(3)),
+        replay_workload(builder(library, "replay")(100), 8),
         gae_workload(gridlab.credit, 32, 4, "numpy"),
     ):
         workload.check()
@@ -79,15 +78,16 @@ def test_it_has_first_tests(gridlab: Any, pytester: pytest.Pytester) -> None:
     """`rlperf init` writes those of its module, and an example of GAE is no longer needed."""
     assert main(["init"]) == 0
     text = (pytester.path / "tests" / "test_perf.py").read_text(encoding="utf-8")
-    assert "from gridlab import credit\n" in text
-    assert "rlperf_gae(credit)\n" in text
+    assert "def gridlab_gae(" in text
+    assert "rlperf_gae(gridlab_gae(128, 8), " in text
     assert "def compute_gae" not in text
 
 
 def test_it_has_a_column() -> None:
     """In the suite's table, beside the others."""
     outcomes = [
-        builders.outcome(builders.result(nodeid=f"{SUITE}::test_gae[{name}-128-8]")) for name in ("gridlab", "sb3")
+        builders.outcome(builders.result(nodeid=f"{SUITE}.test_{name}::test_{name}_gae[128-8]"))
+        for name in ("gridlab", "sb3")
     ]
     heading = render_matrix(outcomes, {}, width=80).splitlines()[0]
     assert heading.split()[1:] == ["gridlab", "sb3"]
@@ -95,14 +95,14 @@ def test_it_has_a_column() -> None:
 
 @pytest.mark.usefixtures("alone")
 def test_it_is_tested(pytester: pytest.Pytester) -> None:
-    """The shipped suite and the conformance suite take it as any other."""
+    """Its own tests pass, and the conformance suite takes it as any other."""
     for module in ("gymnasium", "torch"):
         if find_spec(module) is None:
             pytest.skip(f"needs {module}")
     pytester.makepyfile(ninth=PLUGIN)
     options = ("-p", "no:cacheprovider", "-p", "ninth", "-k", "gridlab", "--strict-markers", "-rA")
-    tests = ("--pyargs", "pytest_rlperf.suite.libraries", str(Path(__file__).with_name("test_adapters.py")))
+    tests = (str(NINTH / "gridlab_tests.py"), str(Path(__file__).with_name("test_adapters.py")))
     result = pytester.runpytest_subprocess(*options, *tests)
     passed = re.findall(r"^PASSED .*?(\w+)\.py::", result.stdout.str(), re.MULTILINE)
-    assert Counter(passed) == {"test_libraries": 5, "test_adapters": 10}, result.stdout.str()
+    assert Counter(passed) == {"gridlab_tests": 3, "test_adapters": 10}, result.stdout.str()
     assert not {"failed", "errors", "skipped"} & result.parseoutcomes().keys()

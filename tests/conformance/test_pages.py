@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -82,8 +81,8 @@ def test_its_first_tests_pass(library: Library, pytester: pytest.Pytester, monke
         if find_spec(module) is None:
             pytest.skip(f"needs {module}")
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    pytester.makepyfile(test_starter=library.starter)
+    text = library.first_tests.read_text(encoding="utf-8")
+    pytester.makepyfile(test_starter=text)
     pytester.makeconftest("import torch; torch.set_num_threads(1)")
-    tests = len(re.findall(r"(?m)^def test_", library.starter))
-    assert tests
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=tests)
+    outcome = pytester.runpytest_subprocess("-p", "no:cacheprovider").parseoutcomes()
+    assert outcome.keys() - {"warning", "warnings"} == {"passed"}

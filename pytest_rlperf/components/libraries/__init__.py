@@ -1,9 +1,9 @@
 """The libraries with components that the plugin measures unchanged: each has one module, or one folder, in here.
 
-A module has everything of its library: the adapters, and ``LIBRARY``, the table of what they adapt, of the classes
-whose steps are counted, of the builders that the suite uses, and of the tests that ``rlperf init`` writes. It imports
-the library within functions alone, so that reading the tables loads none. To add a library, add a module here and a
-page to the documentation.
+A module has the adapters of its library, and ``LIBRARY``, the table of what they adapt, of the classes whose steps
+are counted, and of the file of tests that the suite runs and ``rlperf init`` writes. It imports the library within
+functions alone, so that reading the tables loads none. To add a library, add a module here, a file of tests to the
+suite, and a page to the documentation.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
-
-from pytest_rlperf.components.samples import NO_SAMPLES, Samples
 
 if TYPE_CHECKING:
     from pytest_rlperf.components.contracts import GaeCall, Roller, Sampler, Stepper, Updater
@@ -29,6 +28,7 @@ MakeGae: TypeAlias = "Callable[[Any, dict[str, Any], str], GaeCall]"
 MakeUpdater: TypeAlias = "Callable[[Any, int], Updater]"
 MakeRoller: TypeAlias = "Callable[[Any, int], Roller]"
 
+_SUITE = Path(__file__).parents[2] / "suite" / "libraries"
 BASIS = "pytest-rlperf[rl]"
 """Packages that the suite needs for every library: gymnasium, for the environment, and PyTorch."""
 
@@ -61,18 +61,6 @@ class Adapter(Generic[Make]):
         return 0 if value is known else None
 
 
-class HolderAdapter(Adapter[Make]):
-    """Measures an object of the user's own by what it holds: an instance of the class, as an attribute or module."""
-
-    def distance(self, value: object) -> int | None:
-        """Return a distance beyond that of every class of ``value``; None where no attribute is an instance."""
-        held = getattr(value, "__dict__", {})
-        members = (*held.values(), *held.get("_modules", {}).values())
-        if all(super(HolderAdapter, self).distance(member) is None for member in members):
-            return None
-        return len(type(value).__mro__)
-
-
 def _derivation(value: object, base: type) -> int:
     """Return the place of a base among the classes of an instance; behind all of them for a virtual base."""
     classes = value.__class__.__mro__  # of a proxy those of its target
@@ -83,8 +71,9 @@ def _derivation(value: object, base: type) -> int:
 class Library:
     """A library: its name in tables and test ids, the module to import, what pip installs, and what is known of it.
 
-    ``environments`` names the classes whose steps are counted, ``"module:Class.method"``. ``starter`` is the source of
-    tests to begin with, imports first: ``rlperf init`` joins those of several libraries in one module, so names differ.
+    ``environments`` names the classes whose steps are counted, ``"module:Class.method"``. ``starter`` is a file of
+    tests to begin with, in the suite's directory of libraries or by its whole path, imports first: ``rlperf init``
+    joins those of several libraries in one module, so names differ.
     """
 
     name: str
@@ -96,8 +85,12 @@ class Library:
     sac: tuple[Adapter[MakeUpdater], ...] = ()
     ppo: tuple[Adapter[MakeRoller], ...] = ()
     environments: tuple[str, ...] = ()
-    samples: Samples = NO_SAMPLES
     starter: str = ""
+
+    @property
+    def first_tests(self) -> Path:
+        """The file of tests to begin with."""
+        return _SUITE / self.starter
 
 
 def libraries() -> tuple[Library, ...]:

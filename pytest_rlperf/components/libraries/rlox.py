@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -26,7 +25,6 @@ from pytest_rlperf.components.contracts import (
     check_rows,
 )
 from pytest_rlperf.components.libraries import Adapter, Library
-from pytest_rlperf.components.samples import ACT_DIM, BATCH_SIZE, OBS_DIM, Samples, random_transitions
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.probes.attach import Undo, put, together
 from pytest_rlperf.probes.functions import replace_method
@@ -92,25 +90,12 @@ class RloxSampler(Sampler):
     """Draws from a replay buffer, with another seed each time: one seed is always the same batch."""
 
     def __init__(self, buffer: Any, batch_size: int) -> None:
-        self._sample = partial(buffer.sample, batch_size)
+        super().__init__(buffer, batch_size)
         self._seeds = count(random.getrandbits(31))
 
     def draw(self) -> Any:
         """Draw a batch."""
-        return self._sample(seed=next(self._seeds))
-
-
-class RloxGpuSampler(RloxSampler):
-    """Draws from a GPUReplayBuffer; batches it has prefetched are thrown away.
-
-    Such a batch costs nothing to draw, and is of the size it was prefetched with.
-    """
-
-    def __init__(self, buffer: Any, batch_size: int) -> None:
-        super().__init__(buffer, batch_size)
-        self.device = buffer.device
-        while buffer.prefetch_queue_size:
-            self._sample(seed=0)
+        return self.buffer.sample(self.batch_size, seed=next(self._seeds))
 
 
 class RloxGae(GaeCall):
@@ -188,13 +173,6 @@ class RloxRoller(Roller):
     """Calls the collector of a PPO with its policy; the first collect, the check's, resets the envs."""
 
     def __init__(self, agent: Any, n_steps: int) -> None:
-        from rlox.collectors import RolloutCollector
-
-        if isinstance(agent, RolloutCollector):
-            raise ComponentError(
-                "rlox's RolloutCollector takes its policy with each call: give rlperf_ppo_collect the PPO that has "
-                "both, or a thunk: rlperf_ppo_collect(lambda: collector.collect(policy, n_steps), items=…)"
-            )
         self.n_steps = n_steps
         self.num_envs: int = agent.collector.n_envs
         self.probes = (_RolloutPhases(agent),)
@@ -249,118 +227,6 @@ class _RolloutPhases(Cuts):
         yield put(rlox, "compute_gae_batched", self.around(_GAE, _STORE)(rlox.compute_gae_batched))
 
 
-# --------------------------------------------------------------------------- samples
-
-
-def _vecenv(num_envs: int) -> Any:
-    """Return a GymVecEnv without statistics of episodes, which others do not keep."""
-    from rlox import GymVecEnv
-
-    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
-
-    return GymVecEnv(SYNTHETIC_ID, num_envs, record_episode_stats=False)
-
-
-def _native_vecenv(num_envs: int) -> Any:
-    """Return a VecEnv of CartPole."""
-    _keep_to_one_thread()
-    from rlox import VecEnv
-
-    return VecEnv(num_envs, seed=0, env_id="CartPole-v1")
-
-
-def _replay(transitions: int) -> Any:
-    """Return a full buffer."""
-    return _filled(transitions)
-
-
-def _gae(n_steps: int, n_envs: int) -> Any:
-    """Return the function for many envs, in float32."""
-    _keep_to_one_thread()
-    from rlox import compute_gae_batched_f32
-
-    return compute_gae_batched_f32
-
-
-def _sac(transitions: int) -> Any:
-    """Return an agent."""
-    from rlox.algorithms import SAC
-
-    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
-
-    return SAC(SYNTHETIC_ID, buffer=_filled(transitions), batch_size=BATCH_SIZE, hidden=256)
-
-
-def _ppo(num_envs: int, n_steps: int) -> Any:
-    """Return an agent."""
-    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
-
-    return _ppo_in(SYNTHETIC_ID, num_envs, n_steps)
-
-
-def _native_ppo(num_envs: int, n_steps: int) -> Any:
-    """Return an agent in CartPole."""
-    return _ppo_in("CartPole-v1", num_envs, n_steps)
-
-
-def _ppo_in(env_id: str, num_envs: int, n_steps: int) -> Any:
-    _keep_to_one_thread()
-    from rlox.algorithms import PPO
-
-    return PPO(env_id, n_envs=num_envs, n_steps=n_steps)
-
-
-def _filled(count: int) -> Any:
-    _keep_to_one_thread()
-    from rlox import ReplayBuffer
-
-    buffer = ReplayBuffer(count, OBS_DIM, ACT_DIM)
-    obs, actions, rewards, next_obs, terminated = random_transitions(count)
-    ended = terminated.astype(np.uint8)
-    buffer.push_batch(obs.ravel(), next_obs.ravel(), actions.ravel(), rewards, ended, np.zeros_like(ended))
-    return buffer
-
-
-def _keep_to_one_thread() -> None:
-    """Have rlox start one thread, unless it has started its threads already."""
-    os.environ.setdefault("RAYON_NUM_THREADS", "1")
-
-
-_STARTER = """\
-import numpy as np
-import rlox
-import rlox.algorithms
-
-
-def rlox_filled(buffer):
-    generator = np.random.default_rng(0)
-    for _ in range(1_000):
-        obs, action = generator.normal(size=3).astype("f"), generator.uniform(-2, 2, 1).astype("f")
-        buffer.push(obs, action, generator.normal(), False, False, obs)
-    return buffer
-
-
-def test_rlox_step(rlperf_vecenv_step):
-    rlperf_vecenv_step(lambda: rlox.VecEnv(n=8, seed=0, env_id="CartPole-v1"))
-
-
-def test_rlox_sample(rlperf_replay_sample):
-    rlperf_replay_sample(rlox_filled(rlox.ReplayBuffer(10_000, 3, 1)), batch_size=256)
-
-
-def test_rlox_gae(rlperf_gae):
-    rlperf_gae(rlox.compute_gae_batched)
-
-
-def test_rlox_sac(rlperf_sac_update):
-    buffer = rlox_filled(rlox.ReplayBuffer(10_000, 3, 1))
-    rlperf_sac_update(rlox.algorithms.SAC("Pendulum-v1", buffer=buffer, batch_size=256), batch_size=256)
-
-
-def test_rlox_ppo(rlperf_ppo_collect):
-    rlperf_ppo_collect(rlox.algorithms.PPO("CartPole-v1", n_envs=8, n_steps=128), n_steps=128)
-"""
-
 LIBRARY = Library(
     name="rlox",
     module="rlox",
@@ -370,14 +236,16 @@ LIBRARY = Library(
         Adapter("rlox:GymVecEnv", RloxStepper),
         Adapter("rlox:VecNormalize", RloxStepper),
     ),
-    replay=(
-        Adapter("rlox:ReplayBuffer", RloxSampler),
-        Adapter("rlox:PrioritizedReplayBuffer", RloxSampler),
-        Adapter("rlox:MmapReplayBuffer", RloxSampler),
-        Adapter("rlox:OfflineDatasetBuffer", RloxSampler),
-        Adapter("rlox:SequenceReplayBuffer", RloxSampler),
-        Adapter("rlox:HERBuffer", RloxSampler),
-        Adapter("rlox.gpu_buffer:GPUReplayBuffer", RloxGpuSampler),
+    replay=tuple(
+        Adapter(f"rlox:{name}", RloxSampler)
+        for name in (
+            "ReplayBuffer",
+            "PrioritizedReplayBuffer",
+            "MmapReplayBuffer",
+            "OfflineDatasetBuffer",
+            "SequenceReplayBuffer",
+            "HERBuffer",
+        )
     ),
     gae=(
         Adapter("rlox:compute_gae", RloxGae),
@@ -385,19 +253,7 @@ LIBRARY = Library(
         Adapter("rlox:compute_gae_batched_f32", RloxBatchedGae),
     ),
     sac=(Adapter("rlox.algorithms.sac:SAC", RloxUpdater),),
-    ppo=(
-        Adapter("rlox.algorithms.ppo:PPO", RloxRoller),
-        Adapter("rlox.collectors:RolloutCollector", RloxRoller),
-    ),
+    ppo=(Adapter("rlox.algorithms.ppo:PPO", RloxRoller),),
     environments=("rlox.gym_vec_env:GymVecEnv.step_all", "rlox:VecEnv.step_all"),
-    samples=Samples(
-        vecenv=_vecenv,
-        native_vecenv=_native_vecenv,
-        replay=_replay,
-        gae=_gae,
-        sac=_sac,
-        ppo=_ppo,
-        native_ppo=_native_ppo,
-    ),
-    starter=_STARTER,
+    starter="test_rlox.py",
 )

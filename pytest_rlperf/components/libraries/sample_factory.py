@@ -36,18 +36,10 @@ class SampleFactoryGae(GaeCall):
         return output.T
 
 
-_STARTER = """\
-from sample_factory.algo.utils.rl_utils import gae_advantages
-
-
-def test_sample_factory_gae(rlperf_gae):
-    rlperf_gae(gae_advantages)
-"""
-
 LIBRARY = Library(
     name="sample-factory",
     module="sample_factory",
     requirement="sample-factory",
     gae=(Adapter("sample_factory.algo.utils.rl_utils:gae_advantages", SampleFactoryGae),),
-    starter=_STARTER,
+    starter="start_sample_factory.py",
 )

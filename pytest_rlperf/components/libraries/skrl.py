@@ -1,4 +1,7 @@
-"""skrl's wrapped envs, memories, GAE, SAC updates and PPO rollouts, of its PyTorch side."""
+"""skrl's wrapped envs, memories, GAE and SAC updates, of its PyTorch side.
+
+skrl has no call that collects a rollout: its trainers have the loop. A thunk measures one.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +17,21 @@ from pytest_rlperf.components.contracts import (
     EveryEnvStepper,
     GaeCall,
     OwedResets,
-    Roller,
     Sampler,
     Updater,
     autoreset_mode,
-    check_finite,
-    check_of_policy,
     check_rows,
 )
 from pytest_rlperf.components.libraries import Adapter, Library
-from pytest_rlperf.components.samples import ACT_DIM, BATCH_SIZE, OBS_DIM, Samples, random_transitions
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.timers import hierarchical_timer
 
 if TYPE_CHECKING:
     from skrl.agents.torch.sac import SAC
     from skrl.envs.wrappers.torch import Wrapper
     from skrl.memories.torch import Memory
-    from skrl.trainers.torch import Trainer
 
 _CHECKED_STEPS = 256  # at most, until an episode has ended
 _TOLERANCE = 1e-3  # of advantages that are normalised again
-_POLICY = hierarchical_timer("policy")
-_STORE = hierarchical_timer("store")
-_GAE = hierarchical_timer("gae")
 
 
 class SkrlStepper(EveryEnvStepper):
@@ -149,14 +143,13 @@ class SkrlSampler(Sampler):
     def __init__(self, memory: Memory, batch_size: int) -> None:
         if not len(memory):
             raise ComponentError("the memory is empty: memory.add_samples(…) first")
+        super().__init__(memory, batch_size)
         self.device = memory.device
-        self._memory = memory
-        self._batch_size = batch_size
         self._names = memory.get_tensor_names()
 
     def draw(self) -> Any:
         """Draw a batch."""
-        return self._memory.sample(self._names, batch_size=self._batch_size)
+        return self.buffer.sample(self._names, batch_size=self.batch_size)
 
     def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
         """Return the tensors by the memory's names."""
@@ -238,308 +231,6 @@ class SkrlUpdater(Updater):
         self.owner.update(**self._times)
 
 
-class SkrlRoller(Roller):
-    """Collects as skrl's trainers do, a step at a time: act, step, record; then GAE, with which its update begins.
-
-    The trainer has the agent and the env. The env is reset once, here. Rows that gymnasium's NEXT_STEP
-    spends on resets are stored like others, and are no env steps.
-    """
-
-    def __init__(self, trainer: Trainer, n_steps: int) -> None:
-        import torch
-        from skrl.agents.torch.ppo import PPO, ppo
-
-        agent = trainer.agents
-        if not isinstance(agent, PPO):
-            raise ComponentError(f"the trainer trains {type(agent).__qualname__}, expected one PPO agent")
-        sizes = {"cfg.rollouts": agent.cfg.rollouts, "memory.memory_size": agent.memory.memory_size}
-        for name, size in sizes.items():
-            if size != n_steps:
-                raise ComponentError(f"the agent's {name} is {size}, expected {n_steps}, the n_steps of a rollout")
-        self.n_steps = n_steps
-        self.num_envs: int = trainer.env.num_envs
-        self.setup = agent.tracking_data.clear if agent.write_interval > 0 else None
-        self._agent = agent
-        self._env = trainer.env
-        self._timesteps = trainer.cfg.timesteps
-        self._torch = torch  # imported once, not within what is timed
-        self._ppo = ppo
-        self._owed = OwedResets() if _autoreset_mode(trainer.env) == "NextStep" else None
-        agent.enable_training_mode(True)  # or it records nothing
-        agent.memory.reset()
-        for tensor in agent.memory.tensors.values():
-            if tensor.is_floating_point():
-                tensor.fill_(torch.nan)  # as where nothing was recorded yet, which a check then sees
-        self._observations, _ = trainer.env.reset()
-        self._states = trainer.env.state()
-
-    def collect(self) -> Any:
-        """Collect a rollout into the agent's memory, and compute its advantages."""
-        for timestep in range(self.n_steps):
-            with self._torch.no_grad():
-                self._step({"timestep": timestep, "timesteps": self._timesteps})
-        with _GAE, self._torch.no_grad():
-            self._compute_gae()
-        return self._agent.memory
-
-    def check(self, rollout: Any) -> None:
-        """Check that the rollout is full, finite, and of the agent's policy; ComponentError names what is not."""
-        __tracebackhide__ = True
-        memory = rollout
-        if not memory.filled or memory.memory_index or memory.env_index:
-            stored = memory.memory_index * self.num_envs + memory.env_index
-            raise ComponentError(
-                f"the rollout is not full: {stored} transitions were recorded beyond the last full memory, expected "
-                f"{self.n_steps} steps of {self.num_envs} envs each time"
-            )
-        check_finite(memory.tensors.items())
-        for name, tensor in memory.tensors.items():
-            check_device(f"the rollout's {name}", tensor, self._agent.device)
-        check_of_policy({"log_probs": memory.tensors_view["log_prob"]}, {"log_probs": self._log_probs(memory)})
-
-    def env_steps(self, rollout: Any) -> float:
-        """Return how many env steps the rollout has, less the rows that were resets."""
-        rows = self.n_steps * self.num_envs
-        if self._owed is None:
-            return float(rows)
-        ended = rollout.tensors["terminated"] | rollout.tensors["truncated"]
-        return float(rows - self._owed.spent([int(row.sum()) for row in ended]))
-
-    def _step(self, times: dict[str, int]) -> None:
-        """Act, step and record once."""
-        agent, env = self._agent, self._env
-        agent.pre_interaction(**times)
-        with _POLICY:
-            actions, _ = agent.act(self._observations, self._states, **times)
-        with ENV_STEP:
-            observations, rewards, terminated, truncated, infos = env.step(actions)
-            states = env.state()
-        with _STORE:
-            agent.record_transition(
-                observations=self._observations,
-                states=self._states,
-                actions=actions,
-                rewards=rewards,
-                next_observations=observations,
-                next_states=states,
-                terminated=terminated,
-                truncated=truncated,
-                infos=infos,
-                **times,
-            )
-        if self.num_envs == 1 and (terminated.any() or truncated.any()):
-            with RESET:
-                observations, _ = env.reset()
-                states = env.state()
-        self._observations, self._states = observations, states
-
-    def _compute_gae(self) -> None:
-        """Do what an update does before its epochs."""
-        agent, memory, config = self._agent, self._agent.memory, self._agent.cfg
-        with self._torch.autocast(device_type=agent.device.type, enabled=config.mixed_precision):
-            last_values, _ = agent.value.act(self._inputs(self._observations, self._states), role="value")
-            last_values = agent._value_preprocessor(last_values, inverse=True)
-        values = memory.get_tensor_by_name("values")
-        returns, advantages = self._ppo.compute_gae(
-            **{name: memory.get_tensor_by_name(name) for name in ("rewards", "terminated", "truncated")},
-            values=values,
-            last_values=last_values,
-            discount_factor=config.discount_factor,
-            lambda_coefficient=config.gae_lambda,
-            time_limit_bootstrap=config.time_limit_bootstrap,
-        )
-        memory.set_tensor_by_name("values", agent._value_preprocessor(values, train=True))
-        memory.set_tensor_by_name("returns", agent._value_preprocessor(returns, train=True))
-        memory.set_tensor_by_name("advantages", advantages)
-
-    def _inputs(self, observations: Any, states: Any) -> dict[str, Any]:
-        """Return what an agent's models are given."""
-        agent = self._agent
-        return {
-            "observations": agent._observation_preprocessor(observations),
-            "states": agent._state_preprocessor(states),
-        }
-
-    def _log_probs(self, memory: Any) -> Any:
-        """Return the agent's policy's log-probabilities of the recorded actions, as an update does."""
-        recorded = memory.tensors_view
-        inputs = self._inputs(recorded["observations"], recorded.get("states"))
-        with self._torch.no_grad():
-            _, outputs = self._agent.policy.act({**inputs, "taken_actions": recorded["actions"]}, role="policy")
-        return outputs["log_prob"]
-
-
-# --------------------------------------------------------------------------- samples
-
-
-_NO_FILES = {"write_interval": 0, "checkpoint_interval": 0}
-_SIZES = {"observations": OBS_DIM, "actions": ACT_DIM, "rewards": 1, "next_observations": OBS_DIM, "terminated": 1}
-
-
-def _vecenv(num_envs: int) -> Any:
-    """Return gymnasium's SyncVectorEnv in skrl's wrapper, which makes tensors of all it returns."""
-    from skrl.envs.wrappers.torch import wrap_env
-
-    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID, make_vec_env
-
-    return wrap_env(make_vec_env(SYNTHETIC_ID, num_envs), wrapper="gymnasium", verbose=False)
-
-
-def _replay(transitions: int) -> Any:
-    """Return a full memory."""
-    memory = _memory(transitions)
-    for name, size in _SIZES.items():
-        memory.create_tensor(name=name, size=size)
-    _fill(memory)
-    return memory
-
-
-def _gae(n_steps: int, n_envs: int) -> Any:
-    """Return PPO's function, which also normalises the advantages."""
-    from skrl.agents.torch.ppo.ppo import compute_gae
-
-    return compute_gae
-
-
-def _sac(transitions: int) -> Any:
-    """Return an agent, made of skrl's model instantiators."""
-    from skrl.agents.torch.sac import SAC
-    from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model
-
-    spaces, models = _spaces(), {}
-    both = _layers("concatenate([OBSERVATIONS, ACTIONS])", 256, "relu")
-    for name in ("critic_1", "critic_2", "target_critic_1", "target_critic_2"):
-        models[name] = deterministic_model(**spaces, network=both, output="ONE")
-    policy = _layers("OBSERVATIONS", 256, "relu")
-    models["policy"] = gaussian_model(**spaces, network=policy, output="ACTIONS", clip_actions=True)
-    cfg = {"batch_size": BATCH_SIZE, "experiment": _NO_FILES}
-    agent = SAC(models=models, memory=_memory(transitions), cfg=cfg, **spaces)
-    agent.init()
-    _fill(agent.memory)
-    return agent
-
-
-def _ppo(num_envs: int, n_steps: int) -> Any:
-    """Return a trainer of an agent, made of skrl's model instantiators, that writes nothing."""
-    from skrl.agents.torch.ppo import PPO
-    from skrl.memories.torch import RandomMemory
-    from skrl.trainers.torch import SequentialTrainer
-    from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model
-
-    spaces = _spaces()
-    layers = _layers("OBSERVATIONS", 64, "tanh")
-    agent = PPO(
-        models={
-            "policy": gaussian_model(**spaces, network=layers, output="ACTIONS", clip_actions=True),
-            "value": deterministic_model(**spaces, network=layers, output="ONE"),
-        },
-        memory=RandomMemory(memory_size=n_steps, num_envs=num_envs, device="cpu"),
-        cfg={"rollouts": n_steps, "experiment": _NO_FILES},
-        **spaces,
-    )
-    cfg = {"headless": True, "close_environment_at_exit": False}
-    return SequentialTrainer(env=_vecenv(num_envs), agents=agent, cfg=cfg)
-
-
-def _spaces() -> dict[str, Any]:
-    from gymnasium.spaces import Box
-
-    return {
-        "observation_space": Box(-1.0, 1.0, (OBS_DIM,)),
-        "action_space": Box(-1.0, 1.0, (ACT_DIM,)),
-        "device": "cpu",
-    }
-
-
-def _layers(given: str, width: int, activation: str) -> list[dict[str, Any]]:
-    """Return a network of two hidden layers, as model instantiators take it."""
-    return [{"name": "net", "input": given, "layers": [width, width], "activations": activation}]
-
-
-def _memory(count: int) -> Any:
-    from skrl.memories.torch import RandomMemory
-
-    return RandomMemory(memory_size=count, num_envs=1, device="cpu")
-
-
-def _fill(memory: Any) -> None:
-    import torch
-
-    tensors = [torch.from_numpy(array) for array in random_transitions(memory.memory_size)]
-    columns = [tensor.unsqueeze(-1) if tensor.ndim == 1 else tensor for tensor in tensors]
-    memory.add_samples(**dict(zip(_SIZES, columns, strict=True)))
-
-
-_STARTER = """\
-import gymnasium
-import torch
-from skrl.agents.torch.ppo import PPO as SkrlPPO
-from skrl.agents.torch.ppo.ppo import compute_gae as skrl_gae
-from skrl.agents.torch.sac import SAC as SkrlSAC
-from skrl.envs.wrappers.torch import wrap_env
-from skrl.memories.torch import RandomMemory
-from skrl.trainers.torch import SequentialTrainer
-from skrl.utils.model_instantiators.torch import deterministic_model, gaussian_model
-
-SKRL_QUIET = {"write_interval": 0, "checkpoint_interval": 0}  # no TensorBoard files
-
-
-def skrl_env(name):
-    return wrap_env(gymnasium.make_vec(name, num_envs=8), verbose=False)
-
-
-def skrl_parts(env, memory_size, **models):
-    spaces = {"observation_space": env.observation_space, "action_space": env.action_space, "device": env.device}
-    for name, (make, given, output) in models.items():
-        network = [{"name": "net", "input": given, "layers": [64, 64], "activations": "relu"}]
-        models[name] = make(**spaces, network=network, output=output)
-    memory = RandomMemory(memory_size=memory_size, num_envs=env.num_envs, device=env.device)
-    return {"models": models, "memory": memory, **spaces}
-
-
-def skrl_sac():
-    both = (deterministic_model, "concatenate([OBSERVATIONS, ACTIONS])", "ONE")
-    critics = dict.fromkeys(("critic_1", "critic_2", "target_critic_1", "target_critic_2"), both)
-    parts = skrl_parts(skrl_env("Pendulum-v1"), 200, policy=(gaussian_model, "OBSERVATIONS", "ACTIONS"), **critics)
-    agent = SkrlSAC(**parts, cfg={"batch_size": 256, "experiment": SKRL_QUIET})
-    agent.init()
-    for _ in range(200):
-        agent.memory.add_samples(
-            observations=torch.randn(8, 3),
-            actions=torch.rand(8, 1),
-            rewards=torch.randn(8, 1),
-            next_observations=torch.randn(8, 3),
-            terminated=torch.zeros(8, 1, dtype=torch.bool),
-        )
-    return agent
-
-
-def test_skrl_step(rlperf_vecenv_step):
-    rlperf_vecenv_step(lambda: skrl_env("CartPole-v1"))
-
-
-def test_skrl_sample(rlperf_replay_sample):
-    rlperf_replay_sample(skrl_sac().memory, batch_size=256)
-
-
-def test_skrl_gae(rlperf_gae):
-    rlperf_gae(skrl_gae)
-
-
-def test_skrl_sac(rlperf_sac_update):
-    rlperf_sac_update(skrl_sac(), batch_size=256)
-
-
-def test_skrl_ppo(rlperf_ppo_collect):
-    env = skrl_env("Pendulum-v1")
-    policy, value = (gaussian_model, "OBSERVATIONS", "ACTIONS"), (deterministic_model, "OBSERVATIONS", "ONE")
-    agent = SkrlPPO(
-        **skrl_parts(env, 128, policy=policy, value=value), cfg={"rollouts": 128, "experiment": SKRL_QUIET}
-    )
-    trainer = SequentialTrainer(env=env, agents=agent, cfg={"headless": True, "close_environment_at_exit": False})
-    rlperf_ppo_collect(trainer, n_steps=128)
-"""
-
 LIBRARY = Library(
     name="skrl",
     module="skrl",
@@ -551,7 +242,5 @@ LIBRARY = Library(
         for agent in ("ppo", "a2c", "rpo", "trpo", "amp")
     ),
     sac=(Adapter("skrl.agents.torch.sac:SAC", SkrlUpdater),),
-    ppo=(Adapter("skrl.trainers.torch:Trainer", SkrlRoller),),
-    samples=Samples(vecenv=_vecenv, replay=_replay, gae=_gae, sac=_sac, ppo=_ppo),
-    starter=_STARTER,
+    starter="test_skrl.py",
 )

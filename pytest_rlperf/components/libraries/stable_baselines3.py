@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from pytest_rlperf.components.contracts import (
     check_rows,
 )
 from pytest_rlperf.components.libraries import Adapter, Library
-from pytest_rlperf.components.samples import BATCH_SIZE, Samples, random_transitions
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.probes import probes_for
 
@@ -93,12 +91,7 @@ class ReplaySampler(Sampler):
         if buffer.size() == 0:
             raise ComponentError(f"the {type(buffer).__qualname__} is empty: buffer.add(…) transitions first")
         self.device = buffer.device
-        self._buffer = buffer
-        self._batch_size = batch_size
-
-    def draw(self) -> Any:
-        """Draw a batch."""
-        return self._buffer.sample(self._batch_size)
+        super().__init__(buffer, batch_size)
 
 
 class RolloutGae(GaeCall):
@@ -269,92 +262,6 @@ def _fill_by_learning(agent: SAC, transitions: int) -> None:
         agent.learning_starts, agent._current_progress_remaining = before
 
 
-# --------------------------------------------------------------------------- samples
-
-
-def _vecenv(num_envs: int) -> Any:
-    """Return a DummyVecEnv."""
-    import gymnasium
-    from stable_baselines3.common.vec_env import DummyVecEnv
-
-    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
-
-    return DummyVecEnv([partial(gymnasium.make, SYNTHETIC_ID)] * num_envs)
-
-
-def _replay(transitions: int) -> Any:
-    """Return a buffer of one env."""
-    from stable_baselines3.common.buffers import ReplayBuffer
-
-    env = _vecenv(1)
-    buffer = ReplayBuffer(transitions, env.observation_space, env.action_space, device="cpu")
-    _fill(buffer, transitions)
-    return buffer
-
-
-def _gae(n_steps: int, n_envs: int) -> Any:
-    """Return a rollout buffer; the measured one is a copy of it that holds the rollout."""
-    from stable_baselines3.common.buffers import RolloutBuffer
-
-    env = _vecenv(1)
-    return RolloutBuffer(n_steps, env.observation_space, env.action_space, device="cpu", n_envs=n_envs)
-
-
-def _sac(transitions: int) -> Any:
-    """Return an agent, its networks as they are by default."""
-    from stable_baselines3 import SAC
-
-    agent = SAC("MlpPolicy", _vecenv(1), buffer_size=transitions, batch_size=BATCH_SIZE, device="cpu")
-    _fill(agent.replay_buffer, transitions)
-    return agent
-
-
-def _ppo(num_envs: int, n_steps: int) -> Any:
-    """Return an agent, its networks as they are by default."""
-    from stable_baselines3 import PPO
-
-    return PPO("MlpPolicy", _vecenv(num_envs), n_steps=n_steps, batch_size=BATCH_SIZE, device="cpu")
-
-
-def _fill(buffer: Any, count: int) -> None:
-    """Add transitions one by one: a buffer of one env takes no more."""
-    for obs, action, reward, next_obs, terminated in zip(*random_transitions(count), strict=True):
-        buffer.add(obs[None], next_obs[None], action[None], reward[None], terminated[None], [{}])
-
-
-_STARTER = """\
-import gymnasium
-import numpy as np
-import stable_baselines3 as sb3
-from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.env_util import make_vec_env
-
-
-def test_sb3_step(rlperf_vecenv_step):
-    rlperf_vecenv_step(lambda: make_vec_env("CartPole-v1", n_envs=8))
-
-
-def test_sb3_sample(rlperf_replay_sample):
-    agent = sb3.SAC("MlpPolicy", "Pendulum-v1", learning_starts=1_000, device="cpu")
-    agent.learn(500)
-    rlperf_replay_sample(agent.replay_buffer, batch_size=256)
-
-
-def test_sb3_gae(rlperf_gae):
-    box = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
-    buffer = RolloutBuffer(128, box, box, device="cpu", n_envs=8)
-    rlperf_gae(buffer.compute_returns_and_advantage)
-
-
-def test_sb3_sac(rlperf_sac_update):
-    rlperf_sac_update(sb3.SAC("MlpPolicy", "Pendulum-v1", device="cpu"), batch_size=256)
-
-
-def test_sb3_ppo(rlperf_ppo_collect):
-    agent = sb3.PPO("MlpPolicy", make_vec_env("CartPole-v1", n_envs=8), n_steps=128, device="cpu")
-    rlperf_ppo_collect(agent, n_steps=128)
-"""
-
 LIBRARY = Library(
     name="sb3",
     module="stable_baselines3",
@@ -368,6 +275,5 @@ LIBRARY = Library(
     sac=(Adapter("stable_baselines3:SAC", SacUpdater),),
     ppo=(Adapter("stable_baselines3:PPO", PpoRoller),),
     environments=("stable_baselines3.common.vec_env:VecEnv.step",),
-    samples=Samples(vecenv=_vecenv, replay=_replay, gae=_gae, sac=_sac, ppo=_ppo),
-    starter=_STARTER,
+    starter="test_sb3.py",
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,6 @@ from pytest_rlperf.components.contracts import (
     check_rows,
 )
 from pytest_rlperf.components.libraries import Adapter, Library
-from pytest_rlperf.components.samples import ACT_DIM, OBS_DIM, Samples, random_transitions
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.probes import probes_for
 from pytest_rlperf.probes.attach import Undo, put, together
@@ -125,12 +123,7 @@ class TianshouSampler(Sampler):
         __tracebackhide__ = True
         if len(buffer) == 0:
             raise ComponentError(f"the {type(buffer).__qualname__} is empty: add transitions before it is measured")
-        self._buffer = buffer
-        self._batch_size = batch_size
-
-    def draw(self) -> Any:
-        """Draw a batch."""
-        return self._buffer.sample(self._batch_size)
+        super().__init__(buffer, batch_size)
 
     def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
         """Return the arrays of the batch, the indices last."""
@@ -347,188 +340,6 @@ class _RolloutPhases(Cuts):
         return together(put(holder, name, around(getattr(holder, name))) for holder, name, around in cuts)
 
 
-# --------------------------------------------------------------------------- samples
-
-
-def _vecenv(num_envs: int) -> Any:
-    """Return a DummyVectorEnv."""
-    import gymnasium
-    from tianshou.env import DummyVectorEnv
-
-    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
-
-    return DummyVectorEnv([partial(gymnasium.make, SYNTHETIC_ID)] * num_envs)
-
-
-def _replay(transitions: int) -> Any:
-    """Return a full buffer."""
-    return _buffer(transitions)
-
-
-def _gae(n_steps: int, n_envs: int) -> Any:
-    """Return the function that algorithms share."""
-    from tianshou.algorithm.algorithm_base import Algorithm
-
-    return Algorithm.compute_episodic_return
-
-
-def _sac(transitions: int) -> Any:
-    """Return a trainer; its collector has the buffer."""
-    from tianshou.algorithm.modelfree.sac import SAC, AutoAlpha, SACPolicy
-    from tianshou.algorithm.optim import AdamOptimizerFactory
-    from tianshou.data import Collector
-    from tianshou.trainer import OffPolicyTrainerParams
-    from tianshou.utils.net.common import Net
-    from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
-
-    env = _vecenv(1)
-    critics = [
-        ContinuousCritic(
-            preprocess_net=Net(state_shape=OBS_DIM, action_shape=ACT_DIM, hidden_sizes=[256, 256], concat=True)
-        )
-        for _ in range(2)
-    ]
-    actor = ContinuousActorProbabilistic(
-        preprocess_net=Net(state_shape=OBS_DIM, hidden_sizes=[256, 256]),
-        action_shape=ACT_DIM,
-        unbounded=True,
-        conditioned_sigma=True,
-    )
-    optimizer = AdamOptimizerFactory(lr=3e-4)
-    algorithm: Any = SAC(
-        policy=SACPolicy(actor=actor, action_space=env.action_space[0]),
-        policy_optim=optimizer,
-        critic=critics[0],
-        critic_optim=optimizer,
-        critic2=critics[1],
-        critic2_optim=optimizer,
-        alpha=AutoAlpha(-float(ACT_DIM), 0.0, optimizer),
-    )
-    collector: Any = Collector(algorithm, env, _buffer(transitions))
-    return algorithm.create_trainer(OffPolicyTrainerParams(training_collector=collector))
-
-
-def _ppo(num_envs: int, n_steps: int) -> Any:
-    """Return a function that empties the buffer, collects into it, and adds advantages as the update would first."""
-    from tianshou.utils.torch_utils import policy_within_training_step
-
-    algorithm = _algorithm(_vecenv(1).action_space[0])
-    collector = _collector(algorithm, num_envs, n_steps)
-
-    def collect() -> Any:
-        collector.reset_buffer(keep_statistics=True)
-        with policy_within_training_step(algorithm.policy):
-            collector.collect(n_step=n_steps * num_envs)
-            batch, indices = collector.buffer.sample(0)  # all there is
-            return algorithm._preprocess_batch(batch, collector.buffer, indices)
-
-    return collect
-
-
-def _algorithm(action_space: Any) -> Any:
-    from tianshou.algorithm.modelfree.ppo import PPO
-    from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
-    from tianshou.algorithm.optim import AdamOptimizerFactory
-    from tianshou.utils.net.common import Net
-    from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
-    from torch import nn
-    from torch.distributions import Independent, Normal
-
-    networks = [Net(state_shape=OBS_DIM, hidden_sizes=[64, 64], activation=nn.Tanh) for _ in range(2)]
-    actor = ContinuousActorProbabilistic(preprocess_net=networks[0], action_shape=ACT_DIM, unbounded=True)
-    policy = ProbabilisticActorPolicy(
-        actor=actor,
-        dist_fn=lambda parameters: Independent(Normal(*parameters), 1),
-        action_space=action_space,
-        action_scaling=False,
-        action_bound_method="clip",
-    )
-    critic = ContinuousCritic(preprocess_net=networks[1])
-    return PPO(policy=policy, critic=critic, optim=AdamOptimizerFactory(lr=3e-4), gamma=0.99, gae_lambda=0.95)
-
-
-def _collector(algorithm: Any, num_envs: int, n_steps: int) -> Any:
-    from tianshou.data import Collector, VectorReplayBuffer
-
-    collector: Any = Collector(algorithm, _vecenv(num_envs), VectorReplayBuffer(num_envs * n_steps, num_envs))
-    collector.reset()
-    return collector
-
-
-def _buffer(count: int) -> Any:
-    from tianshou.data import ReplayBuffer
-
-    obs, actions, rewards, next_obs, terminated = random_transitions(count)
-    return ReplayBuffer.from_data(
-        obs=obs,
-        act=actions,
-        rew=rewards,
-        terminated=terminated,
-        truncated=np.zeros_like(terminated),
-        done=terminated,
-        obs_next=next_obs,
-    )
-
-
-_STARTER = """\
-import gymnasium
-from tianshou.algorithm import PPO as TianshouPPO
-from tianshou.algorithm import SAC as TianshouSAC
-from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
-from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy
-from tianshou.algorithm.optim import AdamOptimizerFactory
-from tianshou.data import Collector as TianshouCollector
-from tianshou.data import VectorReplayBuffer
-from tianshou.env import DummyVectorEnv
-from tianshou.trainer import OffPolicyTrainerParams
-from tianshou.utils.net.common import Net
-from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
-from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
-
-
-def tianshou_envs(name):
-    return DummyVectorEnv([lambda: gymnasium.make(name) for _ in range(8)])
-
-
-def tianshou_sac():
-    env, adam = tianshou_envs("Pendulum-v1"), AdamOptimizerFactory(lr=3e-4)
-    inner, outer = Net(state_shape=3, hidden_sizes=[64, 64]), {"unbounded": True, "conditioned_sigma": True}
-    actor = ContinuousActorProbabilistic(preprocess_net=inner, action_shape=1, **outer)
-    critic = ContinuousCritic(
-        preprocess_net=Net(state_shape=3, action_shape=1, hidden_sizes=[64, 64], concat=True)
-    )
-    policy = SACPolicy(actor=actor, action_space=env.action_space[0])
-    alpha = AutoAlpha(-1.0, 0.0, adam)
-    sac = TianshouSAC(policy=policy, policy_optim=adam, critic=critic, critic_optim=adam, alpha=alpha)
-    collector = TianshouCollector(sac, env, VectorReplayBuffer(10_000, len(env)))
-    collector.collect(n_step=1_000, random=True, reset_before_collect=True)
-    return sac.create_trainer(OffPolicyTrainerParams(training_collector=collector))
-
-
-def test_tianshou_step(rlperf_vecenv_step):
-    rlperf_vecenv_step(lambda: tianshou_envs("CartPole-v1"))
-
-
-def test_tianshou_sample(rlperf_replay_sample):
-    rlperf_replay_sample(tianshou_sac().params.training_collector.buffer, batch_size=256)
-
-
-def test_tianshou_gae(rlperf_gae):
-    rlperf_gae(TianshouPPO.compute_episodic_return)
-
-
-def test_tianshou_sac(rlperf_sac_update):
-    rlperf_sac_update(tianshou_sac(), batch_size=256)
-
-
-def test_tianshou_ppo(rlperf_ppo_collect):
-    env, net = tianshou_envs("CartPole-v1"), Net(state_shape=4, hidden_sizes=[64, 64])
-    actor = DiscreteActor(preprocess_net=net, action_shape=2)
-    policy = DiscreteActorPolicy(actor=actor, action_space=env.action_space[0])
-    ppo = TianshouPPO(policy=policy, critic=DiscreteCritic(preprocess_net=net), optim=AdamOptimizerFactory(lr=3e-4))
-    rlperf_ppo_collect(TianshouCollector(ppo, env, VectorReplayBuffer(2_048, len(env))), n_steps=128)
-"""
-
 LIBRARY = Library(
     name="tianshou",
     module="tianshou",
@@ -544,6 +355,5 @@ LIBRARY = Library(
         Adapter("tianshou.trainer:OnPolicyTrainer", TianshouRoller),
         Adapter("tianshou.data.collector:BaseCollector", TianshouRoller),
     ),
-    samples=Samples(vecenv=_vecenv, replay=_replay, gae=_gae, sac=_sac, ppo=_ppo),
-    starter=_STARTER,
+    starter="test_tianshou.py",
 )

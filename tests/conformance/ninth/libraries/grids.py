@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from pytest_rlperf.components.contracts import (
     check_rows,
 )
 from pytest_rlperf.components.libraries import Adapter, Library
-from pytest_rlperf.components.samples import Samples, random_transitions
 
 
 class GridsStepper(EveryEnvStepper):
@@ -41,12 +41,9 @@ class GridsStepper(EveryEnvStepper):
 class MemorySampler(Sampler):
     """Draws rows."""
 
-    def __init__(self, memory: Any, batch_size: int) -> None:
-        self._draw = partial(memory.sample, how_many=batch_size)
-
     def draw(self) -> Any:
         """Draw a batch."""
-        return self._draw()
+        return self.buffer.sample(how_many=self.batch_size)
 
 
 class Credit(GaeCall):
@@ -65,35 +62,6 @@ class Credit(GaeCall):
         return output
 
 
-def _grids(num_envs: int) -> Any:
-    import gymnasium
-    from gridlab import Grids
-
-    from pytest_rlperf.components.reference.envs import SYNTHETIC_ID
-
-    return Grids(partial(gymnasium.make, SYNTHETIC_ID), num_envs)
-
-
-def _memory(transitions: int) -> Any:
-    from gridlab import Memory
-
-    return Memory(random_transitions(transitions).obs)
-
-
-def _credit(n_steps: int, n_envs: int) -> Any:
-    from gridlab import credit
-
-    return credit
-
-
-_STARTER = """\
-from gridlab import credit
-
-
-def test_gridlab_gae(rlperf_gae):
-    rlperf_gae(credit)
-"""
-
 LIBRARY = Library(
     name="gridlab",
     module="gridlab",
@@ -102,6 +70,5 @@ LIBRARY = Library(
     replay=(Adapter("gridlab:Memory", MemorySampler),),
     gae=(Adapter("gridlab:credit", Credit),),
     environments=("gridlab:Grids.advance",),
-    samples=Samples(vecenv=_grids, replay=_memory, gae=_credit),
-    starter=_STARTER,
+    starter=str(Path(__file__).parents[1] / "gridlab_tests.py"),
 )

@@ -1,4 +1,7 @@
-"""TorchRL's envs, replay buffers, GAE, SAC updates composed of its loss, and PPO rollouts by its collectors."""
+"""TorchRL's envs, replay buffers, GAE, and PPO rollouts by its collectors.
+
+A SAC update composed of its loss is a method of the user's, and measured as one's own agent is.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,11 @@ from pytest_rlperf.components.contracts import (
     OwedResets,
     Roller,
     Sampler,
-    Updater,
     autoreset_mode,
     check_finite,
     check_of_policy,
 )
-from pytest_rlperf.components.libraries import Adapter, HolderAdapter, Library
-from pytest_rlperf.components.libraries.torchrl.samples import SAMPLES, STARTER
+from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.probes.attach import Undo, put, together
 from pytest_rlperf.timers import hierarchical_timer
@@ -142,12 +143,7 @@ class TorchRLSampler(Sampler):
         __tracebackhide__ = True
         _check_nothing_is_prefetched(buffer)
         _check_batches_are_full(buffer, batch_size)
-        self._buffer = buffer
-        self._batch_size = batch_size
-
-    def draw(self) -> Any:
-        """Draw a batch."""
-        return self._buffer.sample(self._batch_size)
+        super().__init__(buffer, batch_size)
 
     def arrays(self, batch: Any) -> Iterable[tuple[str, Any]]:
         """Return the tensors of the batch; ComponentError where they are not all on one device."""
@@ -242,28 +238,6 @@ class TorchRLGaeModule(GaeCall):
         return batch
 
 
-class TorchRLUpdater(Updater):
-    """Calls ``agent.update(batch_size)`` of an object that holds a SACLoss; every optimizer it holds takes one step."""
-
-    def __init__(self, agent: Any, batch_size: int) -> None:
-        from torch.optim import Optimizer
-        from torchrl.data import ReplayBuffer
-
-        if not callable(getattr(agent, "update", None)):
-            raise ComponentError(
-                f"TorchRL has no call that is one SAC gradient step: give {type(agent).__qualname__} a method "
-                "update(batch_size) that samples, computes the losses, steps the optimizers and the target updater"
-            )
-        self.owner: Any = agent
-        self.steps = sum(isinstance(held, Optimizer) for held in _held(agent)) or None
-        self.batch_size = batch_size
-        self.buffers = tuple(held for held in _held(agent) if isinstance(held, ReplayBuffer))
-
-    def update(self) -> None:
-        """Do one gradient step of every part."""
-        self.owner.update(self.batch_size)
-
-
 def _check_nothing_is_prefetched(buffer: ReplayBuffer) -> None:
     __tracebackhide__ = True
     ahead = getattr(buffer, "_prefetch_cap", 0)
@@ -304,17 +278,6 @@ def _envs_first(array: Any) -> Any:
     import torch
 
     return torch.from_numpy(array).movedim(0, -1).contiguous().unsqueeze(-1)
-
-
-def _held(agent: Any) -> Iterator[Any]:
-    """Yield what an object holds by name, as a module, or in a list or dictionary of its own."""
-    own = vars(agent)
-    for value in (*own.values(), *own.get("_modules", {}).values()):
-        if isinstance(value, Mapping):
-            yield from value.values()
-        elif isinstance(value, (list, tuple)):
-            yield from value
-        yield value
 
 
 class TorchRLRoller(Roller):
@@ -471,9 +434,7 @@ LIBRARY = Library(
         Adapter("torchrl.objectives.value.functional:generalized_advantage_estimate", TorchRLGae),
         Adapter("torchrl.objectives.value.functional:vec_generalized_advantage_estimate", TorchRLGae),
     ),
-    sac=(HolderAdapter("torchrl.objectives:SACLoss", TorchRLUpdater),),
     ppo=(Adapter("torchrl.collectors:BaseCollector", TorchRLRoller),),
     environments=("torchrl.envs:EnvBase.step",),
-    samples=SAMPLES,
-    starter=STARTER,
+    starter="test_torchrl.py",
 )
