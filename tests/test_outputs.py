@@ -496,7 +496,7 @@ def test_hostile_ids_are_written_and_shown_safely() -> None:
         ('{"schema": "1", "kind": "run"}', ("$.schema", "'1'")),
         ('{"schema": 2, "kind": "run"}', ("version 2", "1")),
         ('{"schema": 0, "kind": "run"}', ("$.schema", "0", "1")),
-        ('{"schema": 1, "kind": "run"}', ("$.machine",)),
+        ('{"schema": 1, "kind": "run"}', ("`machine`",)),
         ('{"schema": 9, "results": {}, "machine": {}}', ("version 9",)),
     ],
 )
