@@ -31,10 +31,9 @@ from pytest_rlperf.model import (
 from pytest_rlperf.model.reasons import FullReason
 from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.wording import blame_text, fitness_lines, message, verdict_message
-from pytest_rlperf.units import counted, round_significant
+from pytest_rlperf.units import counted
 
 SCHEMA = 1
-_LONGEST_REASON = 200  # characters of a verdict that is to be short
 
 
 def run_document(
@@ -131,41 +130,6 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         document["live"]["setup_s"] = sum(pair.setup_s for pair in live.pairs)
         document["live"]["measured_s"] = sum(pair.seconds for pair in live.pairs)
     return document
-
-
-def short_verdicts(run: RunFile, keys: Iterable[str]) -> str:
-    """Return the verdicts of tests as a JSON list of a line each, short enough to paste: under 1 kB for usual names."""
-    machines = run.machines()
-    found = (_short_verdict(run, key, machines[key]) for key in keys)
-    lines = [json.dumps(_plain(each), ensure_ascii=False, allow_nan=False) for each in found]
-    return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
-
-
-def _short_verdict(run: RunFile, key: str, machine: Machine) -> dict[str, Any]:
-    """Return a verdict's figures: times in seconds a call, the change as a ratio with its interval."""
-    outcome = run.tests[key]
-    estimate, live, commit = outcome.verdict.estimate, outcome.live, run.provenance and run.provenance.commit
-    reason, *_ = message(outcome).splitlines() or [""]
-    return {
-        "test": key,
-        "status": outcome.verdict.status,
-        "fails": outcome.verdict.fails(run.strict),
-        "reason": reason[:_LONGEST_REASON],
-        "ratio": None if estimate is None else _rounded(estimate.ratio),
-        "interval": None if estimate is None else [_rounded(estimate.low), _rounded(estimate.high)],
-        "confidence": None if estimate is None else estimate.confidence,
-        "call_s": _rounded(outcome.result.call_s) if outcome.result.measured else None,
-        "base_call_s": _rounded(outcome.before.call_s) if outcome.before and outcome.before.measured else None,
-        "pairs": None if live is None else len(live.pairs),
-        "phases": [] if live is None else [part.path for part in live.carriers],
-        "commit": commit,
-        "base": None if live is None else live.base_label,
-        "machine": describe(machine),
-    }
-
-
-def _rounded(value: float) -> float:
-    return round_significant(value) if math.isfinite(value) else value
 
 
 def _plain(value: Any) -> Any:
