@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf.model import Outcome, Status
@@ -56,67 +55,3 @@ def acceptance(outcomes: Sequence[Outcome], command: str, *, against: bool) -> l
         return [NextStep("if the slowdown is intended, commit it and store its figures", (f"{command} {ACCEPTING}",))]
     lines = tuple(f"{trailer_of(outcome)} why" for outcome in slower if has_trailer(outcome))
     return [NextStep("if the slowdown is intended, accept it in a commit's message", lines)] if lines else []
-
-
-# Options with a value that write files, which the command to measure again leaves out.
-_WRITING = (
-    "--rlperf-json",
-    "--rlperf-html",
-    "--rlperf-trace",
-    "--rlperf-benchmark-json",
-    "--rlperf-accept",
-    "--junitxml",
-    "--junit-xml",
-)
-_SAVE = "--rlperf-save-baseline"
-_MEASURE = "--rlperf"
-
-
-class _Typed(str):
-    """An argument that is another object than any of the same text: Python keeps one ``"."`` for all."""
-
-    __slots__ = ()
-
-
-def without_paths(args: Sequence[str], parse: Callable[[list[str]], Iterable[str]]) -> list[str]:
-    """Return the typed arguments without the paths of tests, so that the key of one test can stand for them.
-
-    ``parse`` returns which of its arguments are positional, the very objects: an option's value may read the same.
-    Where it fails, or returns others, all are kept: with the key behind them pytest runs more tests than the one.
-    """
-    typed = [_Typed(arg) for arg in args]
-    try:
-        positional = {id(arg) for arg in parse(list(typed))}
-    except Exception:  # of an option that another plugin defines; a report is not lost to a command in it
-        positional = set()
-    return [str(arg) for arg in typed if id(arg) not in positional]
-
-
-def reproducing(args: Sequence[str]) -> str:
-    """Return the command that measures again, as it was typed, less what the run writes.
-
-    ``args`` are what was typed behind ``pytest``, or what :func:`without_paths` leaves of it: the key of one test can
-    be put behind the command.
-    """
-    # Last, as what takes a value at will, such as --cov, would take a key that stands behind it.
-    return shlex.join(["pytest", *_less(args, _WRITING, (_MEASURE, _SAVE)), _MEASURE])
-
-
-def continuing(args: Sequence[str]) -> str:
-    """Return the command as it was typed, without the flags that measure, so that others can be put behind it."""
-    return shlex.join(["pytest", *_less(args, ("--rlperf-accept",), (_MEASURE, _SAVE))])
-
-
-def _less(args: Sequence[str], valued: Sequence[str], bare: Sequence[str]) -> list[str]:
-    """Return ``args`` less the options named, those that have a value with it; paths behind ``--`` come first.
-
-    There no option takes them for its value, and what is put behind the command is not taken for a path.
-    """
-    at = args.index("--") if "--" in args else len(args)
-    kept, rest = list(args[at + 1 :]), iter(args[:at])
-    for arg in rest:
-        if arg in valued:
-            next(rest, None)
-        elif arg not in bare and not arg.startswith(tuple(f"{flag}=" for flag in valued)):
-            kept.append(arg)
-    return kept

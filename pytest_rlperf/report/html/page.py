@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Result, Status
-from pytest_rlperf.report.files import OutputError, check_file, write_file
+from pytest_rlperf.report.files import OutputError, check_file
 from pytest_rlperf.report.html.charts import Chart, charts
 from pytest_rlperf.report.html.tables import Block, all_of, changed_counts
 from pytest_rlperf.report.printable import shown
@@ -36,11 +36,6 @@ def check_html(path: Path, option: str = _OPTION) -> None:
     if importlib.util.find_spec("jinja2") is None:
         raise _without_jinja(option)
     check_file(option, path)
-
-
-def write_html(path: Path, page: str) -> None:
-    """Write a page, and the directories it lies in; OutputError where that fails."""
-    write_file(_OPTION, path, page)
 
 
 def render_html(
