@@ -437,7 +437,7 @@ def test_counts_shares_and_the_device_have_their_tables() -> None:
     )
     cells = page.texts["td"]
     assert {"1,400", "1,424", "24 more ▲", "1 to 9", "25.0 %"} <= set(cells)
-    assert {"7", "1980 MHz", "61 °C", "power cap", "tf32 off", "512MB", "launch"} <= set(cells)
+    assert {"7", "1980 MHz", "61 °C", "power cap", "tf32=off", "512MB", "launch"} <= set(cells)
     assert {"Note: no syncs", "Note: no clock"} <= set(page.texts["p"])
     assert cells.index("1,400") < cells.index("1 to 9")
 

@@ -19,8 +19,8 @@ from pytest_rlperf.model import (
     reasons,
 )
 from pytest_rlperf.model.notes import ShortOfTime
-from pytest_rlperf.report.rows import phase_rows
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
+from pytest_rlperf.report.tables import phase_rows
 from pytest_rlperf.report.terminal import LiveLine, LogLine, render_summary
 from pytest_rlperf.report.wording import failure_text, note_lines, origin_text, phases_note
 
@@ -219,6 +219,7 @@ def test_a_tree_of_phases_fits(width: int) -> None:
     found = builders.compared("t", Status.SLOWER, 1.5, 2e-3)
     text = render_summary([found], SUMMARY, width=width, color=False, verbose=False)
     tree = text.split("\n\n")[1].splitlines()[2:]
+    assert tree.pop(0).split()[0] == "phase"
     assert len(tree) == len(phase_rows(found))
     assert all(re.search(r"\d\.\d %", line) and len(line) <= width for line in tree)
 

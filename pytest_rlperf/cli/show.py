@@ -86,8 +86,8 @@ def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str
     """Return verdicts in Markdown; UsageError where there are none."""
     from pytest_rlperf.report.github import COMMENT_BYTES, GitHubRun, render_summary_markdown
     from pytest_rlperf.report.markdown import grid
-    from pytest_rlperf.report.rows import verdict_table
     from pytest_rlperf.report.run_json import RunFile
+    from pytest_rlperf.report.tables import verdict_table
 
     if not isinstance(recorded, RunFile):
         raise UsageError(f"--format={form} shows verdicts, which {path} has none of: leave it out, or give a run")

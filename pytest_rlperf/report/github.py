@@ -10,17 +10,22 @@ from pathlib import Path
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
-from pytest_rlperf.report.details import device_lines, shares_lines
 from pytest_rlperf.report.markdown import MOST_LINES, code, escape, fenced, folded, grid, listed
 from pytest_rlperf.report.printable import shown_lines
-from pytest_rlperf.report.rows import SINCE_FIRST, phase_rows
-from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS
+from pytest_rlperf.report.statuses import EMOJI, GRAVEST_FIRST
 from pytest_rlperf.report.summary import NextStep, Summary, acceptance
-from pytest_rlperf.report.table import Cell, Column, Table, make_table
+from pytest_rlperf.report.tables import (
+    device_tables,
+    is_accepted,
+    phase_table,
+    share_table,
+    verdict_kind,
+    verdict_label,
+    verdict_table,
+)
 from pytest_rlperf.report.wording import (
     SAVING,
     blame_text,
-    bounds_text,
     count_text,
     improved,
     message,
@@ -33,6 +38,7 @@ COMMENT_BYTES = 65_000  # GitHub allows 65,536 characters, of which the workflow
 _FILES = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
 _LOST = dict(zip(_FILES, ("job summary", "step outputs"), strict=True))  # without each file
 _LONGEST_TITLE = 200
+_FIRST = ("verdict", "test", "change", "since_first", "counts")
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,7 @@ def step_outputs(outcomes: Sequence[Outcome], json: Path | None, *, strict: bool
         "verdict": _gravest(outcomes),
         "tests": str(len(outcomes)),
         "slower": str(sum(outcome.verdict.fails(strict) for outcome in slower)),
-        "accepted": str(sum(map(_is_accepted, outcomes))),
+        "accepted": str(sum(is_accepted(outcome.verdict) for outcome in outcomes)),
         "json": "" if json is None else str(json),
     }
 
@@ -159,7 +165,7 @@ def step_outputs(outcomes: Sequence[Outcome], json: Path | None, *, strict: bool
 def _gravest(outcomes: Sequence[Outcome]) -> str:
     """Return the gravest verdict of the gated tests; accepted slowdowns are ``ACCEPTED``, none is ``""``."""
     gated = [outcome for outcome in outcomes if outcome.verdict.gated]
-    words = {"ACCEPTED" if _is_accepted(outcome) else outcome.verdict.status.value for outcome in gated}
+    words = {"ACCEPTED" if is_accepted(outcome.verdict) else outcome.verdict.status.value for outcome in gated}
     order = [status.value for status in GRAVEST_FIRST]
     order.insert(order.index(Status.FASTER.value), "ACCEPTED")
     return next((word for word in order if word in words), "")
@@ -243,11 +249,11 @@ def _page(ordered: Sequence[Outcome], run: GitHubRun, tests: int, detailed: int,
         escape(_advice(ordered, run, accepting)),
         escape(_improvements(ordered)),
         *(fenced("text", step.lines) for step in accepting if with_rest),
-        grid(_verdict_table(gated, strict=run.strict)),
+        grid(verdict_table(gated).leading(*_FIRST)),
         _left_out(len(ordered), tests, detailed),
         _accepted(ordered[:tests]),
-        *(_details(outcome, strict=run.strict) for outcome in ordered[:detailed] if _has_details(outcome)),
-        folded("Not gated: these fail nothing", grid(_verdict_table(others, strict=run.strict))),
+        *(_details(outcome) for outcome in ordered[:detailed] if _has_details(outcome)),
+        folded("Not gated: these fail nothing", grid(verdict_table(others).leading(*_FIRST))),
         folded("Phases of the other tests", _other_phases(ordered[:detailed])),
         *(_rest(ordered, run) if with_rest else []),
     ]
@@ -283,7 +289,9 @@ def _left_out(total: int, tests: int, detailed: int) -> str:
 def _accepted(outcomes: Sequence[Outcome]) -> str:
     """Return why slower tests were accepted."""
     accepted = [
-        (outcome.result.name, "; ".join(message(outcome).splitlines())) for outcome in outcomes if _is_accepted(outcome)
+        (outcome.result.name, "; ".join(message(outcome).splitlines()))
+        for outcome in outcomes
+        if is_accepted(outcome.verdict)
     ]
     return listed("Slower on purpose", [f"{code(name)}: {escape(why)}" for name, why in accepted])
 
@@ -319,7 +327,7 @@ def _headline(ordered: Sequence[Outcome], run: GitHubRun) -> str:
         return f"{len(failing)} of {len(gated)} gated tests cannot be called as fast as before, and this run is strict"
     if not gated:
         return "No gated test was measured"
-    counts = Counter("accepted" if _is_accepted(outcome) else outcome.verdict.status.value for outcome in gated)
+    counts = Counter("accepted" if is_accepted(outcome.verdict) else outcome.verdict.status.value for outcome in gated)
     result = "Nothing got slower but on purpose" if counts["accepted"] else "No gated test got slower"
     return f"{result}: {', '.join(f'{count} {word}' for word, count in counts.most_common())}"
 
@@ -360,73 +368,29 @@ def _improvements(outcomes: Sequence[Outcome]) -> str:
 # --------------------------------------------------------------------------- tests
 
 
-def _verdict_table(outcomes: Sequence[Outcome], *, strict: bool) -> Table:
-    columns = (
-        Column("verdict", "verdict", "left"),
-        Column("test", "test", "left"),
-        Column("change", "change"),
-        Column("interval", "99 % interval"),
-        Column("since_first", SINCE_FIRST),
-        Column("counts", "exact counts", "left"),
-        Column("was", "was"),
-        Column("now", "now"),
-    )
-    return make_table(columns, [_verdict_row(outcome, strict=strict) for outcome in outcomes]).without_empty()
-
-
-def _verdict_row(outcome: Outcome, *, strict: bool) -> list[Cell | str]:
-    verdict, estimate, creep = outcome.verdict, outcome.verdict.estimate, outcome.creep
-    now, was = _now_s(outcome), _was_s(outcome)
-    # In bold the figure that the verdict rests on.
-    return [
-        _verdict_text(outcome, strict=strict),
-        Cell(outcome.result.name, "code"),
-        Cell(_change_text(outcome), "" if verdict.by_counts else "strong"),
-        "" if estimate is None else bounds_text(estimate),
-        "" if creep is None else f"{units.change(creep.ratio)} {units.interval(creep.ratio, creep.low, creep.high)}",
-        Cell(_first_count(outcome), "strong" if verdict.by_counts else ""),
-        "" if was is None else units.seconds(was),
-        "" if now is None else units.seconds(now),
-    ]
-
-
-def _verdict_text(outcome: Outcome, *, strict: bool) -> str:
-    status = outcome.verdict.status
-    if _is_accepted(outcome):
-        return "☑️ accepted"
-    if status is Status.SLOWER and not outcome.verdict.fails(strict):
-        return f"⚠️ {status.value}"
-    return f"{LOOKS[status].emoji} {status.value}"
-
-
-def _first_count(outcome: Outcome) -> str:
-    """Return the first of the counts that changed, and how many others did."""
-    changes = outcome.verdict.counters
-    others = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
-    return f"{count_text(changes[0])}{others}" if changes else ""
-
-
 def _has_details(outcome: Outcome) -> bool:
     """Whether a test's reason is worth a place of its own."""
     return outcome.verdict.status is not Status.SAME or bool(outcome.result.notes or outcome.verdict.counters)
 
 
-def _details(outcome: Outcome, *, strict: bool) -> str:
+def _details(outcome: Outcome) -> str:
     """Return a test's reason, blame and phases, folded away below the line that names it."""
-    title, blame = f"{_verdict_text(outcome, strict=strict)} {code(outcome.result.name)}", blame_text(outcome)
+    verdict, blame = outcome.verdict, blame_text(outcome)
+    title = f"{EMOJI[verdict_kind(verdict)]} {verdict_label(verdict)} {code(outcome.result.name)}"
     if blame:
         title += f": {escape(blame)}"
     lines = [*message(outcome).splitlines(), *outcome.result.notes]
     sentences = [escape(line) for line in lines if line.strip()][:MOST_LINES]
     counts = listed("Exact counts that changed", [escape(count_text(change)) for change in outcome.verdict.counters])
-    parts = (code(outcome.result.nodeid), "<br>".join(sentences), counts, _phases(outcome), *_fixed_width(outcome))
+    parts = (code(outcome.result.nodeid), "<br>".join(sentences), counts, _phases(outcome), *_other_tables(outcome))
     return folded(title, "\n\n".join(part for part in parts if part))
 
 
-def _fixed_width(outcome: Outcome) -> list[str]:
-    """Return the tables of a test that are text as it is."""
-    tables = {"Where the time goes": shares_lines(outcome.result.shares), "On the device": device_lines(outcome)}
-    return [f"{title}:\n\n{fenced('text', lines)}" for title, lines in tables.items() if lines]
+def _other_tables(outcome: Outcome) -> list[str]:
+    """Return where the time goes, and the figures on a device."""
+    return [
+        f"{table.title}:\n\n{grid(table)}" for table in (share_table(outcome), *device_tables(outcome)) if table.rows
+    ]
 
 
 def _other_phases(outcomes: Sequence[Outcome]) -> str:
@@ -436,32 +400,8 @@ def _other_phases(outcomes: Sequence[Outcome]) -> str:
 
 
 def _phases(outcome: Outcome) -> str:
-    columns = (
-        Column("phase", "phase", "left"),
-        Column("was", "was"),
-        Column("now", "now"),
-        Column("change", "adds to the change"),
-        Column("share", "share of a call"),
-        Column("entries", "entries a call"),
-    )
-    rows = [
-        (
-            Cell(row.name, depth=row.depth),
-            "" if row.was_s is None else units.seconds(row.was_s),
-            units.seconds(row.total_s),
-            "" if row.change_s is None else Cell(units.signed_seconds(row.change_s), "strong"),
-            units.percent(row.share, signed=False),
-            "" if row.count is None else f"{row.count:.3g}",
-        )
-        for row in phase_rows(outcome)
-    ]
-    note = phases_note(outcome.result)
-    return "\n\n".join(part for part in (grid(make_table(columns, rows)), escape(note) if rows else "") if part)
-
-
-def _is_accepted(outcome: Outcome) -> bool:
-    """Whether a test is slower, and a person or a commit accepts that."""
-    return outcome.verdict.status is Status.SLOWER and outcome.verdict.accepted
+    table, note = phase_table(outcome), phases_note(outcome.result)
+    return "\n\n".join(part for part in (grid(table), escape(note) if table.rows else "") if part)
 
 
 def _change_text(outcome: Outcome) -> str:

@@ -464,21 +464,23 @@ def improved(count: int) -> str:
 
 
 def changes_text(changes: Iterable[CounterChange]) -> str:
-    """Write changed counts by phase: ``update/critic: aten::mm 12 → 18; syncs 2 → 5``; the whole call first."""
+    """Write changed counts in one line: ``update/critic: aten::mm 12 → 18; syncs 2 → 5``; the whole call first."""
+    return " · ".join(phase_changes(sorted(changes, key=lambda change: change.path), _COUNTS_MOST))
+
+
+def phase_changes(changes: Iterable[CounterChange], most: int | None) -> list[str]:
+    """Return a line of changed counts for each phase, the largest changes first, ``most`` of them."""
     by_path: dict[str, list[CounterChange]] = {}
-    for change in sorted(changes, key=lambda change: change.path):
+    for change in changes:
         by_path.setdefault(change.path, []).append(change)
-    return " · ".join(_phase_changes(path, found) for path, found in by_path.items())
-
-
-def _phase_changes(path: str, changes: Sequence[CounterChange]) -> str:
-    largest = sorted(changes, key=lambda change: abs(change.now - change.was), reverse=True)
-    counts = [
-        f"{change.name.removeprefix(_OPERATIONS)} {change.was} → {change.now}" for change in largest[:_COUNTS_MOST]
-    ]
-    if len(largest) > _COUNTS_MOST:
-        counts.append(f"{len(largest) - _COUNTS_MOST} more")
-    return f"{path}: {'; '.join(counts)}" if path else "; ".join(counts)
+    lines = []
+    for path, found in by_path.items():
+        found.sort(key=lambda change: -abs(change.now - change.was))
+        counts = [f"{each.name.removeprefix(_OPERATIONS)} {each.was} → {each.now}" for each in found]
+        more = [f"{len(counts) - most} more"] if most is not None and len(counts) > most else []
+        text = "; ".join([*counts[:most], *more])
+        lines.append(f"{path}: {text}" if path else text)
+    return lines
 
 
 def count_text(change: CounterChange) -> str:

@@ -16,10 +16,9 @@ from pytest_rlperf.report.files import OutputError, check_file
 from pytest_rlperf.report.html.charts import Chart, charts
 from pytest_rlperf.report.html.tables import Block, all_of, changed_counts
 from pytest_rlperf.report.printable import shown
-from pytest_rlperf.report.rows import verdict_table
 from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS
 from pytest_rlperf.report.summary import Summary
-from pytest_rlperf.report.table import Table
+from pytest_rlperf.report.tables import verdict_table
 from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, message
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 _OPTION = "--rlperf-html"
 _NAMED_MOST = 3
-_FIRST = ("test", "verdict", "change")  # on a narrow screen a test's verdict is seen before its figures
 
 
 def check_html(path: Path, option: str = _OPTION) -> None:
@@ -56,7 +54,7 @@ def render_html(
             headline=_headline(ordered),
             counts={status: counts[status] for status in GRAVEST_FIRST if counts[status]},
             facts=_run_facts(summary, created),
-            verdicts=_verdicts(ordered),
+            verdicts=verdict_table(ordered).leading("test", "verdict", "change"),
             tests=tests,
             common=_common(tests),
             legends=_legends(chart for test in tests for chart in test.charts),
@@ -161,12 +159,6 @@ def _legends(charts: Iterable[Chart]) -> dict[str, str]:
 def _common(tests: Sequence[Test]) -> list[tuple[str, str]]:
     """Return the facts that all of several tests share, which stand once above them."""
     return [fact for fact in tests[0].facts if all(fact in test.facts for test in tests)] if len(tests) > 1 else []
-
-
-def _verdicts(outcomes: Sequence[Outcome]) -> Table:
-    table = verdict_table(outcomes)
-    keys = [column.key for column in table.columns]
-    return table.only(sorted(keys, key=lambda key: (*_FIRST, *keys).index(key)))
 
 
 # --------------------------------------------------------------------------- one test
