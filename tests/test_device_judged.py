@@ -402,19 +402,20 @@ def test_a_power_cap_in_some_workers_makes_a_test_invalid(wording: Wording) -> N
 @pytest.mark.parametrize(
     ("then", "now", "difference"),
     [
-        (FIGURES, CAPPED, reasons.OtherCap(now=True)),
-        (CAPPED, FIGURES, reasons.OtherCap(now=False)),
+        (FIGURES, CAPPED, ("off", "always on")),
+        (CAPPED, FIGURES, ("always on", "off")),
         (CAPPED, CAPPED, None),
         (CAPPED, UNKNOWN, None),
         (replace(FIGURES, conditions=None), CAPPED, None),
     ],
 )
 def test_sides_of_which_one_is_at_its_power_cap_are_incomparable(
-    then: DeviceFigures, now: DeviceFigures, difference: reasons.OtherCap | None
+    then: DeviceFigures, now: DeviceFigures, difference: tuple[str, str] | None
 ) -> None:
     """A power cap on one side alone makes them incomparable, and an unknown cap does not."""
-    expected = None if difference is None else reasons.OtherDevice(difference, "main", stores=False)
-    assert other_device(result(then), result(now), "main") == expected
+    found = other_device(result(then), result(now), "main")
+    cap = "the device's power cap"
+    assert found == (difference and reasons.Incomparable(Code.DEVICE, cap, *difference, "main", stores=False))
 
 
 def compared(gpu: VirtualGPU) -> PairsMeasured:

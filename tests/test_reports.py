@@ -281,7 +281,7 @@ def every_status() -> list[Outcome]:
             creep=Creep(1.06, 1.05, 1.07, "2026-01-02T03:04:05", "0123456789abcdef"),
         ),
         because(outcome(Status.FASTER, 0.8, "test_faster"), reasons.StoredFaster(stores=False)),
-        because(spread, reasons.PairsSpread(1.05, 0.12, time_is_short=True)),
+        because(spread, reasons.PairsUndecided(reasons.Code.SPREAD, 1.05, 0.12, time_is_short=True)),
         because(builders.compared("test_new", Status.NEW, None), reasons.NoBaseline(stores=False)),
         because(
             builders.compared("test_other", Status.INCOMPARABLE, None),

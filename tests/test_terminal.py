@@ -368,9 +368,9 @@ def test_tests_that_were_not_settled_in_time_are_named_once(wording: Wording) ->
     assert note_lines(notes, verbose=False) == wording
     spread = builders.verdict(Status.UNDECIDED, 1.0)
     for reason, is_short in (
-        (reasons.PairsSpread(1.1, 0.2, time_is_short=True), True),
-        (reasons.PairsSpread(1.1, 0.2, time_is_short=False), False),
-        (reasons.TooFewPairs(1, 3, None), True),
+        (reasons.PairsUndecided(reasons.Code.SPREAD, 1.1, 0.2, time_is_short=True), True),
+        (reasons.PairsUndecided(reasons.Code.SPREAD, 1.1, 0.2, time_is_short=False), False),
+        (reasons.PairsUndecided(reasons.Code.PAIRS, None, time_is_short=True), True),
     ):
         assert replace(spread, reason=reason).was_cut_short is is_short
 
