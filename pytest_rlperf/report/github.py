@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from pytest_rlperf.model import Outcome, Status
 from pytest_rlperf.report.markdown import MOST_LINES, code, escape, fenced, folded, grid, listed
 from pytest_rlperf.report.printable import shown_lines
 from pytest_rlperf.report.statuses import EMOJI, GRAVEST_FIRST
-from pytest_rlperf.report.summary import NextStep, Summary, acceptance
+from pytest_rlperf.report.summary import NextStep, Summary, acceptance, by_gravity, change_text, headline, now_s, was_s
 from pytest_rlperf.report.tables import (
     device_tables,
     is_accepted,
@@ -117,7 +116,7 @@ def render_summary_markdown(outcomes: Sequence[Outcome], run: GitHubRun, limit_b
     Where that is too little, the summary leaves out first details of tests, then tests, the gravest last of all, and
     states how many. Where there is no room for the headline there is no summary.
     """
-    ordered = _ordered(outcomes, strict=run.strict)
+    ordered = by_gravity(outcomes, strict=run.strict)
     for tests, detailed, with_rest in _sizes(len(ordered)):
         text = _page(ordered, run, tests, detailed, with_rest=with_rest)
         if len(text.encode()) <= limit_bytes:
@@ -188,7 +187,7 @@ def annotation_commands(
 
     ``lines`` has a test's file, as seen from the repository's root, and its line, by the test's key.
     """
-    failing = [outcome for outcome in _ordered(outcomes, strict=strict) if outcome.verdict.fails(strict)]
+    failing = [outcome for outcome in by_gravity(outcomes, strict=strict) if outcome.verdict.fails(strict)]
     return [_annotation(outcome, lines.get(outcome.result.nodeid)) for outcome in failing]
 
 
@@ -200,9 +199,9 @@ def command(level: str, text: str, **properties: str) -> str:
 
 def _annotation(outcome: Outcome, place: tuple[str, int] | None) -> str:
     verdict = outcome.verdict
-    how = "by what it does" if verdict.by_counts else _change_text(outcome)
+    how = "by what it does" if verdict.by_counts else change_text(outcome)
     title = f"{verdict.status.value} {how}".rstrip() + f": {outcome.result.name[:_LONGEST_TITLE]}"
-    now, was = _now_s(outcome), _was_s(outcome)
+    now, was = now_s(outcome), was_s(outcome)
     pace = "" if now is None else f"{units.seconds(now)} a call"
     if pace and was is not None:
         pace += f", was {units.seconds(was)}"
@@ -244,7 +243,7 @@ def _page(ordered: Sequence[Outcome], run: GitHubRun, tests: int, detailed: int,
     accepting = acceptance(ordered, "pytest", against=run.against)
     bad = run.broken(ordered) or any(outcome.verdict.fails(run.strict) for outcome in ordered)
     blocks = [
-        f"## {'❌' if bad else '✅'} {escape(_headline(ordered, run))}",
+        f"## {'❌' if bad else '✅'} {escape(headline(ordered, run.broken(ordered), strict=run.strict))}",
         "<br>".join(f"Compared {escape(origin)}." for origin in run.summary.origins[:MOST_LINES]) if with_rest else "",
         escape(_advice(ordered, run, accepting)),
         escape(_improvements(ordered)),
@@ -297,50 +296,6 @@ def _accepted(outcomes: Sequence[Outcome]) -> str:
 
 
 # --------------------------------------------------------------------------- the run in a sentence
-
-
-def _ordered(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
-    """Return outcomes with those first that fail, the gated before others, by verdict, then the largest change."""
-
-    def place(outcome: Outcome) -> tuple[bool, bool, int, float]:
-        verdict = outcome.verdict
-        ratio = 0.0 if verdict.estimate is None else verdict.estimate.ratio
-        return not verdict.fails(strict), not verdict.gated, GRAVEST_FIRST.index(verdict.status), -ratio
-
-    return sorted(outcomes, key=place)
-
-
-def _headline(ordered: Sequence[Outcome], run: GitHubRun) -> str:
-    """Return the run's result in one sentence without markup."""
-    gated = [outcome for outcome in ordered if outcome.verdict.gated and outcome.verdict.status is not Status.ERROR]
-    failing = [outcome for outcome in gated if outcome.verdict.fails(run.strict)]
-    broken = f"{units.counted(run.broken(ordered), 'test')} failed" if run.broken(ordered) else ""
-    slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
-    if slower:
-        first = slower[0]
-        which = ":" if len(slower) == 1 else ", most of all"
-        found = f"{len(slower)} of {len(gated)} gated tests got slower{which} {first.result.name} {_slowdown(first)}"
-        return f"{found}; {broken}" if broken else found
-    if broken:
-        return f"{broken}, but no gated test got slower"
-    if failing:
-        return f"{len(failing)} of {len(gated)} gated tests cannot be called as fast as before, and this run is strict"
-    if not gated:
-        return "No gated test was measured"
-    counts = Counter("accepted" if is_accepted(outcome.verdict) else outcome.verdict.status.value for outcome in gated)
-    result = "Nothing got slower but on purpose" if counts["accepted"] else "No gated test got slower"
-    return f"{result}: {', '.join(f'{count} {word}' for word, count in counts.most_common())}"
-
-
-def _slowdown(outcome: Outcome) -> str:
-    """Return how much slower a test is."""
-    if outcome.verdict.by_counts:
-        first = f": {count_text(outcome.verdict.counters[0])}" if outcome.verdict.counters else ""
-        return f"does more in a call than it did{first}"
-    now, was = _now_s(outcome), _was_s(outcome)
-    if now is None or was is None:
-        return _change_text(outcome)
-    return f"{_change_text(outcome)} ({units.seconds(now)} a call, was {units.seconds(was)})"
 
 
 def _advice(ordered: Sequence[Outcome], run: GitHubRun, accepting: Sequence[NextStep]) -> str:
@@ -402,15 +357,3 @@ def _other_phases(outcomes: Sequence[Outcome]) -> str:
 def _phases(outcome: Outcome) -> str:
     table, note = phase_table(outcome), phases_note(outcome.result)
     return "\n\n".join(part for part in (grid(table), escape(note) if table.rows else "") if part)
-
-
-def _change_text(outcome: Outcome) -> str:
-    return "" if outcome.verdict.estimate is None else units.change(outcome.verdict.estimate.ratio)
-
-
-def _now_s(outcome: Outcome) -> float | None:
-    return outcome.result.call_s if outcome.result.measured else None
-
-
-def _was_s(outcome: Outcome) -> float | None:
-    return outcome.before.call_s if outcome.before is not None and outcome.before.measured else None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
-from pytest_rlperf.report.wording import ACCEPTING, has_trailer, improved, trailer_of
+from pytest_rlperf.report.statuses import GRAVEST_FIRST
+from pytest_rlperf.report.tables import is_accepted
+from pytest_rlperf.report.wording import ACCEPTING, count_text, has_trailer, improved, trailer_of
 
 
 @dataclass(frozen=True)
@@ -55,3 +59,62 @@ def acceptance(outcomes: Sequence[Outcome], command: str, *, against: bool) -> l
         return [NextStep("if the slowdown is intended, commit it and store its figures", (f"{command} {ACCEPTING}",))]
     lines = tuple(f"{trailer_of(outcome)} why" for outcome in slower if has_trailer(outcome))
     return [NextStep("if the slowdown is intended, accept it in a commit's message", lines)] if lines else []
+
+
+def by_gravity(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
+    """Return outcomes with those first that fail, the gated before others, by verdict, then the largest change."""
+
+    def place(outcome: Outcome) -> tuple[bool, bool, int, float]:
+        verdict = outcome.verdict
+        ratio = 0.0 if verdict.estimate is None else verdict.estimate.ratio
+        return not verdict.fails(strict), not verdict.gated, GRAVEST_FIRST.index(verdict.status), -ratio
+
+    return sorted(outcomes, key=place)
+
+
+def headline(ordered: Sequence[Outcome], broken: int, *, strict: bool) -> str:
+    """Return the run's result in one sentence; ``broken`` is how many tests or files failed otherwise than by it."""
+    gated = [outcome for outcome in ordered if outcome.verdict.gated and outcome.verdict.status is not Status.ERROR]
+    failing = [outcome for outcome in gated if outcome.verdict.fails(strict)]
+    failures = f"{units.counted(broken, 'test')} failed"
+    slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
+    if slower:
+        first = slower[0]
+        which = ":" if len(slower) == 1 else ", most of all"
+        found = f"{len(slower)} of {len(gated)} gated tests got slower{which} {first.result.name} {_slowdown(first)}"
+        return f"{found}; {failures}" if broken else found
+    if broken:
+        return f"{failures}, but no gated test got slower"
+    if failing:
+        return f"{len(failing)} of {len(gated)} gated tests cannot be called as fast as before, and this run is strict"
+    if not gated:
+        return "No gated test was measured"
+    counts = Counter("accepted" if is_accepted(outcome.verdict) else outcome.verdict.status.value for outcome in gated)
+    result = "Nothing got slower but on purpose" if counts["accepted"] else "No gated test got slower"
+    return f"{result}: {', '.join(f'{count} {word}' for word, count in counts.most_common())}"
+
+
+def _slowdown(outcome: Outcome) -> str:
+    """Return how much slower a test is."""
+    if outcome.verdict.by_counts:
+        first = f": {count_text(outcome.verdict.counters[0])}" if outcome.verdict.counters else ""
+        return f"does more in a call than it did{first}"
+    now, was = now_s(outcome), was_s(outcome)
+    if now is None or was is None:
+        return change_text(outcome)
+    return f"{change_text(outcome)} ({units.seconds(now)} a call, was {units.seconds(was)})"
+
+
+def change_text(outcome: Outcome) -> str:
+    """Write the change of a test's time: ``+1.2 %``; empty where there is no estimate."""
+    return "" if outcome.verdict.estimate is None else units.change(outcome.verdict.estimate.ratio)
+
+
+def now_s(outcome: Outcome) -> float | None:
+    """Return the seconds of a call, None where nothing was measured."""
+    return outcome.result.call_s if outcome.result.measured else None
+
+
+def was_s(outcome: Outcome) -> float | None:
+    """Return the seconds of a call before, None where there are no such figures."""
+    return outcome.before.call_s if outcome.before is not None and outcome.before.measured else None

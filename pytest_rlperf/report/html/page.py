@@ -17,7 +17,7 @@ from pytest_rlperf.report.html.charts import Chart, charts
 from pytest_rlperf.report.html.tables import Block, all_of, changed_counts
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS
-from pytest_rlperf.report.summary import Summary
+from pytest_rlperf.report.summary import Summary, by_gravity, headline
 from pytest_rlperf.report.tables import verdict_table
 from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, message
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _OPTION = "--rlperf-html"
-_NAMED_MOST = 3
 
 
 def check_html(path: Path, option: str = _OPTION) -> None:
@@ -44,14 +43,14 @@ def render_html(
     ``tolerances`` are the tests' by node id, 0.03 being 3 %, as far as they are known. ``command`` is what measures
     again where a test's id is put behind it. ``created`` is when the run was, in words.
     """
-    ordered = sorted(outcomes, key=lambda outcome: GRAVEST_FIRST.index(outcome.verdict.status))
+    ordered = by_gravity(outcomes, strict=False)
     counts = Counter(outcome.verdict.status for outcome in ordered)
     tests = [_test(outcome, tolerances.get(outcome.result.nodeid), command) for outcome in ordered]
     return (
         environment()
         .get_template("page.html")
         .render(
-            headline=_headline(ordered),
+            headline=headline(ordered, counts[Status.ERROR], strict=False),
             counts={status: counts[status] for status in GRAVEST_FIRST if counts[status]},
             facts=_run_facts(summary, created),
             verdicts=verdict_table(ordered).leading("test", "verdict", "change"),
@@ -116,27 +115,6 @@ def _without_jinja(option: str = _OPTION) -> OutputError:
 
 
 # --------------------------------------------------------------------------- the run
-
-
-def _headline(outcomes: Sequence[Outcome]) -> str:
-    """Return in one sentence how many tests failed or are slower, and the first few of these by name."""
-    if not outcomes:
-        return "Nothing was measured"
-    slower = [outcome for outcome in outcomes if outcome.verdict.status is Status.SLOWER]
-    errors = sum(outcome.verdict.status is Status.ERROR for outcome in outcomes)
-    tests, failed = units.counted(len(outcomes), "test"), f"; {errors} failed" if errors else ""
-    if not slower:
-        return f"None of {tests} was found slower{failed}"
-    named = ", ".join(_named(outcome) for outcome in slower[:_NAMED_MOST])
-    more = "" if len(slower) <= _NAMED_MOST else f" and {len(slower) - _NAMED_MOST} more"
-    return f"{len(slower)} of {tests} got slower: {named}{more}{failed}"
-
-
-def _named(outcome: Outcome) -> str:
-    """Return a slower test's name with how much slower it is, and whether that is accepted."""
-    verdict, estimate = outcome.verdict, outcome.verdict.estimate
-    how = "does more in a call" if verdict.by_counts else "" if estimate is None else units.change(estimate.ratio)
-    return f"{outcome.result.name} {how}{' (accepted)' if verdict.accepted else ''}".strip()
 
 
 def _run_facts(summary: Summary, created: str) -> list[tuple[str, str]]:
