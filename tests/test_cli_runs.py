@@ -32,7 +32,7 @@ from pytest_rlperf.model import (
     Status,
     WrittenReason,
 )
-from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
+from pytest_rlperf.report.run_json import selfcheck_document, written
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.units import round_significant
@@ -78,7 +78,9 @@ def save(tmp_path: Path) -> Save:
         more = {"provenance": NOW, **more}
         tests = {one.result.nodeid: one for one in outcomes}
         path = tmp_path / name
-        path.write_text(written(run_document(machine, tests, ["a baseline"], ["a note"], **more)), encoding="utf-8")
+        path.write_text(
+            written(builders.run_document(machine, tests, ["a baseline"], ["a note"], **more)), encoding="utf-8"
+        )
         return str(path)
 
     return write

@@ -37,7 +37,7 @@ from pytest_rlperf.report.github import (
     step_outputs,
     write_github,
 )
-from pytest_rlperf.report.run_json import run_document, written
+from pytest_rlperf.report.run_json import written
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.report.tree import render_tree
@@ -72,7 +72,7 @@ def github_run(**changes: Any) -> GitHubRun:
 def document(*outcomes: Outcome) -> dict[str, Any]:
     """Return the run's JSON, as it is after it was written and read."""
     tests = {entry.result.nodeid: entry for entry in outcomes}
-    run = run_document(MACHINE, tests, SUMMARY.origins, SUMMARY.notes, against="main")
+    run = builders.run_document(MACHINE, tests, SUMMARY.origins, SUMMARY.notes, against="main")
     found: dict[str, Any] = json.loads(written(run))
     return found
 

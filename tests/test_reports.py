@@ -55,7 +55,7 @@ from pytest_rlperf.report.github import (
 )
 from pytest_rlperf.report.html import render_html
 from pytest_rlperf.report.junit import properties
-from pytest_rlperf.report.run_json import RunFile, run_document, written
+from pytest_rlperf.report.run_json import RunFile, written
 from pytest_rlperf.report.summary import Summary, next_steps
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.report.wording import failure_text
@@ -137,7 +137,7 @@ def run_json(outcomes: Sequence[Outcome], directory: Path) -> str:
     """Return the run's JSON."""
     tests = {one.result.nodeid: one for one in outcomes}
     keys = list(tests)
-    document = run_document(HERE, tests, keys, keys, provenance=ORIGIN, failed=keys, against=against(outcomes))
+    document = builders.run_document(HERE, tests, keys, keys, provenance=ORIGIN, failed=keys, against=against(outcomes))
     return written(document)
 
 
@@ -297,7 +297,7 @@ def sample() -> str:
     tests = {one.result.nodeid: one for one in every_status()}
     failed = [key for key, one in tests.items() if one.verdict.fails(strict=False)]
     origins = ["HEAD 1111111 with main (2222222), live", "baseline 'default' of 2026-01-02"]
-    return written(run_document(HERE, tests, origins, ["a note"], provenance=ORIGIN, failed=failed))
+    return written(builders.run_document(HERE, tests, origins, ["a note"], provenance=ORIGIN, failed=failed))
 
 
 def test_the_stored_run_is_what_this_version_writes() -> None:

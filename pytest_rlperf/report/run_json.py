@@ -6,7 +6,7 @@ import enum
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -36,56 +36,23 @@ from pytest_rlperf.units import counted
 SCHEMA = 1
 
 
-def run_document(
-    machine: Machine,
-    outcomes: Mapping[str, Outcome],
-    origins: Sequence[str],
-    notes: Sequence[str],
-    *,
-    provenance: Provenance | None = None,
-    failed: Iterable[str] = (),
-    unmeasured: Iterable[str] = (),
-    strict: bool = False,
-    against: str | None = None,
-    shard: Shard | None = None,
-    parts: Sequence[Part] = (),
-) -> dict[str, Any]:
-    """Return a measured run: each test's result, what it was compared with, and its verdict.
-
-    ``provenance`` is of the code that was measured. The others are as in :class:`RunFile`.
-    """
+def document_of(run: RunFile) -> dict[str, Any]:
+    """Return a measured run: each test's result, what it was compared with, and its verdict."""
     return {
         "schema": SCHEMA,
         "kind": "run",
-        "machine": asdict(machine),
-        "provenance": None if provenance is None else asdict(provenance),
-        "failed": sorted(failed),
-        "unmeasured": sorted(unmeasured),
-        "strict": strict,
-        "against": against,
-        "shard": None if shard is None else asdict(shard),
-        "parts": [asdict(part) for part in parts],
-        "compared": list(origins),
-        "notes": list(notes),
-        "tests": {key: _outcome(outcome) for key, outcome in outcomes.items()},
+        "machine": asdict(run.machine),
+        "provenance": None if run.provenance is None else asdict(run.provenance),
+        "failed": sorted(run.failed),
+        "unmeasured": sorted(run.unmeasured),
+        "strict": run.strict,
+        "against": run.against,
+        "shard": None if run.shard is None else asdict(run.shard),
+        "parts": [asdict(part) for part in run.parts],
+        "compared": list(run.compared),
+        "notes": list(run.notes),
+        "tests": {key: _outcome(outcome) for key, outcome in run.tests.items()},
     }
-
-
-def document_of(run: RunFile) -> dict[str, Any]:
-    """Return the document of a run that was read, or merged of such."""
-    return run_document(
-        run.machine,
-        run.tests,
-        run.compared,
-        run.notes,
-        provenance=run.provenance,
-        failed=run.failed,
-        unmeasured=run.unmeasured,
-        strict=run.strict,
-        against=run.against,
-        shard=run.shard,
-        parts=run.parts,
-    )
 
 
 def selfcheck_document(machine: Machine, checks: Mapping[str, Selfcheck], fitness: Fitness) -> dict[str, Any]:

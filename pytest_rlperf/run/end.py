@@ -26,7 +26,7 @@ from pytest_rlperf.report.files import (
 )
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.matrix import render_matrix
-from pytest_rlperf.report.run_json import document_of, run_document, selfcheck_document, written
+from pytest_rlperf.report.run_json import RunFile, document_of, selfcheck_document, written
 from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
 from pytest_rlperf.report.terminal import render_summary
@@ -110,23 +110,20 @@ class EndOfRun:
         run, machine = self._run, self._run.baselines.machine
         if run.fitness is not None:
             return selfcheck_document(machine, run.outcomes.selfchecks, run.fitness)
-        notes = note_lines([note for note in run.notes if not isinstance(note, Saved)], verbose=True)
-        if run.merged is not None:
-            # The coordinator has more tests where a node was lost.
-            merged = replace(run.merged, tests=run.outcomes.tests, notes=tuple(notes))
-            return document_of(replace(merged, failed=tuple(failed), unmeasured=tuple(unmeasured)))
-        return run_document(
+        file = run.merged or RunFile(
             machine,
-            run.outcomes.tests,
-            run.baselines.origins(self._outcomes),
-            notes,
+            compared=tuple(run.baselines.origins(self._outcomes)),
+            notes=(),
+            tests={},
             provenance=run.provenance(),
-            failed=failed,
-            unmeasured=unmeasured,
             strict=run.settings.strict,
             against=run.settings.against,
             shard=run.shard,
         )
+        notes = note_lines([note for note in run.notes if not isinstance(note, Saved)], verbose=True)
+        # The coordinator has more tests than a merged run where a node was lost.
+        file = replace(file, tests=run.outcomes.tests, notes=tuple(notes))
+        return document_of(replace(file, failed=tuple(failed), unmeasured=tuple(unmeasured)))
 
     def _page(self) -> str:
         """Return the HTML report; OutputError without jinja2."""
