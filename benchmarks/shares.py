@@ -27,7 +27,7 @@ import numpy as np
 from pytest_rlperf import units
 from pytest_rlperf.attribution import shares
 from pytest_rlperf.attribution.owners import NativeOwners, owner_of_code
-from pytest_rlperf.report.details import shares_lines
+from pytest_rlperf.report.tables import shares_lines
 
 PACKAGES = ("rlox", "stable-baselines3", "torch", "gymnasium", "numpy")
 CALLS = 200

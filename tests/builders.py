@@ -6,7 +6,7 @@ import math
 import os
 import subprocess
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from pytest_rlperf.model import (
     WorkerRecord,
     WrittenReason,
 )
+from pytest_rlperf.report.run_json import RunFile, document_of
 
 MS = 1e-3
 KEY = "tests/test_it.py::test_it"
@@ -277,3 +278,10 @@ class Seconds:
     def sleep(self, seconds: float) -> None:
         """Let time pass, or set the clock back."""
         self.now += seconds
+
+
+def run_document(
+    machine: Machine, tests: dict[str, Outcome], compared: Iterable[str], notes: Iterable[str], **others: Any
+) -> dict[str, Any]:
+    """Return the JSON of a run."""
+    return document_of(RunFile(machine, tuple(compared), tuple(notes), tests, **others))

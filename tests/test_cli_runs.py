@@ -32,7 +32,7 @@ from pytest_rlperf.model import (
     Status,
     WrittenReason,
 )
-from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
+from pytest_rlperf.report.run_json import selfcheck_document, written
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.units import round_significant
@@ -78,7 +78,9 @@ def save(tmp_path: Path) -> Save:
         more = {"provenance": NOW, **more}
         tests = {one.result.nodeid: one for one in outcomes}
         path = tmp_path / name
-        path.write_text(written(run_document(machine, tests, ["a baseline"], ["a note"], **more)), encoding="utf-8")
+        path.write_text(
+            written(builders.run_document(machine, tests, ["a baseline"], ["a note"], **more)), encoding="utf-8"
+        )
         return str(path)
 
     return write
@@ -273,23 +275,6 @@ def test_a_newer_file_is_a_usage_error(
     assert capsys.readouterr().err == wording
 
 
-def test_a_verdict_is_short_enough_to_paste(save: Save, capsys: pytest.CaptureFixture[str]) -> None:
-    """As JSON a test has its verdict, figures, commit and machine in a line of less than 1 kB."""
-    path = save("run.json", outcome(result(UPDATE, 1.2e-3), Status.SLOWER, 1.2), outcome(result(SAMPLE, 12e-6)))
-    assert main(["show", path, "--format=json", "-k", "update"]) == Exit.SLOWER
-    text = capsys.readouterr().out
-    (found,) = json.loads(text)
-    assert len(text.encode()) < 1000
-    assert found == {
-        **{"test": UPDATE, "status": "SLOWER", "fails": True, "reason": "because"},
-        **{"ratio": 1.2, "interval": [1.19, 1.21], "confidence": 0.99, "call_s": 1.2e-3, "base_call_s": 1e-3},
-        **{"pairs": None, "phases": [], "commit": "c" * 40, "base": None},
-        "machine": "Made Up 9000, 4 cores, Linux x86_64, CPython 3.11",
-    }
-    assert main(["show", path, "--format=json"]) == Exit.SLOWER
-    assert [entry["status"] for entry in json.loads(capsys.readouterr().out)] == ["SLOWER", "SAME"]
-
-
 def test_a_run_is_shown_as_markdown(
     save: Save, tmp_path: Path, capsys: pytest.CaptureFixture[str], wording: Wording
 ) -> None:
@@ -305,7 +290,7 @@ def test_a_run_is_shown_as_markdown(
     assert main(["show", path, "--format=github"]) == Exit.SLOWER
     assert capsys.readouterr().out.startswith("## ❌ 1 of 1 ")
     baseline = str(stored(tmp_path / "baselines", result(UPDATE, 1e-3)).path)
-    assert main(["show", baseline, "--format=json"]) == Exit.USAGE
+    assert main(["show", baseline, "--format=markdown"]) == Exit.USAGE
     assert capsys.readouterr().err == wording
 
 
@@ -328,7 +313,7 @@ def test_two_files_are_shown_side_by_side(save: Save, tmp_path: Path, capsys: py
     assert "--rlperf-against=" in lines[-1]
     assert main(["show", run, run, "-k", "equal"]) == Exit.NOTHING_MEASURED
     assert "test_new" not in capsys.readouterr().out
-    for option in ("-v", "--format=json"):
+    for option in ("-v", "--format=markdown"):
         with pytest.raises(SystemExit, match="4"):
             main(["show", run, run, option])
 

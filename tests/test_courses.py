@@ -15,7 +15,7 @@ from typing import Any
 
 import builders
 import pytest
-from builders import git
+from builders import git, run_document
 from wording import Wording
 
 from pytest_rlperf.baseline.history import Sessions, read_sessions
@@ -38,7 +38,7 @@ from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Sessi
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.report.history import HistoryReport, blocks, render_history, step_command
 from pytest_rlperf.report.html import render_history_page
-from pytest_rlperf.report.run_json import RunFile, document_of, run_document, written
+from pytest_rlperf.report.run_json import RunFile, document_of, written
 from pytest_rlperf.sides.git import find_repository
 
 TEST = "tests/test_gae.py::test_gae[128-8]"

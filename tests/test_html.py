@@ -33,8 +33,8 @@ from pytest_rlperf.model import (
     WorkerRecord,
     WrittenReason,
 )
-from pytest_rlperf.report.files import OutputError
-from pytest_rlperf.report.html import check_html, render_html, write_html
+from pytest_rlperf.report.files import OutputError, write_file
+from pytest_rlperf.report.html import check_html, render_html
 from pytest_rlperf.report.html.charts import Chart, Plot, charts
 from pytest_rlperf.report.html.page import _css_string
 from pytest_rlperf.report.html.tables import all_of
@@ -437,7 +437,7 @@ def test_counts_shares_and_the_device_have_their_tables() -> None:
     )
     cells = page.texts["td"]
     assert {"1,400", "1,424", "24 more ▲", "1 to 9", "25.0 %"} <= set(cells)
-    assert {"7", "1980 MHz", "61 °C", "power cap", "tf32 off", "512MB", "launch"} <= set(cells)
+    assert {"7", "1980 MHz", "61 °C", "power cap", "tf32=off", "512MB", "launch"} <= set(cells)
     assert {"Note: no syncs", "Note: no clock"} <= set(page.texts["p"])
     assert cells.index("1,400") < cells.index("1 to 9")
 
@@ -472,7 +472,7 @@ def test_a_place_that_cannot_be_written_is_told_before_measuring(tmp_path: Path,
     (tmp_path / "file").touch()
     with wording.raises(OutputError):
         check_html(tmp_path)
-    for act in (check_html, lambda path: write_html(path, "page")):
+    for act in (check_html, lambda path: write_file("--rlperf-html", path, "page")):
         with pytest.raises(OutputError, match=r"--rlperf-html=.*report\.html"):
             act(tmp_path / "file" / "report.html")
 
@@ -482,7 +482,7 @@ def test_a_page_is_written_with_its_directories(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "report.html"
     check_html(path)
     assert not path.exists()
-    write_html(path, "µ")
+    write_file("--rlperf-html", path, "µ")
     assert path.read_bytes() == "µ".encode()
 
 
@@ -490,7 +490,7 @@ def test_a_page_is_written_with_its_directories(tmp_path: Path) -> None:
 def test_a_browser_shows_the_page_without_a_network(tmp_path: Path) -> None:
     """The first test is open, with no error and nothing refused; a hostile one does no harm."""
     path = tmp_path / "report.html"
-    write_html(path, render(compared(HOSTILE), compared("t.py::test_b", status=Status.SAME)))
+    write_file("--rlperf-html", path, render(compared(HOSTILE), compared("t.py::test_b", status=Status.SAME)))
     run = subprocess.run(
         [
             str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",

@@ -20,6 +20,7 @@ from pytest_rlperf.judge.stored import judge_stored, session_variance
 from pytest_rlperf.judge.validity import other_device
 from pytest_rlperf.model import (
     POWER_CAP,
+    Code,
     Conditions,
     DeviceFigures,
     Disturbance,
@@ -627,30 +628,28 @@ def test_a_power_cap_disturbs_where_it_comes_and_goes(
     [
         (None, None, None),
         (DEVICE, DEVICE, None),
-        (DEVICE, None, reasons.OtherPlace("cuda:0 Made Up", None)),
-        (None, DEVICE, reasons.OtherPlace(None, "cuda:0 Made Up")),
+        (DEVICE, None, ("the device", "cuda:0 Made Up", "the host")),
+        (None, DEVICE, ("the device", "the host", "cuda:0 Made Up")),
         (DEVICE, replace(DEVICE, device="cuda:1 Made Up"), None),
-        (DEVICE, replace(DEVICE, device="mps:0 Other"), reasons.OtherPlace("cuda:0 Made Up", "mps:0 Other")),
-        (DEVICE, replace(DEVICE, gated=Pace.STEADY), reasons.OtherPace(Pace.LATENCY, Pace.STEADY)),
-        (throttled(POWER_CAP), throttled(), reasons.OtherCap(now=False)),
-        (throttled(), throttled(POWER_CAP), reasons.OtherCap(now=True)),
+        (DEVICE, replace(DEVICE, device="mps:0 Other"), ("the device", "cuda:0 Made Up", "mps:0 Other")),
+        (DEVICE, replace(DEVICE, gated=Pace.STEADY), ("the time that is judged", "latency", "steady")),
+        (throttled(POWER_CAP), throttled(), ("the device's power cap", "always on", "off")),
+        (throttled(), throttled(POWER_CAP), ("the device's power cap", "off", "always on")),
         (throttled(POWER_CAP), DEVICE, None),
         (
             DEVICE,
             replace(DEVICE, flags={"tf32": "off", "more": "on"}),
-            reasons.OtherSettings(
-                (reasons.SettingChange("tf32", "on", "off"), reasons.SettingChange("more", None, "on"))
-            ),
+            ("the device's settings", "tf32=on, more=unknown", "tf32=off, more=on"),
         ),
     ],
 )
 def test_figures_of_another_device_are_incomparable(
-    was: DeviceFigures | None, now: DeviceFigures | None, difference: reasons.DeviceDifference | None
+    was: DeviceFigures | None, now: DeviceFigures | None, difference: tuple[str, str, str] | None
 ) -> None:
     """Another kind of device, pace, cap or setting is named; which of several equal devices it was does not matter."""
     verdict = judge(on_device(was, was), on_device(now, now))
     assert (verdict.status is Status.INCOMPARABLE) == (difference is not None)
-    assert difference is None or verdict.reason == reasons.OtherDevice(difference, None, stores=False)
+    assert difference is None or verdict.reason == reasons.Incomparable(Code.DEVICE, *difference, None, stores=False)
 
 
 def test_the_first_worker_stands_for_all() -> None:
@@ -658,7 +657,9 @@ def test_the_first_worker_stands_for_all() -> None:
     steady = replace(DEVICE, gated=Pace.STEADY)
     assert other_device(on_device(DEVICE, steady), on_device(DEVICE), None) is None
     found = other_device(on_device(steady, DEVICE), on_device(DEVICE), "main")
-    assert found == reasons.OtherDevice(reasons.OtherPace(Pace.STEADY, Pace.LATENCY), "main", stores=False)
+    assert found == reasons.Incomparable(
+        Code.DEVICE, "the time that is judged", "steady", "latency", "main", stores=False
+    )
     assert other_device(on_device(), on_device(None), None) is None
 
 

@@ -198,7 +198,7 @@ def test_too_few_pairs_allowed_are_named() -> None:
     assert said(found) == ("UNDECIDED", "pairs")
     assert found is not None
     assert found.smallest_seen is None
-    assert verdict_lines(found)[1] == "raise --rlperf-pairs to 3..6"
+    assert verdict_lines(found)[1:] == ["too few pairs", "raise --rlperf-pairs to 3..6"]
     allowed = judge(*(20, 21, 20, 19, 20) * 2, rules=policy(tests=100), limits=PairLimits(3, 6))
     assert said(allowed) == ("SLOWER", "live")
 
@@ -427,7 +427,7 @@ def test_hopeless_work_names_what_would_help(wording: Wording) -> None:
     assert placed is not None
     assert verdict_lines(placed)[1:] == wording
     assert unplaced is not None
-    assert isinstance(unplaced.reason, reasons.PairsHopeless)
+    assert isinstance(unplaced.reason, reasons.PairsUndecided)
     assert not unplaced.reason.placed
     assert verdict_lines(unplaced)[-1] == wording
 

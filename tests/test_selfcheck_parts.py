@@ -42,7 +42,7 @@ from pytest_rlperf.model import (
     Workload,
 )
 from pytest_rlperf.model.judged import Policy
-from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
+from pytest_rlperf.report.run_json import selfcheck_document, written
 from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.wording import fitness_lines
 from pytest_rlperf.testing import FakeClock
@@ -695,7 +695,7 @@ def live_outcome() -> Outcome:
 def test_a_live_run_reads_back(wording: Wording) -> None:
     """Every test has its verdict, both sides' figures, each pair by both clocks, and what it cost."""
     key = "tests/test_env.py::test_step"
-    found = read(run_document(MACHINE, {key: live_outcome()}, ["HEAD with main, live"], ["a note: µs"]))
+    found = read(builders.run_document(MACHINE, {key: live_outcome()}, ["HEAD with main, live"], ["a note: µs"]))
     assert (found["schema"], found["kind"]) == (1, "run")
     assert found["machine"]["cpu"] == "Some CPU"
     assert found["compared"] == wording
@@ -717,7 +717,7 @@ def test_stored_and_unmeasured_outcomes_read_back() -> None:
     """A stored comparison has its baseline's figure and no pairs; what was not measured has no figure at all."""
     stored = builders.outcome(result(), verdict(SAME, 1.1), result(call_s=0.9e-3), seconds=8.0)
     unmeasured = Outcome(replace(result(), workers=()), None, None, verdict(SAME), 0.1)
-    found = read(run_document(MACHINE, {"a": stored, "b": unmeasured}, [], []))["tests"]
+    found = read(builders.run_document(MACHINE, {"a": stored, "b": unmeasured}, [], []))["tests"]
     assert (found["a"]["live"], found["a"]["base_call_s"]) == (None, 0.9e-3)
     assert found["a"]["baseline"]["session"] == "then"
     assert (found["b"]["call_s"], found["b"]["base_call_s"], found["b"]["verdict"]["estimate"]) == (None, None, None)
@@ -743,7 +743,7 @@ def test_what_json_cannot_say_is_null(value: float) -> None:
     told = verdict(UNDECIDED, 1.0)
     assert told.estimate is not None
     wide = replace(told, estimate=replace(told.estimate, high=value), smallest_seen=value)
-    found = read(run_document(MACHINE, {"a": Outcome(result(), None, None, wide, 1.0)}, [], []))["tests"]["a"]
+    found = read(builders.run_document(MACHINE, {"a": Outcome(result(), None, None, wide, 1.0)}, [], []))["tests"]["a"]
     assert found["verdict"]["estimate"]["high"] is None
     assert found["verdict"]["smallest_seen"] is None
     assert found["verdict"]["estimate"]["ratio"] == 1.0

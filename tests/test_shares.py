@@ -22,7 +22,7 @@ from pytest_rlperf.devices.jax import wait_for_all
 from pytest_rlperf.measure.attribution_pass import explain
 from pytest_rlperf.model import Workload
 from pytest_rlperf.model.counting import Share
-from pytest_rlperf.report.details import shares_lines
+from pytest_rlperf.report.tables import shares_lines
 
 
 @pytest.fixture(autouse=True)

@@ -15,15 +15,13 @@ from typing import NoReturn
 
 import psutil
 import pytest
-from builders import git, provenance, write
-from pytest_benchmark.utils import get_commit_info
+from builders import git, write
 from wording import Wording
 
 import pytest_rlperf
 from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
-from pytest_rlperf.report.benchmark_json import commit_info
 from pytest_rlperf.sides import sources
 from pytest_rlperf.sides.bytecode import is_compiled
 from pytest_rlperf.sides.command import run
@@ -228,7 +226,7 @@ def test_git_is_started_in_one_place() -> None:
     assert starting == [package / "sides/git.py"]
 
 
-def test_no_program_of_the_users_settings_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_program_of_the_users_settings_runs(tmp_path: Path) -> None:
     """Git's monitor of the file system is not started, whether refs, files or the state of the tree are read."""
     tree = Tree(tmp_path / "tree")
     sha = tree.commit(a="1")
@@ -240,23 +238,7 @@ def test_no_program_of_the_users_settings_runs(tmp_path: Path, monkeypatch: pyte
     read_tree(tree.top, tree.top / "baselines")
     read_allowances(tree.top, sha)
     untracked_files(tree.top, ["."])
-    monkeypatch.chdir(tree.top)
-    commit_info(provenance())
     assert not (tmp_path / "monitor-ran").exists()
-
-
-def test_commit_is_described_as_pytest_benchmark_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fields of its JSON are the same, by the quiet git: on a branch, on none, and outside a repository."""
-    tree = Tree(tmp_path / "tree")
-    sha = tree.commit(a="1")
-    tree.git("remote", "add", "origin", "git@example.org:people/library.git")
-    monkeypatch.chdir(tree.top)
-    for _ in range(2):
-        assert commit_info(provenance(commit=sha)) == get_commit_info()  # type: ignore[no-untyped-call]
-        tree.git("checkout", "--quiet", "--detach")
-    monkeypatch.chdir(tmp_path)
-    theirs = {"id": "unversioned", "time": None, "author_time": None, "dirty": False, "branch": "(unknown)"}
-    assert commit_info(provenance()) == {**theirs, "project": tmp_path.name}
 
 
 @pytest.mark.parametrize("name", ["--output=written", "HEAD", "0123456", "F" * 40])

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import builders
 import pytest
-from builders import git, write
+from builders import git, run_document, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ from pytest_rlperf.cli import main
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model import Acceptance, FirstFigures, Status
 from pytest_rlperf.model.sides import Project
-from pytest_rlperf.report.run_json import run_document, written
+from pytest_rlperf.report.run_json import written
 from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.sides.git import Commit, find_repository, read_allowances
 from pytest_rlperf.sides.prepare import commit_sides, prepare_sides

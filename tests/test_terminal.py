@@ -19,8 +19,8 @@ from pytest_rlperf.model import (
     reasons,
 )
 from pytest_rlperf.model.notes import ShortOfTime
-from pytest_rlperf.report.rows import phase_rows
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
+from pytest_rlperf.report.tables import phase_rows
 from pytest_rlperf.report.terminal import LiveLine, LogLine, render_summary
 from pytest_rlperf.report.wording import failure_text, note_lines, origin_text, phases_note
 
@@ -219,6 +219,7 @@ def test_a_tree_of_phases_fits(width: int) -> None:
     found = builders.compared("t", Status.SLOWER, 1.5, 2e-3)
     text = render_summary([found], SUMMARY, width=width, color=False, verbose=False)
     tree = text.split("\n\n")[1].splitlines()[2:]
+    assert tree.pop(0).split()[0] == "phase"
     assert len(tree) == len(phase_rows(found))
     assert all(re.search(r"\d\.\d %", line) and len(line) <= width for line in tree)
 
@@ -367,9 +368,9 @@ def test_tests_that_were_not_settled_in_time_are_named_once(wording: Wording) ->
     assert note_lines(notes, verbose=False) == wording
     spread = builders.verdict(Status.UNDECIDED, 1.0)
     for reason, is_short in (
-        (reasons.PairsSpread(1.1, 0.2, time_is_short=True), True),
-        (reasons.PairsSpread(1.1, 0.2, time_is_short=False), False),
-        (reasons.TooFewPairs(1, 3, None), True),
+        (reasons.PairsUndecided(reasons.Code.SPREAD, 1.1, 0.2, time_is_short=True), True),
+        (reasons.PairsUndecided(reasons.Code.SPREAD, 1.1, 0.2, time_is_short=False), False),
+        (reasons.PairsUndecided(reasons.Code.PAIRS, None, time_is_short=True), True),
     ):
         assert replace(spread, reason=reason).was_cut_short is is_short
 

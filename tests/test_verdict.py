@@ -23,10 +23,8 @@ from pytest_rlperf.model import (
     PhaseCounts,
     Policy,
     Reason,
-    Start,
     Status,
     VersionChange,
-    Work,
     reasons,
 )
 from pytest_rlperf.report.wording import reason_lines, verdict_lines
@@ -93,17 +91,17 @@ def test_pairs_on_different_devices_are_incomparable() -> None:
     figures = DeviceFigures("cuda:0 Made Up", Pace.LATENCY, 1e-3, 1e-3, None, 0, 0.0, {}, None, 0, ())
     head = builders.result(workers=(builders.worker(device=figures),) * 5)
     found = judge(Evidence(head, live=live(5, 6, 5, 4)), POLICY)
-    place = reasons.OtherPlace(None, "cuda:0 Made Up")
-    assert (found.status, found.reason) == (Status.INCOMPARABLE, reasons.OtherDevice(place, "main", stores=False))
+    device = reasons.Incomparable(Code.DEVICE, "the device", "the host", "cuda:0 Made Up", "main", stores=False)
+    assert (found.status, found.reason) == (Status.INCOMPARABLE, device)
 
 
 def test_pairs_that_were_cut_short_are_undecided() -> None:
-    """A comparison that ended before its least number of pairs has a verdict, with how many there were."""
+    """A comparison that ended before its least number of pairs has a verdict, with what would help."""
     for pairs in ((1.0,), (1.0, -1.0)):
         found = judge(Evidence(HEAD, live=live(*pairs)), POLICY)
         assert found.status is Status.UNDECIDED
-        assert isinstance(found.reason, reasons.TooFewPairs)
-        assert found.reason.pairs == len(pairs)
+        assert isinstance(found.reason, reasons.PairsUndecided)
+        assert (found.reason.code, found.reason.time_is_short) == (Code.PAIRS, True)
 
 
 def test_a_side_that_broke_the_rules_is_no_side() -> None:
@@ -121,14 +119,14 @@ def test_a_side_that_broke_the_rules_is_no_side() -> None:
     ("unpaired", "status"),
     [
         (reasons.SameCode("main", only_loaded=False), Status.SAME),
-        (reasons.OtherWork("HEAD", "main", Work("gae", "step", 1.0), Work("gae", "step", 2.0)), Status.INCOMPARABLE),
+        (reasons.Incomparable(Code.WORK, "a call's work", "1 step", "2 steps", "main", False), Status.INCOMPARABLE),
         (reasons.NotOnBase("main", "failed", "NameError", is_new=True), Status.NEW),
         (reasons.NotOnBase("main", "skipped", "", is_new=False), Status.INCOMPARABLE),
         (reasons.NotOnBase("main", "missing", "", is_new=False, lacks=("old",)), Status.INCOMPARABLE),
     ],
 )
 def test_why_no_pairs_were_taken_is_the_reason(
-    unpaired: reasons.SameCode | reasons.OtherWork | reasons.NotOnBase, status: Status
+    unpaired: reasons.SameCode | reasons.Incomparable | reasons.NotOnBase, status: Status
 ) -> None:
     """There is another side, and nothing to measure on it: stored figures do not come in."""
     found = judge(Evidence(TWICE, STORED, unpaired=unpaired), POLICY)
@@ -162,19 +160,12 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.FullReason("live", "why"),
     reasons.NoBaseline(stores=False),
     reasons.OtherMachines(((MachineDifference("cpu", "A", "B"),),), stores=False),
-    reasons.OtherWorkload(Work("gae", "step", 1.0), Work("gae", "step", 2.0), stores=False),
-    reasons.OtherAverage(now_mean=True, stores=False),
-    reasons.OtherStart(Start.FORKED, stores=False),
-    reasons.OtherWork("HEAD", "main", Work("gae", "step", 1.0), Work("gae", "step", 2.0)),
     *(
-        reasons.OtherDevice(difference, label, stores=False)
-        for label in (None, "main")
-        for difference in (
-            reasons.OtherPlace(None, "cuda:0"),
-            reasons.OtherPace(Pace.LATENCY, Pace.STEADY),
-            reasons.OtherCap(now=True),
-            reasons.OtherCap(now=False),
-            reasons.OtherSettings((reasons.SettingChange("tf32", None, "True"),)),
+        reasons.Incomparable(code, "a call's work", "gae of 1 step", "gae of 2 steps", base_label, stores)
+        for code, base_label, stores in (
+            (Code.WORKLOAD, None, False),
+            (Code.DEVICE, None, True),
+            (Code.WORK, "main", False),
         )
     ),
     *(reasons.NotOnBase("main", ended, "why", is_new=False) for ended in ("missing", "passed", "failed")),
@@ -193,13 +184,12 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.UnderMinimum(1e-6, 2e-6, at_most=True),
     reasons.PairsSame(3, 0.03),
     reasons.PairsDiffer(4, is_slower=False, all_agree=True, certain=0.9, fresh=0.9),
-    reasons.PairsUnconfirmed(1.05, 1.08),
-    reasons.PairsTooFewAllowed(1.05, 5, 6, 100),
-    reasons.PairsHopeless(1.1, 0.2, 0.13, 10, 155, 0.12, placed=False),
-    reasons.PairsSpread(1.1, 0.05, time_is_short=True),
-    reasons.PairsNear(1.04, 0.03, 0.03),
-    reasons.TooFewPairs(0, 3, None),
-    reasons.TooFewPairs(2, 3, 1.1),
+    reasons.PairsUndecided(Code.PAIRS, None, time_is_short=True),
+    reasons.PairsUndecided(Code.PAIRS, 1.1, 0.05, pairs_needed=6),
+    reasons.PairsUndecided(Code.UNCONFIRMED, 1.08, time_is_short=True),
+    reasons.PairsUndecided(Code.SPREAD, 1.1, 0.05, time_is_short=True),
+    reasons.PairsUndecided(Code.SPREAD, 1.1, 0.2, False, 155, 0.12, 0.13, placed=False),
+    reasons.PairsUndecided(Code.NEAR, 1.04, 0.03),
     reasons.SameCode("main", only_loaded=True),
     reasons.OtherEnvironment(1.4, (), None),
     reasons.CountsChanged(CHANGES),

@@ -19,7 +19,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from pytest_rlperf.report.files import OutputError, check_apart, write_file
-    from pytest_rlperf.report.html import render_html, write_html
+    from pytest_rlperf.report.html import render_html
     from pytest_rlperf.report.merge import MergeError, merge_shards
     from pytest_rlperf.report.run_json import document_of, written
     from pytest_rlperf.report.statuses import compares_nothing
@@ -35,7 +35,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         if arguments.html is not None:
             created = run.provenance.created if run.provenance else ""
             page = render_html(outcomes, summary, tolerances={}, command="pytest --rlperf", created=created)
-            write_html(arguments.html, page)
+            write_file("--html", arguments.html, page)
     except (MergeError, OutputError) as error:
         raise UsageError(str(error)) from None
     print_text(render_summary(outcomes, summary, width=table_width(), color=has_color(), verbose=arguments.verbose))

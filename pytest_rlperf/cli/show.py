@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_rlperf.report.run_json import RunFile
     from pytest_rlperf.report.summary import Summary
 
-_FORMATS = ("text", "json", "markdown", "github")
+_FORMATS = ("text", "markdown", "github")
 _DIFFER = "times stored on one are INCOMPARABLE on the other; live pairs are not."
 _EQUAL = "They are of one class: times stored on one are compared with times of the other."
 
@@ -48,8 +48,8 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=_FORMATS,
         default=_FORMATS[0],
-        help="of a run: the table (text, the default), a few figures a verdict (json), the table for a README or an "
-        "issue (markdown), or the job summary, short enough for a comment (github)",
+        help="of a run: the table (text, the default), the table for a README or an issue "
+        "(markdown), or the job summary, short enough for a comment (github)",
     )
 
 
@@ -84,17 +84,15 @@ def _show_both(paths: list[str], patterns: list[str] | None) -> int:
 
 
 def _formatted(recorded: Recorded, keys: list[str], form: str, path: str) -> str:
-    """Return verdicts for a program or for Markdown; UsageError where there are none."""
+    """Return verdicts in Markdown; UsageError where there are none."""
     from pytest_rlperf.report.github import COMMENT_BYTES, GitHubRun, render_summary_markdown
     from pytest_rlperf.report.markdown import grid
-    from pytest_rlperf.report.rows import verdict_table
-    from pytest_rlperf.report.run_json import RunFile, short_verdicts
+    from pytest_rlperf.report.run_json import RunFile
+    from pytest_rlperf.report.tables import verdict_table
 
     if not isinstance(recorded, RunFile):
         raise UsageError(f"--format={form} shows verdicts, which {path} has none of: leave it out, or give a run")
     outcomes = [recorded.tests[key] for key in keys]
-    if form == "json":
-        return short_verdicts(recorded, keys)
     if form == "markdown":
         return f"{grid(verdict_table(outcomes))}\n" if outcomes else ""
     run = GitHubRun(

@@ -20,7 +20,7 @@ from pytest_rlperf.judge.stats import (
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.judged import Estimate, Policy, Status, Verdict
 from pytest_rlperf.model.live import Contribution, PairRecord, log_ratios
-from pytest_rlperf.model.reasons import Reason
+from pytest_rlperf.model.reasons import Code, Reason
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
 from pytest_rlperf.model.stored import PairSpread
 
@@ -148,7 +148,7 @@ class _LiveJudge:
         if status is not None and count <= most and (count < most or self._slower_least <= most + 1):
             if fresh is not None:
                 return self._confirm(status, [*seen, fresh])
-            unconfirmed = reasons.PairsUnconfirmed(estimate.ratio, estimate.high)
+            unconfirmed = reasons.PairsUndecided(Code.UNCONFIRMED, estimate.high, time_is_short=True)
             return self._verdict(Status.UNDECIDED, unconfirmed, estimate, spread) if final else None
         if count >= most:
             return self._at_the_most(status, estimate, spread)
@@ -158,16 +158,16 @@ class _LiveJudge:
 
     def cut_short(self, seen: Sequence[float]) -> Verdict:
         """Return the verdict by pairs that decide nothing where no more can be had."""
-        least = self._limits.least
         if not seen:
-            return verdict(self._policy, Status.UNDECIDED, reasons.TooFewPairs(0, least, None))
+            few = reasons.PairsUndecided(Code.PAIRS, None, time_is_short=True)
+            return verdict(self._policy, Status.UNDECIDED, few)
         estimate, spread = self._learn(seen)
-        if len(seen) < least:
+        if len(seen) < self._limits.least:
             # Under the least number of pairs it could have seen nothing, however large.
-            few = reasons.TooFewPairs(len(seen), least, estimate.high)
+            few = reasons.PairsUndecided(Code.PAIRS, estimate.high, time_is_short=True)
             return verdict(self._policy, Status.UNDECIDED, few, estimate)
         smallest = self._smallest(spread, len(seen))
-        short = reasons.PairsSpread(estimate.high, smallest, time_is_short=True)
+        short = reasons.PairsUndecided(Code.SPREAD, estimate.high, smallest, time_is_short=True)
         return verdict(self._policy, Status.UNDECIDED, short, estimate, smallest)
 
     def _learn(self, seen: Sequence[float]) -> tuple[Estimate, Spread]:
@@ -234,9 +234,9 @@ class _LiveJudge:
         most, needed = self._limits.most, self._slower_least - 1
         smallest = self._smallest(spread, most)
         if status is not None and needed > most:
-            reason: Reason = reasons.PairsTooFewAllowed(estimate.ratio, most, needed, self._policy.tests)
+            reason = reasons.PairsUndecided(Code.PAIRS, estimate.high, smallest, pairs_needed=needed)
         else:
-            reason = reasons.PairsSpread(estimate.high, smallest, time_is_short=False)
+            reason = reasons.PairsUndecided(Code.SPREAD, estimate.high, smallest)
         return verdict(self._policy, Status.UNDECIDED, reason, estimate, smallest)
 
     def _give_up(self, seen: Sequence[float], estimate: Estimate, spread: Spread) -> Verdict:
@@ -244,16 +244,16 @@ class _LiveJudge:
         tolerance, most = self._policy.tolerance, self._limits.most
         smallest = self._smallest(spread, most)
         if _within(estimate, _NEAR * tolerance):
-            reason: Reason = reasons.PairsNear(estimate.high, smallest, tolerance)
+            reason = reasons.PairsUndecided(Code.NEAR, estimate.high, smallest)
         else:
             pair_sd = math.sqrt(squared_deviations(seen) / (len(seen) - 1))
             width = _ESTIMATED * normal_quantile(0.5 + self._policy.confidence / 2) * pair_sd
             mean = abs(statistics.fmean(seen))
-            reason = reasons.PairsHopeless(
-                at_most=estimate.high,
-                smallest_seen=smallest,
+            reason = reasons.PairsUndecided(
+                Code.SPREAD,
+                estimate.high,
+                smallest,
                 pair_sd=pair_sd,
-                most=most,
                 pairs_needed=max(2 * most, math.ceil((width / self._over) ** 2)),
                 tolerance_enough=math.expm1(mean + width / math.sqrt(most)),
                 placed=self._placed,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.device import POWER_CAP, DeviceFigures
-from pytest_rlperf.model.measured import Result
-from pytest_rlperf.model.reasons import Reason, Work
+from pytest_rlperf.model.measured import Result, work_text
+from pytest_rlperf.model.reasons import Code, Reason
 from pytest_rlperf.model.stored import StoredResult
 
 _IDLE_CPU_SHARE = 0.02
@@ -42,12 +42,15 @@ def _disturbed(result: Result) -> Reason | None:
 def incomparable(stored: StoredResult, result: Result, *, stores: bool) -> Reason | None:
     """Return why a result cannot be compared with the stored one, if it cannot."""
     then = stored.result
+    found = None
     if not then.is_same_work(result):
-        return reasons.OtherWorkload(_work(then), _work(result), stores)
-    if {worker.long for worker in then.workers} != {worker.long for worker in result.workers}:
-        return reasons.OtherAverage(all(worker.long for worker in result.workers), stores)
-    if then.start != result.start:
-        return reasons.OtherStart(result.start, stores)
+        found = ("a call's work", _work(then), _work(result))
+    elif {worker.long for worker in then.workers} != {worker.long for worker in result.workers}:
+        found = ("the figure of a slice", _average(then), _average(result))
+    elif then.start != result.start:
+        found = ("the start of processes", then.start.value, result.start.value)
+    if found is not None:
+        return reasons.Incomparable(Code.WORKLOAD, *found, None, stores)
     return other_device(then, result, None, stores=stores)
 
 
@@ -56,26 +59,25 @@ def other_device(base: Result, head: Result, base_label: str | None, *, stores: 
 
     ``base_label`` names base of a live comparison; None stands for the baseline.
     """
-    was, now = _figures(base), _figures(head)
-    difference = _difference(was, now)
-    return None if difference is None else reasons.OtherDevice(difference, base_label, stores)
+    difference = _difference(_figures(base), _figures(head))
+    return None if difference is None else reasons.Incomparable(Code.DEVICE, *difference, base_label, stores)
 
 
-def _difference(was: DeviceFigures | None, now: DeviceFigures | None) -> reasons.DeviceDifference | None:
+def _difference(was: DeviceFigures | None, now: DeviceFigures | None) -> tuple[str, str, str] | None:
+    """Return in what figures on devices differ, and its values then and now."""
     if was is None or now is None:
-        return None if was is now else reasons.OtherPlace(_place(was), _place(now))
+        return None if was is now else ("the device", _place(was), _place(now))
     if _kind(was) != _kind(now):
-        return reasons.OtherPlace(was.device, now.device)
+        return "the device", was.device, now.device
     if was.gated is not now.gated:
-        return reasons.OtherPace(was.gated, now.gated)
+        return "the time that is judged", was.gated.value, now.gated.value
     if {_is_capped(was), _is_capped(now)} == {True, False}:
-        return reasons.OtherCap(now=_is_capped(now) is True)
-    changed = tuple(
-        reasons.SettingChange(name, was.flags.get(name), now.flags.get(name))
-        for name in {**was.flags, **now.flags}
-        if was.flags.get(name) != now.flags.get(name)
-    )
-    return reasons.OtherSettings(changed) if changed else None
+        return "the device's power cap", *(("off", "always on") if _is_capped(now) else ("always on", "off"))
+    names = [name for name in {**was.flags, **now.flags} if was.flags.get(name) != now.flags.get(name)]
+    if not names:
+        return None
+    then, today = (", ".join(f"{name}={each.flags.get(name, 'unknown')}" for name in names) for each in (was, now))
+    return "the device's settings", then, today
 
 
 def _is_capped(figures: DeviceFigures) -> bool | None:
@@ -89,8 +91,8 @@ def _figures(result: Result) -> DeviceFigures | None:
     return result.workers[0].device if result.workers else None
 
 
-def _place(figures: DeviceFigures | None) -> str | None:
-    return None if figures is None else figures.device
+def _place(figures: DeviceFigures | None) -> str:
+    return "the host" if figures is None else figures.device
 
 
 def _kind(figures: DeviceFigures) -> str:
@@ -98,5 +100,9 @@ def _kind(figures: DeviceFigures) -> str:
     return figures.device.partition(":")[0]
 
 
-def _work(result: Result) -> Work:
-    return Work(result.component, result.unit, result.items)
+def _work(result: Result) -> str:
+    return work_text(result.component, result.unit, result.items)
+
+
+def _average(result: Result) -> str:
+    return "its mean round" if all(worker.long for worker in result.workers) else "its median round"

@@ -36,6 +36,7 @@ from pytest_rlperf.model.measured import (
     impossible_figures,
     out_of_range,
     test_name,
+    work_text,
 )
 from pytest_rlperf.model.progress import Progress
 from pytest_rlperf.model.sides import Project, Side, Sides
@@ -43,7 +44,7 @@ from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 
 if TYPE_CHECKING:
     from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Part, Policy, Shard, Status, Verdict
-    from pytest_rlperf.model.reasons import Code, MachineDifference, Reason, VersionChange, Work, WrittenReason
+    from pytest_rlperf.model.reasons import Code, MachineDifference, Reason, VersionChange, WrittenReason
     from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
     from pytest_rlperf.model.stored import (
         KERNEL_VERSION,
@@ -138,7 +139,6 @@ __all__ = [
     "Verdict",
     "VersionChange",
     "Warm",
-    "Work",
     "WorkerRecord",
     "Workload",
     "WrittenReason",
@@ -147,4 +147,5 @@ __all__ = [
     "out_of_range",
     "session_figures",
     "test_name",
+    "work_text",
 ]

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from pytest_rlperf.model.counting import CounterChange
 from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.measured import Result, test_name
-from pytest_rlperf.model.reasons import Code, PairsSpread, Reason, TooFewPairs
+from pytest_rlperf.model.reasons import Code, PairsUndecided, Reason
 from pytest_rlperf.model.stored import Machine, StoredResult
 
 CONFIDENCE = 0.99
@@ -112,8 +112,7 @@ class Verdict:
         """Whether live pairs decided nothing, and there was no time for more."""
         found = (self.reason, *self.also)
         return self.status is Status.UNDECIDED and any(
-            isinstance(reason, TooFewPairs) or (isinstance(reason, PairsSpread) and reason.time_is_short)
-            for reason in found
+            isinstance(reason, PairsUndecided) and reason.time_is_short for reason in found
         )
 
     def fails(self, strict: bool) -> bool:

@@ -22,6 +22,11 @@ def test_name(key: str) -> str:
     return name if separator else path
 
 
+def work_text(component: str, unit: str, items: float) -> str:
+    """Write the work of one call: ``gae of 1024 step``."""
+    return f"{component} of {items:g} {unit}"
+
+
 def _nothing() -> None:
     """Stand in for a step a workload does not need."""
 

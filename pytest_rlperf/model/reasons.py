@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from pytest_rlperf.model.counting import CounterChange
-from pytest_rlperf.model.device import Disturbance, Pace
-from pytest_rlperf.model.measured import Start
+from pytest_rlperf.model.device import Disturbance
 
 
 class Code(str, enum.Enum):
@@ -75,14 +74,6 @@ class FullReason(WrittenReason):
     """All reasons of a verdict in one text, with the code of the one that decides: as a run's JSON has them."""
 
 
-class Work(NamedTuple):
-    """The work of one call, as far as it must be the same on both sides."""
-
-    component: str
-    unit: str
-    items: float
-
-
 class MachineDifference(NamedTuple):
     """A field of the machine class, and its values on two machines."""
 
@@ -96,14 +87,6 @@ class VersionChange(NamedTuple):
 
     name: str
     then: str
-    now: str | None
-
-
-class SettingChange(NamedTuple):
-    """A setting that changes what a device computes; None where it is not known of one side."""
-
-    name: str
-    was: str | None
     now: str | None
 
 
@@ -128,85 +111,18 @@ class OtherMachines(Reason):
 
 
 @dataclass(frozen=True)
-class OtherWorkload(Reason):
-    """The baseline's calls are other work than this run's."""
+class Incomparable(Reason):
+    """Times are not compared, as ``what`` was another on base, or in the baseline: each value in words.
 
-    then: Work
-    now: Work
-    stores: bool
-    code = Code.WORKLOAD
+    ``code`` is WORKLOAD, WORK or DEVICE. ``base_label`` names base of a live comparison, None the baseline.
+    """
 
-
-@dataclass(frozen=True)
-class OtherAverage(Reason):
-    """One of baseline and run takes the mean round of a slice, the other the median; ``now_mean`` for this run."""
-
-    now_mean: bool
-    stores: bool
-    code = Code.WORKLOAD
-
-
-@dataclass(frozen=True)
-class OtherStart(Reason):
-    """Processes of the baseline began otherwise than this run's, which did so by ``now``."""
-
-    now: Start
-    stores: bool
-    code = Code.WORKLOAD
-
-
-@dataclass(frozen=True)
-class OtherWork(Reason):
-    """A call is not the same work on both live sides."""
-
-    head_label: str
-    base_label: str
-    head: Work
-    base: Work
-    code = Code.WORK
-
-
-@dataclass(frozen=True)
-class OtherPlace:
-    """Calls ran on another device than base's; None stands for the host."""
-
-    was: str | None
-    now: str | None
-
-
-@dataclass(frozen=True)
-class OtherPace:
-    """Calls are judged at another pace than base's."""
-
-    was: Pace
-    now: Pace
-
-
-@dataclass(frozen=True)
-class OtherCap:
-    """One of the sides ran under the device's power cap all the time; ``now`` for head."""
-
-    now: bool
-
-
-@dataclass(frozen=True)
-class OtherSettings:
-    """The device computed with other settings than base's."""
-
-    changes: tuple[SettingChange, ...]
-
-
-DeviceDifference: TypeAlias = OtherPlace | OtherPace | OtherCap | OtherSettings
-
-
-@dataclass(frozen=True)
-class OtherDevice(Reason):
-    """Times on devices that cannot be compared; ``base_label`` names base of a live comparison, None the baseline."""
-
-    difference: DeviceDifference
+    code: Code
+    what: str
+    was: str
+    now: str
     base_label: str | None
     stores: bool
-    code = Code.DEVICE
 
 
 @dataclass(frozen=True)
@@ -379,77 +295,24 @@ class PairsDiffer(Reason):
 
 
 @dataclass(frozen=True)
-class PairsUnconfirmed(Reason):
-    """Pairs show the change ``ratio``, and there was no time for a fresh pair to confirm it."""
+class PairsUndecided(Reason):
+    """Live pairs decide nothing: too few of them, or too different, too near the tolerance, or not confirmed.
 
-    ratio: float
-    at_most: float
-    code = Code.UNCONFIRMED
-
-
-@dataclass(frozen=True)
-class PairsTooFewAllowed(Reason):
-    """Pairs show the change ``ratio``, and the ``most`` pairs are too few to exclude chance.
-
-    In a run of ``tests`` gated tests that takes ``needed`` pairs, and one that confirms.
+    ``code`` is which of these: PAIRS, SPREAD, NEAR or UNCONFIRMED. ``at_most`` is the upper bound of the change, None
+    without pairs; they would have found the slowdown ``smallest_seen`` 95 times of 100, None for none at all.
+    ``time_is_short`` where more pairs were allowed and there was no time. ``pairs_needed`` would decide, or the most
+    pairs with a tolerance of ``tolerance_enough``, None where that is not known or would not help. ``pair_sd`` is the
+    standard deviation of pairs that differ too much for more of them; ``placed`` where one CPU ran both sides of each.
     """
 
-    ratio: float
-    most: int
-    needed: int
-    tests: int
-    code = Code.PAIRS
-
-
-@dataclass(frozen=True)
-class PairsSpread(Reason):
-    """Pairs differ too much among themselves; ``time_is_short`` where more were allowed and there was no time.
-
-    Here and below, the pairs would have found the slowdown ``smallest_seen`` 95 times of 100, None for none at all.
-    """
-
-    at_most: float
-    smallest_seen: float | None
-    time_is_short: bool
-    code = Code.SPREAD
-
-
-@dataclass(frozen=True)
-class PairsHopeless(Reason):
-    """Pairs differ by so much, a standard deviation of ``pair_sd``, that the ``most`` pairs would hardly decide.
-
-    About ``pairs_needed`` would decide, or the most pairs with a tolerance of ``tolerance_enough``. ``placed`` where
-    one CPU ran both sides of every pair.
-    """
-
-    at_most: float
-    smallest_seen: float | None
-    pair_sd: float
-    most: int
-    pairs_needed: int
-    tolerance_enough: float
-    placed: bool
-    code = Code.SPREAD
-
-
-@dataclass(frozen=True)
-class PairsNear(Reason):
-    """The change is so near the tolerance that no more pairs can be expected to decide."""
-
-    at_most: float
-    smallest_seen: float | None
-    tolerance: float
-    code = Code.NEAR
-
-
-@dataclass(frozen=True)
-class TooFewPairs(Reason):
-    """There was time for ``pairs`` of ``least`` pairs; ``at_most`` is their upper bound, None without any."""
-
-    pairs: int
-    least: int
+    code: Code
     at_most: float | None
-    code = Code.PAIRS
+    smallest_seen: float | None = None
+    time_is_short: bool = False
+    pairs_needed: int | None = None
+    tolerance_enough: float | None = None
+    pair_sd: float | None = None
+    placed: bool = True
 
 
 # ----------------------------------------------------------------------- something else than times

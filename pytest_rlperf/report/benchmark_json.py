@@ -7,16 +7,14 @@ calls a slice makes on average.
 
 from __future__ import annotations
 
-import platform
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from pytest_rlperf.model import Machine, Outcome, Provenance, Result
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.wording import message
-from pytest_rlperf.sides.git import read_head
 
 OPTION = "--rlperf-benchmark-json"
 
@@ -43,48 +41,18 @@ def benchmark_document(
     ``params`` are tests' parameters, by their keys, where they have any. Tests without figures have no row.
     """
     import pytest_benchmark
+    from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info
+    from pytest_benchmark.utils import get_commit_info
 
+    machine_info = pytest_benchmark_generate_machine_info()  # type: ignore[no-untyped-call]
+    commit_info = get_commit_info()  # type: ignore[no-untyped-call]
     measured = {key: outcome for key, outcome in outcomes.items() if outcome.result.measured}
     return {
-        "machine_info": machine_info(machine),
-        "commit_info": commit_info(provenance),
+        "machine_info": {**machine_info, "rlperf": asdict(machine)},
+        "commit_info": {**commit_info, "id": provenance.commit or "unversioned", "dirty": provenance.dirty},
         "benchmarks": [_row(key, outcome, params.get(key)) for key, outcome in measured.items()],
         "datetime": provenance.created,
         "version": pytest_benchmark.__version__,
-    }
-
-
-def machine_info(machine: Machine) -> dict[str, Any]:
-    """Return the machine in pytest-benchmark's fields, with our machine class below ``rlperf``."""
-    return {
-        "node": platform.node(),
-        "processor": platform.processor(),
-        "machine": machine.arch,
-        "python_compiler": platform.python_compiler(),
-        "python_implementation": platform.python_implementation(),
-        "python_implementation_version": platform.python_version(),
-        "python_version": platform.python_version(),
-        "python_build": list(platform.python_build()),
-        "release": platform.release(),
-        "system": machine.system,
-        "cpu": {"brand_raw": machine.cpu, "arch_string_raw": machine.arch, "count": machine.cores},
-        "rlperf": {"kernel": machine.kernel, "accelerators": list(machine.accelerators)},
-    }
-
-
-def commit_info(provenance: Provenance) -> dict[str, Any]:
-    """Return the commit in pytest-benchmark's fields.
-
-    Its own function would run the hooks and monitors of git's settings.
-    """
-    head = read_head(Path.cwd())
-    return {
-        "id": provenance.commit or "unversioned",
-        "time": head.committed if head else None,
-        "author_time": head.authored if head else None,
-        "dirty": provenance.dirty,
-        "project": (head.project if head else "") or Path.cwd().name,
-        "branch": head.branch if head else "(unknown)",
     }
 
 

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
-from pytest_rlperf.report.details import device_lines, shares_lines
 from pytest_rlperf.report.markdown import MOST_LINES, code, escape, fenced, folded, grid, listed
 from pytest_rlperf.report.printable import shown_lines
-from pytest_rlperf.report.rows import SINCE_FIRST, phase_rows
-from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS
-from pytest_rlperf.report.summary import NextStep, Summary, acceptance
-from pytest_rlperf.report.table import Cell, Column, Table, make_table
+from pytest_rlperf.report.statuses import EMOJI, GRAVEST_FIRST
+from pytest_rlperf.report.summary import NextStep, Summary, acceptance, by_gravity, change_text, headline, now_s, was_s
+from pytest_rlperf.report.tables import (
+    device_tables,
+    is_accepted,
+    phase_table,
+    share_table,
+    verdict_kind,
+    verdict_label,
+    verdict_table,
+)
 from pytest_rlperf.report.wording import (
     SAVING,
     blame_text,
-    bounds_text,
     count_text,
     improved,
     message,
@@ -33,6 +37,7 @@ COMMENT_BYTES = 65_000  # GitHub allows 65,536 characters, of which the workflow
 _FILES = ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
 _LOST = dict(zip(_FILES, ("job summary", "step outputs"), strict=True))  # without each file
 _LONGEST_TITLE = 200
+_FIRST = ("verdict", "test", "change", "since_first", "counts")
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def render_summary_markdown(outcomes: Sequence[Outcome], run: GitHubRun, limit_b
     Where that is too little, the summary leaves out first details of tests, then tests, the gravest last of all, and
     states how many. Where there is no room for the headline there is no summary.
     """
-    ordered = _ordered(outcomes, strict=run.strict)
+    ordered = by_gravity(outcomes, strict=run.strict)
     for tests, detailed, with_rest in _sizes(len(ordered)):
         text = _page(ordered, run, tests, detailed, with_rest=with_rest)
         if len(text.encode()) <= limit_bytes:
@@ -151,7 +156,7 @@ def step_outputs(outcomes: Sequence[Outcome], json: Path | None, *, strict: bool
         "verdict": _gravest(outcomes),
         "tests": str(len(outcomes)),
         "slower": str(sum(outcome.verdict.fails(strict) for outcome in slower)),
-        "accepted": str(sum(map(_is_accepted, outcomes))),
+        "accepted": str(sum(is_accepted(outcome.verdict) for outcome in outcomes)),
         "json": "" if json is None else str(json),
     }
 
@@ -159,7 +164,7 @@ def step_outputs(outcomes: Sequence[Outcome], json: Path | None, *, strict: bool
 def _gravest(outcomes: Sequence[Outcome]) -> str:
     """Return the gravest verdict of the gated tests; accepted slowdowns are ``ACCEPTED``, none is ``""``."""
     gated = [outcome for outcome in outcomes if outcome.verdict.gated]
-    words = {"ACCEPTED" if _is_accepted(outcome) else outcome.verdict.status.value for outcome in gated}
+    words = {"ACCEPTED" if is_accepted(outcome.verdict) else outcome.verdict.status.value for outcome in gated}
     order = [status.value for status in GRAVEST_FIRST]
     order.insert(order.index(Status.FASTER.value), "ACCEPTED")
     return next((word for word in order if word in words), "")
@@ -182,7 +187,7 @@ def annotation_commands(
 
     ``lines`` has a test's file, as seen from the repository's root, and its line, by the test's key.
     """
-    failing = [outcome for outcome in _ordered(outcomes, strict=strict) if outcome.verdict.fails(strict)]
+    failing = [outcome for outcome in by_gravity(outcomes, strict=strict) if outcome.verdict.fails(strict)]
     return [_annotation(outcome, lines.get(outcome.result.nodeid)) for outcome in failing]
 
 
@@ -194,9 +199,9 @@ def command(level: str, text: str, **properties: str) -> str:
 
 def _annotation(outcome: Outcome, place: tuple[str, int] | None) -> str:
     verdict = outcome.verdict
-    how = "by what it does" if verdict.by_counts else _change_text(outcome)
+    how = "by what it does" if verdict.by_counts else change_text(outcome)
     title = f"{verdict.status.value} {how}".rstrip() + f": {outcome.result.name[:_LONGEST_TITLE]}"
-    now, was = _now_s(outcome), _was_s(outcome)
+    now, was = now_s(outcome), was_s(outcome)
     pace = "" if now is None else f"{units.seconds(now)} a call"
     if pace and was is not None:
         pace += f", was {units.seconds(was)}"
@@ -238,16 +243,16 @@ def _page(ordered: Sequence[Outcome], run: GitHubRun, tests: int, detailed: int,
     accepting = acceptance(ordered, "pytest", against=run.against)
     bad = run.broken(ordered) or any(outcome.verdict.fails(run.strict) for outcome in ordered)
     blocks = [
-        f"## {'❌' if bad else '✅'} {escape(_headline(ordered, run))}",
+        f"## {'❌' if bad else '✅'} {escape(headline(ordered, run.broken(ordered), strict=run.strict))}",
         "<br>".join(f"Compared {escape(origin)}." for origin in run.summary.origins[:MOST_LINES]) if with_rest else "",
         escape(_advice(ordered, run, accepting)),
         escape(_improvements(ordered)),
         *(fenced("text", step.lines) for step in accepting if with_rest),
-        grid(_verdict_table(gated, strict=run.strict)),
+        grid(verdict_table(gated).leading(*_FIRST)),
         _left_out(len(ordered), tests, detailed),
         _accepted(ordered[:tests]),
-        *(_details(outcome, strict=run.strict) for outcome in ordered[:detailed] if _has_details(outcome)),
-        folded("Not gated: these fail nothing", grid(_verdict_table(others, strict=run.strict))),
+        *(_details(outcome) for outcome in ordered[:detailed] if _has_details(outcome)),
+        folded("Not gated: these fail nothing", grid(verdict_table(others).leading(*_FIRST))),
         folded("Phases of the other tests", _other_phases(ordered[:detailed])),
         *(_rest(ordered, run) if with_rest else []),
     ]
@@ -283,56 +288,14 @@ def _left_out(total: int, tests: int, detailed: int) -> str:
 def _accepted(outcomes: Sequence[Outcome]) -> str:
     """Return why slower tests were accepted."""
     accepted = [
-        (outcome.result.name, "; ".join(message(outcome).splitlines())) for outcome in outcomes if _is_accepted(outcome)
+        (outcome.result.name, "; ".join(message(outcome).splitlines()))
+        for outcome in outcomes
+        if is_accepted(outcome.verdict)
     ]
     return listed("Slower on purpose", [f"{code(name)}: {escape(why)}" for name, why in accepted])
 
 
 # --------------------------------------------------------------------------- the run in a sentence
-
-
-def _ordered(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
-    """Return outcomes with those first that fail, the gated before others, by verdict, then the largest change."""
-
-    def place(outcome: Outcome) -> tuple[bool, bool, int, float]:
-        verdict = outcome.verdict
-        ratio = 0.0 if verdict.estimate is None else verdict.estimate.ratio
-        return not verdict.fails(strict), not verdict.gated, GRAVEST_FIRST.index(verdict.status), -ratio
-
-    return sorted(outcomes, key=place)
-
-
-def _headline(ordered: Sequence[Outcome], run: GitHubRun) -> str:
-    """Return the run's result in one sentence without markup."""
-    gated = [outcome for outcome in ordered if outcome.verdict.gated and outcome.verdict.status is not Status.ERROR]
-    failing = [outcome for outcome in gated if outcome.verdict.fails(run.strict)]
-    broken = f"{units.counted(run.broken(ordered), 'test')} failed" if run.broken(ordered) else ""
-    slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
-    if slower:
-        first = slower[0]
-        which = ":" if len(slower) == 1 else ", most of all"
-        found = f"{len(slower)} of {len(gated)} gated tests got slower{which} {first.result.name} {_slowdown(first)}"
-        return f"{found}; {broken}" if broken else found
-    if broken:
-        return f"{broken}, but no gated test got slower"
-    if failing:
-        return f"{len(failing)} of {len(gated)} gated tests cannot be called as fast as before, and this run is strict"
-    if not gated:
-        return "No gated test was measured"
-    counts = Counter("accepted" if _is_accepted(outcome) else outcome.verdict.status.value for outcome in gated)
-    result = "Nothing got slower but on purpose" if counts["accepted"] else "No gated test got slower"
-    return f"{result}: {', '.join(f'{count} {word}' for word, count in counts.most_common())}"
-
-
-def _slowdown(outcome: Outcome) -> str:
-    """Return how much slower a test is."""
-    if outcome.verdict.by_counts:
-        first = f": {count_text(outcome.verdict.counters[0])}" if outcome.verdict.counters else ""
-        return f"does more in a call than it did{first}"
-    now, was = _now_s(outcome), _was_s(outcome)
-    if now is None or was is None:
-        return _change_text(outcome)
-    return f"{_change_text(outcome)} ({units.seconds(now)} a call, was {units.seconds(was)})"
 
 
 def _advice(ordered: Sequence[Outcome], run: GitHubRun, accepting: Sequence[NextStep]) -> str:
@@ -360,73 +323,29 @@ def _improvements(outcomes: Sequence[Outcome]) -> str:
 # --------------------------------------------------------------------------- tests
 
 
-def _verdict_table(outcomes: Sequence[Outcome], *, strict: bool) -> Table:
-    columns = (
-        Column("verdict", "verdict", "left"),
-        Column("test", "test", "left"),
-        Column("change", "change"),
-        Column("interval", "99 % interval"),
-        Column("since_first", SINCE_FIRST),
-        Column("counts", "exact counts", "left"),
-        Column("was", "was"),
-        Column("now", "now"),
-    )
-    return make_table(columns, [_verdict_row(outcome, strict=strict) for outcome in outcomes]).without_empty()
-
-
-def _verdict_row(outcome: Outcome, *, strict: bool) -> list[Cell | str]:
-    verdict, estimate, creep = outcome.verdict, outcome.verdict.estimate, outcome.creep
-    now, was = _now_s(outcome), _was_s(outcome)
-    # In bold the figure that the verdict rests on.
-    return [
-        _verdict_text(outcome, strict=strict),
-        Cell(outcome.result.name, "code"),
-        Cell(_change_text(outcome), "" if verdict.by_counts else "strong"),
-        "" if estimate is None else bounds_text(estimate),
-        "" if creep is None else f"{units.change(creep.ratio)} {units.interval(creep.ratio, creep.low, creep.high)}",
-        Cell(_first_count(outcome), "strong" if verdict.by_counts else ""),
-        "" if was is None else units.seconds(was),
-        "" if now is None else units.seconds(now),
-    ]
-
-
-def _verdict_text(outcome: Outcome, *, strict: bool) -> str:
-    status = outcome.verdict.status
-    if _is_accepted(outcome):
-        return "☑️ accepted"
-    if status is Status.SLOWER and not outcome.verdict.fails(strict):
-        return f"⚠️ {status.value}"
-    return f"{LOOKS[status].emoji} {status.value}"
-
-
-def _first_count(outcome: Outcome) -> str:
-    """Return the first of the counts that changed, and how many others did."""
-    changes = outcome.verdict.counters
-    others = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
-    return f"{count_text(changes[0])}{others}" if changes else ""
-
-
 def _has_details(outcome: Outcome) -> bool:
     """Whether a test's reason is worth a place of its own."""
     return outcome.verdict.status is not Status.SAME or bool(outcome.result.notes or outcome.verdict.counters)
 
 
-def _details(outcome: Outcome, *, strict: bool) -> str:
+def _details(outcome: Outcome) -> str:
     """Return a test's reason, blame and phases, folded away below the line that names it."""
-    title, blame = f"{_verdict_text(outcome, strict=strict)} {code(outcome.result.name)}", blame_text(outcome)
+    verdict, blame = outcome.verdict, blame_text(outcome)
+    title = f"{EMOJI[verdict_kind(verdict)]} {verdict_label(verdict)} {code(outcome.result.name)}"
     if blame:
         title += f": {escape(blame)}"
     lines = [*message(outcome).splitlines(), *outcome.result.notes]
     sentences = [escape(line) for line in lines if line.strip()][:MOST_LINES]
     counts = listed("Exact counts that changed", [escape(count_text(change)) for change in outcome.verdict.counters])
-    parts = (code(outcome.result.nodeid), "<br>".join(sentences), counts, _phases(outcome), *_fixed_width(outcome))
+    parts = (code(outcome.result.nodeid), "<br>".join(sentences), counts, _phases(outcome), *_other_tables(outcome))
     return folded(title, "\n\n".join(part for part in parts if part))
 
 
-def _fixed_width(outcome: Outcome) -> list[str]:
-    """Return the tables of a test that are text as it is."""
-    tables = {"Where the time goes": shares_lines(outcome.result.shares), "On the device": device_lines(outcome)}
-    return [f"{title}:\n\n{fenced('text', lines)}" for title, lines in tables.items() if lines]
+def _other_tables(outcome: Outcome) -> list[str]:
+    """Return where the time goes, and the figures on a device."""
+    return [
+        f"{table.title}:\n\n{grid(table)}" for table in (share_table(outcome), *device_tables(outcome)) if table.rows
+    ]
 
 
 def _other_phases(outcomes: Sequence[Outcome]) -> str:
@@ -436,41 +355,5 @@ def _other_phases(outcomes: Sequence[Outcome]) -> str:
 
 
 def _phases(outcome: Outcome) -> str:
-    columns = (
-        Column("phase", "phase", "left"),
-        Column("was", "was"),
-        Column("now", "now"),
-        Column("change", "adds to the change"),
-        Column("share", "share of a call"),
-        Column("entries", "entries a call"),
-    )
-    rows = [
-        (
-            Cell(row.name, depth=row.depth),
-            "" if row.was_s is None else units.seconds(row.was_s),
-            units.seconds(row.total_s),
-            "" if row.change_s is None else Cell(units.signed_seconds(row.change_s), "strong"),
-            units.percent(row.share, signed=False),
-            "" if row.count is None else f"{row.count:.3g}",
-        )
-        for row in phase_rows(outcome)
-    ]
-    note = phases_note(outcome.result)
-    return "\n\n".join(part for part in (grid(make_table(columns, rows)), escape(note) if rows else "") if part)
-
-
-def _is_accepted(outcome: Outcome) -> bool:
-    """Whether a test is slower, and a person or a commit accepts that."""
-    return outcome.verdict.status is Status.SLOWER and outcome.verdict.accepted
-
-
-def _change_text(outcome: Outcome) -> str:
-    return "" if outcome.verdict.estimate is None else units.change(outcome.verdict.estimate.ratio)
-
-
-def _now_s(outcome: Outcome) -> float | None:
-    return outcome.result.call_s if outcome.result.measured else None
-
-
-def _was_s(outcome: Outcome) -> float | None:
-    return outcome.before.call_s if outcome.before is not None and outcome.before.measured else None
+    table, note = phase_table(outcome), phases_note(outcome.result)
+    return "\n\n".join(part for part in (grid(table), escape(note) if table.rows else "") if part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pytest_rlperf.report.statuses import EMOJI
 from pytest_rlperf.report.table import Cell, Table
 
 _LONGEST = 300  # characters of one name or message
@@ -26,7 +27,7 @@ def escape(text: str) -> str:
 
 
 def grid(table: Table) -> str:
-    """Return a table; the kinds of its cells are ``"code"`` and ``"strong"``."""
+    """Return a table; the kinds of its cells are ``"code"``, ``"strong"`` and the values of statuses."""
     if not table.rows:
         return ""
     rows = [
@@ -41,6 +42,8 @@ def _cell(cell: Cell) -> str:
     if not cell.text:
         return ""
     text = code(cell.text) if cell.kind == "code" else escape(cell.text)
+    if cell.kind in EMOJI:
+        text = f"{EMOJI[cell.kind]} {text}"
     return f"{_INDENT * cell.depth}**{text}**" if cell.kind == "strong" else f"{_INDENT * cell.depth}{text}"
 
 

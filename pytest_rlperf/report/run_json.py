@@ -6,11 +6,11 @@ import enum
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import msgspec
 
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.model import (
@@ -31,62 +31,28 @@ from pytest_rlperf.model import (
 from pytest_rlperf.model.reasons import FullReason
 from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.wording import blame_text, fitness_lines, message, verdict_message
-from pytest_rlperf.units import counted, round_significant
+from pytest_rlperf.units import counted
 
 SCHEMA = 1
-_LONGEST_REASON = 200  # characters of a verdict that is to be short
-
-
-def run_document(
-    machine: Machine,
-    outcomes: Mapping[str, Outcome],
-    origins: Sequence[str],
-    notes: Sequence[str],
-    *,
-    provenance: Provenance | None = None,
-    failed: Iterable[str] = (),
-    unmeasured: Iterable[str] = (),
-    strict: bool = False,
-    against: str | None = None,
-    shard: Shard | None = None,
-    parts: Sequence[Part] = (),
-) -> dict[str, Any]:
-    """Return a measured run: each test's result, what it was compared with, and its verdict.
-
-    ``provenance`` is of the code that was measured. The others are as in :class:`RunFile`.
-    """
-    return {
-        "schema": SCHEMA,
-        "kind": "run",
-        "machine": asdict(machine),
-        "provenance": None if provenance is None else asdict(provenance),
-        "failed": sorted(failed),
-        "unmeasured": sorted(unmeasured),
-        "strict": strict,
-        "against": against,
-        "shard": None if shard is None else asdict(shard),
-        "parts": [asdict(part) for part in parts],
-        "compared": list(origins),
-        "notes": list(notes),
-        "tests": {key: _outcome(outcome) for key, outcome in outcomes.items()},
-    }
 
 
 def document_of(run: RunFile) -> dict[str, Any]:
-    """Return the document of a run that was read, or merged of such."""
-    return run_document(
-        run.machine,
-        run.tests,
-        run.compared,
-        run.notes,
-        provenance=run.provenance,
-        failed=run.failed,
-        unmeasured=run.unmeasured,
-        strict=run.strict,
-        against=run.against,
-        shard=run.shard,
-        parts=run.parts,
-    )
+    """Return a measured run: each test's result, what it was compared with, and its verdict."""
+    return {
+        "schema": SCHEMA,
+        "kind": "run",
+        "machine": asdict(run.machine),
+        "provenance": None if run.provenance is None else asdict(run.provenance),
+        "failed": sorted(run.failed),
+        "unmeasured": sorted(run.unmeasured),
+        "strict": run.strict,
+        "against": run.against,
+        "shard": None if run.shard is None else asdict(run.shard),
+        "parts": [asdict(part) for part in run.parts],
+        "compared": list(run.compared),
+        "notes": list(run.notes),
+        "tests": {key: _outcome(outcome) for key, outcome in run.tests.items()},
+    }
 
 
 def selfcheck_document(machine: Machine, checks: Mapping[str, Selfcheck], fitness: Fitness) -> dict[str, Any]:
@@ -131,41 +97,6 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         document["live"]["setup_s"] = sum(pair.setup_s for pair in live.pairs)
         document["live"]["measured_s"] = sum(pair.seconds for pair in live.pairs)
     return document
-
-
-def short_verdicts(run: RunFile, keys: Iterable[str]) -> str:
-    """Return the verdicts of tests as a JSON list of a line each, short enough to paste: under 1 kB for usual names."""
-    machines = run.machines()
-    found = (_short_verdict(run, key, machines[key]) for key in keys)
-    lines = [json.dumps(_plain(each), ensure_ascii=False, allow_nan=False) for each in found]
-    return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
-
-
-def _short_verdict(run: RunFile, key: str, machine: Machine) -> dict[str, Any]:
-    """Return a verdict's figures: times in seconds a call, the change as a ratio with its interval."""
-    outcome = run.tests[key]
-    estimate, live, commit = outcome.verdict.estimate, outcome.live, run.provenance and run.provenance.commit
-    reason, *_ = message(outcome).splitlines() or [""]
-    return {
-        "test": key,
-        "status": outcome.verdict.status,
-        "fails": outcome.verdict.fails(run.strict),
-        "reason": reason[:_LONGEST_REASON],
-        "ratio": None if estimate is None else _rounded(estimate.ratio),
-        "interval": None if estimate is None else [_rounded(estimate.low), _rounded(estimate.high)],
-        "confidence": None if estimate is None else estimate.confidence,
-        "call_s": _rounded(outcome.result.call_s) if outcome.result.measured else None,
-        "base_call_s": _rounded(outcome.before.call_s) if outcome.before and outcome.before.measured else None,
-        "pairs": None if live is None else len(live.pairs),
-        "phases": [] if live is None else [part.path for part in live.carriers],
-        "commit": commit,
-        "base": None if live is None else live.base_label,
-        "machine": describe(machine),
-    }
-
-
-def _rounded(value: float) -> float:
-    return round_significant(value) if math.isfinite(value) else value
 
 
 def _plain(value: Any) -> Any:
@@ -242,17 +173,17 @@ class SelfcheckFile:
     tests: dict[str, Selfcheck]
 
 
-_KINDS: dict[object, type[RunFile | SelfcheckFile]] = {"run": RunFile, "selfcheck": SelfcheckFile}
-_WITH_LINES = (".message", ".notes")  # places of texts that may have several lines; names have one
+_WITH_LINES = frozenset({"message", "notes"})  # texts that may have several lines; names have one
+_UNBOUNDED = frozenset({"ceiling", "high"})  # may be infinite, which JSON has as null
 _CONFIDENCES = (0.5, 0.999999)  # of an interval whose standard error can be found
 _LARGEST = 1e18  # of a count or a figure; a later sum or conversion cannot fail
-_EXPECTED: dict[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
+_T = TypeVar("_T")
 
 
 def decoded(data: bytes) -> Any:
-    """Return what JSON holds; ReadingError where it is none, is nested too deep, or has numbers that are not finite."""
+    """Return what JSON holds; ReadingError where it is none, is nested too deep, or has numbers that are too large."""
     try:
-        return json.loads(data, parse_constant=_refuse)
+        return json.loads(data, parse_constant=_refuse, parse_int=_whole_number, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise ReadingError(f"not JSON: {error}") from None
 
@@ -261,26 +192,32 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
+def _number(text: str) -> float:
+    number = float(text)
+    if not abs(number) <= _LARGEST:
+        raise ValueError(f"a number is over {_LARGEST:g}")
+    return number
+
+
+def _whole_number(text: str) -> int:
+    _number(text)
+    return int(text)
+
+
 def read_document(document: object) -> RunFile | SelfcheckFile:
     """Return a run or a self-check from its JSON, which may be anybody's; ReadingError names the first fault.
 
     Control characters in names and texts are written out, so that they can do a terminal no harm.
     """
-    whole = _mapping(document, "$")
-    check_version(whole, SCHEMA)
-    kind = whole.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise ReadingError(f"$.kind is {_shown(kind)}, expected {' or '.join(map(repr, _KINDS))}")
-    recorded: RunFile | SelfcheckFile = convert(whole, _KINDS[kind], "$")
-    for place, result in _results(recorded):
-        for fault in impossible_figures(result):
-            raise ReadingError(f"{place}.{fault}")
-    for place, ratio in _log_ratios(recorded):
-        if not abs(ratio) <= LARGEST_LOG:
-            raise ReadingError(f"{place} is {ratio}, expected the logarithm of a ratio")
-    for place, estimate in _estimates(recorded):
-        for fault in _impossible_bounds(estimate):
-            raise ReadingError(f"{place}.{fault}")
+    if not isinstance(document, dict):
+        raise ReadingError("$ is no object")
+    check_version(document, SCHEMA)
+    kind = document.get("kind")
+    if kind not in ("run", "selfcheck"):
+        raise ReadingError(f"$.kind is {_shown(kind)}, expected 'run' or 'selfcheck'")
+    recorded = convert(document, RunFile, "$") if kind == "run" else convert(document, SelfcheckFile, "$")
+    for fault in _faults(recorded):
+        raise ReadingError(fault)
     return recorded
 
 
@@ -297,136 +234,82 @@ def check_version(document: dict[str, Any], newest: int) -> None:
         raise ReadingError(f"$.schema is {_shown(schema)}, the first was 1")
 
 
-def convert(value: Any, type_: Any, place: str) -> Any:
+def convert(value: object, type_: type[_T], place: str) -> _T:
     """Return a JSON value as ``type_``: a dataclass, an enum, a container of these, or a plain value.
 
     ReadingError, which begins with the ``place``, where it is none.
     """
-    origin, parts = get_origin(type_), get_args(type_)
-    if type_ is Reason:
-        return convert(value, FullReason, place)
-    if origin in (Union, UnionType):
-        (whole,) = (part for part in parts if part is not NoneType)
-        return None if value is None else convert(value, whole, place)
-    if origin is dict:
-        return {
-            shown(key): convert(part, parts[1], f"{place}[{_shown(key)}]")
-            for key, part in _mapping(value, place).items()
-        }
-    if origin is tuple:
-        return _convert_tuple(value, parts, place)
-    if is_dataclass(type_):
-        return _convert_record(value, type_, place)
-    if issubclass(type_, enum.Enum):
-        try:
-            return type_(value)
-        except ValueError:
-            known = ", ".join(str(one.value) for one in type_)
-            raise ReadingError(f"{place} is {_shown(value)}, expected one of {known}") from None
-    return _convert_plain(value, type_, place)
+    try:
+        return msgspec.convert(_harmless(value), type_, dec_hook=_reason)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$")
+        raise ReadingError(f"{place}{path.removesuffix('`')}: {text}") from None
+    except RecursionError:
+        raise ReadingError(f"{place} is nested too deep") from None
 
 
-def _convert_tuple(value: Any, parts: tuple[Any, ...], place: str) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise ReadingError(f"{place} is {_shown(value)}, expected a list")
-    types = [parts[0]] * len(value) if parts[1:] == (...,) else list(parts)
-    if len(types) != len(value):
-        raise ReadingError(f"{place} has {len(value)} entries, expected {len(types)}")
-    return tuple(
-        convert(part, type_, f"{place}[{index}]") for index, (part, type_) in enumerate(zip(value, types, strict=True))
-    )
+def _reason(type_: type, value: object) -> Reason:
+    assert type_ is Reason, type_
+    return msgspec.convert(value, FullReason)
 
 
-def _convert_record(value: Any, type_: Any, place: str) -> Any:
-    known, hints = _mapping(value, place), _hints(type_)
-    values = {}
-    for field in fields(type_):
-        if field.name in known:
-            values[field.name] = convert(known[field.name], hints[field.name], f"{place}.{field.name}")
-        elif field.default is MISSING and field.default_factory is MISSING:
-            raise ReadingError(f"{place}.{field.name} is missing")
-    return type_(**values)
+def _harmless(value: Any, name: str = "") -> Any:
+    """Return a JSON value whose texts can do a terminal no harm; ``name`` is its member's, or its list's."""
+    if isinstance(value, dict):
+        return {shown(key): _harmless(part, key) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_harmless(part, name) for part in value]
+    if isinstance(value, str) and value:
+        return shown_lines(value) if name in _WITH_LINES else shown(value)
+    return math.inf if value is None and name in _UNBOUNDED else value
 
 
-@cache
-def _hints(type_: type) -> dict[str, Any]:
-    return get_type_hints(type_)
-
-
-def _convert_plain(value: Any, type_: type, place: str) -> Any:
-    """Return a text, a truth value or a number; null is a figure that was not finite."""
-    if type_ is str and isinstance(value, str):
-        # A lone surrogate is JSON, and no UTF-8.
-        text = value.encode("utf-8", "replace").decode("utf-8")
-        has_lines = any(where in place[-40:] for where in _WITH_LINES)
-        return (shown_lines(text) if has_lines else shown(text)) if text else text
-    if type_ is bool and isinstance(value, bool):
-        return value
-    if type_ is float and value is None:
-        return math.inf
-    is_number = isinstance(value, (int, float) if type_ is float else int) and not isinstance(value, bool)
-    if type_ in (int, float) and is_number:
-        if not abs(value) <= _LARGEST:
-            raise ReadingError(f"{place} is {_shown(value)}, expected a number up to {_LARGEST:g}")
-        return type_(value)
-    raise ReadingError(f"{place} is {_shown(value)}, expected {_EXPECTED[type_]}")
-
-
-def _mapping(value: Any, place: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ReadingError(f"{place} is {_shown(value)}, expected an object")
-    return value
-
-
-def _results(recorded: RunFile | SelfcheckFile) -> Iterator[tuple[str, Result]]:
-    """Yield every result, with its place in the file."""
+def _faults(recorded: RunFile | SelfcheckFile) -> Iterator[str]:
+    """Yield what no run can have measured, each with its place: later arithmetic takes logarithms and divides."""
     for key, test in recorded.tests.items():
-        place = f"$.tests[{_shown(key)}]"
-        yield f"{place}.result", test.result
-        if isinstance(test, Outcome) and test.baseline is not None:
-            yield f"{place}.baseline.result", test.baseline.result
-        if isinstance(test, Outcome) and test.live is not None:
-            yield f"{place}.live.base", test.live.base
+        faults = _selfcheck_faults(test) if isinstance(test, Selfcheck) else _outcome_faults(test)
+        yield from (f"$.tests[{_shown(key)}].{fault}" for fault in faults)
 
 
-def _log_ratios(recorded: RunFile | SelfcheckFile) -> Iterator[tuple[str, float]]:
-    """Yield the log-ratios of every pair, with their places in the file."""
-    for key, test in recorded.tests.items():
-        if isinstance(test, Outcome) and test.live is not None:
-            for index, pair in enumerate(test.live.pairs):
-                place = f"$.tests[{_shown(key)}].live.pairs[{index}]"
-                yield f"{place}.wall_log_ratio", pair.wall_log_ratio
-                yield f"{place}.cpu_log_ratio", pair.cpu_log_ratio
+def _selfcheck_faults(check: Selfcheck) -> Iterator[str]:
+    yield from _result_faults("result", check.result)
+    for index, trial in enumerate(check.trials):
+        yield from _estimate_faults(f"trials[{index}].verdict.estimate", trial.verdict.estimate)
 
 
-def _estimates(recorded: RunFile | SelfcheckFile) -> Iterator[tuple[str, Estimate]]:
-    """Yield the estimates of every verdict, with their places in the file."""
-    for key, test in recorded.tests.items():
-        verdicts = {"verdict": test.verdict} if isinstance(test, Outcome) else {}
-        if isinstance(test, Selfcheck):
-            verdicts = {f"trials[{index}].verdict": trial.verdict for index, trial in enumerate(test.trials)}
-        for name, verdict in verdicts.items():
-            if verdict.estimate is not None:
-                yield f"$.tests[{_shown(key)}].{name}.estimate", verdict.estimate
+def _outcome_faults(outcome: Outcome) -> Iterator[str]:
+    yield from _result_faults("result", outcome.result)
+    yield from _estimate_faults("verdict.estimate", outcome.verdict.estimate)
+    if outcome.baseline is not None:
+        yield from _result_faults("baseline.result", outcome.baseline.result)
+    if outcome.live is not None:
+        yield from _result_faults("live.base", outcome.live.base)
+        for index, pair in enumerate(outcome.live.pairs):
+            for clock, ratio in (("wall", pair.wall_log_ratio), ("cpu", pair.cpu_log_ratio)):
+                if not abs(ratio) <= LARGEST_LOG:
+                    yield f"live.pairs[{index}].{clock}_log_ratio is {ratio}, expected the logarithm of a ratio"
 
 
-def _impossible_bounds(estimate: Estimate) -> Iterator[str]:
-    """Yield what no estimate can have, by its field: later arithmetic takes logarithms and divides."""
+def _result_faults(place: str, result: Result) -> Iterator[str]:
+    return (f"{place}.{fault}" for fault in impossible_figures(result))
+
+
+def _estimate_faults(place: str, estimate: Estimate | None) -> Iterator[str]:
+    if estimate is None:
+        return
     low, ratio, high = estimate.low, estimate.ratio, estimate.high
-    if not 0 < ratio < math.inf:
-        yield f"ratio is {ratio}, expected a positive number"
+    if ratio <= 0:
+        yield f"{place}.ratio is {ratio}, expected a positive number"
     if not 0 < low <= ratio:
-        yield f"low is {low}, expected a positive number up to the ratio"
+        yield f"{place}.low is {low}, expected a positive number up to the ratio"
     if not ratio <= high:  # which may be infinite
-        yield f"high is {high}, expected a number from the ratio on"
+        yield f"{place}.high is {high}, expected a number from the ratio on"
     least, most = _CONFIDENCES
     if not least <= estimate.confidence <= most:
-        yield f"confidence is {estimate.confidence}, expected a number from {least} to {most}"
+        yield f"{place}.confidence is {estimate.confidence}, expected a number from {least} to {most}"
 
 
 def _shown(value: object) -> str:
     """Return a value for a message: cut, in ASCII and in one line."""
-    if isinstance(value, (str, int, float, type(None))):
-        text = ascii(value) if not isinstance(value, int) or abs(value) < _LARGEST else "a very large number"
-        return text if len(text) <= 100 else f"{text[:100]}..."
-    return "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else type(value).__name__
+    text = ascii(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."

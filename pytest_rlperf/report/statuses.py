@@ -29,6 +29,7 @@ LOOKS = {
     Status.SAME: Look("the same", "=", "✅", "green"),
 }
 GRAVEST_FIRST = tuple(LOOKS)
+EMOJI = {status.value: look.emoji for status, look in LOOKS.items()}
 STYLES = {status.value: look.style for status, look in LOOKS.items()}
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Status
-from pytest_rlperf.report.wording import ACCEPTING, has_trailer, improved, trailer_of
+from pytest_rlperf.report.statuses import GRAVEST_FIRST
+from pytest_rlperf.report.tables import is_accepted
+from pytest_rlperf.report.wording import ACCEPTING, count_text, has_trailer, improved, trailer_of
 
 
 @dataclass(frozen=True)
@@ -58,65 +61,60 @@ def acceptance(outcomes: Sequence[Outcome], command: str, *, against: bool) -> l
     return [NextStep("if the slowdown is intended, accept it in a commit's message", lines)] if lines else []
 
 
-# Options with a value that write files, which the command to measure again leaves out.
-_WRITING = (
-    "--rlperf-json",
-    "--rlperf-html",
-    "--rlperf-trace",
-    "--rlperf-benchmark-json",
-    "--rlperf-accept",
-    "--junitxml",
-    "--junit-xml",
-)
-_SAVE = "--rlperf-save-baseline"
-_MEASURE = "--rlperf"
+def by_gravity(outcomes: Sequence[Outcome], *, strict: bool) -> list[Outcome]:
+    """Return outcomes with those first that fail, the gated before others, by verdict, then the largest change."""
+
+    def place(outcome: Outcome) -> tuple[bool, bool, int, float]:
+        verdict = outcome.verdict
+        ratio = 0.0 if verdict.estimate is None else verdict.estimate.ratio
+        return not verdict.fails(strict), not verdict.gated, GRAVEST_FIRST.index(verdict.status), -ratio
+
+    return sorted(outcomes, key=place)
 
 
-class _Typed(str):
-    """An argument that is another object than any of the same text: Python keeps one ``"."`` for all."""
-
-    __slots__ = ()
-
-
-def without_paths(args: Sequence[str], parse: Callable[[list[str]], Iterable[str]]) -> list[str]:
-    """Return the typed arguments without the paths of tests, so that the key of one test can stand for them.
-
-    ``parse`` returns which of its arguments are positional, the very objects: an option's value may read the same.
-    Where it fails, or returns others, all are kept: with the key behind them pytest runs more tests than the one.
-    """
-    typed = [_Typed(arg) for arg in args]
-    try:
-        positional = {id(arg) for arg in parse(list(typed))}
-    except Exception:  # of an option that another plugin defines; a report is not lost to a command in it
-        positional = set()
-    return [str(arg) for arg in typed if id(arg) not in positional]
-
-
-def reproducing(args: Sequence[str]) -> str:
-    """Return the command that measures again, as it was typed, less what the run writes.
-
-    ``args`` are what was typed behind ``pytest``, or what :func:`without_paths` leaves of it: the key of one test can
-    be put behind the command.
-    """
-    # Last, as what takes a value at will, such as --cov, would take a key that stands behind it.
-    return shlex.join(["pytest", *_less(args, _WRITING, (_MEASURE, _SAVE)), _MEASURE])
+def headline(ordered: Sequence[Outcome], broken: int, *, strict: bool) -> str:
+    """Return the run's result in one sentence; ``broken`` is how many tests or files failed otherwise than by it."""
+    gated = [outcome for outcome in ordered if outcome.verdict.gated and outcome.verdict.status is not Status.ERROR]
+    failing = [outcome for outcome in gated if outcome.verdict.fails(strict)]
+    failures = f"{units.counted(broken, 'test')} failed"
+    slower = [outcome for outcome in failing if outcome.verdict.status is Status.SLOWER]
+    if slower:
+        first = slower[0]
+        which = ":" if len(slower) == 1 else ", most of all"
+        found = f"{len(slower)} of {len(gated)} gated tests got slower{which} {first.result.name} {_slowdown(first)}"
+        return f"{found}; {failures}" if broken else found
+    if broken:
+        return f"{failures}, but no gated test got slower"
+    if failing:
+        return f"{len(failing)} of {len(gated)} gated tests cannot be called as fast as before, and this run is strict"
+    if not gated:
+        return "No gated test was measured"
+    counts = Counter("accepted" if is_accepted(outcome.verdict) else outcome.verdict.status.value for outcome in gated)
+    result = "Nothing got slower but on purpose" if counts["accepted"] else "No gated test got slower"
+    return f"{result}: {', '.join(f'{count} {word}' for word, count in counts.most_common())}"
 
 
-def continuing(args: Sequence[str]) -> str:
-    """Return the command as it was typed, without the flags that measure, so that others can be put behind it."""
-    return shlex.join(["pytest", *_less(args, ("--rlperf-accept",), (_MEASURE, _SAVE))])
+def _slowdown(outcome: Outcome) -> str:
+    """Return how much slower a test is."""
+    if outcome.verdict.by_counts:
+        first = f": {count_text(outcome.verdict.counters[0])}" if outcome.verdict.counters else ""
+        return f"does more in a call than it did{first}"
+    now, was = now_s(outcome), was_s(outcome)
+    if now is None or was is None:
+        return change_text(outcome)
+    return f"{change_text(outcome)} ({units.seconds(now)} a call, was {units.seconds(was)})"
 
 
-def _less(args: Sequence[str], valued: Sequence[str], bare: Sequence[str]) -> list[str]:
-    """Return ``args`` less the options named, those that have a value with it; paths behind ``--`` come first.
+def change_text(outcome: Outcome) -> str:
+    """Write the change of a test's time: ``+1.2 %``; empty where there is no estimate."""
+    return "" if outcome.verdict.estimate is None else units.change(outcome.verdict.estimate.ratio)
 
-    There no option takes them for its value, and what is put behind the command is not taken for a path.
-    """
-    at = args.index("--") if "--" in args else len(args)
-    kept, rest = list(args[at + 1 :]), iter(args[:at])
-    for arg in rest:
-        if arg in valued:
-            next(rest, None)
-        elif arg not in bare and not arg.startswith(tuple(f"{flag}=" for flag in valued)):
-            kept.append(arg)
-    return kept
+
+def now_s(outcome: Outcome) -> float | None:
+    """Return the seconds of a call, None where nothing was measured."""
+    return outcome.result.call_s if outcome.result.measured else None
+
+
+def was_s(outcome: Outcome) -> float | None:
+    """Return the seconds of a call before, None where there are no such figures."""
+    return outcome.before.call_s if outcome.before is not None and outcome.before.measured else None

@@ -64,6 +64,11 @@ class Table:
             rows=[[row[place] for place in kept] for row in self.rows],
         )
 
+    def leading(self, *keys: str) -> Table:
+        """Return the table with the columns of ``keys`` first, as far as it has them."""
+        known = [column.key for column in self.columns]
+        return self.only(sorted(known, key=lambda key: (*keys, *known).index(key)))
+
     def without_empty(self) -> Table:
         """Return the table without the columns that have no text in any row; the first column stays."""
         filled = {place for row in self.rows for place, cell in enumerate(row) if cell.text}

@@ -14,17 +14,18 @@ from rich.text import Text
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Code, Outcome, Status
-from pytest_rlperf.report.details import counter_lines, device_lines, shares_lines
 from pytest_rlperf.report.printable import shown, shown_lines
-from pytest_rlperf.report.rows import (
-    SINCE_FIRST,
-    phase_rows,
-    verdict_table,
-)
 from pytest_rlperf.report.statuses import STYLES
 from pytest_rlperf.report.summary import Summary
-from pytest_rlperf.report.table import Cell, Column, Table, make_table
-from pytest_rlperf.report.text import kept_columns, print_facts, print_table, rendered
+from pytest_rlperf.report.tables import (
+    SINCE_FIRST,
+    counter_lines,
+    device_tables,
+    phase_table,
+    shares_lines,
+    verdict_table,
+)
+from pytest_rlperf.report.text import kept_columns, print_facts, print_table, rendered, table_lines, table_text
 from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, message, phases_note
 
 _LOGGED_S = 60.0
@@ -252,7 +253,12 @@ def print_details(console: Console, outcome: Outcome, *, verbose: bool) -> None:
         where = ["where the time goes", *(f"  {line}" for line in shares)] if shares else []
         creep = creep_text(outcome)
         since = [f"{SINCE_FIRST}: {creep}"] if creep else []
-        for line in (*where, *device_lines(outcome), *since, cost_text(outcome)):
+        device = [
+            line
+            for table in device_tables(outcome)
+            for line in (table.title, *table_text(table, console.width - 2, ruled=False))
+        ]
+        for line in (*where, *device, *since, cost_text(outcome)):
             console.print(_indented(_line(line)))
     console.print()
 
@@ -262,36 +268,12 @@ def _indented(text: Text) -> Padding:
 
 
 def _print_phases(console: Console, outcome: Outcome, *, verbose: bool) -> None:
-    table = _phase_table(outcome, verbose=verbose)
+    table = phase_table(outcome, None if verbose else _DEEPEST)
     if not table.rows:
         return
-    print_table(console, table, titled=False)
+    titled = any(column.key == "was" for column in table.columns)
+    for line in table_lines(table, console.width - 2, ruled=False, titled=titled):
+        console.print(Text("  ").append_text(line), soft_wrap=True)
     note = phases_note(outcome.result)
     if note:
         console.print(_indented(_line(note)))
-
-
-def _phase_table(outcome: Outcome, *, verbose: bool) -> Table:
-    rows = [row for row in phase_rows(outcome) if row.depth < _DEEPEST or verbose]
-    changed = any(row.change_s is not None for row in rows)
-    columns = (
-        # With the changes beside it a line has to fit 80 columns, too.
-        Column("phase", "phase", "left", overflow="fold", usual=28 if changed else 34),
-        Column("total", "time", usual=8),
-        Column("share", "share", usual=7),
-        Column("count", "entries", usual=7),
-        Column("was", "was", "left"),
-        Column("change", "adds to the change", "left"),
-    )
-    cells = [
-        (
-            Cell(row.name, depth=row.depth + 1),
-            units.seconds(row.total_s),
-            units.percent(row.share, signed=False),
-            "" if row.count is None else f"×{row.count:.3g}",
-            "" if row.was_s is None else f"was {units.seconds(row.was_s)}",
-            "" if row.change_s is None else units.signed_seconds(row.change_s),
-        )
-        for row in rows
-    ]
-    return make_table(columns, cells).without_empty()

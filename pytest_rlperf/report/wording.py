@@ -22,12 +22,10 @@ from pytest_rlperf.model import (
     Reason,
     Result,
     Selfcheck,
-    Start,
     Status,
     StoredResult,
     Verdict,
     VersionChange,
-    Work,
     WrittenReason,
     notes,
     reasons,
@@ -67,6 +65,12 @@ _ALLOCATED = "do not empty the allocator's cache within a call, and let none of 
 _NO_CODE = {
     reasons.NoCode.OUTSIDE_GIT: f"the baseline's code is in no git repository; commit, then {_STORE_AGAIN}",
     reasons.NoCode.UNCOMMITTED: f"the baseline is of uncommitted changes; commit, then {_STORE_AGAIN}",
+}
+_UNDECIDED = {
+    reasons.Code.UNCONFIRMED: "no time for a pair that confirms it",
+    reasons.Code.PAIRS: "too few pairs",
+    reasons.Code.SPREAD: "pairs differ too much",
+    reasons.Code.NEAR: "too near the tolerance for more pairs to decide",
 }
 _COLLISIONS = {
     "EADDRINUSE": "bind to port 0, for which the system gives each process a port of its own",
@@ -132,22 +136,9 @@ def _nothing_compared(reason: Reason) -> str | None:
             machines = "; or ".join(map(machine_text, differences[:_MACHINES_MOST]))
             advice = "" if stores else "; store one of this machine with --rlperf-save-baseline"
             return f"the baseline is of another machine class ({machines}){advice}"
-        case reasons.OtherWorkload(then, now, stores):
-            return f"{_other_workload(then, now)}{_again(stores)}"
-        case reasons.OtherAverage(now_mean, stores):
-            averages = ("median", "mean") if now_mean else ("mean", "median")
-            return f"the baseline used the {averages[0]} round and this run the {averages[1]}{_again(stores)}"
-        case reasons.OtherStart(now, stores):
-            began = ("forked", "new") if now is Start.FRESH else ("new", "forked")
-            return f"the baseline is of {began[0]} processes and this run of {began[1]} ones{_again(stores)}"
-        case reasons.OtherWork(head_label, base_label, head, base):
-            return (
-                f"a call is {_work(head)} on {head_label} and {_work(base)} on {base_label}: "
-                "times of different work are not compared"
-            )
-        case reasons.OtherDevice(difference, base_label, stores):
+        case reasons.Incomparable(_, what, was, now, base_label, stores):
             where = "in the baseline" if base_label is None else f"on {base_label}"
-            return f"{_device_difference(difference, where)}{_again(stores or base_label is not None)}"
+            return f"{what}: {was} {where}, {now} now{_again(stores or base_label is not None)}"
         case reasons.NotOnBase(lacks=lacks, base_label=base_label) if lacks:
             return (
                 f"{base_label} needs {', '.join(lacks)}, which is not installed here: install it, then run this again"
@@ -166,36 +157,6 @@ def _again(stores: bool) -> str:
 def machine_text(differences: Sequence[MachineDifference]) -> str:
     """Write how a machine differs from this one: ``cpu: Neoverse there, EPYC here``."""
     return ", ".join(f"{each.field}: {each.one} there, {each.other} here" for each in differences)
-
-
-def _other_workload(then: Work, now: Work) -> str:
-    if (then.component, then.unit) != (now.component, now.unit):
-        return f"the baseline measured {then.component} in {then.unit}s, this run {now.component} in {now.unit}s"
-    return (
-        f"a call processed {units.quantity(then.items)} {then.unit}s in the baseline and {units.quantity(now.items)} "
-        "now, so it is another workload"
-    )
-
-
-def _work(work: Work) -> str:
-    return f"{work.component} of {work.items:g} {work.unit}"
-
-
-def _device_difference(difference: reasons.DeviceDifference, where: str) -> str:
-    match difference:
-        case reasons.OtherPlace(was, now):
-            return f"{where} it ran on {was or 'the host'}, and now on {now or 'the host'}"
-        case reasons.OtherPace(was_pace, now_pace):
-            return f"{where} its {was_pace.value} was judged, and now its {now_pace.value}: the two are never compared"
-        case reasons.OtherCap(now=True):
-            return f"{where} it was not under its power cap, and now is all the time, at another clock"
-        case reasons.OtherCap():
-            return f"{where} it was under its power cap all the time, and now is not, so its clock is another"
-        case reasons.OtherSettings(changes):
-            changed = ", ".join(
-                f"{each.name} was {each.was or 'unknown'} and is {each.now or 'unknown'}" for each in changes
-            )
-            return f"{where} the device computed with other settings: {changed}"
 
 
 def _broken(reason: Reason) -> str | None:
@@ -285,46 +246,25 @@ def _live(reason: Reason) -> str | None:
                 f"{units.counted(pairs, 'live pair')}{each}; at least {units.difference(certain)} for certain\n"
                 f"confirmed by a fresh pair ({units.change(fresh)})"
             )
-        case reasons.PairsUnconfirmed(ratio, at_most):
-            return f"{_at_most(at_most)}; no time to confirm {units.change(ratio)}\nraise --rlperf-max-time"
-        case reasons.PairsTooFewAllowed(ratio, most, needed, tests):
-            return (
-                f"{units.change(ratio)} in {units.counted(most, 'live pair')}, too few for "
-                f"{units.counted(tests, 'gated test')}\nraise --rlperf-pairs to 3..{needed}"
-            )
-        case reasons.PairsSpread(at_most, smallest_seen, time_is_short):
-            flag = "--rlperf-max-time" if time_is_short else "--rlperf-pairs"
-            return f"{_at_most(at_most)}{_finds(smallest_seen)}\nraise {flag} for more pairs"
-        case reasons.PairsHopeless():
-            return _hopeless(reason)
-        case reasons.PairsNear(at_most, smallest_seen, tolerance):
-            return f"{_at_most(at_most)}{_finds(smallest_seen)}\ntoo near ±{bound(tolerance)} for more pairs to decide"
-        case reasons.TooFewPairs(pairs, least, at_most):
-            if at_most is None:
-                return "no time for a pair: raise --rlperf-max-time"
-            return f"{_at_most(at_most)}; time for {pairs} of {least} pairs: raise --rlperf-max-time"
+        case reasons.PairsUndecided():
+            return _undecided(reason)
     return None
 
 
-def _at_most(ratio: float) -> str:
-    """Write an upper bound: ``change at most +3.3 %``."""
-    return f"change at most {units.change(ratio)}"
-
-
-def _finds(smallest_seen: float | None) -> str:
-    """Write what the pairs would have found: ``; finds +4.1 % in 95 of 100 runs``."""
-    return "" if smallest_seen is None else f"; finds {units.change(1 + smallest_seen)} in 95 of 100 runs"
-
-
-def _hopeless(reason: reasons.PairsHopeless) -> str:
-    """Write why no more pairs were taken, and what would decide."""
-    spread, percent = units.percent(reason.pair_sd, signed=False), math.ceil(100 * reason.tolerance_enough)
-    return (
-        f"{_at_most(reason.at_most)}{_finds(reason.smallest_seen)}\n"
-        f"pairs differ by {spread}: {reason.most} of them would hardly decide\n"
-        f"raise --rlperf-pairs to 3..{reason.pairs_needed} or --rlperf-tolerance to {percent}%"
-        f"{'' if reason.placed else _ONE_THREAD}"
-    )
+def _undecided(reason: reasons.PairsUndecided) -> str:
+    """Write the upper bound, what the pairs would have found, why they decide nothing, and what would help."""
+    lines = [] if reason.at_most is None else [f"change at most {units.change(reason.at_most)}"]
+    if reason.smallest_seen is not None:
+        lines = ["; ".join([*lines, f"finds {units.change(1 + reason.smallest_seen)} in 95 of 100 runs"])]
+    cause = _UNDECIDED[reason.code]
+    if reason.pair_sd is not None:
+        cause += f", by {units.percent(reason.pair_sd, signed=False)}"
+    pairs = f" to 3..{reason.pairs_needed}" if reason.pairs_needed else ""
+    advice = "raise --rlperf-max-time" if reason.time_is_short else f"raise --rlperf-pairs{pairs}"
+    if reason.tolerance_enough is not None:
+        advice += f" or --rlperf-tolerance to {math.ceil(100 * reason.tolerance_enough)}%"
+    lines += [cause] if reason.code is reasons.Code.NEAR else [cause, advice]
+    return "\n".join(lines) + ("" if reason.placed else _ONE_THREAD)
 
 
 def _beside_times(reason: Reason) -> str | None:
@@ -464,21 +404,23 @@ def improved(count: int) -> str:
 
 
 def changes_text(changes: Iterable[CounterChange]) -> str:
-    """Write changed counts by phase: ``update/critic: aten::mm 12 → 18; syncs 2 → 5``; the whole call first."""
+    """Write changed counts in one line: ``update/critic: aten::mm 12 → 18; syncs 2 → 5``; the whole call first."""
+    return " · ".join(phase_changes(sorted(changes, key=lambda change: change.path), _COUNTS_MOST))
+
+
+def phase_changes(changes: Iterable[CounterChange], most: int | None) -> list[str]:
+    """Return a line of changed counts for each phase, the largest changes first, ``most`` of them."""
     by_path: dict[str, list[CounterChange]] = {}
-    for change in sorted(changes, key=lambda change: change.path):
+    for change in changes:
         by_path.setdefault(change.path, []).append(change)
-    return " · ".join(_phase_changes(path, found) for path, found in by_path.items())
-
-
-def _phase_changes(path: str, changes: Sequence[CounterChange]) -> str:
-    largest = sorted(changes, key=lambda change: abs(change.now - change.was), reverse=True)
-    counts = [
-        f"{change.name.removeprefix(_OPERATIONS)} {change.was} → {change.now}" for change in largest[:_COUNTS_MOST]
-    ]
-    if len(largest) > _COUNTS_MOST:
-        counts.append(f"{len(largest) - _COUNTS_MOST} more")
-    return f"{path}: {'; '.join(counts)}" if path else "; ".join(counts)
+    lines = []
+    for path, found in by_path.items():
+        found.sort(key=lambda change: -abs(change.now - change.was))
+        counts = [f"{each.name.removeprefix(_OPERATIONS)} {each.was} → {each.now}" for each in found]
+        more = [f"{len(counts) - most} more"] if most is not None and len(counts) > most else []
+        text = "; ".join([*counts[:most], *more])
+        lines.append(f"{path}: {text}" if path else text)
+    return lines
 
 
 def count_text(change: CounterChange) -> str:

@@ -3,34 +3,60 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import shlex
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.fixtures import result_key
 from pytest_rlperf.model import Outcome
 from pytest_rlperf.model.notes import Saved
 from pytest_rlperf.options import Config
+from pytest_rlperf.report import benchmark_json
+from pytest_rlperf.report.files import (
+    TRACE_OPTION,
+    OutputError,
+    check_directory,
+    check_file,
+    write_file,
+    write_traces,
+)
 from pytest_rlperf.report.github import GitHubRun, place_of, write_github
 from pytest_rlperf.report.matrix import render_matrix
+from pytest_rlperf.report.run_json import RunFile, document_of, selfcheck_document, written
 from pytest_rlperf.report.selfcheck import render_selfcheck
-from pytest_rlperf.report.summary import (
-    NextStep,
-    Summary,
-    continuing,
-    next_steps,
-    reproducing,
-    without_paths,
-)
+from pytest_rlperf.report.summary import NextStep, Summary, next_steps
 from pytest_rlperf.report.terminal import render_summary
 from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.run.outcomes import RunState
-from pytest_rlperf.run.outputs import Page, write_outputs
 
 if TYPE_CHECKING:
     import pytest
+
+_JSON = "--rlperf-json"
+_HTML = "--rlperf-html"
+
+
+def check_outputs(settings: Config, junit_xml: str | None) -> None:
+    """Raise OutputError where a file cannot be written, before any time is spent on measuring.
+
+    ``junit_xml`` is where pytest itself will write, which it would find out at the end.
+    """
+    # As pytest reads it.
+    junit = Path(os.path.expanduser(os.path.expandvars(junit_xml))) if junit_xml else None  # noqa: PTH111
+    files = ((_JSON, settings.json), (benchmark_json.OPTION, settings.benchmark_json), ("--junit-xml", junit))
+    for option, path in files:
+        if path is not None:
+            check_file(option, path)
+    if settings.html is not None:
+        from pytest_rlperf.report.html import check_html  # which most runs need not load
+
+        check_html(settings.html)
+    if settings.trace is not None:
+        check_directory(TRACE_OPTION, settings.trace)
 
 
 class EndOfRun:
@@ -62,27 +88,66 @@ class EndOfRun:
         ``failed`` are the keys of tests that failed, and the ids of files that cannot be collected, ``finished`` the
         keys of tests that came to their end.
         """
-        settings = {result_key(item): self._settings.for_test(item) for item in self._items.values()}
-        return write_outputs(
-            self._settings,
-            self._run,
-            notes=note_lines([note for note in self._run.notes if not isinstance(note, Saved)], verbose=True),
-            failed=failed,
-            unmeasured={*finished} - {*failed, *self._run.outcomes.keys},
-            params={
-                result_key(item): item.callspec.params for item in self._items.values() if hasattr(item, "callspec")
-            },
-            page=Page(
-                summary=self._summary(verbose=True),
-                tolerances={
-                    key: self._run.policy(settings[key]).tolerance
-                    for key in self._run.outcomes.tests
-                    if key in settings
-                },
-                command=reproducing(without_paths(self._typed(), self._positional)),
-                created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-            ),
+        settings, traces = self._settings, self._run.outcomes.traces
+        unmeasured = {*finished} - {*failed, *self._run.outcomes.keys}
+        writers: list[tuple[Path | None, Callable[[Path], object]]] = [
+            (settings.json, lambda path: write_file(_JSON, path, written(self._document(failed, unmeasured)))),
+            (settings.html, lambda path: write_file(_HTML, path, self._page())),
+            (settings.benchmark_json, lambda path: write_file(benchmark_json.OPTION, path, self._benchmarks())),
+            (settings.trace, lambda path: write_traces(path, traces)),
+        ]
+        errors = []
+        for path, write in writers:
+            if path is not None:
+                try:
+                    write(path)
+                except OutputError as error:
+                    errors.append(str(error))
+        return errors
+
+    def _document(self, failed: Collection[str], unmeasured: Collection[str]) -> dict[str, Any]:
+        """Return the run's JSON; ``unmeasured`` are the keys of tests without figures that have not failed."""
+        run, machine = self._run, self._run.baselines.machine
+        if run.fitness is not None:
+            return selfcheck_document(machine, run.outcomes.selfchecks, run.fitness)
+        file = run.merged or RunFile(
+            machine,
+            compared=tuple(run.baselines.origins(self._outcomes)),
+            notes=(),
+            tests={},
+            provenance=run.provenance(),
+            strict=run.settings.strict,
+            against=run.settings.against,
+            shard=run.shard,
         )
+        notes = note_lines([note for note in run.notes if not isinstance(note, Saved)], verbose=True)
+        # The coordinator has more tests than a merged run where a node was lost.
+        file = replace(file, tests=run.outcomes.tests, notes=tuple(notes))
+        return document_of(replace(file, failed=tuple(failed), unmeasured=tuple(unmeasured)))
+
+    def _page(self) -> str:
+        """Return the HTML report; OutputError without jinja2."""
+        from pytest_rlperf.report.html import render_html
+
+        settings = {result_key(item): self._settings.for_test(item) for item in self._items.values()}
+        return render_html(
+            self._outcomes,
+            self._summary(verbose=True),
+            tolerances={
+                key: self._run.policy(settings[key]).tolerance for key in self._run.outcomes.tests if key in settings
+            },
+            command=self._command([], "--rlperf"),
+            created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        )
+
+    def _benchmarks(self) -> str:
+        """Return pytest-benchmark's JSON."""
+        run, items = self._run, self._items.values()
+        params = {result_key(item): item.callspec.params for item in items if hasattr(item, "callspec")}
+        document = benchmark_json.benchmark_document(
+            run.outcomes.tests, run.baselines.machine, run.provenance(), params=params
+        )
+        return written(document)
 
     def show(self, reporter: pytest.TerminalReporter, failed: Collection[str]) -> None:
         """Show the table, the phases, and commands to type next; ``failed`` is as in :meth:`write`."""
@@ -111,7 +176,7 @@ class EndOfRun:
         """Write GitHub's files, where this is one of its jobs, and return the commands to print."""
         github = GitHubRun(
             summary=summary,
-            command=reproducing(self._typed()),
+            command=self._command(self._paths, "--rlperf"),
             lines=self._places,
             environment=[] if self._run.merged else self._run.baselines.changes_since(self._outcomes),
             skipped=skipped,
@@ -139,7 +204,7 @@ class EndOfRun:
 
     def _next(self, *, verbose: bool) -> list[NextStep]:
         """Return the commands to type next, each with its effect."""
-        saved, command = self._run.saved, continuing(self._typed())
+        saved, command = self._run.saved, self._command(self._paths)
         steps = next_steps(
             self._outcomes,
             command,
@@ -162,11 +227,13 @@ class EndOfRun:
                 skipped[keys[report.nodeid]] = str(why).removeprefix("Skipped: ")
         return skipped
 
-    def _typed(self) -> list[str]:
-        """Return the arguments that were typed behind ``pytest``."""
-        return [str(arg) for arg in self._config.invocation_params.args]
+    def _command(self, paths: Collection[str], *flags: str) -> str:
+        """Return the command that runs tests against the same base; the key of a test can be put behind it."""
+        against = [] if self._settings.against is None else [f"--rlperf-against={self._settings.against}"]
+        return shlex.join(["pytest", *paths, *against, *flags])
 
-    def _positional(self, args: list[str]) -> list[str]:
-        """Return the paths among ``args``: only pytest's parser knows which options take a value."""
-        found: list[str] = self._config._parser.parse_known_args(args).file_or_dir
-        return found
+    @property
+    def _paths(self) -> list[str]:
+        """The paths of tests as they were typed, none where pytest's settings name them."""
+        pyargs = ["--pyargs"] if self._config.option.pyargs else []
+        return [*pyargs, *self._config.args] if self._config.args_source is self._config.ArgsSource.ARGS else []

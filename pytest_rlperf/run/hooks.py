@@ -30,12 +30,11 @@ from pytest_rlperf.report.statuses import compares_nothing
 from pytest_rlperf.report.terminal import LiveLine, LogLine, NoLine
 from pytest_rlperf.report.wording import note_lines, uncalled
 from pytest_rlperf.run import selfcheck
-from pytest_rlperf.run.end import EndOfRun
+from pytest_rlperf.run.end import EndOfRun, check_outputs
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.loop import Beginning, TestLoop, make_lanes
 from pytest_rlperf.run.one_test import error_of, essence, failure_of
 from pytest_rlperf.run.outcomes import RunState
-from pytest_rlperf.run.outputs import check_outputs
 from pytest_rlperf.run.saving import save
 
 _INTERRUPTS: dict[signal.Signals, signal._HANDLER] = {

@@ -19,6 +19,7 @@ from pytest_rlperf.measure.one_side import SideMeasurement
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured, WarmPair
 from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import (
+    Code,
     Contribution,
     Live,
     PairSpread,
@@ -28,9 +29,9 @@ from pytest_rlperf.model import (
     Status,
     Tally,
     Verdict,
-    Work,
     log_ratios,
     reasons,
+    work_text,
 )
 from pytest_rlperf.options import Config
 from pytest_rlperf.run.lanes import Lanes
@@ -50,7 +51,7 @@ Part = TypeVar("Part")
 class OtherWorkError(Exception):
     """A call is not the same work on both sides; ``reason`` has both."""
 
-    def __init__(self, reason: reasons.OtherWork) -> None:
+    def __init__(self, reason: reasons.Incomparable) -> None:
         super().__init__(reason)
         self.reason = reason
 
@@ -337,7 +338,10 @@ class LiveComparison(LivePairs):
         assert head is not None
         if _work(base) != _work(head):
             sides = self._base_side.sides
-            raise OtherWorkError(reasons.OtherWork(sides.head.label, sides.base.label, _work(head), _work(base)))
+            works = (work_text(*_work(base)), work_text(*_work(head)))
+            raise OtherWorkError(
+                reasons.Incomparable(Code.WORK, "a call's work", *works, sides.base.label, stores=False)
+            )
 
 
 def make_result(key: str, called: m.Called, measured: SideMeasurement) -> Result:
@@ -354,8 +358,8 @@ def make_result(key: str, called: m.Called, measured: SideMeasurement) -> Result
     )
 
 
-def _work(called: m.Called) -> Work:
-    return Work(called.component, called.unit, called.items)
+def _work(called: m.Called) -> tuple[str, str, float]:
+    return called.component, called.unit, called.items
 
 
 def _at_pace(result: Result) -> Result:

@@ -47,7 +47,7 @@ class Measured:
     head: Result
     by_itself: Result | None = None
     live: Live | None = None
-    unpaired: reasons.SameCode | reasons.OtherWork | reasons.NotOnBase | None = None
+    unpaired: reasons.SameCode | reasons.Incomparable | reasons.NotOnBase | None = None
     base_commit: str | None = None
     unsettled: reasons.NotSettledLive | None = None
 
@@ -120,7 +120,7 @@ class OneTest:
     def _measure_live(self, base_side: BaseSide) -> Measured:
         """Compare live, unless it is the same code; then measure by itself what is to be stored."""
         base, saves, named = base_side.sides.base.label, self._settings.save, self._against is not None
-        unpaired: reasons.SameCode | reasons.OtherWork
+        unpaired: reasons.SameCode | reasons.Incomparable
         if base_side.is_same_code:
             unpaired = reasons.SameCode(base, only_loaded=False)
         else:

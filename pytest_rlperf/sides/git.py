@@ -420,29 +420,6 @@ def git_user(directory: Path) -> str:
     return f"{name} <{address}>".strip() if address else name
 
 
-@dataclass(frozen=True)
-class Head:
-    """The commit that is checked out: its ISO times, its branch, and the name of origin's repository, empty without."""
-
-    committed: str
-    authored: str
-    branch: str
-    project: str
-
-
-def read_head(directory: Path) -> Head | None:
-    """Return the commit that is checked out around a directory, None where git reads none."""
-    try:
-        times = _checked(directory, "log", "-1", "--format=%cI%x00%aI", "HEAD", "--", settings=_LOG)
-        branch = _checked(directory, "rev-parse", "--abbrev-ref", "HEAD").strip()
-        address = _git(directory, "config", "--get", "remote.origin.url").out.strip()
-    except SideError:
-        return None
-    committed, authored = times.strip().split("\0")
-    project = re.split(r"[/:]", address.rstrip("/"))[-1].removesuffix(".git")
-    return Head(committed, authored, "(detached head)" if branch == "HEAD" else branch, project)
-
-
 def untracked_files(top: Path, places: Iterable[str], *, ignored: bool = False) -> list[Path] | None:
     """Return the files in some places of a tree that git does not track, None where git cannot list them.
 

@@ -33,7 +33,7 @@ from pytest_rlperf.model import (
     Trial,
     Verdict,
 )
-from pytest_rlperf.report.run_json import run_document, selfcheck_document, written
+from pytest_rlperf.report.run_json import selfcheck_document, written
 
 Report = Callable[[str], None]
 Document = Mapping[str, Any]
@@ -307,7 +307,7 @@ def run_of(
     """Return a run of one test as JSON has it."""
     result = result_of(test, bounds, spans_s, device)
     outcome = builders.outcome(result, verdict or builders.verdict(Status.NEW))
-    return json.loads(written(run_document(builders.MACHINE, {result.nodeid: outcome}, (), ())))
+    return json.loads(written(builders.run_document(builders.MACHINE, {result.nodeid: outcome}, (), ())))
 
 
 def selfcheck_of(slowdown: float, verdict: Verdict, device: DeviceFigures | None = FIGURES) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Estimate, Outcome, Result
+from pytest_rlperf.report.tables import sides
 from pytest_rlperf.report.wording import bounds_text
 
 _CLOCKS = {"cpu": "CPU time", "wall": "Wall time"}
@@ -77,15 +78,6 @@ def charts(outcome: Outcome, tolerance: float | None) -> list[Chart]:
     """Return the charts there are data for: of the change, of the times."""
     found = [_change(outcome, tolerance), _times(outcome)]
     return [chart for chart in found if chart is not None]
-
-
-def sides(outcome: Outcome) -> list[tuple[str, Result]]:
-    """Return the results by side, the one that is compared with first: base and head, or baseline and now."""
-    before, names = outcome.before, ("base", "head") if outcome.live is not None else ("baseline", "now")
-    found = [] if before is None else [(names[0], before)]
-    if outcome.result.measured:
-        found.append((names[1], outcome.result))
-    return found
 
 
 # --------------------------------------------------------------------------- axes

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from pytest_rlperf import units
 from pytest_rlperf.model import Outcome, Result, Status
-from pytest_rlperf.report.files import OutputError, check_file, write_file
+from pytest_rlperf.report.files import OutputError, check_file
 from pytest_rlperf.report.html.charts import Chart, charts
 from pytest_rlperf.report.html.tables import Block, all_of, changed_counts
 from pytest_rlperf.report.printable import shown
-from pytest_rlperf.report.rows import verdict_table
 from pytest_rlperf.report.statuses import GRAVEST_FIRST, LOOKS
-from pytest_rlperf.report.summary import Summary
-from pytest_rlperf.report.table import Table
+from pytest_rlperf.report.summary import Summary, by_gravity, headline
+from pytest_rlperf.report.tables import verdict_table
 from pytest_rlperf.report.wording import blame_text, cost_text, creep_text, message
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _OPTION = "--rlperf-html"
-_NAMED_MOST = 3
-_FIRST = ("test", "verdict", "change")  # on a narrow screen a test's verdict is seen before its figures
 
 
 def check_html(path: Path, option: str = _OPTION) -> None:
@@ -36,11 +33,6 @@ def check_html(path: Path, option: str = _OPTION) -> None:
     if importlib.util.find_spec("jinja2") is None:
         raise _without_jinja(option)
     check_file(option, path)
-
-
-def write_html(path: Path, page: str) -> None:
-    """Write a page, and the directories it lies in; OutputError where that fails."""
-    write_file(_OPTION, path, page)
 
 
 def render_html(
@@ -51,17 +43,17 @@ def render_html(
     ``tolerances`` are the tests' by node id, 0.03 being 3 %, as far as they are known. ``command`` is what measures
     again where a test's id is put behind it. ``created`` is when the run was, in words.
     """
-    ordered = sorted(outcomes, key=lambda outcome: GRAVEST_FIRST.index(outcome.verdict.status))
+    ordered = by_gravity(outcomes, strict=False)
     counts = Counter(outcome.verdict.status for outcome in ordered)
     tests = [_test(outcome, tolerances.get(outcome.result.nodeid), command) for outcome in ordered]
     return (
         environment()
         .get_template("page.html")
         .render(
-            headline=_headline(ordered),
+            headline=headline(ordered, counts[Status.ERROR], strict=False),
             counts={status: counts[status] for status in GRAVEST_FIRST if counts[status]},
             facts=_run_facts(summary, created),
-            verdicts=_verdicts(ordered),
+            verdicts=verdict_table(ordered).leading("test", "verdict", "change"),
             tests=tests,
             common=_common(tests),
             legends=_legends(chart for test in tests for chart in test.charts),
@@ -125,27 +117,6 @@ def _without_jinja(option: str = _OPTION) -> OutputError:
 # --------------------------------------------------------------------------- the run
 
 
-def _headline(outcomes: Sequence[Outcome]) -> str:
-    """Return in one sentence how many tests failed or are slower, and the first few of these by name."""
-    if not outcomes:
-        return "Nothing was measured"
-    slower = [outcome for outcome in outcomes if outcome.verdict.status is Status.SLOWER]
-    errors = sum(outcome.verdict.status is Status.ERROR for outcome in outcomes)
-    tests, failed = units.counted(len(outcomes), "test"), f"; {errors} failed" if errors else ""
-    if not slower:
-        return f"None of {tests} was found slower{failed}"
-    named = ", ".join(_named(outcome) for outcome in slower[:_NAMED_MOST])
-    more = "" if len(slower) <= _NAMED_MOST else f" and {len(slower) - _NAMED_MOST} more"
-    return f"{len(slower)} of {tests} got slower: {named}{more}{failed}"
-
-
-def _named(outcome: Outcome) -> str:
-    """Return a slower test's name with how much slower it is, and whether that is accepted."""
-    verdict, estimate = outcome.verdict, outcome.verdict.estimate
-    how = "does more in a call" if verdict.by_counts else "" if estimate is None else units.change(estimate.ratio)
-    return f"{outcome.result.name} {how}{' (accepted)' if verdict.accepted else ''}".strip()
-
-
 def _run_facts(summary: Summary, created: str) -> list[tuple[str, str]]:
     return [
         *(("machine", machine) for machine in summary.machines),
@@ -166,12 +137,6 @@ def _legends(charts: Iterable[Chart]) -> dict[str, str]:
 def _common(tests: Sequence[Test]) -> list[tuple[str, str]]:
     """Return the facts that all of several tests share, which stand once above them."""
     return [fact for fact in tests[0].facts if all(fact in test.facts for test in tests)] if len(tests) > 1 else []
-
-
-def _verdicts(outcomes: Sequence[Outcome]) -> Table:
-    table = verdict_table(outcomes)
-    keys = [column.key for column in table.columns]
-    return table.only(sorted(keys, key=lambda key: (*_FIRST, *keys).index(key)))
 
 
 # --------------------------------------------------------------------------- one test

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_rlperf import units
 from pytest_rlperf.model import (
-    DeviceFigures,
-    DeviceTimes,
     Outcome,
     PairRecord,
     PhaseCounts,
     Result,
     WorkerRecord,
 )
-from pytest_rlperf.report.details import owner_label
-from pytest_rlperf.report.html.charts import sides
-from pytest_rlperf.report.rows import phase_rows
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
+from pytest_rlperf.report.tables import device_tables, phase_table, share_table, sides
 from pytest_rlperf.report.wording import disturbances_text, phases_note
 
 _WHOLE = "(whole call)"
@@ -36,8 +32,8 @@ class Block:
 
 def all_of(outcome: Outcome) -> list[Block]:
     """Return the tables of a test that there is something in; :func:`changed_counts` stands by itself."""
-    makers = (_phases, _shares, _all_counts, _device, _device_phases, _conditions)
-    return [block for make in makers if (block := make(outcome)) is not None]
+    found = [_phases(outcome), _shares(outcome), _all_counts(outcome), *_device(outcome), _conditions(outcome)]
+    return [block for block in found if block is not None]
 
 
 def _made(title: str, texts: Sequence[str], figures: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> Table:
@@ -47,41 +43,12 @@ def _made(title: str, texts: Sequence[str], figures: Sequence[str], rows: Iterab
 
 
 def _phases(outcome: Outcome) -> Block | None:
-    """Return the phases as a table."""
-    rows = phase_rows(outcome)
-    if not rows:
-        return None
-    before = "base" if outcome.live is not None else "baseline"
-    figures = ("time per call", "share", "entries", before, "adds to the change")
-    cells: list[list[Cell | str]] = [
-        [
-            Cell(row.name, depth=row.depth),
-            units.seconds(row.total_s),
-            units.percent(row.share, signed=False),
-            _NONE if row.count is None else f"×{row.count:.3g}",
-            _NONE if row.was_s is None else units.seconds(row.was_s),
-            _NONE if row.change_s is None else units.signed_seconds(row.change_s),
-        ]
-        for row in rows
-    ]
-    note = phases_note(outcome.result)
-    return Block(_made("Phases of one call", ["phase"], figures, cells), [note] if note else [])
+    table, note = phase_table(outcome), phases_note(outcome.result)
+    return Block(table, [note] if note else []) if table.rows else None
 
 
 def _shares(outcome: Outcome) -> Block | None:
-    """Return where a call's time goes, as bars with their figures."""
-    if not outcome.result.shares:
-        return None
-    was = {} if outcome.before is None else {share.name: share.share for share in outcome.before.shares}
-    rows: list[list[Cell | str]] = [
-        [
-            owner_label(share.name),
-            Cell(units.percent(share.share, signed=False), bar=min(1.0, max(0.0, share.share))),
-            units.percent(was[share.name], signed=False) if share.name in was else _NONE,
-        ]
-        for share in outcome.result.shares
-    ]
-    return Block(_made("Where the time goes", ["part", "share of a call"], ["before"], rows))
+    return Block(share_table(outcome)) if outcome.result.shares else None
 
 
 # --------------------------------------------------------------------------- counts
@@ -142,97 +109,12 @@ def _counts(result: Result) -> dict[tuple[str, str], str]:
     return exact | inexact
 
 
-# --------------------------------------------------------------------------- the device
-
-
-_DEVICE_COLUMNS = ("device", "latency", "steady", "judged by", "cycles", "peak memory", "allocations", "slices retaken")
-_CONDITION_COLUMNS = ("lowest SM clock", "lowest memory clock", "hottest", "held back by", "other processes")
-
-
-def _device(outcome: Outcome) -> Block | None:
-    """Return each process's figures on a device, and the state the device was in."""
-    found = [
-        (f"{number} {name}", worker.device)
-        for name, result in sides(outcome)
-        for number, worker in enumerate(result.workers, 1)
-        if worker.device is not None
-    ]
-    if not found:
-        return None
-    texts, figures = ("process", _DEVICE_COLUMNS[0]), (*_DEVICE_COLUMNS[1:], *_CONDITION_COLUMNS, "settings")
-    rows = ([name, *_device_cells(device), *_condition_cells(device), _flags(device)] for name, device in found)
-    notes = dict.fromkeys(
-        text for _, device in found for text in (disturbances_text(device.disturbances), *device.notes) if text
-    )
-    return Block(_made("On the device, per call", texts, figures, rows), list(notes))
-
-
-def _device_cells(device: DeviceFigures) -> list[str]:
-    return [
-        device.device,
-        _known(device.latency_s, units.seconds),
-        _known(device.steady_s, units.seconds),
-        device.gated.value,
-        _known(device.cycles, units.quantity),
-        _bytes(device.peak_bytes),
-        f"{device.allocations:.3g}",
-        str(device.retaken),
-    ]
-
-
-def _condition_cells(device: DeviceFigures) -> list[str]:
-    """Return the worst that was seen of the device's state."""
-    conditions = device.conditions
-    if conditions is None:
-        return [_NONE] * len(_CONDITION_COLUMNS)
-    return [
-        _known(conditions.sm_clock_hz, _hertz),
-        _known(conditions.memory_clock_hz, _hertz),
-        _known(conditions.temperature_c, lambda degrees: f"{degrees:.0f} °C"),
-        "not known" if conditions.throttled is None else ", ".join(conditions.throttled) or "nothing",
-        _NONE if conditions.others is None else str(conditions.others),
-    ]
-
-
-def _flags(device: DeviceFigures) -> str:
-    return ", ".join(f"{name} {value}" for name, value in device.flags.items()) or _NONE
-
-
-def _bytes(value: float) -> str:
-    return f"{units.quantity(value)}B"
-
-
-def _hertz(value: float) -> str:
-    return f"{value / 1e6:.0f} MHz"
-
-
-def _known(value: float | None, write: Callable[[float], str]) -> str:
-    return _NONE if value is None else write(value)
-
-
-def _device_phases(outcome: Outcome) -> Block | None:
-    """Return the phases by the device's own clock, which never mixes with the host's."""
-    found = [(phase, phase.on_device) for phase in outcome.result.phases if phase.on_device is not None]
-    if not found:
-        return None
-    figures = ("device time", "self time", "host time", "lag in", "lag out", "bound by", "peak memory", "allocations",
-               "stream")  # fmt: skip
-    rows = ([phase.path, *_phase_cells(times, phase.total_s)] for phase, times in found)
-    return Block(_made("Phases by the device's clock", ["phase"], figures, rows))
-
-
-def _phase_cells(times: DeviceTimes, host_s: float) -> list[str]:
-    return [
-        _known(times.span_s, units.seconds),
-        _known(times.self_s, units.seconds),
-        units.seconds(host_s),
-        _known(times.lag_in_s, units.seconds),
-        _known(times.lag_out_s, units.seconds),
-        f"{times.bound.value}{', waited for at every edge' if times.is_synced else ''}",
-        _known(times.peak_bytes, _bytes),
-        _known(times.allocations, "{:.3g}".format),
-        times.stream,
-    ]
+def _device(outcome: Outcome) -> list[Block]:
+    """Return the tables of what ran on a device, with its disturbances and notes."""
+    tables = device_tables(outcome)
+    devices = [worker.device for _, result in sides(outcome) for worker in result.workers if worker.device is not None]
+    texts = [text for device in devices for text in (disturbances_text(device.disturbances), *device.notes) if text]
+    return [Block(table, list(dict.fromkeys(texts)) if not number else ()) for number, table in enumerate(tables)]
 
 
 # --------------------------------------------------------------------------- the conditions

@@ -1,0 +1,365 @@
+"""The tables about tests, each defined once: reports only lay them out as text, Markdown or HTML."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_rlperf import units
+from pytest_rlperf.model import (
+    CounterChange,
+    Counting,
+    Creep,
+    DeviceFigures,
+    Estimate,
+    Outcome,
+    Pace,
+    Phase,
+    PhaseCounts,
+    Result,
+    Status,
+    Verdict,
+)
+from pytest_rlperf.model.counting import Share
+from pytest_rlperf.report.statuses import GRAVEST_FIRST
+from pytest_rlperf.report.table import Cell, Column, Table, make_table
+from pytest_rlperf.report.text import table_text
+from pytest_rlperf.report.wording import count_text, phase_changes
+
+SINCE_FIRST = "since first"  # the change since the first commit that was stored, or the anchor, by live pairs
+_CHANGES_MOST = 8  # of one phase, without -v
+_BAR_COLUMNS = 40
+_NAME_COLUMNS = 24  # a line must fit into 80 columns
+_LABELS = {"python": "python and operators"}  # a profiler does not see an extension's operators
+
+
+def sides(outcome: Outcome) -> list[tuple[str, Result]]:
+    """Return the results by side, the one that is compared with first: base and head, or baseline and now."""
+    before, names = outcome.before, ("base", "head") if outcome.live is not None else ("baseline", "now")
+    found = [] if before is None else [(names[0], before)]
+    if outcome.result.measured:
+        found.append((names[1], outcome.result))
+    return found
+
+
+def verdict_table(outcomes: Sequence[Outcome]) -> Table:
+    """Return the table of verdicts, a row a test, without the columns in which no test has anything."""
+    columns = (
+        Column("test", "test", "left", overflow="fold"),
+        Column("median", "median", priority=1),
+        Column("items", "items/s", priority=3),
+        Column("baseline", "baseline", priority=2),
+        Column("change", "change      99 % CI"),
+        Column("since_first", SINCE_FIRST, priority=4),
+        Column("counts", "exact counts", "left", priority=5),
+        Column("verdict", "verdict", "left", overflow="words"),
+    )
+    return make_table(columns, [_verdict_row(outcome) for outcome in outcomes], "Verdicts").without_empty()
+
+
+def _verdict_row(outcome: Outcome) -> list[Cell]:
+    result, before, creep, status = outcome.result, outcome.before, outcome.creep, outcome.verdict.status
+    estimate = outcome.verdict.estimate
+    return [
+        Cell(outcome.result.name, "code"),
+        Cell(units.seconds(result.call_s), order=result.call_s) if result.measured else Cell(""),
+        Cell(units.quantity(result.items_per_s), order=result.items_per_s) if result.measured else Cell(""),
+        Cell(units.seconds(before.call_s), order=before.call_s) if before is not None and before.measured else Cell(""),
+        Cell("") if estimate is None else Cell(_change(estimate), order=estimate.ratio),
+        Cell("") if creep is None else Cell(_change(creep), order=creep.ratio),
+        Cell(_first_count(outcome.verdict.counters)),
+        Cell(verdict_label(outcome.verdict), kind=verdict_kind(outcome.verdict), order=GRAVEST_FIRST.index(status)),
+    ]
+
+
+def _change(estimate: Estimate | Creep) -> str:
+    return f"{units.change(estimate.ratio)} {units.interval(estimate.ratio, estimate.low, estimate.high):>12}"
+
+
+def _first_count(changes: Sequence[CounterChange]) -> str:
+    """Return the first of the counts that changed, and how many others did."""
+    others = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
+    return f"{count_text(changes[0])}{others}" if changes else ""
+
+
+def verdict_label(verdict: Verdict) -> str:
+    """Return a verdict's status, with marks where it is accepted or gates nothing."""
+    accepted = " (accepted)" if is_accepted(verdict) else ""
+    return f"{verdict.status.value}{accepted}{'' if verdict.gated else ' *'}"
+
+
+def is_accepted(verdict: Verdict) -> bool:
+    """Whether a test is slower, and a person or a commit accepts that."""
+    return verdict.status is Status.SLOWER and verdict.accepted
+
+
+def verdict_kind(verdict: Verdict) -> str:
+    """Return the status whose looks a verdict has: a slowdown that is accepted, or fails nothing, is no failure."""
+    if is_accepted(verdict):
+        return Status.SAME.value
+    return (verdict.status if verdict.gated or verdict.status is not Status.SLOWER else Status.UNDECIDED).value
+
+
+@dataclass(frozen=True)
+class PhaseRow:
+    """One line of a phase tree: seconds of an iteration, its share of the whole, entries per iteration.
+
+    ``was_s`` is the figure before, ``change_s`` what the line adds to the change of the whole; they and ``count`` are
+    None where there is none.
+    """
+
+    name: str
+    depth: int
+    total_s: float
+    share: float
+    count: float | None
+    was_s: float | None
+    change_s: float | None
+
+
+def phase_rows(outcome: Outcome) -> list[PhaseRow]:
+    """Return the lines of a test's phase tree, depth first, each level's unaccounted time after its children.
+
+    A phase that only the figures before have is there with no time. The changes of all lines add up to the whole.
+    """
+    result, before = outcome.result, () if outcome.before is None else outcome.before.phases
+    whole_s = result.traced_call_s
+    if whole_s <= 0:
+        return []
+    was_s = {phase.path: phase.total_s for phase in comparable(before, result.phases)}
+    known = {phase.path for phase in result.phases}
+    gone = [replace(phase, count=0.0, total_s=0.0, self_s=0.0) for phase in before if phase.path not in known]
+    phases = [*result.phases, *gone]
+    changes_s = {} if outcome.live is None else {part.path: part.change_s for part in outcome.live.contributions}
+    rows: list[PhaseRow] = []
+
+    def add(parent: str, parent_s: float, depth: int) -> None:
+        children = [phase for phase in phases if phase.path.rpartition("/")[0] == parent]
+        for phase in children:
+            leaf = not any(other.path.startswith(f"{phase.path}/") for other in phases)
+            rows.append(
+                PhaseRow(
+                    phase.name,
+                    depth,
+                    phase.total_s,
+                    phase.total_s / whole_s,
+                    phase.count,
+                    was_s.get(phase.path),
+                    changes_s.get(phase.path) if leaf else None,
+                )
+            )
+            add(phase.path, phase.total_s, depth + 1)
+        rest_s = max(0.0, parent_s - sum(phase.total_s for phase in children))
+        if children and (rest_s > 0 or parent in changes_s):
+            rows.append(PhaseRow("(unaccounted)", depth, rest_s, rest_s / whole_s, None, None, changes_s.get(parent)))
+
+    add("", whole_s, 0)
+    return rows
+
+
+def comparable(before: Sequence[Phase], now: Sequence[Phase]) -> tuple[Phase, ...]:
+    """Return the phases of before whose times compare with those of now.
+
+    Where a device is waited for at every edge nothing overlaps, so such times are compared with such alone.
+    """
+    synced = {phase.path: is_synced(phase) for phase in now}
+    return tuple(phase for phase in before if synced.get(phase.path, is_synced(phase)) == is_synced(phase))
+
+
+def is_synced(phase: Phase) -> bool:
+    """Whether a device was waited for at every edge of a phase."""
+    return phase.on_device is not None and phase.on_device.is_synced
+
+
+def phase_table(outcome: Outcome, levels: int | None = None) -> Table:
+    """Return a test's phases as a table, those of the first ``levels`` of the tree."""
+    rows = [row for row in phase_rows(outcome) if levels is None or row.depth < levels]
+    changed = any(row.change_s is not None for row in rows)
+    columns = (
+        # With the changes beside it a line has to fit 80 columns, too.
+        Column("phase", "phase", "left", overflow="fold", usual=26 if changed else 32),
+        Column("total", "time", usual=8),
+        Column("share", "share", usual=7),
+        Column("count", "entries", usual=7),
+        Column("was", "was"),
+        Column("change", "adds to the change"),
+    )
+    cells = [
+        (
+            Cell(row.name, depth=row.depth),
+            units.seconds(row.total_s),
+            units.percent(row.share, signed=False),
+            "" if row.count is None else f"×{row.count:.3g}",
+            "" if row.was_s is None else units.seconds(row.was_s),
+            "" if row.change_s is None else Cell(units.signed_seconds(row.change_s), "strong"),
+        )
+        for row in rows
+    ]
+    return make_table(columns, cells, "Phases of one call").without_empty()
+
+
+# --------------------------------------------------------------------------- where the time goes
+
+
+def owner_label(name: str) -> str:
+    """Return the name that a report shows for an owner of time."""
+    return _LABELS.get(name, name)
+
+
+def shares_lines(shares: Sequence[Share]) -> list[str]:
+    """Return a line for each share: its name, percent and a bar; none where there are none."""
+    columns = (Column("owner", "", "left"), Column("share", "", usual=7), Column("bar", "", "left"))
+    rows = [
+        (
+            owner_label(share.name)[:_NAME_COLUMNS],
+            units.percent(share.share, signed=False),
+            "#" * round(_BAR_COLUMNS * min(1.0, max(0.0, share.share))),
+        )
+        for share in shares
+    ]
+    return table_text(make_table(columns, rows), None, titled=False)
+
+
+def share_table(outcome: Outcome) -> Table:
+    """Return where a call's time goes, as bars with their figures."""
+    was = {} if outcome.before is None else {share.name: share.share for share in outcome.before.shares}
+    rows: list[list[Cell | str]] = [
+        [
+            owner_label(share.name),
+            Cell(units.percent(share.share, signed=False), bar=min(1.0, max(0.0, share.share))),
+            units.percent(was[share.name], signed=False) if share.name in was else "",
+        ]
+        for share in outcome.result.shares
+    ]
+    columns = (Column("part", "part", "left"), Column("share", "share of a call", "left"), Column("before", "before"))
+    return make_table(columns, rows, "Where the time goes").without_empty()
+
+
+# --------------------------------------------------------------------------- counts
+
+
+def counter_lines(outcome: Outcome, *, verbose: bool) -> list[str]:
+    """Return the lines about a test's counts: those that changed and, where ``verbose``, all of the whole call."""
+    lines = phase_changes(outcome.verdict.counters, None if verbose else _CHANGES_MOST)
+    counting = outcome.result.counting
+    if not verbose or counting is None:
+        return lines
+    lines += _whole_call(counting)
+    lines += _by_phase(counting, outcome.verdict.counters)
+    return [*lines, *counting.notes]
+
+
+def _whole_call(counting: Counting) -> Iterator[str]:
+    """Yield the counts of the whole call that are not zero, sums only: exact ones plain, others from..to."""
+    for phase in counting.phases:
+        if phase.path == "":
+            counts = [f"{name} {text}" for name, text in _texts(phase).items() if ":" not in name and text != "0"]
+            yield f"counted: {', '.join(counts) or 'nothing'}"
+
+
+def _by_phase(counting: Counting, changes: tuple[CounterChange, ...]) -> Iterator[str]:
+    """Yield where in the call a count that changed is."""
+    for name in dict.fromkeys(change.name for change in changes):
+        places = [(phase.path or "the call", _texts(phase).get(name)) for phase in counting.phases]
+        yield f"{name.removeprefix('ops:')}: {', '.join(f'{path} {text}' for path, text in places if text is not None)}"
+
+
+def _texts(phase: PhaseCounts) -> dict[str, str]:
+    ranges = {name: f"{least}..{most}" for name, (least, most) in phase.inexact.items()}
+    return {name: str(value) for name, value in phase.exact.items()} | ranges
+
+
+# --------------------------------------------------------------------------- the device
+
+
+def device_tables(outcome: Outcome) -> list[Table]:
+    """Return the figures of either side on a device, and the phases by its clock; none for a test on the host."""
+    found = [(name, [worker.device for worker in result.workers if worker.device]) for name, result in sides(outcome)]
+    found = [(name, figures) for name, figures in found if figures]
+    if not found:
+        return []
+    columns = [Column("figure", "a call", "left"), *(Column(name, name, "left") for name, _ in found)]
+    of_sides = [_device_facts(figures) for _, figures in found]
+    rows = [[name, *(facts.get(name, "") for facts in of_sides)] for name in of_sides[0]]
+    table = make_table(columns, [row for row in rows if any(row[1:])], "On the device")
+    phases = _device_phases(outcome.result)
+    return [table, phases] if phases.rows else [table]
+
+
+def _device_facts(figures: Sequence[DeviceFigures]) -> dict[str, str]:
+    """Return one side's figures: medians over its processes, and the worst that was seen of the device's state."""
+    last, states = figures[-1], [each.conditions for each in figures if each.conditions is not None]
+    held_back = [state.throttled for state in states if state.throttled is not None]
+    reasons = ", ".join(sorted({reason for each in held_back for reason in each})) or "nothing"
+    return {
+        "device": last.device,
+        **{
+            f"{pace.value}{' (judged)' if pace is last.gated else ''}": _over(statistics.median, seconds, units.seconds)
+            for pace, seconds in (
+                (Pace.LATENCY, [each.latency_s for each in figures]),
+                (Pace.STEADY, [each.steady_s for each in figures]),
+            )
+        },
+        "cycles": _over(statistics.median, [each.cycles for each in figures], units.quantity),
+        "peak memory": _over(max, [each.peak_bytes or None for each in figures], _bytes),
+        "allocations": f"{statistics.fmean(each.allocations for each in figures):.3g}",
+        "slices retaken": str(sum(each.retaken for each in figures)),
+        "lowest SM clock": _over(min, [state.sm_clock_hz for state in states], _hertz),
+        "lowest memory clock": _over(min, [state.memory_clock_hz for state in states], _hertz),
+        "hottest": _over(max, [state.temperature_c for state in states], "{:.0f} °C".format),
+        "held back by": reasons if held_back else "not known",
+        "other processes": _over(max, [state.others for state in states], str),
+        "settings": ", ".join(f"{name}={value}" for name, value in last.flags.items()),
+    }
+
+
+def _over(pick: Callable[[list[float]], float], values: Iterable[float | None], write: Callable[[float], str]) -> str:
+    """Write one of the values that are known, empty where none is."""
+    known = [value for value in values if value is not None]
+    return write(pick(known)) if known else ""
+
+
+def _device_phases(result: Result) -> Table:
+    """Return the phases by the device's own clock, which never mixes with the host's; a lag is behind the host."""
+    columns = (
+        Column("phase", "phase", "left"),
+        Column("span", "device time"),
+        Column("self", "self time"),
+        Column("host", "host time", priority=1),
+        Column("lag_in", "lag in"),
+        Column("lag_out", "lag out"),
+        Column("bound", "bound by", "left"),
+        Column("peak", "peak memory", priority=2),
+        Column("allocations", "allocations", priority=2),
+        Column("stream", "stream", "left", priority=1),
+    )
+    rows: list[list[Cell | str]] = [
+        [
+            Cell(phase.name, depth=phase.depth),
+            _known(times.span_s, units.seconds),
+            _known(times.self_s, units.seconds),
+            units.seconds(phase.total_s),
+            _known(times.lag_in_s, units.seconds),
+            _known(times.lag_out_s, units.seconds),
+            f"{times.bound.value}{', waited for at every edge' if times.is_synced else ''}",
+            "" if times.peak_bytes is None else _bytes(times.peak_bytes),
+            "" if times.allocations is None else f"{times.allocations:.3g}",
+            times.stream,
+        ]
+        for phase in result.phases
+        if (times := phase.on_device) is not None
+    ]
+    return make_table(columns, rows, "Phases by the device's clock").without_empty()
+
+
+def _bytes(value: float) -> str:
+    return f"{units.quantity(value)}B"
+
+
+def _hertz(value: float) -> str:
+    return f"{value / 1e6:.0f} MHz"
+
+
+def _known(value: float | None, write: Callable[[float], str]) -> str:
+    return "–" if value is None else write(value)
