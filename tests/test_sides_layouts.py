@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from builders import git, source
 
+import pytest_rlperf
 from pytest_rlperf.model.sides import Side, Sides
 from pytest_rlperf.sides.build import is_satisfied, run_pip
 from pytest_rlperf.sides.environment import make_environment, site_packages
@@ -257,6 +258,9 @@ def make_repository(top: Path, layout: Layout) -> Path:
 def make_python(top: Path, rootdir: Path, layout: Layout) -> str:
     """Return an interpreter within the tree that sees what the running one sees, with the project installed."""
     python = make_environment(top / ".venv", (), None, built=False)
+    # This package, before any that is installed.
+    package = Path(pytest_rlperf.__file__).parents[1]
+    (site_packages(top / ".venv") / "a_package.pth").write_text(f"{package}\n", encoding="utf-8")
     if layout.path is not None:
         (site_packages(top / ".venv") / "conda.pth").write_text(f"{top / layout.path}\n", encoding="utf-8")
     if layout.how:
