@@ -8,7 +8,7 @@ from functools import partial, wraps
 from threading import get_ident
 from typing import Any
 
-from pytest_rlperf.model import Mode, Timing
+from pytest_rlperf.model import Mode
 from pytest_rlperf.probes.attach import Undo, put, together
 from pytest_rlperf.probes.functions import replace_method
 from pytest_rlperf.probes.objects import find_parts
@@ -77,7 +77,7 @@ class Update:
                 section = self.root.child(name)
                 section.close(sum(node.total_ns for node in nodes))
             for node in nodes:
-                section.add(Timing(section.name, 0, 0, children=node.timings({})), is_parallel=False)
+                section.add(node.timings({}))
 
     def clear(self) -> None:
         """Forget all sections."""
