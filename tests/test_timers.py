@@ -276,7 +276,7 @@ def test_a_coroutine_is_timed_over_its_body(clock: FakeClock) -> None:
 
 
 def test_a_generator_is_timed_while_it_runs(clock: FakeClock) -> None:
-    """A generator is one entry, without its consumer's time between two items."""
+    """From one item to the next is an entry, without the consumer's time in between."""
 
     @timed(name="generate")
     def generate() -> Iterator[int]:
@@ -291,9 +291,7 @@ def test_a_generator_is_timed_while_it_runs(clock: FakeClock) -> None:
             for _ in items:
                 with hierarchical_timer("use"):
                     clock.advance(2)
-    assert figures(tree) == {"consume": (1, 9, 0), "consume/generate": (1, 3, 3), "consume/use": (3, 6, 6)}
-    generate_ns = tree.snapshot().at("consume", "generate")
-    assert (generate_ns.min_ns, generate_ns.max_ns) == (3 * SECOND, 3 * SECOND)
+    assert figures(tree) == {"consume": (1, 9, 0), "consume/generate": (4, 3, 3), "consume/use": (3, 6, 6)}
 
 
 def test_a_generator_stays_one(clock: FakeClock) -> None:
@@ -326,7 +324,7 @@ def test_a_generator_stays_one(clock: FakeClock) -> None:
         next(abandoned)
         abandoned.close()
         assert seen[4:] == ["closed"]
-    assert figures(tree)["talk"][0] == 2
+    assert figures(tree)["talk"][0] == 5
     assert inspect.isgeneratorfunction(talk)
 
 
@@ -349,7 +347,7 @@ def test_an_asynchronous_generator_is_timed_while_it_runs(clock: FakeClock) -> N
 
     with recording(clock) as tree:
         assert asyncio.run(main()) == [0, 1]
-    assert figures(tree) == {"generate": (1, 2, 2)}
+    assert figures(tree) == {"generate": (3, 2, 2)}
     assert inspect.isasyncgenfunction(generate)
 
 
@@ -711,7 +709,7 @@ def test_every_scope_has_its_edges(clock: FakeClock) -> None:
         for _ in items():
             pass
     assert edges.seen == ["+all", "+all/work", "-all/work", *["+all/items", "-all/items"] * 2, "-all"]
-    assert figures(edges.tree) == {"all": (1, 1, 0), "all/work": (1, 1, 1), "all/items": (1, 0, 0)}
+    assert figures(edges.tree) == {"all": (1, 1, 0), "all/work": (1, 1, 1), "all/items": (2, 0, 0)}
 
 
 @pytest.mark.filterwarnings("ignore:timers left out of order")

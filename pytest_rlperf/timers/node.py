@@ -30,7 +30,6 @@ class Node:
 
     __slots__ = (
         "children",
-        "clearings",
         "count",
         "high_ns",
         "key",
@@ -57,12 +56,10 @@ class Node:
         self.task_roots: list[Node] = []  # of tasks that began while this was open in their thread
         self.recent: deque[int] | None = deque(maxlen=keep) if keep else None
         self.start_ns = 0
-        self.clearings = 0
         self.clear()
 
     def clear(self) -> None:
         """Forget all entries that have ended."""
-        self.clearings += 1
         self.count = self.total_ns = self.last_ns = 0
         self.merged: tuple[Timing, ...] = ()
         self.min_ns: int | None = None
