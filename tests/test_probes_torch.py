@@ -498,81 +498,38 @@ def test_two_gradient_steps_in_one_call(clock: FakeClock) -> None:
     assert found["critic/step"] == (2, 256)
 
 
-def soft_update(clock: FakeClock) -> None:
-    """Take the time to move target networks."""
-    clock.advance(1024)
-
-
-class ByFunction(Nets):
-    """An agent that moves its targets by a function, and goes on afterwards."""
+class Agent(Nets):
+    """An agent with a method that does an update."""
 
     def update(self) -> None:
         """Do one gradient step."""
-        cleanrl(self, inline=False)()
-        soft_update(self.clock)
-        self.clock.advance(4096)
+        cleanrl(self)()
 
 
-class ByMethod(Nets):
-    """Likewise by a method of its own."""
-
-    def update(self) -> None:
-        """Do one gradient step."""
-        cleanrl(self, inline=False)()
-        self._polyak_update()
-        self.clock.advance(4096)
-
-    def _polyak_update(self) -> None:
-        self.clock.advance(1024)
-
-
-class ByPlainName(Nets):
-    """Likewise by one that is called after Polyak alone, beside others that are about targets and move none."""
-
-    def update(self) -> None:
-        """Do one gradient step."""
-        self.update_target_entropy()
-        cleanrl(self, inline=False)()
-        self.polyak()
-        self.clock.advance(4096)
-
-    def update_target_entropy(self) -> None:
-        """Leave everything as it is."""
-
-    def polyak(self) -> None:
-        """Take the time to move target networks."""
-        self.clock.advance(1024)
-
-
-@pytest.mark.parametrize("kind", [ByFunction, ByMethod, ByPlainName])
-def test_targets_that_are_moved_by_name(clock: FakeClock, kind: type[Any]) -> None:
-    """The update of target networks is found by its name, in the agent or its module, and later code is in no part."""
-    agent = kind(clock)
+def test_an_update_of_a_method(clock: FakeClock) -> None:
+    """The parts of an agent are found by its attributes, in it and in its method, bound or partial."""
+    agent = Agent(clock)
     found, rest = sections(agent, agent.update, clock)
-    assert (found["polyak"], rest) == ((1, 1024), 4096)
-    assert (found["alpha"], found["actor"], found["sample"]) == ((1, ALPHA), (1, ACTOR), (1, 1.5))
+    assert (found["polyak"], found["alpha"], found["actor"], rest) == ((1, 1024), (1, ALPHA), (1, ACTOR), 0)
     by_method, _ = sections(agent.update, agent.update, clock)
     by_partial, _ = sections(functools.partial(agent.update), agent.update, clock)
     assert top(by_method) == top(by_partial) == top(found)
-    assert "_polyak_update" not in vars(agent)
 
 
-def test_a_function_in_a_closure_moves_targets(clock: FakeClock) -> None:
-    """So is one that is a variable of the thunk alone, and it is its variable again afterwards."""
-    step = cleanrl(Nets(clock), inline=False)
-
-    def local_soft_update() -> None:
-        clock.advance(3)
-
-    before = local_soft_update
+def test_targets_that_cannot_be_read(clock: FakeClock) -> None:
+    """Where the host cannot read target networks, as those on a device, the time after the last step is polyak."""
+    nets = Nets(clock)
+    for target in (nets.qf1_target, nets.qf2_target):
+        target.layer.register_parameter("last", torch.nn.Parameter(torch.ones(2, 3).t()))  # not contiguous
+    step = cleanrl(nets, inline=False)
 
     def update() -> None:
-        step()
-        local_soft_update()
+        for seconds in (3, 5):
+            step()
+            clock.advance(seconds)
 
     found, rest = sections(update, update, clock)
-    assert (found["polyak"], rest) == ((1, 3), 0)
-    assert local_soft_update is before
+    assert (found["polyak"], found["sample"], found["alpha"], rest) == ((1, 8), (1, 3), (1, 2 * ALPHA), 0)
 
 
 class FixedRows:
@@ -596,7 +553,7 @@ def test_a_read_only_buffer(clock: FakeClock) -> None:
     update = cleanrl(nets)
     found, _ = sections(update, update, clock)
     cells: Any = vars(type(update))["__closure__"].__get__(update)
-    agent: Any = ByFunction(clock)
+    agent: Any = Agent(clock)
     agent.rb = rb
     of_agent, _ = sections(agent, agent.update, clock)
     assert (found["sample"], of_agent["sample"]) == ((1, 1.5), (1, 1.5))

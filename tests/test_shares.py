@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from pytest_rlperf.devices.jax import wait_for_all
 from pytest_rlperf.measure.attribution_pass import explain
 from pytest_rlperf.model import Workload
 from pytest_rlperf.model.counting import Share
+from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.report.tables import shares_lines
 
 
@@ -316,9 +316,8 @@ def test_time_after_a_pause_belongs_to_the_function_that_runs(ticks: Ticks, envs
         ticks.python += 2000
 
     profiler = Profiler(ticks)
-    aside = Aside(ticks, profiler.pause, profiler.resume)
-    with ExitStack() as stack:
-        stack.callback(aside.attach(places_of(entered_by(outer), outer)))
+    aside = Aside(places_of(entered_by(outer), outer), ticks, profiler.pause, profiler.resume)
+    with attached([aside]):
         profiler.run(outer)
     assert aside.spent_ns == 3 * 2000
     own_ns = {entry.code: round(1e9 * entry.inlinetime) for entry in profiler.stats()}

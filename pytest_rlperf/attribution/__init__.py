@@ -13,8 +13,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -24,6 +23,7 @@ from typing import Any, TypeVar
 from pytest_rlperf.attribution import owners
 from pytest_rlperf.attribution.environments import Aside, Place, entered_by, places_of
 from pytest_rlperf.model.counting import Share
+from pytest_rlperf.probes.attach import attached
 
 __all__ = ["ProfilerBusyError", "refuse_company", "shares"]
 
@@ -115,12 +115,12 @@ def _watch(
     profiled: list[tuple[int, Profiler]] = []
     for _ in repeat(None, max(1, round(calls / size))):
         prepare()
-        aside = Aside(clock_ns)
-        with _attached(aside, places):
+        aside = Aside(places, clock_ns)
+        with attached([aside]):
             timed.append((_ns_of(block, clock_ns), aside.spent_ns))
         prepare()
         profiler = Profiler(clock_ns)
-        with _attached(Aside(clock_ns, profiler.pause, profiler.resume), places):
+        with attached([Aside(places, clock_ns, profiler.pause, profiler.resume)]):
             profiled.append((_ns_of(partial(profiler.run, block), clock_ns), profiler))
     kept = _quieter_half([(ns, (ns, inside_ns)) for ns, inside_ns in timed])
     native_s, interpreted_s = _own_times(_quieter_half(profiled), size, _event_cost_s(clock_ns))
@@ -144,15 +144,6 @@ def _ns_of(call: Callable[[], object], clock_ns: ClockNs) -> int:
     start_ns = clock_ns()
     call()
     return clock_ns() - start_ns
-
-
-@contextmanager
-def _attached(aside: Aside, places: list[Place]) -> Iterator[None]:
-    undo = aside.attach(places)
-    try:
-        yield
-    finally:
-        undo()
 
 
 def _quieter_half(blocks: Sequence[tuple[int, _Kept]]) -> list[_Kept]:

@@ -97,26 +97,28 @@ def _attributes(holder: object) -> dict[str, object]:
 
 
 class Aside:
-    """Adds up the nanoseconds that environments take, with a profiler paused while they run.
+    """A probe that adds up the nanoseconds in the functions at ``places``, with a profiler paused while they run.
 
     ``pause`` and ``resume`` are the profiler's.
     """
 
     def __init__(
         self,
+        places: list[Place],
         clock_ns: Callable[[], int],
         pause: Callable[[], object] = _nothing,
         resume: Callable[[], object] = _nothing,
     ) -> None:
         self.spent_ns = 0
+        self._places = places
         self._clock_ns = clock_ns
         self._pause, self._resume = pause, resume
         self._thread = threading.get_ident()
         self._is_inside = False
 
-    def attach(self, places: list[Place]) -> Undo:
-        """Time the functions at ``places`` from now on, and return what puts everything back."""
-        return together(self._put(holder, name) for holder, name in places)
+    def attach(self) -> Undo:
+        """Time them from now on, and return what puts everything back."""
+        return together(self._put(holder, name) for holder, name in self._places)
 
     def _put(self, holder: object, name: str) -> Undo:
         if isinstance(holder, FunctionType):

@@ -7,15 +7,14 @@ track:
   :func:`get_timer_stack_for_thread` finds those of an ended thread for as long as the thread object lives.
 - Scopes that are open at :func:`reset_timers` go on in the new tree, and count from the reset.
 - A scope that ends before one within it warns, and closes nothing but itself.
-- A timed coroutine counts from its first step to its last, without other tasks' scopes below it. A timed generator
-  counts while it runs, each generator as one entry. Their open scopes are closed while they pause.
+- A timed coroutine counts from its first step to its last; scopes of tasks that take turns may lie within each other.
+  A timed generator counts while it runs, from one item to the next as an entry.
 - :func:`timed` keeps a function's name, documentation and signature, and takes static and class methods.
 - Merged gauges and a tree's metadata are copies: later changes do not reach them.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import sys
 import threading
@@ -24,10 +23,10 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from functools import wraps
-from types import coroutine
 from typing import Any, TypeVar, cast
 
-from pytest_rlperf.compat.engine import as_generator, pauses, take_out, timed_in_turns
+from pytest_rlperf.compat.engine import take_out
+from pytest_rlperf.timers.decorate import pauses, pausing
 
 __all__ = [
     "TIMER_FORMAT_VERSION",
@@ -345,7 +344,7 @@ def timed(func: FuncT) -> FuncT:
 
 def _timed(func: FuncT, name: str, timer_stack: TimerStack | None) -> FuncT:
     if pauses(func):
-        return _pausing(func, name, timer_stack)
+        return pausing(func, lambda: hierarchical_timer(name, timer_stack))
 
     @wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -353,71 +352,6 @@ def _timed(func: FuncT, name: str, timer_stack: TimerStack | None) -> FuncT:
             return func(*args, **kwargs)
 
     return cast("FuncT", wrapped)
-
-
-def _pausing(func: FuncT, name: str, timer_stack: TimerStack | None) -> FuncT:
-    """Return a coroutine or generator function with its name open while it runs, and not while it pauses."""
-    waits = inspect.iscoroutinefunction(func)
-
-    def turns() -> _Turns:
-        return _Turns(name, timer_stack, waits)
-
-    if not waits:
-        return timed_in_turns(func, turns)
-    taken_in_turns = coroutine(timed_in_turns(as_generator(func), turns))
-
-    @wraps(func)
-    async def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return await taken_in_turns(*args, **kwargs)
-
-    return cast("FuncT", wrapped)
-
-
-class _Turns:
-    """Opens a path for one turn after another, with the paths below it that the last turn left open.
-
-    All turns are one entry. If it ``waits``, the time between them counts, too.
-    """
-
-    def __init__(self, name: str, timer_stack: TimerStack | None, waits: bool) -> None:
-        self._name = name
-        self._timer_stack = timer_stack
-        self._waits = waits
-        self._stack: TimerStack | None = None
-        self._root: TimerNode | None = None
-        self._open: list[TimerNode] = []
-        self._start = self._end = self._elapsed = 0.0
-
-    def __enter__(self) -> None:
-        stack = self._timer_stack or _get_thread_timer()
-        again = stack is self._stack and stack.root is self._root
-        if again:
-            stack.stack += self._open
-        else:  # the first turn, or one in another tree than the last
-            self._stack, self._elapsed = stack, 0.0
-            self._open[:1] = [stack.push(self._name)]
-            stack.stack += self._open[1:]
-        now = time.perf_counter()
-        self._start = self._end if self._waits and again else now
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        self._end = time.perf_counter()
-        stack, node = cast("TimerStack", self._stack), self._open[0]
-        if node in stack.moved:
-            node = stack.moved.pop(node)
-            self._start, self._elapsed = max(self._start, stack.start_time), 0.0
-        self._elapsed += self._end - self._start
-        self._root, self._open = stack.root, [node]
-        nodes = stack.stack
-        place = next((place for place in range(len(nodes) - 1, 0, -1) if nodes[place] is node), None)
-        if place is not None:
-            self._open = nodes[place:]
-            del nodes[place:]
-
-    def count(self) -> None:
-        """Count all turns, if there was one."""
-        if self._open:
-            self._open[0].add_time(self._elapsed)
 
 
 # --------------------------------------------------------------------------- the current thread's tree

@@ -7,7 +7,8 @@ deliberate; each is a case in which the original loses track:
 - A timer may be entered again before it has ended, by recursion or in another thread or task: no start is lost and
   no entry.
 - A decorated coroutine function is timed until it has ended, not until it is called. A generator function is timed
-  while it runs, without its consumer's work in between; each generator is one entry. Profiler ranges do the same.
+  while it runs, without its consumer's work in between: from one item to the next is an entry. Profiler ranges do the
+  same.
 - Where nothing has set up the logger ``torchrl``, ``timeit.print`` writes to the standard output, as TorchRL's own
   set-up has it.
 - Reading a timer that was never started is an error with a message.
@@ -26,8 +27,8 @@ from functools import wraps
 from time import perf_counter as _clock
 from typing import Any, ClassVar, TypeVar, cast
 
-from pytest_rlperf.compat.engine import pauses, timed_in_turns
 from pytest_rlperf.model import TimerTree, Timing
+from pytest_rlperf.timers.decorate import pauses, pausing
 
 F = TypeVar("F", bound=Callable[..., Any])
 Context = AbstractContextManager[Any]
@@ -57,7 +58,7 @@ class timeit:  # noqa: N801 - TorchRL's name
     def __call__(self, fn: F) -> F:
         """Return ``fn`` with each of its calls timed."""
         if pauses(fn):
-            return timed_in_turns(fn, lambda: _Turns(timeit(self.name, sync=self._sync)), lambda: self)
+            return pausing(fn, lambda: self)
 
         @wraps(fn)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -203,24 +204,6 @@ def _count(register: dict[str, list[Any]], name: str, elapsed: float) -> None:
         _release()
 
 
-class _Turns:
-    """Adds up the times of its bodies to one entry."""
-
-    def __init__(self, timer: timeit) -> None:
-        self.elapsed = 0.0
-        self._timer = timer
-
-    def __enter__(self) -> None:
-        self._timer.start()
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        self.elapsed += self._timer.elapsed()
-
-    def count(self) -> None:
-        """Record all turns."""
-        self._timer._record(self._timer.name, self.elapsed)
-
-
 def _synchronize() -> None:
     import torch
 
@@ -282,7 +265,7 @@ def _maybe_record_function_decorator(name: str) -> Callable[[F], F]:
 
     def decorator(fn: F) -> F:
         if pauses(fn):
-            return timed_in_turns(fn, lambda: _Range(name), lambda: _maybe_record_function(name))
+            return pausing(fn, lambda: _maybe_record_function(name))
 
         @wraps(fn)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -298,21 +281,3 @@ def _maybe_record_function_decorator(name: str) -> Callable[[F], F]:
 
 def _unchanged(fn: F) -> F:
     return fn
-
-
-class _Range:
-    """A range each time it is entered."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._now: Context = _NULL_CONTEXT
-
-    def __enter__(self) -> None:
-        self._now = _maybe_record_function(self._name)
-        self._now.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._now.__exit__(*error)
-
-    def count(self) -> None:
-        """Do nothing: each turn is a range."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from itertools import cycle
-from types import FunctionType
 from typing import Any
 
 from pytest_rlperf.components.arrays import attribute, check_device, leaves, to_numpy
@@ -192,8 +191,6 @@ class Updater(ABC):
 
     ``owner`` holds the modules and optimizers; ``steps`` is how many optimizer steps one update takes, None where that
     is not known. ``buffers`` are those that an update samples once, to ``device`` where that is known.
-    ``target_updates`` are functions that move target
-    networks, where the modules of the owner's classes do not have them under a name that shows it.
     """
 
     owner: object
@@ -201,7 +198,6 @@ class Updater(ABC):
     batch_size: int
     buffers: tuple[Any, ...] = ()
     device: Any = None
-    target_updates: tuple[FunctionType, ...] = ()
 
     @abstractmethod
     def update(self) -> object:

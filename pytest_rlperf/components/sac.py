@@ -40,7 +40,7 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
     __tracebackhide__ = True
     updater = _updater(agent, batch_size)
     update = updater.update
-    sections = UpdateSections(updater.owner, updater.target_updates)
+    sections = UpdateSections(updater.owner)
     in_sections = sections.around(update)
 
     def call() -> object:

@@ -23,43 +23,20 @@ class CountsDevice(Protocol):
         """Return the totals so far: ``syncs``, ``copies_to_device``, ``kernels``, …; all that it counts, zeros too."""
 
 
-class DriverCounts:
-    """The counts that any driver allows: implicit waits, and allocations of the device's memory."""
-
-    def __init__(self, driver: Device) -> None:
-        self.device = driver.device
-        self._driver = driver
-        self._waits: Callable[[], int] | None = None
-
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Count waits while the body runs."""
-        with self._driver.counting_syncs() as self._waits:
-            yield
-
-    def counts(self) -> dict[str, int]:
-        """Return the totals so far, without those that the driver does not know."""
-        memory = self._driver.memory()
-        found = {} if memory is None else {"device_allocations": memory.allocations}
-        if self._waits is not None:
-            found["syncs"] = self._waits()
-        return found
-
-
 class DeviceCounts(TotalsInstrument):
     """Counts one device's work by phase, by reading its totals at the edges of phases."""
 
     def __init__(self, driver: Device) -> None:
         super().__init__(on_edge=self._note_level)
         self._driver = driver
-        self._counted = DriverCounts(driver)
+        self._waits: Callable[[], int] | None = None
         self._levels: Levels | None = None
         self._last: dict[str, int] = {}
 
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Be in place while the body runs."""
-        with self._counted.watch():
+        with self._driver.counting_syncs() as self._waits:
             peak = () if self._driver.memory() is None else ("device_peak_bytes",)
             self.names = (*self._all_counts(), *peak)
             yield
@@ -115,9 +92,12 @@ class DeviceCounts(TotalsInstrument):
         return self.totals.packed
 
     def _all_counts(self) -> dict[str, int]:
-        """Return the totals so far; the driver's own counts replace ours of the same name."""
-        own = self._driver.counts() if isinstance(self._driver, CountsDevice) else {}
-        return self._counted.counts() | own
+        """Return the totals so far of waits and allocations; the driver's own counts replace ours of the same name."""
+        memory = self._driver.memory()
+        found = {} if memory is None else {"device_allocations": memory.allocations}
+        if self._waits is not None:
+            found["syncs"] = self._waits()
+        return found | (self._driver.counts() if isinstance(self._driver, CountsDevice) else {})
 
 
 def _sync_debug_mode() -> int:

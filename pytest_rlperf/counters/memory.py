@@ -8,7 +8,7 @@ import sys
 import tracemalloc
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -16,7 +16,9 @@ from typing import Any
 
 from pytest_rlperf.counters.instrument import WHOLE, CannotCountError, Levels, Recorder, lineage
 from pytest_rlperf.counters.names import STEPS
+from pytest_rlperf.counters.operations import mark, refuse_profiler
 from pytest_rlperf.model import Count
+from pytest_rlperf.probes.torch import MARK
 from pytest_rlperf.timers.node import Node
 
 _EDGES_MOST = 5000  # of a call; every one takes a tenth of a millisecond, and more where the call makes many objects
@@ -120,7 +122,6 @@ def _traced_bytes() -> tuple[int, int]:
     return tracemalloc.get_traced_memory()
 
 
-_EDGE = "rlperf edge"
 _STDERR = 2
 _Sizes = list[int]  # bytes allocated, negative where freed
 
@@ -128,56 +129,43 @@ _Sizes = list[int]  # bytes allocated, negative where freed
 class TensorMemory:
     """Counts the bytes that PyTorch's allocator of host memory gave out, in the order of the allocations.
 
-    The profiler is the older one of PyTorch's two, which keeps the order of its events and starts within microseconds.
-    It complains on stderr of every block that is freed and was there before, in C++: while it is at work file
-    descriptor 2 leads nowhere, for the whole process.
+    PyTorch's profiler complains on stderr of a block that is freed and was there before, in C++: while it is at work
+    file descriptor 2 leads nowhere, for the whole process.
     """
 
     names: tuple[str, ...] = ("tensor_peak_bytes", "tensor_net_bytes", "tensor_allocations")
 
     def __init__(self) -> None:
         self.recorder = Recorder(on_edge=self._edge)
-        self._marker: Any = None
         self._open: list[list[Node]] = []
 
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Be in place while the body runs; CannotCountError where another profiler is."""
-        profiler = _profiler()
-        if profiler is not None:
-            if not hasattr(profiler, "_enable_profiler_legacy"):
-                raise CannotCountError("this PyTorch lacks the profiler that keeps the order of allocations")
-            if profiler._profiler_enabled():
-                raise CannotCountError("a PyTorch profiler is active")
-            self._marker = sys.modules["torch"]._C._profiler._RecordFunctionFast(_EDGE)
+        refuse_profiler()
         yield
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return the counts by phase; none where PyTorch is not loaded."""
-        profiler = _profiler()
-        if profiler is None or self._marker is None:
+        if "torch" not in sys.modules:
             call()
             return ()
-        with self.recorder.recording():
+        from torch.autograd.profiler import profile
+
+        with self.recorder.recording(), _no_stderr(), profile(profile_memory=True, use_kineto=False) as profiler:
             self._open = []
-            with _no_stderr():
-                profiler._enable_profiler_legacy(_settings())
-                try:
-                    self._edge(None)
-                    call()
-                    self._edge(None)
-                finally:
-                    threads = profiler._disable_profiler_legacy()
+            self._edge(None)
+            call()
+            self._edge(None)
         paths = self.recorder.paths()
         self.recorder.clear()
-        stretches, elsewhere = _stretches(threads)
+        stretches, elsewhere = _stretches(profiler.kineto_results.events())
         return tuple(self._counts(stretches, elsewhere, paths))
 
     def _edge(self, innermost: Node | None) -> None:
         """Put a mark among the profiler's events at a phase's edge, and remember which phases were open until then."""
         self._open.append(lineage(innermost))
-        with self._marker:
-            pass
+        mark()
 
     def _counts(self, stretches: list[_Sizes], elsewhere: _Sizes, paths: dict[Node, str]) -> Iterator[Count]:
         """Yield counts; other threads' allocations have no place among the edges, and belong to no phase."""
@@ -218,35 +206,17 @@ def _no_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _profiler() -> Any:
-    torch = sys.modules.get("torch")
-    return None if torch is None else torch._C._autograd
-
-
-def _settings() -> Any:
-    kinds: Any = sys.modules["torch"]._C._profiler
-    return kinds.ProfilerConfig(
-        kinds.ProfilerState.CPU,
-        False,  # report input shapes
-        True,  # profile memory
-        False,  # with stack
-        False,  # with flops
-        False,  # with modules
-        kinds._ExperimentalConfig(),
-    )
-
-
-def _stretches(threads: Any) -> tuple[list[_Sizes], _Sizes]:
-    """Return the sizes between each two edges, and those of threads without edges."""
+def _stretches(events: Sequence[Any]) -> tuple[list[_Sizes], _Sizes]:
+    """Return the sizes between each two marks, and those of threads without marks."""
     stretches: list[_Sizes] = []
     elsewhere: _Sizes = []
-    for events in threads:
-        own: list[_Sizes] = []
-        sizes = elsewhere
-        for event in events:
-            if event.name() == _EDGE and event.kind() == "push":
-                own.append(sizes := [])
-            elif event.kind() == "memory_alloc":
-                sizes.append(event.cpu_memory_usage())
-        stretches += own[:-1]  # nothing comes after the last edge
-    return stretches, elsewhere
+    marked = {event.start_thread_id() for event in events if event.name() == MARK}
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        if event.name() == MARK:
+            stretches.append([])
+        elif event.name() == "[memory]" and event.device_type().name == "CPU":
+            if event.start_thread_id() not in marked:
+                elsewhere.append(event.nbytes())
+            elif stretches:
+                stretches[-1].append(event.nbytes())
+    return stretches[:-1], elsewhere  # nothing comes after the last mark

@@ -19,6 +19,7 @@ from pytest_rlperf.counters.instrument import (
     lineage,
 )
 from pytest_rlperf.model import Count
+from pytest_rlperf.probes.torch import MARK
 from pytest_rlperf.timers.node import Node
 
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_"})
@@ -117,7 +118,19 @@ def tensors_in(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-_EDGE = "rlperf edge"
+def refuse_profiler() -> None:
+    """Raise CannotCountError where somebody profiles PyTorch, as it has one profiler at a time."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch._C._autograd._profiler_enabled():
+        raise CannotCountError("a PyTorch profiler is active")
+
+
+def mark() -> None:
+    """Put a mark among the profiler's events."""
+    from torch.autograd.profiler import record_function
+
+    with record_function(MARK):
+        pass
 
 
 class Kernels:
@@ -132,16 +145,11 @@ class Kernels:
     def __init__(self) -> None:
         self.recorder = Recorder(on_edge=self._edge)
         self._nodes: list[Node | None] = []
-        self._marker: Any = None
 
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Be in place while the body runs; CannotCountError where another profiler is."""
-        import torch
-
-        if torch._C._autograd._profiler_enabled():
-            raise CannotCountError("a PyTorch profiler is active")
-        self._marker = torch._C._profiler._RecordFunctionFast(_EDGE)
+        refuse_profiler()
         yield
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
@@ -166,8 +174,7 @@ class Kernels:
     def _edge(self, innermost: Node | None) -> None:
         """Put a mark among the profiler's events at a phase's edge, and remember which phase was open until then."""
         self._nodes.append(innermost)
-        with self._marker:
-            pass
+        mark()
 
 
 def launches(events: Iterable[Any]) -> tuple[int, Sequence[int]]:
@@ -180,10 +187,10 @@ def launches(events: Iterable[Any]) -> tuple[int, Sequence[int]]:
     starts: list[float] = []
     for event in events:
         if event.device_type.name == "CPU":
-            if event.name == _EDGE:
+            if event.name == MARK:
                 marks.append(event.time_range.start)
             starts += [event.time_range.start] * sum(_is_kernel(kernel.name) for kernel in event.kernels)
-        elif not getattr(event, "is_user_annotation", False) and event.name != _EDGE:
+        elif not getattr(event, "is_user_annotation", False) and event.name != MARK:
             whole += _is_kernel(event.name)
     marks.sort()
     places = Counter(bisect_right(marks, start) for start in starts)

@@ -6,9 +6,8 @@ import difflib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from importlib import import_module
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 from pytest_rlperf.model import Probe
@@ -18,92 +17,6 @@ from pytest_rlperf.probes.proxy import is_proxy, proxy_for, put_timed
 from pytest_rlperf.probes.torch import Forward
 from pytest_rlperf.timers.decorate import decorate
 from pytest_rlperf.timers.scope import Scope
-
-_TOOLS = (3, 4, 2, 5)  # 0 is for debuggers, 1 for coverage
-_RUNS_IN_PIECES = (
-    inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
-)
-
-
-def can_be_watched(function: FunctionType) -> bool:
-    """Whether a function's code belongs to it alone and runs one call at a time.
-
-    The functions that a decorator or a closure's maker returns share one code.
-    """
-    return (
-        sys.version_info >= (3, 12)
-        and function.__closure__ is None
-        and not hasattr(function, "__wrapped__")
-        and not function.__code__.co_flags & _RUNS_IN_PIECES
-    )
-
-
-class _Monitor:
-    """The one tool of ``sys.monitoring`` for everything that is watched; the interpreter has six in all."""
-
-    def __init__(self) -> None:
-        self._tool: int | None = None
-        self._watched: dict[int, tuple[CodeType, tuple[Scope, ...]]] = {}  # by identity: equal code may be another's
-
-    def watch(self, code: CodeType, scope: Scope) -> Undo | None:
-        """Enter ``scope`` whenever ``code`` runs; None where no tool is free."""
-        if not self._watched and not self._begin():
-            return None
-        _, scopes = self._watched.get(id(code), (code, ()))
-        self._set(code, (*scopes, scope))
-        return partial(self._forget, code, scope)
-
-    def _forget(self, code: CodeType, scope: Scope) -> None:
-        _, scopes = self._watched[id(code)]
-        self._set(code, tuple(other for other in scopes if other is not scope))
-        if not self._watched:
-            self._end()
-
-    def _set(self, code: CodeType, scopes: tuple[Scope, ...]) -> None:
-        if scopes:
-            self._watched[id(code)] = code, scopes
-        else:
-            del self._watched[id(code)]
-        events = _monitoring().events
-        _monitoring().set_local_events(self._tool, code, events.PY_START | events.PY_RETURN if scopes else 0)
-
-    def _begin(self) -> bool:
-        monitoring = _monitoring()
-        self._tool = next((tool for tool in _TOOLS if monitoring.get_tool(tool) is None), None)
-        if self._tool is None:
-            return False
-        monitoring.use_tool_id(self._tool, "pytest-rlperf")
-        events = monitoring.events
-        monitoring.register_callback(self._tool, events.PY_START, self._enter)
-        for event in (events.PY_RETURN, events.PY_UNWIND):
-            monitoring.register_callback(self._tool, event, self._leave)
-        monitoring.set_events(self._tool, events.PY_UNWIND)  # an event for all code or none
-        return True
-
-    def _end(self) -> None:
-        monitoring = _monitoring()
-        events = monitoring.events
-        monitoring.set_events(self._tool, 0)
-        for event in (events.PY_START, events.PY_RETURN, events.PY_UNWIND):
-            monitoring.register_callback(self._tool, event, None)
-        monitoring.free_tool_id(self._tool)
-        self._tool = None
-
-    def _enter(self, code: CodeType, *_: object) -> None:
-        for scope in self._watched.get(id(code), (code, ()))[1]:
-            scope.__enter__()
-
-    def _leave(self, code: CodeType, *_: object) -> None:
-        for scope in reversed(self._watched.get(id(code), (code, ()))[1]):
-            scope.__exit__(None, None, None)
-
-
-def _monitoring() -> Any:
-    return sys.modules["sys"].monitoring
-
-
-watch = _Monitor().watch
-
 
 Target = str | Callable[..., object]
 Phases = Mapping[str, Target | Iterable[Target]]
@@ -143,7 +56,7 @@ def _probe(name: str, target: Target, owner: object) -> Probe:
     if isinstance(target, MethodType):
         return _probe_at(name, target.__self__, _attribute_of(target))
     if isinstance(target, FunctionType):
-        return _function_probe(name, target)
+        return FunctionProbe(name, target)
     raise ProbeError(
         f"phase {name!r}: expected a Python method or function, not {type(target).__qualname__}: "
         "name it instead by where it is held, as in 'buffer.sample' or 'module:function'"
@@ -169,14 +82,6 @@ def _attribute_of(method: MethodType) -> str:
     return method.__name__ if method.__name__ in members or not members else members[0]
 
 
-def _function_probe(name: str, function: object) -> Probe:
-    if isinstance(function, FunctionType) and can_be_watched(function):
-        return MonitoredProbe(name, function)
-    probe = FunctionProbe(name, function)
-    probe.find()
-    return probe
-
-
 def _probe_at(name: str, owner: object, path: str) -> Probe:
     """Return the probe that suits what a path of attributes leads to; ProbeError where it leads nowhere."""
     probe = AttributeProbe(name, owner, path)
@@ -184,7 +89,7 @@ def _probe_at(name: str, owner: object, path: str) -> Probe:
     if isinstance(found, type):
         raise ProbeError(f"phase {name!r}: {path} is a class: name a method of it, such as {path}.__init__")
     if isinstance(holder, ModuleType):
-        return _function_probe(name, found)
+        return FunctionProbe(name, found)
     torch = sys.modules.get("torch")
     return Forward({name: found}) if torch is not None and isinstance(found, torch.nn.Module) else probe
 
@@ -256,41 +161,39 @@ class AttributeProbe:
 
 
 class FunctionProbe:
-    """Times a function by replacing it with a timed one in every loaded module and class that has it."""
+    """Times a function by replacing it with a timed one in every loaded module and class that has it.
+
+    ProbeError where none does.
+    """
 
     def __init__(self, name: str, function: object) -> None:
         self.name = name
         self._function = function
-        self._places: list[tuple[object, str]] = []
-
-    def find(self) -> None:
-        """Find the modules and classes that have it; ProbeError where none does."""
-        self._places = places_of(self._function)
+        self._places = places_of(function)
         if not self._places:
             raise ProbeError(
-                f"phase {self.name!r}: no module or class that is loaded has "
-                f"{getattr(self._function, '__qualname__', self._function)}: name the method instead"
+                f"phase {name!r}: no module or class that is loaded has "
+                f"{getattr(function, '__qualname__', function)}: name the method instead"
             )
 
     def attach(self) -> Undo:
         """Time it from now on; code that holds it in a variable or closure of its own goes on calling the plain one."""
-        if not self._places:
-            self.find()
+        return together(self._put_all())
+
+    def _put_all(self) -> Iterator[Undo]:
+        made: dict[int, object] = {}
         scope = Scope(self.name)
-        return replace_function(self._function, lambda function: _timed_in(None, function, scope), self._places)
 
+        def instead(current: object) -> object:
+            return made.setdefault(id(current), _timed_in(None, current, scope))  # the same one for every holder
 
-class MonitoredProbe:
-    """Times a function by the interpreter's own events, wherever it is held; for Python 3.12 and later."""
-
-    def __init__(self, name: str, function: FunctionType) -> None:
-        self.name = name
-        self._function = function
-
-    def attach(self) -> Undo:
-        """Time it from now on; where no tool of ``sys.monitoring`` is free, by replacing the function."""
-        undo = watch(self._function.__code__, Scope(self.name))
-        return FunctionProbe(self.name, self._function).attach() if undo is None else undo
+        for holder, name in self._places:
+            member = vars(holder).get(name)
+            if isinstance(member, staticmethod | classmethod):
+                if _is_of(member.__func__, self._function):
+                    yield put(holder, name, type(member)(cast("Callable[..., Any]", instead(member.__func__))))
+            elif _is_of(member, self._function):
+                yield put(holder, name, instead(member))
 
 
 def _timed_in(holder: object, found: Any, scope: Scope) -> object:
@@ -309,27 +212,6 @@ def _timed_in(holder: object, found: Any, scope: Scope) -> object:
             return found.__get__(self, type(self))(*args, **kwargs)
 
     return bound
-
-
-def replace_function(
-    function: object, around: Callable[[Any], object], places: Iterable[tuple[object, str]] | None = None
-) -> Undo:
-    """Replace a function by what ``around`` returns for it, in every loaded module and class that has it."""
-    made: dict[int, object] = {}
-
-    def instead(current: object) -> object:
-        return made.setdefault(id(current), around(current))  # the same one for every holder
-
-    def put_all() -> Iterator[Undo]:
-        for holder, name in places_of(function) if places is None else places:
-            member = vars(holder).get(name)
-            if isinstance(member, staticmethod | classmethod):
-                if _is_of(member.__func__, function):
-                    yield put(holder, name, type(member)(cast("Callable[..., Any]", instead(member.__func__))))
-            elif _is_of(member, function):
-                yield put(holder, name, instead(member))
-
-    return together(put_all())
 
 
 def _is_of(member: object, function: object) -> bool:

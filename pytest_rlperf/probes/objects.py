@@ -17,59 +17,6 @@ from pytest_rlperf.probes.torch import phase_name
 
 P = TypeVar("P")  # a path
 
-# Words in names of what moves target networks: polyak_update, soft_copy, sync_q_target, update_lagged_network_weights.
-_MOVE = re.compile(r"updates?|sync|synchronize|copy|move|track|blend")
-_TARGET = re.compile(r"targ(et)?s?|lagged")
-_MANNER = re.compile(r"soft|hard|ema")
-_NETWORK = re.compile(
-    r"(critic|actor|policy|value|net|network|model|param|parameter|weight|[qv]f?\d*|q?net\d*)s?|policies"
-)
-_BETWEEN = re.compile(rf"{_NETWORK.pattern}|all|the|to|soft|hard|\d+")
-_OF_THINGS = re.compile(r"move|track")  # a robot's and a camera's targets, too
-# Words of other targets than networks, and of functions that are about moving them but do not.
-_OTHER = re.compile(
-    r"entropy|ent|kl|returns?|rewards?|goals?|pos|positions?|angles?|velocity|velocities|speeds?|actions?|noise|states?|"
-    r"loss|lr|tau|rate|interval|freq|frequency|period|every|schedule|coef|coefficient|get|set|init|make|build|is|has|"
-    r"should|compute"
-)
-
-
-def moves_targets(name: str) -> bool:
-    """Whether a function of that name moves target networks, softly or at once."""
-    words = _words(name)
-    if any(_OTHER.fullmatch(word) for word in words):
-        return False
-    of_networks = any(_NETWORK.fullmatch(word) for word in words)
-    verbs = [
-        index
-        for index, word in enumerate(words)
-        if _MOVE.fullmatch(word) and (of_networks or not _OF_THINGS.fullmatch(word))
-    ]
-    return "polyak" in words or (bool(verbs) and (_names_manner(words) or _moves_target(words, verbs)))
-
-
-def _words(name: str) -> list[str]:
-    """Return a name's words, of snake_case, camelCase and ``softupdate``."""
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=soft|hard)(?=update|copy|sync)", "_", name)
-    return [word for word in spaced.lower().replace("state_dict", "weights").split("_") if word]
-
-
-def _names_manner(words: list[str]) -> bool:
-    """Whether the verb or target follows how it is moved, or nothing does.
-
-    Soft Q functions and soft actors are SAC's own: ``soft_q_update`` trains one.
-    """
-    following = [after for word, after in zip(words, [*words[1:], ""], strict=True) if _MANNER.fullmatch(word)]
-    return any(not word or _MOVE.fullmatch(word) or _TARGET.fullmatch(word) for word in following)
-
-
-def _moves_target(words: list[str], verbs: list[int]) -> bool:
-    """Whether nothing but networks' names is between a verb and a target."""
-    targets = [index for index, word in enumerate(words) if _TARGET.fullmatch(word)]
-    spans = [sorted((verb, target)) for verb in verbs for target in targets]
-    return any(all(_BETWEEN.fullmatch(word) for word in words[first + 1 : last]) for first, last in spans)
-
-
 _KINDS = (
     ("target_q", re.compile(r"targ|_old$|lagged")),
     ("actor", re.compile(r"(?<!extr)actor|policy|(^|_)pi(_|\d|$)")),
@@ -88,56 +35,39 @@ class Parts:
     """The parts of an actor-critic update.
 
     ``modules`` have their kind: ``actor``, ``critic`` or ``target_q``. ``optimizers`` maps an optimizer's id to its
-    section. ``buffers`` have the object that holds them. ``soft_updates`` are module-level functions that move target
-    networks; ``soft_methods`` are the attributes that do so, with the object, or the function, that has them.
+    section. ``buffers`` have the object that holds them.
     """
 
     modules: tuple[tuple[Any, str], ...]
     optimizers: Mapping[int, str]
     buffers: tuple[tuple[object, object], ...]
-    soft_updates: tuple[FunctionType, ...]
-    soft_methods: tuple[tuple[object, str], ...]
 
 
-def find_parts(agent: object, target_updates: Iterable[FunctionType] = ()) -> Parts:
-    """Return an agent's parts; of a function that does an update, those of what it refers to.
-
-    ``target_updates`` are functions that move target networks, beside those that are found by their names.
-    """
+def find_parts(agent: object) -> Parts:
+    """Return an agent's parts; of a function that does an update, those of what it refers to."""
     torch = sys.modules.get("torch")
     if torch is None:
-        return Parts((), {}, (), (), ())
+        return Parts((), {}, ())
     modules: dict[int, tuple[Any, str]] = {}
     optimizers: dict[int, tuple[Any, tuple[str, ...]]] = {}
     buffers: dict[int, tuple[object, object]] = {}
-    variables: dict[int, tuple[object, str]] = {}
-    owners: dict[int, object] = {id(agent): agent}
-    start = [(path, agent, member) for path, member in _named_members((), agent)]
+    start: list[tuple[tuple[str, ...], object, object]] = [((), None, agent)]
     for path, holder, value in _nearest_first(start, _named_members, _LOOKED_AT_MOST):
+        if not path:
+            continue
         if issubclass(type(value), torch.optim.Optimizer):
             optimizers.setdefault(id(value), (value, path))
-            owners[id(holder)] = holder
         elif issubclass(type(value), torch.nn.Module):
             if (kind := _kind(path)) is not None:
                 modules.setdefault(id(value), (value, kind))
-        elif isinstance(holder, FunctionType) and isinstance(value, FunctionType):
-            if moves_targets(path[-1]):
-                variables[id(value)] = (holder, path[-1])
         elif _BUFFER.search(path[-1].lower()) and callable(getattr(value, "sample", None)):
             buffers.setdefault(id(value), (holder, value))
-    soft = (function for owner in owners.values() for function in _soft_updates(owner))
-    functions = {id(function): function for function in (*target_updates, *soft)}
     found = _outermost(list(modules.values()))
     kinds = {id(tensor): kind for module, kind in found for tensor in module.parameters()}
     return Parts(
         modules=found,
         optimizers={key: _section(optimizer, path, kinds) for key, (optimizer, path) in optimizers.items()},
         buffers=tuple(buffers.values()),
-        soft_updates=tuple(functions.values()),
-        soft_methods=(
-            *((owner, name) for owner in owners.values() for name in _soft_methods(owner)),
-            *(place for key, place in variables.items() if key not in functions),
-        ),
     )
 
 
@@ -174,28 +104,11 @@ def _outermost(modules: list[tuple[Any, str]]) -> tuple[tuple[Any, str], ...]:
 
 
 def _named_members(path: tuple[str, ...], value: object) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Yield the objects that one refers to by name: attributes, modules, items of containers, and variables."""
-    held: Mapping[Any, object] = {}
-    if len(path) == _DEEPEST:
-        return
-    if isinstance(value, FunctionType):
-        held = variables_of(value)
-    elif isinstance(value, MethodType):
-        held = {"self": value.__self__, "function": value.__func__}
-    elif isinstance(value, partial):
-        held = {"function": value.func, "self": list(value.args), **value.keywords}
-    elif isinstance(value, dict):
-        held = value
-    elif isinstance(value, list | tuple):
-        held = {str(index): member for index, member in enumerate(value[:_LISTED_MOST])}
-    elif type(value).__module__ not in ("builtins", "numpy"):
-        own = getattr(value, "__dict__", None)
-        held = own if isinstance(own, dict) else {}
-        modules = held.get("_modules")
-        held = {**(modules if isinstance(modules, dict) else {}), **held}
-    for name, member in list(held.items()):
-        if isinstance(name, str) and name not in _NOT_LOOKED_INTO and name != "_modules":
-            yield (*path, name), member
+    """Yield the objects that one refers to by a name, or as one of the first members of a list."""
+    for name, _, member in _members(value) if len(path) < _DEEPEST else ():
+        is_listed = not name.isdigit() or int(name) < _LISTED_MOST
+        if name and is_listed and name not in _NOT_LOOKED_INTO:
+            yield (path if name == "_modules" else (*path, name)), member
 
 
 def variables_of(function: FunctionType) -> dict[str, Any]:
@@ -213,22 +126,6 @@ def _names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
-
-
-def _soft_updates(owner: object) -> Iterator[FunctionType]:
-    """Yield the functions that move target networks, by their names in the modules that an object's class is from."""
-    for origin in (owner,) if isinstance(owner, FunctionType) else type(owner).__mro__:
-        module = sys.modules.get(origin.__module__)
-        for name, value in list(vars(module).items()) if module is not None else ():
-            if isinstance(value, FunctionType) and moves_targets(name):
-                yield value
-
-
-def _soft_methods(owner: object) -> Iterator[str]:
-    """Yield the names of an object's methods that move target networks."""
-    for name in dir(type(owner)):
-        if moves_targets(name) and isinstance(getattr(type(owner), name, None), FunctionType):
-            yield name
 
 
 MOST_OBJECTS = 10_000  # looked at; a buffer may hold its transitions as objects
@@ -263,28 +160,33 @@ def _nearest_first(
 
 def _all_members(path: str, value: object) -> Iterator[tuple[str, object]]:
     """Yield all objects that one refers to."""
+    return ((f"{path}{step}", member) for _, step, member in _members(value))
+
+
+def _members(value: object) -> Iterator[tuple[str, str, object]]:
+    """Yield the objects that one refers to, each with its name, if it has one, and the step to it in a path."""
     if isinstance(value, FunctionType):
-        yield from ((f"{path}.{name}", member) for name, member in variables_of(value).items())
-        yield from ((f"{path}({index})", member) for index, member in enumerate(value.__defaults__ or ()))
-        yield from ((f"{path}({name})", member) for name, member in (value.__kwdefaults__ or {}).items())
+        yield from ((name, f".{name}", member) for name, member in variables_of(value).items())
+        yield from ((str(index), f"({index})", member) for index, member in enumerate(value.__defaults__ or ()))
+        yield from ((name, f"({name})", member) for name, member in (value.__kwdefaults__ or {}).items())
     elif isinstance(value, MethodType):
-        yield path, value.__self__
-        yield f"{path}.__func__", value.__func__
+        yield "self", "", value.__self__
+        yield "function", ".__func__", value.__func__
     elif isinstance(value, partial):
-        yield path, value.func
-        yield from ((f"{path}[{index}]", member) for index, member in enumerate(value.args))
-        yield from ((f"{path}[{name}]", member) for name, member in value.keywords.items())
+        yield "function", "", value.func
+        yield from ((str(index), f"[{index}]", member) for index, member in enumerate(value.args))
+        yield from ((name, f"[{name}]", member) for name, member in value.keywords.items())
     elif isinstance(value, Mapping):
-        named = ((_shown(key, place), member) for place, (key, member) in enumerate(value.items()))
-        yield from ((f"{path}[{name}]", member) for name, member in named)
+        for place, (key, member) in enumerate(value.items()):
+            yield key if isinstance(key, str) else "", f"[{_shown(key, place)}]", member
     elif isinstance(value, list | tuple | deque | set | frozenset):
-        yield from ((f"{path}[{index}]", member) for index, member in enumerate(value))
+        yield from ((str(index), f"[{index}]", member) for index, member in enumerate(value))
     else:
         for slot in _slots(type(value)):
             if hasattr(value, slot):
-                yield f"{path}.{slot}", getattr(value, slot)
+                yield slot, f".{slot}", getattr(value, slot)
         own = getattr(value, "__dict__", None)
-        yield from ((f"{path}.{name}", member) for name, member in (own if isinstance(own, dict) else {}).items())
+        yield from ((name, f".{name}", member) for name, member in (own if isinstance(own, dict) else {}).items())
 
 
 def _shown(key: object, place: int) -> str:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial, wraps
 from threading import get_ident
-from types import FunctionType
 from typing import Any
 
-from pytest_rlperf.model import Mode, Timing
-from pytest_rlperf.probes.attach import Undo, put, put_variable, together
-from pytest_rlperf.probes.functions import places_of, replace_function, replace_method
-from pytest_rlperf.probes.objects import find_parts, variables_of
+from pytest_rlperf.model import Mode
+from pytest_rlperf.probes.attach import Undo, put, together
+from pytest_rlperf.probes.functions import replace_method
+from pytest_rlperf.probes.objects import find_parts
 from pytest_rlperf.probes.torch import Backward, OptimizerSteps, after_steps, before_steps
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.scope import PROCESS, Scope
@@ -22,8 +21,7 @@ from pytest_rlperf.timers.stack import Stack
 class Update:
     """One update as it runs: the section it is in, and those that have ended.
 
-    A section without a name is a gap, which the next event names. ``is_guess`` marks a ``target_q`` in which only the
-    actor has run so far: that alone may be for another section. ``targets`` are the bytes of the target networks when
+    A section without a name is a gap, which the next event names. ``targets`` are the bytes of the target networks when
     the gap began. The first ``used`` of ``nodes`` are the sections so far, in their order. The others are kept from an
     earlier update, so that an update that is counted allocates none.
     """
@@ -33,7 +31,6 @@ class Update:
         self.used = 0
         self.thread = 0
         self.name: str | None = None
-        self.is_guess = False
         self.targets: bytes | None = None
 
     def begin(self, stack: Stack, targets: bytes | None) -> None:
@@ -44,7 +41,7 @@ class Update:
 
     def open(self, now_ns: int) -> None:
         """Begin a gap."""
-        self.name, self.is_guess = None, False
+        self.name = None
         if self.used == len(self.nodes):
             self.nodes.append(Node("", Mode.SUM, self.root))
         self.node = node = self.nodes[self.used]
@@ -80,7 +77,7 @@ class Update:
                 section = self.root.child(name)
                 section.close(sum(node.total_ns for node in nodes))
             for node in nodes:
-                section.add(Timing(section.name, 0, 0, children=node.timings({})), is_parallel=False)
+                section.add(node.timings({}))
 
     def clear(self) -> None:
         """Forget all sections."""
@@ -88,29 +85,28 @@ class Update:
             node.clear_all()
 
 
-_POLYAK = "polyak"
-_BEFORE_LOSSES = ("sample", "target_q")  # sections that end with the first backward pass, and not with a step
+_SAMPLE, _TARGET_Q, _POLYAK = "sample", "target_q", "polyak"
 
 
 class UpdateSections:
     """Cuts an update into the sections ``sample``, ``target_q``, ``critic``, ``actor``, ``alpha`` and ``polyak``.
 
-    ``sample`` lasts until the first module runs. ``target_q`` begins when a module runs without gradients, or when a
-    target network runs; it lasts until a module runs with gradients or a backward pass begins. ``actor`` begins when
-    the actor runs with gradients, ``critic`` when a critic does, unless it evaluates the actor's actions. ``alpha``
-    begins when the temperature's gradient is cleared. An optimizer's step ends the section, and the parameters that it
-    trains decide the section's name. The time from a step to the next event belongs to the section of that event. The
-    time after the last step is ``polyak`` where target networks have changed, otherwise no section's. In each section
-    backward passes, optimizer steps and modules' forward passes are child phases.
+    ``sample`` lasts until the first module runs. ``target_q`` begins when a target network runs, or a critic without
+    gradients; it lasts until a module runs with gradients or a backward pass begins. ``actor`` begins when the actor
+    runs with gradients, ``critic`` when a critic does, unless it evaluates the actor's actions. ``alpha`` begins when
+    the temperature's gradient is cleared. An optimizer's step ends the section, and the parameters that it trains
+    decide the section's name. The time from a step to the next event, and that from the actor running without
+    gradients, belongs to the section of the next event. It is ``polyak`` instead where target networks have changed in
+    it; where these are on a device, where it is the last of an update. In each section backward passes, optimizer steps
+    and modules' forward passes are child phases.
     """
 
-    def __init__(self, agent: object, target_updates: Iterable[FunctionType] = ()) -> None:
-        self._parts = find_parts(agent, target_updates)
+    def __init__(self, agent: object) -> None:
+        self._parts = find_parts(agent)
         self._update: Update | None = None
         self._updates: list[Update] = []  # the first of which are done, and others kept to be used again
         self._done = 0
         self._depth = 0
-        self._places = {id(function): places_of(function) for function in self._parts.soft_updates}
         self._target = self._first_target()
 
     def __bool__(self) -> bool:
@@ -134,7 +130,7 @@ class UpdateSections:
             finally:
                 if stack.node is not update.node and update.node in stack.open_nodes():
                     stack.leave_to(update.node)  # what an exception has left open
-                self._end_polyak(update)
+                self._end_polyak(update, is_last=True)
                 update.end()
                 self._done += 1
                 self._update = None
@@ -149,17 +145,10 @@ class UpdateSections:
         parts = self._parts
         yield self.add_to_tree
         for holder, buffer in parts.buffers:
-            yield replace_method(holder, buffer, "sample", partial(self._around, "sample"))
+            yield replace_method(holder, buffer, "sample", self._sampling)
         for module, kind in parts.modules:
             yield from self._watch_module(module, kind)
         yield from self._watch_optimizers()
-        for function in parts.soft_updates:
-            yield replace_function(function, partial(self._around, _POLYAK), self._places[id(function)])
-        for owner, name in parts.soft_methods:
-            if isinstance(owner, FunctionType):
-                yield put_variable(owner, name, self._around(_POLYAK, variables_of(owner)[name]))
-            elif hasattr(owner, "__dict__"):
-                yield put(owner, name, self._around(_POLYAK, getattr(owner, name)))
         # Last, so that their phases lie within the sections that the same events begin.
         yield Backward(self._before_backward).attach()
         yield OptimizerSteps().attach()
@@ -190,13 +179,18 @@ class UpdateSections:
             return
         update = self._here()
         if update is not None:
-            if kind == "target_q" or not _with_gradients():
-                is_guess = kind == "actor" and (update.is_guess or update.name != "target_q")
-                self._switch(update, "target_q")
-                update.is_guess = is_guess
-            elif not (kind == "critic" and update.name == "actor"):
-                self._switch(update, kind)
+            self._begin(update, kind)
         scope.__enter__()
+
+    def _begin(self, update: Update, kind: str) -> None:
+        """Begin the section that a module of this kind runs in."""
+        if kind == _TARGET_Q or (kind == "critic" and not _with_gradients()):
+            self._switch(update, _TARGET_Q)
+        elif not _with_gradients():  # for the target, or for the temperature: the next event decides
+            if update.name not in (None, _TARGET_Q):
+                self._cut(update)
+        elif not (kind == "critic" and update.name == "actor"):
+            self._switch(update, kind)
 
     def _leave_module(self, scope: Scope, *_: object) -> None:
         if self._update is None or self._update.thread != get_ident() or self._depth == 0:
@@ -217,48 +211,38 @@ class UpdateSections:
             update = self._here()
             # Other gradients may be cleared anywhere; that of the temperature is cleared once its loss is computed.
             if update is not None and self._parts.optimizers.get(id(optimizer)) == "alpha":
-                if update.is_guess:
-                    update.name, update.is_guess = "alpha", False
-                elif update.name is not None:
-                    self._switch(update, "alpha")
+                self._switch(update, "alpha")
             return zero_grad(optimizer, *args, **kwargs)
 
         return announced
 
     def _before_backward(self) -> None:
         update = self._here()
-        if update is not None and update.is_guess:
-            update.name, update.is_guess = None, False
-        elif update is not None and update.name in _BEFORE_LOSSES:
+        if update is not None and update.name in (_SAMPLE, _TARGET_Q):  # which end here, and not with a step
             self._cut(update)
 
     def _before_step(self, optimizer: object) -> None:
         section = self._parts.optimizers.get(id(optimizer))
         update = self._here()
         if update is not None and section is not None:
-            if update.name in _BEFORE_LOSSES and not update.is_guess:
+            if update.name in (_SAMPLE, _TARGET_Q):
                 self._cut(update)
-            update.name, update.is_guess = section, False
+            update.name = section
 
     def _after_step(self, optimizer: object) -> None:
         update = self._here()
         if update is not None and id(optimizer) in self._parts.optimizers:
             self._cut(update)
 
-    def _around(self, section: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that is a section by itself; sampling goes on until something else begins."""
+    def _sampling(self, sample: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a buffer's method that begins a section, which goes on until something else begins."""
 
-        @wraps(function)
+        @wraps(sample)
         def cutting(*args: Any, **kwargs: Any) -> Any:
             update = self._here()
-            if update is None:
-                return function(*args, **kwargs)
-            self._switch(update, section)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                if section == _POLYAK and update is self._here():
-                    self._cut(update)
+            if update is not None:
+                self._switch(update, _SAMPLE)
+            return sample(*args, **kwargs)
 
         return cutting
 
@@ -267,7 +251,8 @@ class UpdateSections:
     def _first_target(self) -> memoryview | None:
         """Return the memory of a tensor that moves when target networks do: a target network's last parameter.
 
-        It is read as host memory, because an operation of PyTorch would be counted, and allocate memory.
+        None where there is none that can be read from the host. It is read as host memory, because an operation of
+        PyTorch would be counted, and allocate memory.
         """
         for module, kind in self._parts.modules:
             last = list(module.parameters())[-1:]
@@ -281,12 +266,15 @@ class UpdateSections:
     def _targets(self) -> bytes | None:
         return None if self._target is None else self._target.tobytes()
 
-    def _end_polyak(self, update: Update) -> None:
+    def _end_polyak(self, update: Update, *, is_last: bool) -> None:
         """Record the time since the last section as ``polyak`` where target networks have changed in it.
 
-        Where the update's own timers ran in that time, they have recorded it.
+        Where they cannot be read, that is after the last step. Where the update's own timers ran in that time, they
+        have recorded it.
         """
-        if update.name is None and not update.has_phases and update.targets != self._targets():
+        has_moved = is_last and update.used > 1 if self._target is None else update.targets != self._targets()
+        has_targets = any(kind == _TARGET_Q for _, kind in self._parts.modules)
+        if has_moved and has_targets and update.name is None and not update.has_phases:
             update.name = _POLYAK
             self._cut(update)
 
@@ -296,10 +284,10 @@ class UpdateSections:
         """Go on as ``section``: a gap gets its name, another section ends."""
         if update.name == section:
             return
-        self._end_polyak(update)
+        self._end_polyak(update, is_last=section == _SAMPLE)
         if update.name is not None:
             self._cut(update)
-        update.name, update.is_guess = section, False
+        update.name = section
 
     def _cut(self, update: Update) -> None:
         """End the section, and begin a gap."""

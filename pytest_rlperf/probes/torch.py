@@ -14,6 +14,7 @@ from pytest_rlperf.timers.decorate import decorate
 from pytest_rlperf.timers.process import hierarchical_timer
 from pytest_rlperf.timers.scope import Scope
 
+MARK = "rlperf edge"  # a range that counters put among a profiler's events, and that is no phase
 _DEEPEST = 16  # frames between an optimizer's step and that of its base class
 
 
@@ -217,7 +218,7 @@ def quieten_ranges() -> None:
 
 def _range_name(record: Any) -> str | None:
     name = str(record.name)
-    return None if name.startswith("Optimizer.") else phase_name(name)
+    return None if name.startswith(("Optimizer.", MARK)) else phase_name(name)
 
 
 def _opening(original: Callable[..., Any], name_of: Callable[[Any], str | None]) -> Callable[..., Any]:

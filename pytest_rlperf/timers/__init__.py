@@ -7,10 +7,8 @@ from pytest_rlperf.timers.merge import merge
 from pytest_rlperf.timers.node import TimerModeError
 from pytest_rlperf.timers.process import (
     ARMED,
-    Component,
     add_metadata,
     child_environment,
-    component,
     disable,
     enable,
     hierarchical_timer,
@@ -28,13 +26,11 @@ from pytest_rlperf.timers.tree import Tree
 
 __all__ = [
     "ARMED",
-    "Component",
     "Timer",
     "TimerModeError",
     "Tree",
     "add_metadata",
     "child_environment",
-    "component",
     "disable",
     "enable",
     "hierarchical_timer",

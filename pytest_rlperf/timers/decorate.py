@@ -7,12 +7,9 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager
 from functools import wraps
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
-from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.scope import Scope
-from pytest_rlperf.timers.stack import Stack
 
 F = TypeVar("F", bound=Callable[..., Any])
 Context = AbstractContextManager[Any]
@@ -23,53 +20,50 @@ def pauses(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
 
 
-def pausing(fn: F, whole: Callable[[], Context], in_turns: Callable[[], Context]) -> F:
+def pausing(fn: F, context: Callable[[], Context]) -> F:
     """Return ``fn`` with contexts around its body.
 
-    A coroutine runs within ``whole()`` from its first step to its last. A generator likewise runs within
-    ``in_turns()``, and each of its turns, from one item to the next, runs within the context that this yields.
+    A coroutine runs within ``context()`` from its first step to its last, a generator from one item to the next.
     """
 
     async def coroutine(*args: Any, **kwargs: Any) -> Any:
-        with whole():
+        with context():
             return await fn(*args, **kwargs)
 
     def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        with in_turns() as turn:
-            return (yield from _taking_turns(fn(*args, **kwargs), turn))
+        return (yield from _in_turns(fn(*args, **kwargs), context))
 
     async def async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        with in_turns() as turn:
-            body = fn(*args, **kwargs)
-            step, given = body.asend, None
-            while True:
-                try:
-                    with turn:
-                        item = await step(given)
-                except StopAsyncIteration:
-                    return
-                try:
-                    given = yield item
-                    step = body.asend
-                except GeneratorExit:
-                    with turn:
-                        await body.aclose()
-                    raise
-                except BaseException as error:  # which the body handles
-                    given, step = error, body.athrow
+        body = fn(*args, **kwargs)
+        step, given = body.asend, None
+        while True:
+            try:
+                with context():
+                    item = await step(given)
+            except StopAsyncIteration:
+                return
+            try:
+                given = yield item
+                step = body.asend
+            except GeneratorExit:
+                with context():
+                    await body.aclose()
+                raise
+            except BaseException as error:  # which the body handles
+                given, step = error, body.athrow
 
     if inspect.iscoroutinefunction(fn):
         return cast("F", wraps(fn)(coroutine))
     return cast("F", wraps(fn)(generator if inspect.isgeneratorfunction(fn) else async_generator))
 
 
-def _taking_turns(body: Generator[Any, Any, Any], turn: Context) -> Generator[Any, Any, Any]:
-    """Run a generator, each of its turns within ``turn``."""
+def _in_turns(body: Generator[Any, Any, Any], context: Callable[[], Context]) -> Generator[Any, Any, Any]:
+    """Run a generator, each of its turns within ``context()``."""
     step: Callable[[Any], Any] = body.send
     given: Any = None
     while True:
         try:
-            with turn:
+            with context():
                 item = step(given)
         except StopIteration as end:
             return end.value
@@ -77,7 +71,7 @@ def _taking_turns(body: Generator[Any, Any, Any], turn: Context) -> Generator[An
             given = yield item
             step = body.send
         except GeneratorExit:
-            with turn:
+            with context():
                 body.close()
             raise
         except BaseException as error:  # which the body handles
@@ -97,12 +91,12 @@ def decorate(function: Callable[P, R], scope: Scope) -> Callable[P, R]:
     """Return ``function`` with ``scope`` around its body.
 
     A coroutine is timed from its first step to its last, waits included. A generator is timed while it runs, without
-    the time of its consumer, and each generator is one entry.
+    the time of its consumer: from one item to the next is an entry.
     """
     if isinstance(function, staticmethod | classmethod):
         return cast("Callable[P, R]", type(function)(decorate(function.__func__, scope)))
     if pauses(function):
-        return pausing(function, lambda: cast("AbstractContextManager[None]", scope), lambda: _Entry(scope))
+        return pausing(function, lambda: cast("AbstractContextManager[None]", scope))
     return cast("Callable[P, R]", functools.wraps(function)(_around_call(function, scope)))
 
 
@@ -117,53 +111,3 @@ def _around_call(function: Callable[..., Any], scope: Scope) -> Callable[..., An
             leave(None, None, None)
 
     return wrapper
-
-
-class _Entry(AbstractContextManager["_Part"]):
-    """One entry of a path, made of several parts."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._part = _Part(scope)
-
-    def __enter__(self) -> _Part:
-        return self._part
-
-    def __exit__(self, kind: object, error: object, traceback: TracebackType | None) -> None:
-        self._part.count()
-
-
-class _Part(AbstractContextManager[None]):
-    """Times one part after another; no part is an entry by itself."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        self._at: tuple[Stack, Node] | None = None
-        self._node: Node | None = None
-        self._elapsed_ns = 0
-        self._clearings = 0
-
-    def __enter__(self) -> None:
-        self._at = self._scope.enter()
-
-    def __exit__(self, kind: object, error: object, traceback: TracebackType | None) -> None:
-        now_ns = self._scope.switch.clock()
-        if self._at is None:
-            return
-        stack, node = self._at
-        if stack.node is node:
-            elapsed_ns = stack.leave(now_ns)
-            node.total_ns += elapsed_ns
-            self._elapsed_ns = elapsed_ns + self._earlier_ns(node)
-            self._node, self._clearings = node, node.clearings
-
-    def _earlier_ns(self, node: Node) -> int:
-        """Return the time of earlier parts, 0 where a reset has cleared it from ``node`` since."""
-        return self._elapsed_ns if node is self._node and node.clearings == self._clearings else 0
-
-    def count(self) -> None:
-        """Count all parts as one entry of the path of the last part."""
-        node = self._node
-        if node is not None:
-            elapsed_ns = self._earlier_ns(node)
-            node.total_ns -= elapsed_ns
-            node.close(elapsed_ns)

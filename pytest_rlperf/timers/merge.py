@@ -7,9 +7,13 @@ from dataclasses import replace
 
 from pytest_rlperf.model import Gauge, TimerTree, Timing
 
+WINDOW = 100  # the default number of last entries whose mean a timer of mode MEAN reports
+
 
 def add_timings(one: Timing, other: Timing) -> Timing:
     """Return two timings of one path as one: counts and times add up, and the last entry is that of ``other``."""
+    # One tree may have kept fewer than its window, because there were no more entries.
+    window = max(WINDOW, len(one.recent_ns), len(other.recent_ns))
     return replace(
         one,
         count=one.count + other.count,
@@ -18,7 +22,7 @@ def add_timings(one: Timing, other: Timing) -> Timing:
         max_ns=_of_known(max, one.max_ns, other.max_ns),
         last_ns=one.last_ns if other.last_ns is None else other.last_ns,
         children=merge_timings([one.children, other.children]),
-        recent_ns=one.recent_ns + other.recent_ns,
+        recent_ns=(one.recent_ns + other.recent_ns)[-window:],
         is_parallel=one.is_parallel or other.is_parallel,
     )
 

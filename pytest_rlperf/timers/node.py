@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pytest_rlperf.model import Mode, Timing
 from pytest_rlperf.timers.merge import merge_timings
-
-WINDOW = 100  # the default number of last entries whose mean a timer of mode MEAN reports
 
 
 class TimerModeError(ValueError):
@@ -32,14 +30,13 @@ class Node:
 
     __slots__ = (
         "children",
-        "clearings",
         "count",
         "high_ns",
-        "is_parallel",
         "key",
         "last_ns",
         "low_ns",
         "max_ns",
+        "merged",
         "min_ns",
         "mode",
         "name",
@@ -57,16 +54,14 @@ class Node:
         self.parent: Node = self if parent is None else parent  # a root is never left
         self.children: dict[str, Node] = {}
         self.task_roots: list[Node] = []  # of tasks that began while this was open in their thread
-        self.is_parallel = False
         self.recent: deque[int] | None = deque(maxlen=keep) if keep else None
         self.start_ns = 0
-        self.clearings = 0
         self.clear()
 
     def clear(self) -> None:
         """Forget all entries that have ended."""
-        self.clearings += 1
         self.count = self.total_ns = self.last_ns = 0
+        self.merged: tuple[Timing, ...] = ()
         self.min_ns: int | None = None
         self.max_ns: int | None = None
         self.low_ns, self.high_ns = 1, 0
@@ -83,19 +78,15 @@ class Node:
 
     def new_child(self, name: str, mode: Mode, keep: int) -> Node:
         """Return a new child; TimerModeError where there is one of that name and another mode."""
-        self.check_mode(name, mode)
-        node = Node(name, mode, self, keep)
-        self.children[node.key] = node
-        return node
-
-    def check_mode(self, name: str, mode: Mode) -> None:
-        """Raise TimerModeError where there is a child of that name and another mode."""
         for other in Mode:
             if other is not mode and key_of(name, other) in self.children:
                 raise TimerModeError(
                     f"timer {name!r} was first entered in mode {other.value!r}, and is now entered in mode "
                     f"{mode.value!r}: a timer has one mode at one place of the tree; give one of the two another name"
                 )
+        node = Node(name, mode, self, keep)
+        self.children[node.key] = node
+        return node
 
     def child(self, name: str, mode: Mode = Mode.SUM, keep: int = 0) -> Node:
         """Return the child of that name, made where there is none."""
@@ -119,44 +110,9 @@ class Node:
         else:
             self.recent.append(elapsed_ns)
 
-    def add(self, timing: Timing, *, is_parallel: bool) -> None:
-        """Add the timings of another tree to this path and its children; where TimerModeError is raised, nothing is."""
-        self._refuse_other_modes(timing)
-        pending = [(self, timing, is_parallel)]
-        while pending:
-            node, seen, parallel = pending.pop()
-            node._add_entries(seen, parallel)
-            for part in seen.children:
-                # The other tree may have kept fewer than its window, because there were no more entries.
-                keep = max(WINDOW, len(part.recent_ns)) if part.recent_ns else 0
-                pending.append((node.child(part.name, part.mode, keep), part, part.is_parallel))
-
-    def _refuse_other_modes(self, timing: Timing) -> None:
-        """Raise TimerModeError where a path below has another mode in this tree."""
-        pending = [(self, timing)]
-        while pending:
-            node, seen = pending.pop()
-            for part in seen.children:
-                here = node.children.get(key_of(part.name, part.mode))
-                if here is not None:
-                    pending.append((here, part))
-                else:
-                    node.check_mode(part.name, part.mode)
-
-    def _add_entries(self, timing: Timing, is_parallel: bool) -> None:
-        self.is_parallel = self.is_parallel or is_parallel
-        self.count += timing.count
-        self.total_ns += timing.total_ns
-        if timing.last_ns is not None:
-            self.last_ns = timing.last_ns
-        for extreme_ns in (timing.min_ns, timing.max_ns):
-            if extreme_ns is not None:
-                self.min_ns = extreme_ns if self.min_ns is None else min(self.min_ns, extreme_ns)
-                self.max_ns = extreme_ns if self.max_ns is None else max(self.max_ns, extreme_ns)
-        if self.recent is None:
-            self.low_ns, self.high_ns = (1, 0) if self.min_ns is None else (self.min_ns, self.max_ns or 0)
-        else:
-            self.recent.extend(timing.recent_ns)
+    def add(self, timings: Sequence[Timing]) -> None:
+        """Add timings of another tree below this path; they add up with paths of the same name and mode."""
+        self.merged = merge_timings([self.merged, timings])
 
     def timings(self, open_ns: Mapping[Node, int], *, forgotten: bool = False) -> tuple[Timing, ...]:
         """Return the timings of all paths below this one.
@@ -173,7 +129,8 @@ class Node:
             own = [part for child in node.children.values() if (part := frozen[child]) is not None]
             aside = [parts for root in node.task_roots if (parts := below[root])]
             # One task at a time takes its turn within this path; several overlap.
-            below[node] = merge_timings([own, *aside], are_parallel=len(aside) > 1) if aside else tuple(own)
+            found = merge_timings([own, *aside], are_parallel=len(aside) > 1) if aside else tuple(own)
+            below[node] = merge_timings([found, node.merged]) if node.merged and not forgotten else found
             frozen[node] = node._frozen(below[node], open_ns.get(node), forgotten=forgotten)
         return below[self]
 
@@ -193,5 +150,4 @@ class Node:
             children=below,
             mode=self.mode,
             recent_ns=tuple(self.recent) if count and self.recent is not None else (),
-            is_parallel=self.is_parallel,
         )

@@ -13,15 +13,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
 
 from pytest_rlperf.model import Mode, TimerTree
 from pytest_rlperf.timers.decorate import decorate, name_of
-from pytest_rlperf.timers.node import WINDOW, key_of
-from pytest_rlperf.timers.scope import NOTHING, PROCESS, Scope, Timer, TreeScope
-from pytest_rlperf.timers.stack import ClockNs, Switch, watch_tasks
+from pytest_rlperf.timers.merge import WINDOW, called
+from pytest_rlperf.timers.scope import NOTHING, PROCESS, Scope, Timer
+from pytest_rlperf.timers.stack import ClockNs, watch_tasks
 from pytest_rlperf.timers.tree import Tree
 
 VARIABLE = "RLPERF_TIMERS"
@@ -79,12 +78,11 @@ R = TypeVar("R")
 
 
 class _Process:
-    """The one state of a process: the switch that scopes look at, and the trees behind it."""
+    """The one state of a process: the switch that scopes look at, and the tree behind it."""
 
     def __init__(self) -> None:
         self.switch = PROCESS
         self.tree = Tree()
-        self.components: dict[str, tuple[Tree, Switch]] = {}
         self.is_on = False
         self.is_recording = False  # into another tree than this one, which pauses meanwhile
 
@@ -93,15 +91,13 @@ class _Process:
         if on == self.is_on:
             return
         self.is_on = on
-        for tree, switch in [(self.tree, self.switch), *self.components.values()]:
-            (tree.record if on else tree.pause)(switch)
+        (self.tree.record if on else self.tree.pause)(self.switch)
 
     def start_anew(self) -> None:
-        """Start with empty trees in a forked child: the parent's locks and stacks may have been in use."""
+        """Start with an empty tree in a forked child: the parent's locks and stacks may have been in use."""
         on, self.is_on, self.is_recording = self.is_on, False, False
         self.switch.turn_off()  # a recording goes on in the parent
         self.tree = Tree(keep=self.tree.keep)
-        self.components = {name: (Tree(name), switch) for name, (_, switch) in self.components.items()}
         self.turn(on=on)
 
 
@@ -200,57 +196,22 @@ def child_environment() -> dict[str, str]:
 
 
 def snapshot() -> TimerTree:
-    """Return the tree of this process so far, with the trees of its components as ``workers``."""
-    return _whole(_process.tree.snapshot(), [tree.snapshot() for tree, _ in _process.components.values()])
+    """Return the tree of this process so far."""
+    return _named(_process.tree.snapshot())
 
 
 def reset() -> TimerTree:
     """Clear the tree of this process, and return what it was; scopes that are open count from now."""
-    return _whole(_process.tree.reset(), [tree.reset() for tree, _ in _process.components.values()])
+    return _named(_process.tree.reset())
 
 
-def _whole(seen: TimerTree, parts: list[TimerTree]) -> TimerTree:
-    """Return a process's tree under the process's name, with the trees of its components as ``workers``."""
+def _named(seen: TimerTree) -> TimerTree:
+    """Return a process's tree under the process's name."""
     multiprocessing = sys.modules.get("multiprocessing")
     name = _MAIN if multiprocessing is None else multiprocessing.current_process().name
     if name == _MAIN:
         name = worker_name() or name
-    return replace(seen, root=replace(seen.root, name=name), workers=(*parts, *seen.workers))
-
-
-def component(name: str) -> Component:
-    """Return the tree of a part of this process, such as ``"Learner 0"``, with timers of its own."""
-    known = _process.components.get(name)
-    if known is None:
-        tree, switch = Tree(name), Switch()
-        if _process.is_on:
-            tree.record(switch)
-        known = _process.components.setdefault(name, (tree, switch))
-    return Component(name, known[1])
-
-
-class Component:
-    """A named part of a process, whose timings make a tree by themselves."""
-
-    def __init__(self, name: str, switch: Switch) -> None:
-        self.name = name
-        self._switch = switch
-        self._scopes: dict[str, TreeScope] = {}
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return component, (self.name,)
-
-    def timer(self, name: str, mode: Mode = Mode.SUM, window: int = WINDOW) -> Timer:
-        """Return the context manager that times its body in this component's tree."""
-        if not ARMED:
-            return NOTHING
-        key = key_of(name, mode)
-        scope = self._scopes.get(key)
-        return self._scopes.setdefault(key, TreeScope(self._switch, name, mode, window)) if scope is None else scope
-
-    def snapshot(self) -> TimerTree:
-        """Return the tree of this component so far."""
-        return _process.components[self.name][0].snapshot()
+    return called(seen, name)
 
 
 def set_gauge(name: str, value: float) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from pytest_rlperf.model import Mode
 from pytest_rlperf.timers import stack as stacks
-from pytest_rlperf.timers.node import WINDOW, Node, key_of
+from pytest_rlperf.timers.merge import WINDOW
+from pytest_rlperf.timers.node import Node, key_of
 from pytest_rlperf.timers.stack import ClockNs, Joinable, Stack, Switch
 
 

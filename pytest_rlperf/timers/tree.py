@@ -10,8 +10,7 @@ from collections import Counter
 from dataclasses import replace
 
 from pytest_rlperf.model import Gauge, Mode, Phase, TimerTree, Timing
-from pytest_rlperf.timers.merge import add_gauges, add_workers, called, merge_timings
-from pytest_rlperf.timers.node import WINDOW
+from pytest_rlperf.timers.merge import WINDOW, add_gauges, add_workers, called, merge_timings
 from pytest_rlperf.timers.scope import Timer, TreeScope
 from pytest_rlperf.timers.stack import ClockNs, Stack, Switch
 
@@ -119,7 +118,7 @@ class Tree:
         stack = next((switch.current() for switch in self._switches), None)
         with self._lock:
             node = self._owner.node if stack is None else stack.node
-            node.child(root_name).add(replace(other.root, name=root_name), is_parallel=is_parallel)
+            node.add([replace(other.root, name=root_name, is_parallel=is_parallel)])
             self.gauges = add_gauges([self.gauges, other.gauges])
             self._workers = add_workers([*self._workers, called(other, worker)])
 

@@ -181,7 +181,6 @@ class TianshouUpdater(Updater):
         from tianshou.algorithm.algorithm_base import OffPolicyAlgorithm
         from tianshou.algorithm.modelfree.discrete_sac import DiscreteSAC
         from tianshou.algorithm.modelfree.sac import SAC, AutoAlpha
-        from tianshou.utils.lagged_network import polyak_parameter_update
         from tianshou.utils.torch_utils import policy_within_training_step
 
         if isinstance(trainer, OffPolicyAlgorithm):
@@ -197,8 +196,6 @@ class TianshouUpdater(Updater):
         self.steps = _NETWORKS + isinstance(self.algorithm.alpha, AutoAlpha)
         self.batch_size = batch_size
         self.buffers = (self.buffer,)
-        moves_targets: Any = polyak_parameter_update
-        self.target_updates = (moves_targets,)
         self._training_step = policy_within_training_step
 
     def update(self) -> object:
