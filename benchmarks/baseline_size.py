@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pytest_rlperf.baseline.schema import decode, encode
 from pytest_rlperf.baseline.store import SESSIONS_MOST, Store
-from pytest_rlperf.model import Baseline, PairSpread, StoredResult, session_figures
+from pytest_rlperf.model.stored import Baseline, PairSpread, StoredResult, session_figures
 
 OWN = Path(__file__).parents[1] / "baselines" / "default"
 STEPS = ("load", "compare", "save", "show")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_rlperf.measure import pairs
-from pytest_rlperf.model import Sides
+from pytest_rlperf.model.sides import Sides
 from pytest_rlperf.run import diagnostics
 from pytest_rlperf.sides import prepare
 from pytest_rlperf.workers import process

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_rlperf.fixtures import ENGINE, RunOnce
 from pytest_rlperf.measure.slowdown import slowed, steps_for
-from pytest_rlperf.model import Result, Workload
+from pytest_rlperf.model.measured import Result, Workload
 
 SLOWDOWN = 0.05
 VARIABLE = "GATE_QUALITY_SLOW"

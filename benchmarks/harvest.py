@@ -26,7 +26,7 @@ from typing import Any
 os.environ.setdefault("RLPERF_TIMERS", "standby")
 os.environ.setdefault("TORCHRL_PROFILING", "1")
 
-from pytest_rlperf.model import Phase, Probe
+from pytest_rlperf.model.measured import Phase, Probe
 from pytest_rlperf.probes import UpdateSections, attached, quieten_ranges, standing_probes
 from pytest_rlperf.timers import Tree, hierarchical_timer, recording_into
 

@@ -26,8 +26,8 @@ from pytest_rlperf.judge.live import PairLimits, judge_pairs, slower_least
 from pytest_rlperf.judge.stats import Spread, binomial_tail
 from pytest_rlperf.measure.pairs import PAIR_TRIM
 from pytest_rlperf.measure.rounds import TURN_S
-from pytest_rlperf.model import PairSpread, Policy, Status, Verdict
-from pytest_rlperf.model.judged import LIVE_TOLERANCE
+from pytest_rlperf.model.judged import LIVE_TOLERANCE, Policy, Status, Verdict
+from pytest_rlperf.model.stored import PairSpread
 
 Array: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]

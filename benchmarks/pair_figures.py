@@ -25,7 +25,7 @@ from placement_workers import CPUS, WORKLOADS, Worker, ask_both, processes
 from pytest_rlperf.measure.figures import by_wall, mean_log, trimmed_mean
 from pytest_rlperf.measure.pairs import Block, LogRatios
 from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, Clocks, slice_shape
-from pytest_rlperf.model import SliceKind, SliceRecord
+from pytest_rlperf.model.measured import SliceKind, SliceRecord
 
 NAMES = ("loop", "gae", "vecenv", "replay", "sac", "ppo")
 LENGTHS_S = (0.2, 0.4, 0.8, 1.6)  # of a pair

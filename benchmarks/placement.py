@@ -29,7 +29,7 @@ from placement_workers import CPUS, WORKLOADS, Worker, ask_both, processes
 from pytest_rlperf.measure.figures import Clock, by_cpu, by_wall, never_waits, trimmed_mean
 from pytest_rlperf.measure.one_side import BLOCKS_LEAST
 from pytest_rlperf.measure.pairs import Block, Pair, slices_of
-from pytest_rlperf.model import Shape, SliceKind, Warm
+from pytest_rlperf.model.measured import Shape, SliceKind, Warm
 from pytest_rlperf.units import seconds as in_words
 
 WARM_UP_S = 0.2

@@ -26,7 +26,8 @@ from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.measure.placement import place, usable_cpus
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Tally, Warm, Workload
+from pytest_rlperf.model.counting import Tally
+from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm, Workload
 
 CPUS = usable_cpus()
 PADDING_MOST = 4096  # bytes of environment, so that stacks begin at different addresses

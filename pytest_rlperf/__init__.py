@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 # Every pytest run imports this package; what only measuring or timing needs is loaded when it is asked for.
 _HOMES = {
     "ComponentError": "errors",
-    "Measure": "model",
+    "Measure": "model.measured",
     "MeasurementError": "errors",
     "NotMeasuredError": "errors",
     "PerformanceRegression": "errors",
-    "Result": "model",
-    "Status": "model",
-    "Verdict": "model",
+    "Result": "model.measured",
+    "Status": "model.judged",
+    "Verdict": "model.judged",
     "hierarchical_timer": "timers",
     "timed": "timers",
 }

@@ -11,23 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_rlperf.model import (
-    Contribution,
-    Estimate,
-    Figures,
-    Live,
-    Machine,
-    Outcome,
-    PairRecord,
-    Phase,
-    Provenance,
-    Result,
-    Status,
-    StoredResult,
-    Verdict,
-    WorkerRecord,
-    WrittenReason,
-)
+from pytest_rlperf.model.judged import Estimate, Outcome, Status, Verdict
+from pytest_rlperf.model.live import Contribution, Live, PairRecord
+from pytest_rlperf.model.measured import Figures, Phase, Result, WorkerRecord
+from pytest_rlperf.model.reasons import WrittenReason
+from pytest_rlperf.model.stored import Machine, Provenance, StoredResult
 from pytest_rlperf.report.run_json import RunFile, document_of
 
 MS = 1e-3

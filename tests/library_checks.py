@@ -13,7 +13,7 @@ import pytest
 
 from pytest_rlperf import suite
 from pytest_rlperf.components.libraries import Library, libraries
-from pytest_rlperf.model import Phase, Workload
+from pytest_rlperf.model.measured import Phase, Workload
 from pytest_rlperf.probes import attached
 from pytest_rlperf.timers import recording
 

@@ -21,20 +21,11 @@ from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.judge.counters import combine
 from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import allow, unmatched
-from pytest_rlperf.model import (
-    Allowance,
-    Counting,
-    Creep,
-    Estimate,
-    Outcome,
-    PhaseCounts,
-    Result,
-    Status,
-    StoredResult,
-    Verdict,
-)
-from pytest_rlperf.model.judged import TRAILER
+from pytest_rlperf.model.counting import Counting, PhaseCounts
+from pytest_rlperf.model.judged import TRAILER, Allowance, Creep, Estimate, Outcome, Status, Verdict
+from pytest_rlperf.model.measured import Result
 from pytest_rlperf.model.notes import UnmatchedAllowance
+from pytest_rlperf.model.stored import StoredResult
 from pytest_rlperf.options import read_config
 from pytest_rlperf.report.github import GitHubRun, render_summary_markdown
 from pytest_rlperf.report.summary import Summary

@@ -15,8 +15,8 @@ from pytest_rlperf.baseline.anchor import FIRST, keep_first, read_anchor, write_
 from pytest_rlperf.baseline.schema import SCHEMA
 from pytest_rlperf.baseline.store import BaselineError, Store
 from pytest_rlperf.cli import main
-from pytest_rlperf.model import Anchor, Baseline, Provenance
 from pytest_rlperf.model.notes import ComparedWithAnchor
+from pytest_rlperf.model.stored import Anchor, Baseline, Provenance
 from pytest_rlperf.report.wording import note_lines
 from pytest_rlperf.sides.git import find_repository
 

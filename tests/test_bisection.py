@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model import Project, Status
+from pytest_rlperf.model.judged import Status
+from pytest_rlperf.model.sides import Project
 from pytest_rlperf.run.bisect import BAD, GOOD, SKIP, BisectRun, ends, next_probe, verdict_on
 from pytest_rlperf.sides.history import Candidate, compared, find_candidates
 

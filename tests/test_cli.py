@@ -20,7 +20,7 @@ from wording import Wording
 from pytest_rlperf import traces
 from pytest_rlperf.cli import main
 from pytest_rlperf.errors import TimerFileError
-from pytest_rlperf.model import Gauge, Mode, TimerTree, Timing
+from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.tree import render_diff, render_tree
 from pytest_rlperf.traces.trees import levels

@@ -21,17 +21,11 @@ from pytest_rlperf.baseline.machine import this_machine
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import COMMANDS, main
 from pytest_rlperf.cli.command import Exit
-from pytest_rlperf.model import (
-    Fitness,
-    Machine,
-    Outcome,
-    Phase,
-    Provenance,
-    Result,
-    Selfcheck,
-    Status,
-    WrittenReason,
-)
+from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.measured import Phase, Result
+from pytest_rlperf.model.reasons import WrittenReason
+from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
+from pytest_rlperf.model.stored import Machine, Provenance
 from pytest_rlperf.report.run_json import selfcheck_document, written
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.terminal import render_summary

@@ -22,7 +22,7 @@ from wording import Wording
 
 from pytest_rlperf.compat import sample_factory
 from pytest_rlperf.compat.sample_factory import AvgTime, Timing
-from pytest_rlperf.model import Mode
+from pytest_rlperf.model.timing import Mode
 
 SAMPLES = Path(__file__).parent / "samples"
 METHODS = {Mode.SUM: "add_time", Mode.LAST: "timeit", Mode.MEAN: "time_avg"}

@@ -22,7 +22,7 @@ from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model import Workload
+from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.timers import recording
 
 pytestmark = pytest.mark.usefixtures("alone")

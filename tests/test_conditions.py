@@ -25,7 +25,7 @@ from pytest_rlperf.measure.device_state import (
     used_between,
     worst,
 )
-from pytest_rlperf.model import Conditions
+from pytest_rlperf.model.device import Conditions
 
 UUID = "1a2b3c4d-0000-1111-2222-333344445555"
 

@@ -16,21 +16,9 @@ from pytest_rlperf.counters import NAMES
 from pytest_rlperf.devices import driving
 from pytest_rlperf.judge.counters import combine, compare, uncounted
 from pytest_rlperf.measure.counting_pass import CountingPass, count, counted_by, learn
-from pytest_rlperf.model import (
-    Baseline,
-    Count,
-    CounterChange,
-    Counting,
-    Machine,
-    Outcome,
-    PhaseCounts,
-    Result,
-    Status,
-    Tally,
-    Verdict,
-    VersionChange,
-    Workload,
-)
+from pytest_rlperf.model.counting import Count, CounterChange, Counting, PhaseCounts, Tally
+from pytest_rlperf.model.judged import Outcome, Status, Verdict
+from pytest_rlperf.model.measured import Result, Workload
 from pytest_rlperf.model.notes import (
     GatesNotCounted,
     NoStoredCounts,
@@ -39,6 +27,8 @@ from pytest_rlperf.model.notes import (
     OtherVersions,
     UncomparedCounts,
 )
+from pytest_rlperf.model.reasons import VersionChange
+from pytest_rlperf.model.stored import Baseline, Machine
 from pytest_rlperf.options import Counters, parse_counters
 from pytest_rlperf.report.summary import Summary
 from pytest_rlperf.report.tables import counter_lines

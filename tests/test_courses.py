@@ -23,19 +23,11 @@ from pytest_rlperf.baseline.schema import encode
 from pytest_rlperf.baseline.store import Store
 from pytest_rlperf.cli import main
 from pytest_rlperf.judge.history import chains, change_points, courses, link_of
-from pytest_rlperf.model import (
-    Baseline,
-    Link,
-    Machine,
-    Outcome,
-    Part,
-    Provenance,
-    Status,
-    VersionChange,
-    session_figures,
-)
 from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Session
+from pytest_rlperf.model.judged import Outcome, Part, Status
 from pytest_rlperf.model.live import Live
+from pytest_rlperf.model.reasons import VersionChange
+from pytest_rlperf.model.stored import Baseline, Link, Machine, Provenance, session_figures
 from pytest_rlperf.report.history import HistoryReport, blocks, render_history, step_command
 from pytest_rlperf.report.html import render_history_page
 from pytest_rlperf.report.run_json import RunFile, document_of, written

@@ -24,26 +24,11 @@ from pytest_rlperf.measure.one_side import measure_one_side
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model import (
-    POWER_CAP,
-    Bound,
-    Code,
-    Conditions,
-    DeviceFigures,
-    DeviceTimes,
-    Disturbance,
-    Pace,
-    Phase,
-    Result,
-    Shape,
-    SliceKind,
-    SliceRecord,
-    Status,
-    Verdict,
-    Warm,
-    reasons,
-)
-from pytest_rlperf.model.judged import Policy
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.device import POWER_CAP, Bound, Conditions, DeviceFigures, DeviceTimes, Disturbance, Pace
+from pytest_rlperf.model.judged import Policy, Status, Verdict
+from pytest_rlperf.model.measured import Phase, Result, Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.report.tables import comparable, device_tables
 from pytest_rlperf.report.text import table_text
 from pytest_rlperf.report.wording import reason_lines, verdict_message

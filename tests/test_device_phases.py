@@ -13,7 +13,8 @@ from virtual_gpu import VirtualEvent, VirtualGPU
 from wording import Wording
 
 from pytest_rlperf.devices import DeviceClockError, Entry, EventClock, SyncClock, Tape
-from pytest_rlperf.model import Bound, DeviceTimes, Phase
+from pytest_rlperf.model.device import Bound, DeviceTimes
+from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.timers import hierarchical_timer as timer
 from pytest_rlperf.timers import recording, recording_into
 

@@ -21,20 +21,8 @@ from pytest_rlperf.measure.figures import device_figures, merged_times, worker_r
 from pytest_rlperf.measure.one_side import WorkerSlices
 from pytest_rlperf.measure.rounds import Clocks, steady_shape
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model import (
-    Bound,
-    Conditions,
-    DeviceFigures,
-    DeviceSlice,
-    DeviceTimes,
-    Figures,
-    Pace,
-    Shape,
-    SliceKind,
-    SliceRecord,
-    Warm,
-    Workload,
-)
+from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceSlice, DeviceTimes, Pace
+from pytest_rlperf.model.measured import Figures, Shape, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.report.wording import disturbances_text
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import hierarchical_timer

@@ -17,15 +17,11 @@ from wording import Wording
 
 from pytest_rlperf.cli import main
 from pytest_rlperf.cli.command import Exit
-from pytest_rlperf.model import (
-    Contribution,
-    Machine,
-    Outcome,
-    Phase,
-    Status,
-    TimerTree,
-    Timing,
-)
+from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.live import Contribution
+from pytest_rlperf.model.measured import Phase
+from pytest_rlperf.model.stored import Machine
+from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.report.github import (
     COMMENT_BYTES,
     SUMMARY_BYTES,

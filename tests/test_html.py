@@ -15,24 +15,12 @@ import builders
 import pytest
 from wording import Wording
 
-from pytest_rlperf.model import (
-    Bound,
-    Conditions,
-    Contribution,
-    CounterChange,
-    Counting,
-    DeviceFigures,
-    DeviceTimes,
-    Live,
-    Outcome,
-    Pace,
-    Phase,
-    PhaseCounts,
-    Share,
-    Status,
-    WorkerRecord,
-    WrittenReason,
-)
+from pytest_rlperf.model.counting import CounterChange, Counting, PhaseCounts, Share
+from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Pace
+from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.live import Contribution, Live
+from pytest_rlperf.model.measured import Phase, WorkerRecord
+from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.report.files import OutputError, write_file
 from pytest_rlperf.report.html import check_html, render_html
 from pytest_rlperf.report.html.charts import Chart, Plot, charts

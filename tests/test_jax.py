@@ -20,7 +20,8 @@ from pytest_rlperf.measure.counting_pass import count
 from pytest_rlperf.measure.device_state import Jax
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model import Pace, SliceKind, SliceRecord, Workload
+from pytest_rlperf.model.device import Pace
+from pytest_rlperf.model.measured import SliceKind, SliceRecord, Workload
 from pytest_rlperf.timers import hierarchical_timer
 
 WORK_S = 0.075

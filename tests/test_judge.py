@@ -18,25 +18,12 @@ from pytest_rlperf.judge.policy import verdict as policy_verdict
 from pytest_rlperf.judge.stats import Variance, welch
 from pytest_rlperf.judge.stored import judge_stored, session_variance
 from pytest_rlperf.judge.validity import other_device
-from pytest_rlperf.model import (
-    POWER_CAP,
-    Code,
-    Conditions,
-    DeviceFigures,
-    Disturbance,
-    Figures,
-    MachineDifference,
-    Pace,
-    Phase,
-    Policy,
-    Result,
-    SessionFigures,
-    Status,
-    StoredResult,
-    Verdict,
-    reasons,
-    session_figures,
-)
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.device import POWER_CAP, Conditions, DeviceFigures, Disturbance, Pace
+from pytest_rlperf.model.judged import Policy, Status, Verdict
+from pytest_rlperf.model.measured import Figures, Phase, Result
+from pytest_rlperf.model.reasons import Code, MachineDifference
+from pytest_rlperf.model.stored import SessionFigures, StoredResult, session_figures
 from pytest_rlperf.report.wording import verdict_message
 
 figures = st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=8)

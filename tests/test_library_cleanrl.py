@@ -12,7 +12,7 @@ from pytest_rlperf.components.ppo import ppo_workload
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model import Workload
+from pytest_rlperf.model.measured import Workload
 
 gymnasium: Any = pytest.importorskip("gymnasium")
 torch: Any = pytest.importorskip("torch")

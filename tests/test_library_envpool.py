@@ -10,7 +10,7 @@ from wording import Wording
 
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model import Workload
+from pytest_rlperf.model.measured import Workload
 
 envpool: Any = pytest.importorskip("envpool")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision")]

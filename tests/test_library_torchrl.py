@@ -537,7 +537,7 @@ def test_ranges_of_torchrl_are_counted_once(pytester: pytest.Pytester, monkeypat
         from pytest_rlperf.components.ppo import ppo_workload
         from pytest_rlperf.components.vecenv import vecenv_workload
         from pytest_rlperf.measure.slices import Meter
-        from pytest_rlperf.model import Shape, SliceKind
+        from pytest_rlperf.model.measured import Shape, SliceKind
 
         @pytest.fixture
         def traced():

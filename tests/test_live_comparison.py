@@ -11,8 +11,8 @@ import builders
 import pytest
 from fake_worker import FakeWorker, ShownSteps
 
-from pytest_rlperf.model import PairRecord, Status
-from pytest_rlperf.model.judged import Policy
+from pytest_rlperf.model.judged import Policy, Status
+from pytest_rlperf.model.live import PairRecord
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.live_comparison import LiveComparison, Measuring
 from pytest_rlperf.workers import messages as m

@@ -32,7 +32,10 @@ from pytest_rlperf.judge.live import (
 from pytest_rlperf.judge.stats import SDS, LogNormal, Spread, binomial_tail, squared_deviations
 from pytest_rlperf.measure.figures import trimmed_mean
 from pytest_rlperf.measure.pairs import LogRatios
-from pytest_rlperf.model import Contribution, Estimate, Live, PairRecord, PairSpread, Policy, Status, Verdict, reasons
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.judged import Estimate, Policy, Status, Verdict
+from pytest_rlperf.model.live import Contribution, Live, PairRecord
+from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.report.wording import carriers_text, verdict_lines, verdict_message
 
 

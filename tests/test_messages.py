@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf.measure.worker import WorkerStoppedError
-from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import process

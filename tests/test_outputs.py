@@ -30,20 +30,14 @@ from pytest_rlperf.cli.command import UsageError
 from pytest_rlperf.cli.files import parse
 from pytest_rlperf.devices import EventClock, Tape
 from pytest_rlperf.devices.tracing import HostTape, trace_call
-from pytest_rlperf.model import (
-    Allowance,
-    CounterChange,
-    Fitness,
-    Mode,
-    Outcome,
-    Provenance,
-    Result,
-    Selfcheck,
-    Status,
-    Trial,
-    reasons,
-)
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.counting import CounterChange
+from pytest_rlperf.model.judged import Allowance, Outcome, Status
+from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
 from pytest_rlperf.model.spans import Span, Trace
+from pytest_rlperf.model.stored import Provenance
+from pytest_rlperf.model.timing import Mode
 from pytest_rlperf.report.benchmark_json import benchmark_document
 from pytest_rlperf.report.files import OutputError, check_directory, check_file, file_stem, write_file, write_traces
 from pytest_rlperf.report.junit import properties

@@ -25,7 +25,9 @@ from pytest_rlperf.measure.pairs import (
 from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.rounds import SLICE_S, TURN_S, slice_shape
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S
-from pytest_rlperf.model import DeviceSlice, Pace, Phase, Shape, SliceKind, SliceRecord, Warm, log_ratios
+from pytest_rlperf.model.device import DeviceSlice, Pace
+from pytest_rlperf.model.live import log_ratios
+from pytest_rlperf.model.measured import Phase, Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.testing import FakeClock
 
 Steps = list[tuple[str, str]]

@@ -22,7 +22,8 @@ from pytest_rlperf.components.reference.envs import SYNTHETIC_ID  # noqa: E402
 from pytest_rlperf.components.sac import sac_workload  # noqa: E402
 from pytest_rlperf.judge.counters import compare  # noqa: E402
 from pytest_rlperf.measure.counting_pass import count, learn  # noqa: E402
-from pytest_rlperf.model import CounterChange, Counting, Workload  # noqa: E402
+from pytest_rlperf.model.counting import CounterChange, Counting  # noqa: E402
+from pytest_rlperf.model.measured import Workload  # noqa: E402
 from pytest_rlperf.report.wording import changes_text  # noqa: E402
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from wording import Wording
 
-from pytest_rlperf.model import Probe
+from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes import LiveTimers, Phases, ProbeError, attached, probes_for, standing_probes
 from pytest_rlperf.probes.objects import reached
 from pytest_rlperf.testing import FakeClock

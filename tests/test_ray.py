@@ -21,7 +21,7 @@ import psutil
 import pytest
 from builders import ALONE, ONE_CALL, environment, git, write
 
-from pytest_rlperf.model import Shard
+from pytest_rlperf.model.judged import Shard
 from pytest_rlperf.run.ray_cluster import Answer, connected, measure_shard, read_answer
 
 OK, FAILED, INTERRUPTED, USAGE = 0, 1, 2, 4

@@ -22,29 +22,15 @@ from pytest_rlperf.cli import main
 from pytest_rlperf.cli.files import parse
 from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import allow
-from pytest_rlperf.model import (
-    Allowance,
-    Bound,
-    Conditions,
-    Contribution,
-    CounterChange,
-    Counting,
-    Creep,
-    DeviceFigures,
-    DeviceTimes,
-    Estimate,
-    Outcome,
-    Pace,
-    Phase,
-    PhaseCounts,
-    Provenance,
-    Result,
-    Share,
-    Status,
-    WrittenReason,
-    reasons,
-)
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.counting import CounterChange, Counting, PhaseCounts, Share
+from pytest_rlperf.model.device import Bound, Conditions, DeviceFigures, DeviceTimes, Pace
+from pytest_rlperf.model.judged import Allowance, Creep, Estimate, Outcome, Status
+from pytest_rlperf.model.live import Contribution
+from pytest_rlperf.model.measured import Phase, Result
+from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.model.spans import Span, Trace
+from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.benchmark_json import benchmark_document
 from pytest_rlperf.report.files import write_traces
 from pytest_rlperf.report.github import (

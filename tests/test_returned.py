@@ -26,7 +26,7 @@ from pytest_rlperf.components.thunk import thunk_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.devices import driving
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model import Workload
+from pytest_rlperf.model.measured import Workload
 
 
 async def train() -> int:

@@ -13,19 +13,12 @@ from wording import Wording
 
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.judge.verdict import judge
-from pytest_rlperf.model import (
-    Acceptance,
-    Allowance,
-    Link,
-    Live,
-    Outcome,
-    PairSpread,
-    Status,
-    Verdict,
-    WrittenReason,
-    reasons,
-)
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.judged import Allowance, Outcome, Status, Verdict
+from pytest_rlperf.model.live import Live
 from pytest_rlperf.model.notes import KeptBack
+from pytest_rlperf.model.reasons import WrittenReason
+from pytest_rlperf.model.stored import Acceptance, Link, PairSpread
 from pytest_rlperf.options import read_config
 from pytest_rlperf.report.wording import message, note_lines, saved_lines, verdict_message
 from pytest_rlperf.run.one_test import Measured, evidence_of

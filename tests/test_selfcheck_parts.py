@@ -25,23 +25,11 @@ from pytest_rlperf.measure.placement import Activity
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.measure.slowdown import slowed, steps_for
-from pytest_rlperf.model import (
-    Contribution,
-    Fitness,
-    Live,
-    Machine,
-    Outcome,
-    PairRecord,
-    Phase,
-    Result,
-    Selfcheck,
-    SliceKind,
-    Status,
-    Trial,
-    Verdict,
-    Workload,
-)
-from pytest_rlperf.model.judged import Policy
+from pytest_rlperf.model.judged import Outcome, Policy, Status, Verdict
+from pytest_rlperf.model.live import Contribution, Live, PairRecord
+from pytest_rlperf.model.measured import Phase, Result, SliceKind, Workload
+from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
+from pytest_rlperf.model.stored import Machine
 from pytest_rlperf.report.run_json import selfcheck_document, written
 from pytest_rlperf.report.selfcheck import render_selfcheck
 from pytest_rlperf.report.wording import fitness_lines

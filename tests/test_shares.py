@@ -19,8 +19,8 @@ from pytest_rlperf.attribution.environments import Aside, entered_by, is_environ
 from pytest_rlperf.attribution.owners import NativeOwners
 from pytest_rlperf.devices.jax import wait_for_all
 from pytest_rlperf.measure.attribution_pass import explain
-from pytest_rlperf.model import Workload
 from pytest_rlperf.model.counting import Share
+from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.report.tables import shares_lines
 

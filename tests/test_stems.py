@@ -18,7 +18,7 @@ import pytest
 from wording import Wording
 
 from pytest_rlperf.errors import MeasurementError, SideError
-from pytest_rlperf.model import Project, Sides
+from pytest_rlperf.model.sides import Project, Sides
 from pytest_rlperf.sides import prepare
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import stems as module

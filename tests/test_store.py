@@ -39,25 +39,19 @@ from pytest_rlperf.baseline.store import LARGEST_BYTES, LINKS_MOST, BaselineErro
 from pytest_rlperf.cli.command import UsageError
 from pytest_rlperf.cli.files import parse
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model import (
+from pytest_rlperf.model.counting import Counting, PhaseCounts, Share
+from pytest_rlperf.model.device import Bound, DeviceTimes
+from pytest_rlperf.model.measured import Figures, Phase, Result, WorkerRecord
+from pytest_rlperf.model.reasons import VersionChange
+from pytest_rlperf.model.stored import (
     Acceptance,
     Baseline,
-    Bound,
-    Counting,
-    DeviceTimes,
-    Figures,
     Link,
     Machine,
     PairSpread,
-    Phase,
-    PhaseCounts,
     Provenance,
-    Result,
     SessionFigures,
-    Share,
     StoredResult,
-    VersionChange,
-    WorkerRecord,
     session_figures,
 )
 

@@ -27,8 +27,9 @@ from pytest_rlperf.baseline.machine import this_machine
 from pytest_rlperf.baseline.store import BaselineError, Store
 from pytest_rlperf.cli import main
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model import Acceptance, FirstFigures, Status
+from pytest_rlperf.model.judged import Status
 from pytest_rlperf.model.sides import Project
+from pytest_rlperf.model.stored import Acceptance, FirstFigures
 from pytest_rlperf.report.run_json import written
 from pytest_rlperf.run.baselines import Baselines
 from pytest_rlperf.sides.git import Commit, find_repository, read_allowances

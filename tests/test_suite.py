@@ -17,7 +17,7 @@ from wording import Wording
 
 from pytest_rlperf.cli import main
 from pytest_rlperf.components.libraries import BASIS, Library, libraries
-from pytest_rlperf.model import Outcome, Status
+from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.report.matrix import render_matrix
 
 pytestmark = pytest.mark.usefixtures("alone")

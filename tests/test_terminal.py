@@ -11,14 +11,10 @@ import builders
 import pytest
 from wording import Wording
 
-from pytest_rlperf.model import (
-    Creep,
-    Outcome,
-    Provenance,
-    Status,
-    reasons,
-)
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.judged import Creep, Outcome, Status
 from pytest_rlperf.model.notes import ShortOfTime
+from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.report.summary import NextStep, Summary, next_steps
 from pytest_rlperf.report.tables import phase_rows
 from pytest_rlperf.report.terminal import LiveLine, LogLine, render_summary

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from wording import Wording
 
 from pytest_rlperf import timers
-from pytest_rlperf.model import Gauge, Mode, Phase, TimerTree, Timing
+from pytest_rlperf.model.measured import Phase
+from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers import TimerModeError, Tree, hierarchical_timer, merge, recording, recording_into, timed
 from pytest_rlperf.timers.edges import EdgeStack, EdgeTree, path_of

@@ -22,7 +22,7 @@ import psutil
 import pytest
 from wording import Wording
 
-from pytest_rlperf.model import Mode, TimerTree, Timing
+from pytest_rlperf.model.timing import Mode, TimerTree, Timing
 from pytest_rlperf.timers import Tree, hierarchical_timer, merge, recording
 from pytest_rlperf.traces import tree_from_json, tree_to_json
 

@@ -10,7 +10,7 @@ from virtual_gpu import VirtualEvent, VirtualGPU
 from wording import Wording
 
 from pytest_rlperf.devices import Driver, Memory
-from pytest_rlperf.model import Conditions
+from pytest_rlperf.model.device import Conditions
 from pytest_rlperf.testing import FakeClock
 
 

@@ -24,7 +24,7 @@ from wording import Wording
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.placement import usable_cpus
 from pytest_rlperf.measure.rounds import Clocks
-from pytest_rlperf.model import SliceKind, SliceRecord, Workload
+from pytest_rlperf.model.measured import SliceKind, SliceRecord, Workload
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.model.spans import Span
 from pytest_rlperf.testing import FakeClock

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pytest_rlperf.devices import Memory
-from pytest_rlperf.model import Conditions
+from pytest_rlperf.model.device import Conditions
 from pytest_rlperf.testing import FakeClock
 
 _HOST_TO_DEVICE_BYTES_PER_S = 16e9

@@ -21,8 +21,10 @@ from pytest_rlperf.cli.show import _formatted, _rendered
 from pytest_rlperf.errors import SideError, TimerFileError
 from pytest_rlperf.judge.history import courses
 from pytest_rlperf.judge.verdict import Evidence, judge
-from pytest_rlperf.model import Allowance, Baseline, Link, Result, TimerTree, session_figures
-from pytest_rlperf.model.judged import Policy
+from pytest_rlperf.model.judged import Allowance, Policy
+from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.stored import Baseline, Link, session_figures
+from pytest_rlperf.model.timing import TimerTree
 from pytest_rlperf.report.github import COMMENT_BYTES
 from pytest_rlperf.report.history import HistoryReport, render_history
 from pytest_rlperf.report.run_json import RunFile

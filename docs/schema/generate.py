@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from pytest_rlperf.model import WrittenReason
+from pytest_rlperf.model.reasons import WrittenReason
 from pytest_rlperf.report.run_json import SCHEMA, RunFile, SelfcheckFile
 
 FILE = Path(__file__).with_name("rlperf-run.schema.json")

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from time import perf_counter as _clock
 from typing import Any, cast
 
-from pytest_rlperf import model
 from pytest_rlperf.compat.engine import take_out
-from pytest_rlperf.model import Mode, TimerTree
+from pytest_rlperf.model import timing as model
+from pytest_rlperf.model.timing import Mode, TimerTree
 
 _SUM, _LAST, _MEAN = Mode  # looked up once: members of an enum are slow to find
 LEAST_S = 1e-8  # of any entry, so that callers can divide by a value

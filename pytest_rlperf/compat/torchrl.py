@@ -27,7 +27,7 @@ from functools import wraps
 from time import perf_counter as _clock
 from typing import Any, ClassVar, TypeVar, cast
 
-from pytest_rlperf.model import TimerTree, Timing
+from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.timers.decorate import pauses, pausing
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_rlperf.components.arrays import attribute, check_device, leaves, to_numpy
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model import Probe
+from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes.functions import replace_method
 from pytest_rlperf.timers import hierarchical_timer
 

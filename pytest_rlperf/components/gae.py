@@ -19,7 +19,7 @@ from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.reference.gae import gae_float64
 from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model import Workload
+from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.timers import hierarchical_timer
 
 _GAE = hierarchical_timer("gae")

@@ -12,7 +12,7 @@ from pytest_rlperf.components.contracts import Roller
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model import Workload
+from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.timers import hierarchical_timer
 
 _AFTER_THE_LAST = ("last_", "next_", "final_", "['last_", "['next_", "['final_")  # fields without a row a step

@@ -8,7 +8,7 @@ from typing import Any
 from pytest_rlperf.components.checks import check_items, check_takes
 from pytest_rlperf.components.returned import finished, has_run
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model import Workload
+from pytest_rlperf.model.measured import Workload
 
 
 def thunk_workload(

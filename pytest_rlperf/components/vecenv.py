@@ -31,7 +31,7 @@ from pytest_rlperf.components.contracts import (
 from pytest_rlperf.components.libraries import adapter_for, libraries_known
 from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.model import Workload
+from pytest_rlperf.model.measured import Workload
 
 _CHECKED_STEPS = 100  # at most, until an episode has ended and the next one begun
 _ENDS_IN_A_ROW = 10  # of one env; a longer series of episodes of one step is taken for an env that is not reset

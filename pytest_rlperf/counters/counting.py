@@ -14,7 +14,8 @@ from pytest_rlperf.counters.memory import HostMemory, TensorMemory, tracing
 from pytest_rlperf.counters.operations import Kernels, Operations
 from pytest_rlperf.counters.steps import Steps
 from pytest_rlperf.devices import Device
-from pytest_rlperf.model import Count, Probe, Tally
+from pytest_rlperf.model.counting import Count, Tally
+from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes.attach import attached
 
 

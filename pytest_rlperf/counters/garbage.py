@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pytest_rlperf.counters.instrument import WHOLE, TotalsInstrument
-from pytest_rlperf.model import Count
+from pytest_rlperf.model.counting import Count
 
 
 class Garbage(TotalsInstrument):

@@ -17,7 +17,7 @@ from typing import Any
 from pytest_rlperf.counters.instrument import WHOLE, CannotCountError, Levels, Recorder, lineage
 from pytest_rlperf.counters.names import STEPS
 from pytest_rlperf.counters.operations import mark, refuse_profiler
-from pytest_rlperf.model import Count
+from pytest_rlperf.model.counting import Count
 from pytest_rlperf.probes.torch import MARK
 from pytest_rlperf.timers.node import Node
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from pytest_rlperf.devices.entries import Entry, Look, Untimed
-from pytest_rlperf.model import Bound, DeviceTimes, Phase
+from pytest_rlperf.model.device import Bound, DeviceTimes
+from pytest_rlperf.model.measured import Phase
 
 # A launch is some 5 µs on its way to the device, and events resolve half a microsecond: behind by a few launches is
 # not behind. Of a long phase, the last kernel may well take longer than that and still have waited for its launch.

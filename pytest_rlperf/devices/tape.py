@@ -12,7 +12,7 @@ from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, Mark, Syn
 from pytest_rlperf.devices.entries import EdgeLog, Entry, Look, Moment, Timeline, Untimed, entries_of, marks_of
 from pytest_rlperf.devices.phases import NEAR_NS, NEAR_SHARE, PhaseTotals
 from pytest_rlperf.devices.torch import is_within_compiled
-from pytest_rlperf.model import Phase
+from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.timers.edges import EdgeStack, EdgeTree, path_of
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import keep_from_compiling

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pytest_rlperf.devices.entries import EdgeLog, Entry, Moment, Track, entries_of
 from pytest_rlperf.devices.tape import Tape
-from pytest_rlperf.model import Probe
+from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.model.spans import Span
 from pytest_rlperf.probes.attach import attached
 from pytest_rlperf.timers.edges import EdgeStack, EdgeTree

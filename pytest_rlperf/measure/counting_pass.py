@@ -17,7 +17,8 @@ from pytest_rlperf.devices import Device, HostClock, JaxDevice, clock_for, devic
 from pytest_rlperf.devices.jax import wait_for_all
 from pytest_rlperf.measure.tracing_pass import look_for_phases
 from pytest_rlperf.measure.worker import Worker, wait_all
-from pytest_rlperf.model import Count, Counting, PhaseCounts, Tally, Workload
+from pytest_rlperf.model.counting import Count, Counting, PhaseCounts, Tally
+from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.probes import quieten_ranges
 
 REPETITIONS = 2

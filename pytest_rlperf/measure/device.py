@@ -15,17 +15,8 @@ from pytest_rlperf.devices import DeviceClockError, EventClock, HostClock, JaxDe
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.device_state import CLOCK_STEADY, DeviceLibrary, Jax, all_reasons
 from pytest_rlperf.measure.rounds import ClockNs, Timed
-from pytest_rlperf.model import (
-    POWER_CAP,
-    POWER_CAP_VARIES,
-    Conditions,
-    DeviceSlice,
-    Disturbance,
-    Pace,
-    SliceKind,
-    SliceRecord,
-    Workload,
-)
+from pytest_rlperf.model.device import POWER_CAP, POWER_CAP_VARIES, Conditions, DeviceSlice, Disturbance, Pace
+from pytest_rlperf.model.measured import SliceKind, SliceRecord, Workload
 
 
 class PowerCap:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import psutil
 
-from pytest_rlperf.model import POWER_CAP, Conditions
+from pytest_rlperf.model.device import POWER_CAP, Conditions
 
 NVML_MISSING = (
     "NVML is not installed: clocks, throttling and other processes are unknown; pip install pytest-rlperf[gpu]"

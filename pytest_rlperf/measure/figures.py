@@ -9,7 +9,8 @@ from dataclasses import replace
 from operator import mul
 
 from pytest_rlperf.measure.device_state import worst
-from pytest_rlperf.model import Bound, DeviceFigures, DeviceTimes, Figures, Pace, Phase, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.model.device import Bound, DeviceFigures, DeviceTimes, Pace
+from pytest_rlperf.model.measured import Figures, Phase, SliceRecord, Warm, WorkerRecord
 
 TRIM = 0.2
 ONE_THREAD = 1.02  # CPU time over wall time up to which one thread can have used it

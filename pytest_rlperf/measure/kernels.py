@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import cycle
 from operator import itemgetter
 
-from pytest_rlperf.model import SliceKind
+from pytest_rlperf.model.measured import SliceKind
 
 _STEPS = 400
 _MEMORY_BYTES = 16 << 20  # about as much as a replay buffer of 100k small transitions; larger than a core's own caches

@@ -34,7 +34,8 @@ from pytest_rlperf.measure.placement import IdleWatch
 from pytest_rlperf.measure.rounds import SLICE_S
 from pytest_rlperf.measure.slices import WARM_UP_AGAIN_S, WARM_UP_MOST_S, WARM_UP_S
 from pytest_rlperf.measure.worker import AnyWorker, Worker, wait_all
-from pytest_rlperf.model import Figures, Phase, Progress, SliceKind, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.model.measured import Figures, Phase, SliceKind, SliceRecord, Warm, WorkerRecord
+from pytest_rlperf.model.progress import Progress
 
 WORKERS = 3  # the sample of a stored comparison
 WORKER_S = 0.3  # measuring time of one worker, after warming up

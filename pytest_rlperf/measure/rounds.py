@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pytest_rlperf.measure.kernels import ITERATIONS
 from pytest_rlperf.measure.slowdown import work
-from pytest_rlperf.model import Shape
+from pytest_rlperf.model.measured import Shape
 
 SLICE_S = 0.015
 TURN_S = 0.0075  # a slice in turn with another process: the machine's pace changes within tens of milliseconds

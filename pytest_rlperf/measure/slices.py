@@ -36,7 +36,9 @@ from pytest_rlperf.measure.rounds import (
 )
 from pytest_rlperf.measure.slowdown import steps_for
 from pytest_rlperf.measure.tracing_pass import TracedSlice, Tracer
-from pytest_rlperf.model import Pace, Shape, Share, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.model.counting import Share
+from pytest_rlperf.model.device import Pace
+from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.model.spans import Span
 from pytest_rlperf.probes import attached, quieten_ranges
 

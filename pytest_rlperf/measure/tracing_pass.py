@@ -11,7 +11,7 @@ from pytest_rlperf.devices.jax import wait_for_all
 from pytest_rlperf.devices.tracing import trace_call
 from pytest_rlperf.measure.device import Accelerator
 from pytest_rlperf.measure.rounds import ClockNs, Timed
-from pytest_rlperf.model import Harvest, Phase, Probe, Workload
+from pytest_rlperf.model.measured import Harvest, Phase, Probe, Workload
 from pytest_rlperf.model.spans import Span
 from pytest_rlperf.probes import attached, standing_probes
 from pytest_rlperf.timers import Tree, recording_into

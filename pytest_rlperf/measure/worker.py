@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
-from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Tally, Warm
+from pytest_rlperf.model.counting import Tally
+from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm
 
 
 class WorkerStoppedError(Exception):

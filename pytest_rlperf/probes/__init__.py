@@ -2,7 +2,7 @@
 
 import sys
 
-from pytest_rlperf.model import Probe
+from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes.attach import ProbeError, attached
 from pytest_rlperf.probes.functions import Phases, probes_for
 from pytest_rlperf.probes.live import LiveTimers

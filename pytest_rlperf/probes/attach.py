@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FunctionType
 
-from pytest_rlperf.model import Probe
+from pytest_rlperf.model.measured import Probe
 
 Undo = Callable[[], None]
 _MISSING = object()

@@ -10,7 +10,7 @@ from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
-from pytest_rlperf.model import Probe
+from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes.attach import ProbeError, Undo, put, put_variable, together
 from pytest_rlperf.probes.objects import variables_of
 from pytest_rlperf.probes.proxy import is_proxy, proxy_for, put_timed

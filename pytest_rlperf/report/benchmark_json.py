@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pytest_rlperf.model import Machine, Outcome, Provenance, Result
+from pytest_rlperf.model.judged import Outcome
+from pytest_rlperf.model.measured import Result
+from pytest_rlperf.model.stored import Machine, Provenance
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.wording import message
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Outcome
+from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.report.printable import harmless, shown
 from pytest_rlperf.sides.history import Candidate
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Outcome, Status
+from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.report.markdown import MOST_LINES, code, escape, fenced, folded, grid, listed
 from pytest_rlperf.report.printable import shown_lines
 from pytest_rlperf.report.statuses import EMOJI, GRAVEST_FIRST

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Machine
 from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Segment, Step
+from pytest_rlperf.model.stored import Machine
 from pytest_rlperf.report.printable import harmless, shown
 
 CONFIDENCE_Z = 2.5758  # of a normal 99 % interval

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_rlperf.model import Outcome, Status
+from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.wording import message
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Outcome, Status
+from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.report.table import Column, make_table
 from pytest_rlperf.report.text import blocks, table_text
 

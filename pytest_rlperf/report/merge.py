@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_rlperf.model import Part, Shard
+from pytest_rlperf.model.judged import Part, Shard
 from pytest_rlperf.report.run_json import RunFile
 from pytest_rlperf.report.wording import shard_failures
 

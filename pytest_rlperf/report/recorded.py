@@ -7,15 +7,9 @@ from dataclasses import asdict
 from itertools import zip_longest
 
 from pytest_rlperf import units
-from pytest_rlperf.model import (
-    Baseline,
-    Machine,
-    Result,
-    StoredResult,
-    TimerTree,
-    Timing,
-    test_name,
-)
+from pytest_rlperf.model.measured import Result, test_name
+from pytest_rlperf.model.stored import Baseline, Machine, StoredResult
+from pytest_rlperf.model.timing import TimerTree, Timing
 from pytest_rlperf.report.table import Column, make_table
 from pytest_rlperf.report.text import table_text
 from pytest_rlperf.report.tree import render_tree

@@ -13,22 +13,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from pytest_rlperf.baseline.machine import describe
-from pytest_rlperf.model import (
-    LARGEST_LOG,
-    Estimate,
-    Fitness,
-    Machine,
-    Outcome,
-    Part,
-    Provenance,
-    Reason,
-    Result,
-    Selfcheck,
-    Shard,
-    Verdict,
-    impossible_figures,
-)
-from pytest_rlperf.model.reasons import FullReason
+from pytest_rlperf.model.judged import Estimate, Outcome, Part, Shard, Verdict
+from pytest_rlperf.model.measured import Result, impossible_figures
+from pytest_rlperf.model.reasons import FullReason, Reason
+from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
+from pytest_rlperf.model.stored import LARGEST_LOG, Machine, Provenance
 from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.wording import blame_text, fitness_lines, message, verdict_message
 from pytest_rlperf.units import counted

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Fitness, Selfcheck, Status, Trial
+from pytest_rlperf.model.judged import Status
+from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.text import print_facts, print_table, rendered
 from pytest_rlperf.report.wording import fitness_lines

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pytest_rlperf.model import Code, Outcome, Status
+from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.reasons import Code
 
 
 class Look(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Outcome, Status
+from pytest_rlperf.model.judged import Outcome, Status
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
 from pytest_rlperf.report.tables import is_accepted
 from pytest_rlperf.report.wording import ACCEPTING, count_text, has_trailer, improved, trailer_of

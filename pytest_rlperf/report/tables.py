@@ -7,21 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_rlperf import units
-from pytest_rlperf.model import (
-    CounterChange,
-    Counting,
-    Creep,
-    DeviceFigures,
-    Estimate,
-    Outcome,
-    Pace,
-    Phase,
-    PhaseCounts,
-    Result,
-    Status,
-    Verdict,
-)
-from pytest_rlperf.model.counting import Share
+from pytest_rlperf.model.counting import CounterChange, Counting, PhaseCounts, Share
+from pytest_rlperf.model.device import DeviceFigures, Pace
+from pytest_rlperf.model.judged import Creep, Estimate, Outcome, Status, Verdict
+from pytest_rlperf.model.measured import Phase, Result
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.text import table_text

@@ -13,7 +13,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Code, Outcome, Status
+from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.reasons import Code
 from pytest_rlperf.report.printable import shown, shown_lines
 from pytest_rlperf.report.statuses import STYLES
 from pytest_rlperf.report.summary import Summary

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, TypeVar
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Mode, TimerTree, Timing
+from pytest_rlperf.model.timing import Mode, TimerTree, Timing
 from pytest_rlperf.report.printable import shown
 from pytest_rlperf.report.table import Cell, Column, make_table
 from pytest_rlperf.report.text import table_text

@@ -8,30 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_rlperf import units
-from pytest_rlperf.model import (
-    Allowance,
-    Anchor,
-    Contribution,
-    CounterChange,
-    Disturbance,
-    Estimate,
-    Fitness,
-    MachineDifference,
-    Outcome,
-    Provenance,
-    Reason,
-    Result,
-    Selfcheck,
-    Status,
-    StoredResult,
-    Verdict,
-    VersionChange,
-    WrittenReason,
-    notes,
-    reasons,
-    test_name,
-)
-from pytest_rlperf.model.judged import TRAILER, pattern_of
+from pytest_rlperf.model import notes, reasons
+from pytest_rlperf.model.counting import CounterChange
+from pytest_rlperf.model.device import Disturbance
+from pytest_rlperf.model.judged import TRAILER, Allowance, Estimate, Outcome, Status, Verdict, pattern_of
+from pytest_rlperf.model.live import Contribution
+from pytest_rlperf.model.measured import Result, test_name
 from pytest_rlperf.model.notes import (
     AddedPackages,
     ComparedWithAnchor,
@@ -48,6 +30,9 @@ from pytest_rlperf.model.notes import (
     UncomparedCounts,
     UnmatchedAllowance,
 )
+from pytest_rlperf.model.reasons import MachineDifference, Reason, VersionChange, WrittenReason
+from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
+from pytest_rlperf.model.stored import Anchor, Provenance, StoredResult
 from pytest_rlperf.report.printable import shown, shown_lines
 
 SAVING = "pytest --rlperf-save-baseline"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_rlperf.model import Outcome, Progress
+from pytest_rlperf.model.judged import Outcome
+from pytest_rlperf.model.progress import Progress
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.stems import WorkerGroup

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_rlperf.baseline.machine import describe
 from pytest_rlperf.fixtures import result_key
-from pytest_rlperf.model import Outcome
+from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.notes import Saved
 from pytest_rlperf.options import Config
 from pytest_rlperf.report import benchmark_json

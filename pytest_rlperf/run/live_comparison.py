@@ -18,21 +18,14 @@ from pytest_rlperf.measure.figures import device_notes
 from pytest_rlperf.measure.one_side import SideMeasurement
 from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured, WarmPair
 from pytest_rlperf.measure.worker import check
-from pytest_rlperf.model import (
-    Code,
-    Contribution,
-    Live,
-    PairSpread,
-    Policy,
-    Progress,
-    Result,
-    Status,
-    Tally,
-    Verdict,
-    log_ratios,
-    reasons,
-    work_text,
-)
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.counting import Tally
+from pytest_rlperf.model.judged import Policy, Status, Verdict
+from pytest_rlperf.model.live import Contribution, Live, log_ratios
+from pytest_rlperf.model.measured import Result, work_text
+from pytest_rlperf.model.progress import Progress
+from pytest_rlperf.model.reasons import Code
+from pytest_rlperf.model.stored import PairSpread
 from pytest_rlperf.options import Config
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.workers import messages as m

@@ -22,7 +22,7 @@ import pytest
 from pytest_rlperf.baseline.store import BaselineError
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.fixtures import result_key
-from pytest_rlperf.model import Outcome, Project, Selfcheck, Sides
+from pytest_rlperf.model.judged import Outcome
 from pytest_rlperf.model.notes import (
     AddedPackages,
     ComparedWithAnchor,
@@ -34,6 +34,8 @@ from pytest_rlperf.model.notes import (
     TextNote,
 )
 from pytest_rlperf.model.progress import RunProgress
+from pytest_rlperf.model.selfcheck import Selfcheck
+from pytest_rlperf.model.sides import Project, Sides
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.statuses import GRAVEST_FIRST

@@ -14,7 +14,10 @@ from pytest_rlperf.judge.stored import creep
 from pytest_rlperf.judge.verdict import Counts, Evidence, judge
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, measure_one_side, workers_needed
-from pytest_rlperf.model import Live, Outcome, Result, Start, Status, Verdict, reasons
+from pytest_rlperf.model import reasons
+from pytest_rlperf.model.judged import Outcome, Status, Verdict
+from pytest_rlperf.model.live import Live
+from pytest_rlperf.model.measured import Result, Start
 from pytest_rlperf.model.notes import AddedPackages, GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.options import ANCHOR, Config
 from pytest_rlperf.report.junit import properties

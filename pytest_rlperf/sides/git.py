@@ -19,8 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pytest_rlperf.errors import SideError
-from pytest_rlperf.model import Allowance
-from pytest_rlperf.model.judged import TRAILER
+from pytest_rlperf.model.judged import TRAILER, Allowance
 from pytest_rlperf.model.stored import ANCHOR_FILE
 from pytest_rlperf.scratch import temporary_directory
 from pytest_rlperf.sides.command import Completed, run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_rlperf.model import Gauge, TimerTree, Timing
+from pytest_rlperf.model.timing import Gauge, TimerTree, Timing
 
 WINDOW = 100  # the default number of last entries whose mean a timer of mode MEAN reports
 

@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from pytest_rlperf.model import Mode, Timing
+from pytest_rlperf.model.timing import Mode, Timing
 from pytest_rlperf.timers.merge import merge_timings
 
 

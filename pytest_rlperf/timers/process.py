@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
 
-from pytest_rlperf.model import Mode, TimerTree
+from pytest_rlperf.model.timing import Mode, TimerTree
 from pytest_rlperf.timers.decorate import decorate, name_of
 from pytest_rlperf.timers.merge import WINDOW, called
 from pytest_rlperf.timers.scope import NOTHING, PROCESS, Scope, Timer

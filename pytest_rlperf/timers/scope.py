@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, cast
 
-from pytest_rlperf.model import Mode
+from pytest_rlperf.model.timing import Mode
 from pytest_rlperf.timers import stack as stacks
 from pytest_rlperf.timers.merge import WINDOW
 from pytest_rlperf.timers.node import Node, key_of

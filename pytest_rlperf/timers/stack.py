@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from pytest_rlperf.model import Mode
+from pytest_rlperf.model.timing import Mode
 from pytest_rlperf.timers.node import Node
 
 ClockNs = Callable[[], int]

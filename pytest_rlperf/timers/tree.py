@@ -9,7 +9,8 @@ import weakref
 from collections import Counter
 from dataclasses import replace
 
-from pytest_rlperf.model import Gauge, Mode, Phase, TimerTree, Timing
+from pytest_rlperf.model.measured import Phase
+from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 from pytest_rlperf.timers.merge import WINDOW, add_gauges, add_workers, called, merge_timings
 from pytest_rlperf.timers.scope import Timer, TreeScope
 from pytest_rlperf.timers.stack import ClockNs, Stack, Switch

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_rlperf.errors import TimerFileError
-from pytest_rlperf.model import TimerTree
+from pytest_rlperf.model.timing import TimerTree
 from pytest_rlperf.traces import chrome, mlagents, own, sample_factory, speedscope
 from pytest_rlperf.traces.reading import LARGEST_FILE, Document, Malformed, opened
 

@@ -12,8 +12,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pytest_rlperf.model import TimerTree
 from pytest_rlperf.model.spans import Span, Trace
+from pytest_rlperf.model.timing import TimerTree
 from pytest_rlperf.traces.own import figures
 from pytest_rlperf.traces.trees import laid_out
 

@@ -5,7 +5,7 @@ Times are seconds as doubles, exact to the nanosecond up to 97 days; ``self`` is
 
 from __future__ import annotations
 
-from pytest_rlperf.model import Gauge, TimerTree
+from pytest_rlperf.model.timing import Gauge, TimerTree
 from pytest_rlperf.traces.own import read_metadata
 from pytest_rlperf.traces.reading import Document, Item
 from pytest_rlperf.traces.trees import Draft, check_depth

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_rlperf.model import Gauge, Mode, TimerTree, Timing
+from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
 from pytest_rlperf.traces.reading import Document, Item, Malformed
 from pytest_rlperf.traces.trees import Draft, levels, planted
 

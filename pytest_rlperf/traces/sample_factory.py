@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_rlperf.model import TimerTree
+from pytest_rlperf.model.timing import TimerTree
 from pytest_rlperf.traces.reading import LARGEST, Document, Malformed
 from pytest_rlperf.traces.trees import Draft, check_depth
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pytest_rlperf.model import TimerTree
+from pytest_rlperf.model.timing import TimerTree
 from pytest_rlperf.traces.trees import Bar, laid_out
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pytest_rlperf.model import Mode, Timing
+from pytest_rlperf.model.timing import Mode, Timing
 from pytest_rlperf.traces.reading import Malformed
 
 # Python's stack holds about a thousand calls; callers may walk a tree recursively.

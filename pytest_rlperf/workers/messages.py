@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from pytest_rlperf.model import Result, Shape, Share, SliceKind, SliceRecord, Tally, Warm, out_of_range
+from pytest_rlperf.model.counting import Share, Tally
+from pytest_rlperf.model.measured import Result, Shape, SliceKind, SliceRecord, Warm, out_of_range
 from pytest_rlperf.model.spans import Span
 
 DESCRIPTOR_KEY = "PYTEST_RLPERF_WORKER"  # holds the number of a new interpreter's connection

@@ -23,7 +23,8 @@ import psutil
 
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.worker import WorkerStoppedError
-from pytest_rlperf.model import Shape, SliceKind, SliceRecord, Tally, Warm
+from pytest_rlperf.model.counting import Tally
+from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.workers import loader as loader_program
 from pytest_rlperf.workers import messages as m

@@ -43,7 +43,7 @@ from pytest_rlperf.measure.counting_pass import count
 from pytest_rlperf.measure.kernels import make_kernels
 from pytest_rlperf.measure.placement import children_seen, place, usable_cpus
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model import Result, Shape, SliceKind, Workload
+from pytest_rlperf.model.measured import Result, Shape, SliceKind, Workload
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.pytest_benchmark import TakenOver
 from pytest_rlperf.sides.loaded import executed_files, importers_of, loaded_files

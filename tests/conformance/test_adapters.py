@@ -25,7 +25,7 @@ from pytest_rlperf.components.sac import counted_steps, sac_workload
 from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.measure.counting_pass import count
-from pytest_rlperf.model import Workload
+from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.probes.functions import replace_method
 from pytest_rlperf.suite.work import BATCH_SIZE
 

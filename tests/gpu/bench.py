@@ -19,7 +19,9 @@ from pytest_rlperf.counters import tally
 from pytest_rlperf.devices import EventClock, Tape, clock_for, devices_of
 from pytest_rlperf.measure.rounds import Clocks
 from pytest_rlperf.measure.slices import Meter
-from pytest_rlperf.model import Count, DeviceTimes, Phase, Workload
+from pytest_rlperf.model.counting import Count
+from pytest_rlperf.model.device import DeviceTimes
+from pytest_rlperf.model.measured import Phase, Workload
 from pytest_rlperf.timers import recording_into
 
 WITHIN = 0.02

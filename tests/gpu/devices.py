@@ -12,7 +12,7 @@ from virtual_gpu import VirtualGPU
 
 from pytest_rlperf.devices import Driver
 from pytest_rlperf.measure.device_state import ConditionReader, DeviceLibrary, Torch
-from pytest_rlperf.model import Conditions
+from pytest_rlperf.model.device import Conditions
 
 COPY_BYTES = 1 << 20
 _COMPILE_S = 10e-3  # of the virtual one's host

@@ -9,7 +9,8 @@ import pytest
 from gpu.bench import iteration
 from gpu.conftest import CUDA_MARKS, skip_without_cuda
 from pytest_rlperf.devices import CudaDriver, DeviceClockError, EventClock, Tape, clock_for, devices_of
-from pytest_rlperf.model import Bound, DeviceTimes, Phase
+from pytest_rlperf.model.device import Bound, DeviceTimes
+from pytest_rlperf.model.measured import Phase
 from pytest_rlperf.timers import hierarchical_timer as timer
 
 CYCLES = 20_000_000  # of a kernel that only waits: some 10 ms

@@ -20,19 +20,10 @@ from gpu.bench import WITHIN, Bench, change, percent
 from gpu.conftest import CUDA_MARKS, DEVICE, skip_without_cuda
 from gpu.devices import Cuda
 from gpu.project import KERNEL_S, KERNELS_A_PART, Project, RunError
-from pytest_rlperf.model import (
-    Bound,
-    DeviceFigures,
-    DeviceTimes,
-    Fitness,
-    Pace,
-    Phase,
-    Result,
-    Selfcheck,
-    Status,
-    Trial,
-    Verdict,
-)
+from pytest_rlperf.model.device import Bound, DeviceFigures, DeviceTimes, Pace
+from pytest_rlperf.model.judged import Status, Verdict
+from pytest_rlperf.model.measured import Phase, Result
+from pytest_rlperf.model.selfcheck import Fitness, Selfcheck, Trial
 from pytest_rlperf.report.run_json import selfcheck_document, written
 
 Report = Callable[[str], None]

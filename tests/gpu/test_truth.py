@@ -17,7 +17,8 @@ from virtual_gpu import VirtualGPU
 from gpu.bench import REPETITIONS, WITHIN, Bench, change, iteration, meter_of, percent
 from gpu.devices import Virtual, VirtualLibrary
 from pytest_rlperf.devices import DeviceClockError, HostClock, Tape, devices_of, driving
-from pytest_rlperf.model import Bound, SliceKind, SliceRecord
+from pytest_rlperf.model.device import Bound
+from pytest_rlperf.model.measured import SliceKind, SliceRecord
 from pytest_rlperf.report.wording import disturbances_text
 from pytest_rlperf.timers import hierarchical_timer as timer
 

@@ -11,7 +11,7 @@ import ray
 from worlds import ROUNDS, STEPS, WORKERS, Room, tell, timer_state
 
 from pytest_rlperf import timers
-from pytest_rlperf.model import TimerTree
+from pytest_rlperf.model.timing import TimerTree
 from pytest_rlperf.timers import hierarchical_timer
 
 

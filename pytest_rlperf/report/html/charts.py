@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Estimate, Outcome, Result
+from pytest_rlperf.model.judged import Estimate, Outcome
+from pytest_rlperf.model.measured import Result
 from pytest_rlperf.report.tables import sides
 from pytest_rlperf.report.wording import bounds_text
 

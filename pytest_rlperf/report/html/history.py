@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Machine
 from pytest_rlperf.model.history import Break, Course, Line, LoggedCommit, Point, Step
+from pytest_rlperf.model.stored import Machine
 from pytest_rlperf.report.history import (
     CONFIDENCE_Z,
     HistoryReport,

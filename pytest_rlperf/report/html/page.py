@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_rlperf import units
-from pytest_rlperf.model import Outcome, Result, Status
+from pytest_rlperf.model.judged import Outcome, Status
+from pytest_rlperf.model.measured import Result
 from pytest_rlperf.report.files import OutputError, check_file
 from pytest_rlperf.report.html.charts import Chart, charts
 from pytest_rlperf.report.html.tables import Block, all_of, changed_counts

@@ -6,13 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_rlperf import units
-from pytest_rlperf.model import (
-    Outcome,
-    PairRecord,
-    PhaseCounts,
-    Result,
-    WorkerRecord,
-)
+from pytest_rlperf.model.counting import PhaseCounts
+from pytest_rlperf.model.judged import Outcome
+from pytest_rlperf.model.live import PairRecord
+from pytest_rlperf.model.measured import Result, WorkerRecord
 from pytest_rlperf.report.table import Cell, Column, Table, make_table
 from pytest_rlperf.report.tables import device_tables, phase_table, share_table, sides
 from pytest_rlperf.report.wording import disturbances_text, phases_note
