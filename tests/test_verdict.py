@@ -184,7 +184,6 @@ ONE_OF_EACH: tuple[Reason, ...] = (
     reasons.CountsChanged(CHANGES),
     reasons.TimeAlone("SAME", reasons.PairsSame(3, 0.03)),
     reasons.AlsoCounted(CHANGES),
-    reasons.CountedElsewhere("Made Up 8000"),
     reasons.BeyondAllowance("1a2b3c4d5e6f", 0.05, 1.08),
     *(reasons.NotSettledLive(why, "git has no such commit") for why in reasons.NoCode),
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_rlperf.counters.instrument import WHOLE, CannotCountError, Levels, Recorder, lineage
 from pytest_rlperf.counters.names import STEPS
-from pytest_rlperf.counters.operations import mark, refuse_profiler
+from pytest_rlperf.counters.operations import Profiled
 from pytest_rlperf.model.counting import Count
 from pytest_rlperf.probes.torch import MARK
 from pytest_rlperf.timers.node import Node
@@ -126,7 +126,7 @@ _STDERR = 2
 _Sizes = list[int]  # bytes allocated, negative where freed
 
 
-class TensorMemory:
+class TensorMemory(Profiled):
     """Counts the bytes that PyTorch's allocator of host memory gave out, in the order of the allocations.
 
     PyTorch's profiler complains on stderr of a block that is freed and was there before, in C++: while it is at work
@@ -134,16 +134,6 @@ class TensorMemory:
     """
 
     names: tuple[str, ...] = ("tensor_peak_bytes", "tensor_net_bytes", "tensor_allocations")
-
-    def __init__(self) -> None:
-        self.recorder = Recorder(on_edge=self._edge)
-        self._open: list[list[Node]] = []
-
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Be in place while the body runs; CannotCountError where another profiler is."""
-        refuse_profiler()
-        yield
 
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return the counts by phase; none where PyTorch is not loaded."""
@@ -153,33 +143,26 @@ class TensorMemory:
         from torch.autograd.profiler import profile
 
         with self.recorder.recording(), _no_stderr(), profile(profile_memory=True, use_kineto=False) as profiler:
-            self._open = []
-            self._edge(None)
-            call()
-            self._edge(None)
+            self.run(call)
         paths = self.recorder.paths()
         self.recorder.clear()
         stretches, elsewhere = _stretches(profiler.kineto_results.events())
         return tuple(self._counts(stretches, elsewhere, paths))
-
-    def _edge(self, innermost: Node | None) -> None:
-        """Put a mark among the profiler's events at a phase's edge, and remember which phases were open until then."""
-        self._open.append(lineage(innermost))
-        mark()
 
     def _counts(self, stretches: list[_Sizes], elsewhere: _Sizes, paths: dict[Node, str]) -> Iterator[Count]:
         """Yield counts; other threads' allocations have no place among the edges, and belong to no phase."""
         levels = Levels(0)
         allocated: Counter[str] = Counter()
         level = 0
-        for open_nodes, sizes in zip(self._open[1:], stretches, strict=False):
+        for node, sizes in zip(self.nodes[1:], stretches, strict=False):
+            open_nodes = lineage(node)
             peak = level
             for size in sizes:
                 level += size
                 peak = max(peak, level)
             levels.note(open_nodes, level, peak)
             allocations = sum(size > 0 for size in sizes)
-            allocated.update(dict.fromkeys((paths.get(node, WHOLE) for node in open_nodes), allocations))
+            allocated.update(dict.fromkeys((paths.get(each, WHOLE) for each in open_nodes), allocations))
         levels.note([], level + sum(elsewhere), level)
         yield from levels.counts(paths, "tensor_peak_bytes", "tensor_net_bytes")
         yield Count(WHOLE, "tensor_allocations", sum(size > 0 for size in chain(elsewhere, *stretches)))

@@ -118,22 +118,40 @@ def tensors_in(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-def refuse_profiler() -> None:
-    """Raise CannotCountError where somebody profiles PyTorch, as it has one profiler at a time."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch._C._autograd._profiler_enabled():
-        raise CannotCountError("a PyTorch profiler is active")
+class Profiled:
+    """An instrument of PyTorch's profiler, with a mark among its events at every edge of a phase.
+
+    ``nodes`` has for each mark the innermost phase that was open until then.
+    """
+
+    def __init__(self) -> None:
+        self.recorder = Recorder(on_edge=self._edge)
+        self.nodes: list[Node | None] = []
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Be in place while the body runs; CannotCountError where another profiler is."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch._C._autograd._profiler_enabled():
+            raise CannotCountError("a PyTorch profiler is active")
+        yield
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Call once, between two marks."""
+        self.nodes = []
+        self._edge(None)
+        call()
+        self._edge(None)
+
+    def _edge(self, innermost: Node | None) -> None:
+        from torch.autograd.profiler import record_function
+
+        self.nodes.append(innermost)
+        with record_function(MARK):
+            pass
 
 
-def mark() -> None:
-    """Put a mark among the profiler's events."""
-    from torch.autograd.profiler import record_function
-
-    with record_function(MARK):
-        pass
-
-
-class Kernels:
+class Kernels(Profiled):
     """Counts kernels on CUDA and ROCm devices, by PyTorch's profiler.
 
     The profiler records which operation launched a kernel, and marks among the operations separate the phases. Both
@@ -142,39 +160,21 @@ class Kernels:
 
     names: tuple[str, ...] = ("kernels",)
 
-    def __init__(self) -> None:
-        self.recorder = Recorder(on_edge=self._edge)
-        self._nodes: list[Node | None] = []
-
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Be in place while the body runs; CannotCountError where another profiler is."""
-        refuse_profiler()
-        yield
-
     def count(self, call: Callable[[], object]) -> tuple[Count, ...]:
         """Call once, and return what was counted, by phase."""
         import torch
 
         kinds = torch.profiler.ProfilerActivity
         with self.recorder.recording(), torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as profiler:
-            self._nodes = []
-            self._edge(None)
-            call()
-            self._edge(None)
+            self.run(call)
             torch.cuda.synchronize()
         whole, stretches = launches(profiler.events() or ())
         counted: Counter[str] = Counter({WHOLE: whole})
         paths = self.recorder.paths()
         self.recorder.clear()
-        for node, number in zip(self._nodes[1:], stretches[1:], strict=False):
+        for node, number in zip(self.nodes[1:], stretches[1:], strict=False):
             counted.update({paths[each]: number for each in lineage(node) if each in paths})
         return tuple(Count(path, "kernels", number) for path, number in counted.items())
-
-    def _edge(self, innermost: Node | None) -> None:
-        """Put a mark among the profiler's events at a phase's edge, and remember which phase was open until then."""
-        self._nodes.append(innermost)
-        mark()
 
 
 def launches(events: Iterable[Any]) -> tuple[int, Sequence[int]]:

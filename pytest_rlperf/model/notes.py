@@ -120,14 +120,7 @@ class GatesNotCounted:
     why: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Unreadable:
-    """A baseline of another machine cannot be read."""
-
-    error: str
-
-
-Obstacle: TypeAlias = NoStoredCounts | OneWorkerCounted | OtherVersions | NothingCounted | GatesNotCounted | Unreadable
+Obstacle: TypeAlias = NoStoredCounts | OneWorkerCounted | OtherVersions | NothingCounted | GatesNotCounted
 
 
 @dataclass(frozen=True)

@@ -373,14 +373,6 @@ class AlsoCounted(Reason):
 
 
 @dataclass(frozen=True)
-class CountedElsewhere(Reason):
-    """The stored counts are of another machine."""
-
-    machine: str
-    code = Code.ORIGIN
-
-
-@dataclass(frozen=True)
 class BeyondAllowance(Reason):
     """The slowdown is more than the ``most`` that a commit accepts, which is 0 where it accepts counts alone."""
 

@@ -266,8 +266,6 @@ def _beside_times(reason: Reason) -> str | None:
             return f"time alone: {status}, {'; '.join(reason_lines(time))}"
         case reasons.AlsoCounted(changes):
             return f"also counted: {changes_text(changes)}"
-        case reasons.CountedElsewhere(machine):
-            return f"counted before on {machine}"
         case reasons.BeyondAllowance(commit, most, ratio):
             if not most:
                 return f"it is slower by its time, and {commit} accepts its counts alone"
@@ -649,8 +647,6 @@ def obstacle_text(obstacle: Obstacle) -> str:
         case notes.GatesNotCounted(gates, why):
             names = f"{', '.join(gates)} {'was' if len(gates) == 1 else 'were'} not counted on both sides"
             return "; ".join([f"{names}, so not checked", *why])
-        case notes.Unreadable(error):
-            return error
 
 
 def saved_lines(saved: Saved) -> list[str]:
