@@ -67,10 +67,10 @@ def test_a_copy_shows_nothing_that_a_new_interpreter_does_not(tmp_path: Path) ->
     example = project(tmp_path, "state.py")
     found = {}
     for workers in ("auto", "fresh"):
-        run = example.pytest(*FIRST_CALLS, "-o", f"rlperf_workers={workers}", code=OK)
+        run = example.pytest(*ONE_CALL, "-o", f"rlperf_workers={workers}", code=OK)
         assert run.statuses == {"test_inherited": "NEW"}
         assert "new interpreter" not in run.out, run.out
-        found[workers] = json.loads((example.root / f"rlperf1-{workers}.json").read_text())
+        found[workers] = json.loads((example.root / f"rlperf0-{workers}.json").read_text())
     differing = [name for name, value in found["fresh"].items() if found["auto"][name] != value]
     assert differing == [], {name: [each[name] for each in found.values()] for name in differing}
 
@@ -313,6 +313,7 @@ def have(*modules: str) -> None:
         pytest.importorskip(module)
 
 
+@pytest.mark.slow
 def test_beside_other_plugins(tmp_path: Path, wording: Wording) -> None:
     """Distribution is off, with a note; timeouts, reruns and coverage leave measured tests alone; -W error counts."""
     have("xdist", "pytest_timeout", "pytest_rerunfailures", "pytest_cov")
