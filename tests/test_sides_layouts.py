@@ -314,7 +314,7 @@ def run_side(side: Side, sides: Sides) -> tuple[list[str], dict[str, str]]:
 BUILT = (
     "copied, pip install .",
     *("hook, scikit-build-core", "hook, meson-python", "C extension", "monorepo of flit, poetry and setuptools"),
-    *("renamed, setuptools' finder", "strict, setuptools", "namespace, setuptools' finder"),
+    *("renamed, setuptools' finder", "strict, setuptools", "namespace, setuptools' finder", "copied, pip install ."),
 )
 
 

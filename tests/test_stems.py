@@ -23,6 +23,7 @@ from pytest_rlperf.sides import prepare
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers import stems as module
 from pytest_rlperf.workers.guardian import Guardian
+from pytest_rlperf.workers.loader import library_variables
 from pytest_rlperf.workers.process import WorkerLostError
 from pytest_rlperf.workers.stems import (
     BaseSide,
@@ -32,7 +33,6 @@ from pytest_rlperf.workers.stems import (
     Stems,
     Surroundings,
     WorkerGroup,
-    library_part,
 )
 
 GB = 10**9
@@ -103,7 +103,7 @@ class FakeLoader(Fake):
 class FakeStem(Fake):
     """A stem that has collected one test."""
 
-    errors, fault, variables = "", "", library_part(os.environ)
+    errors, fault, variables = "", "", library_variables()
     keys = frozenset({"test"})
 
     def __init__(self, name: str, start: m.Start, *arguments: object, is_base: bool) -> None:

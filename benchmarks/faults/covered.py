@@ -4,7 +4,7 @@ Processes of one room end in several ways: coverage saves its data at ``os._exit
 these tests' processes find. Those that are killed save nothing::
 
     pip install coverage
-    python benchmarks/faults/covered.py workers tests/test_workers.py tests/test_channel.py
+    python benchmarks/faults/covered.py workers tests/test_workers.py tests/test_messages.py
 """
 
 from __future__ import annotations

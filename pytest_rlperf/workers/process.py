@@ -298,7 +298,9 @@ class Loader(Process):
         """Leave alone what was forked: stems, which end by themselves, and the workers that are their copies."""
 
     def load(self, modules: Sequence[str], packages: Sequence[str]) -> str | None:
-        """Import modules, none of ``packages``; return the first that wants one, after which this is of no use.
+        """Import modules; return the first that wants one of ``packages``, or that each side has to import for itself.
+
+        After that this process is of no use.
 
         WorkerLostError where that ends the process, or takes too long.
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from pytest_rlperf.timers.process import VARIABLE
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.alike import dependents, learned, modules_alike, sites_of
 from pytest_rlperf.workers.guardian import Guardian
-from pytest_rlperf.workers.loader import LIBRARY_VARIABLES
+from pytest_rlperf.workers.loader import library_variables
 from pytest_rlperf.workers.process import Forward, Loader, Process, Stem, Worker, WorkerLostError, padded
 
 QUIT_LIMIT_S = 10.0
@@ -36,7 +35,7 @@ LONG_SETUP_S = 0.5  # of fixtures that tests share: from here on a worker is kep
 _ASKED_FOR = "new interpreters are asked for"
 _LEARNED_LEAST = 10  # modules that a first call loads, from which on loaders import them, too
 _LONG_LOAD_S = 0.3  # of that, from which on stems are forked anew: it takes as long to fork and collect
-_LOADS_MOST = 5  # of loaders, each of which lacks what wanted a package under test in the one before
+_LOADS_MOST = 5  # of loaders, each of which begins without what made the one before of no use
 
 
 class DoubtfulError(Exception):
@@ -79,7 +78,8 @@ class Processes:
 
         The user sees the tests of head's first worker where it ``reports``.
         """
-        return self.add(Stems(self, base, head, sides, names, reports=reports))
+        parts = [(names[0], base), (names[1], head)] if base is not None else [(names[1], head)]
+        return self.add(Stems(self, parts, sides, reports=reports))
 
     def add(self, stems: Stems) -> Stems:
         """Have stems end with the run."""
@@ -137,10 +137,8 @@ class Stems:
     def __init__(
         self,
         processes: Processes,
-        base: Side | None,
-        head: Side,
+        parts: Sequence[tuple[str, Side]],
         sides: Sides | None,
-        names: tuple[str, str],
         *,
         reports: bool,
         fresh: str = "",
@@ -148,7 +146,7 @@ class Stems:
         self.fresh = fresh or ("" if processes.surroundings.forks else _ASKED_FOR)
         self._twin: Stems | None = None
         self._processes = processes
-        self._parts = [(names[0], base), (names[1], head)] if base is not None else [(names[1], head)]
+        self._parts = parts  # what workers of base and of head are called, and the sides
         self._sides = sides
         self._reports = reports
         self._stems: dict[tuple[int, int], tuple[int, list[Stem]]] = {}
@@ -161,7 +159,6 @@ class Stems:
         self._probed = -1
         self._claims: Counter[int] = Counter()
         self._keeps = False
-        self._starts = itertools.count()
         self._lock = threading.Lock()
         self._locks: dict[tuple[int, int], threading.Lock] = {}
         self._loading = threading.Lock()
@@ -175,20 +172,8 @@ class Stems:
             return self
         with self._lock:
             if self._twin is None:
-                names = (self._parts[0][0], self._parts[-1][0])
-                base = self._parts[0][1] if len(self._parts) > 1 else None
-                fresh = _ASKED_FOR
-                self._twin = self._processes.add(
-                    Stems(
-                        self._processes,
-                        base,
-                        self._parts[-1][1],
-                        self._sides,
-                        names,
-                        reports=self._reports,
-                        fresh=fresh,
-                    )
-                )
+                twin = Stems(self._processes, self._parts, self._sides, reports=self._reports, fresh=_ASKED_FOR)
+                self._twin = self._processes.add(twin)
         return self._twin
 
     # ------------------------------------------------------------------ numbers
@@ -287,7 +272,7 @@ class Stems:
 
     def _unequal(self, stems: Sequence[Stem]) -> str:
         """Return the variable that collecting leaves otherwise than the loader began with: libraries read it before."""
-        expected = library_part(os.environ)
+        expected = library_variables()
         for stem in stems:
             differing = sorted(
                 name for name in {*expected, *stem.variables} if expected.get(name) != stem.variables.get(name)
@@ -393,13 +378,13 @@ class Stems:
             loader = Loader(sys.executable, environment, guardian.new_directory(), guardian)
             dirty = loader.load([name for name in self._modules if not _is_within(name, self._left_out)], packages)
             found = {**environment, **loader.changes}
-            own = {name: value for name, value in library_part(os.environ).items() if found.get(name) != value}
+            own = {name: value for name, value in library_variables().items() if found.get(name) != value}
             if dirty is not None:
                 self._left_out.add(dirty)
             elif not own:
                 return loader
             else:
-                before |= own
+                before.update(own)
                 loader.end(0)
         needed = ", ".join([*packages, "a thread or a log of its own"])
         raise loader.lost(f"what the tests import needs {needed}, which each side has to load for itself")
@@ -458,9 +443,7 @@ class Stems:
     def let_go(self, worker: Worker) -> None:
         """End a worker that has left its test, unless it has set up at length what the next test can use."""
         stem, called = worker.stem, worker.was_called
-        if not worker.alive:
-            return
-        if not stem.forks:
+        if not worker.alive or not stem.forks:
             return
         is_dear = called is not None and called.shared_setup_s > LONG_SETUP_S and not self.fresh
         with self._lock:
@@ -491,11 +474,6 @@ class Stems:
         with self._lock:
             stems = dict.fromkeys([*(stem for _, found in self._stems.values() for stem in found), *self._retired])
             return [*self._workers, *stems, *self._loaders.values()]
-
-
-def library_part(variables: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the variables that native libraries read when they are loaded."""
-    return {name: value for name, value in variables.items() if name.startswith(LIBRARY_VARIABLES)}
 
 
 def _is_within(name: str, packages: Collection[str]) -> bool:
