@@ -30,8 +30,7 @@ gymnasium: Any = pytest.importorskip("gymnasium")
 pytestmark = pytest.mark.torch
 
 from pytest_rlperf.components.reference import PPO, SAC, ReplayBuffer, make_vec_env  # noqa: E402 - need PyTorch
-from pytest_rlperf.components.reference.envs import SYNTHETIC_ID  # noqa: E402
-from pytest_rlperf.components.reference.ppo import ActorCritic  # noqa: E402
+from pytest_rlperf.components.reference.ppo import SYNTHETIC_ID, ActorCritic  # noqa: E402
 from pytest_rlperf.components.sac import sac_workload  # noqa: E402
 
 OUTER = hierarchical_timer("outer")

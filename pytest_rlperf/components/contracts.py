@@ -9,7 +9,7 @@ from functools import partial
 from itertools import cycle
 from typing import Any
 
-from pytest_rlperf.components.arrays import attribute, check_device, leaves, to_numpy
+from pytest_rlperf.components.checks import attribute, check_device, leaves, to_numpy
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes.functions import replace_method

@@ -6,11 +6,18 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, attribute, to_numpy
-from pytest_rlperf.components.checks import check_count, check_items, check_takes
+from pytest_rlperf.components.checks import (
+    NO_ARRAYS,
+    arrays_in,
+    attribute,
+    check_count,
+    check_items,
+    check_takes,
+    finished,
+    to_numpy,
+)
 from pytest_rlperf.components.contracts import Roller
 from pytest_rlperf.components.libraries import adapter_for
-from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.timers import hierarchical_timer

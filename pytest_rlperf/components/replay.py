@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from pytest_rlperf.components.arrays import NO_ARRAYS, arrays_in, attribute
-from pytest_rlperf.components.checks import check_count, check_takes
+from pytest_rlperf.components.checks import NO_ARRAYS, arrays_in, attribute, check_count, check_takes, finished
 from pytest_rlperf.components.contracts import Sampler
 from pytest_rlperf.components.libraries import adapter_for
-from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
 from pytest_rlperf.timers import hierarchical_timer

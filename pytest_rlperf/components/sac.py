@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.arrays import attribute, to_numpy
-from pytest_rlperf.components.checks import check_count, check_takes, signature_of
+from pytest_rlperf.components.checks import attribute, check_count, check_takes, finished, signature_of, to_numpy
 from pytest_rlperf.components.contracts import Updater
 from pytest_rlperf.components.libraries import adapter_for
-from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.device import Pace
 from pytest_rlperf.model.measured import Harvest, Workload

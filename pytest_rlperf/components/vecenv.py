@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.arrays import attribute, to_numpy
-from pytest_rlperf.components.checks import check_count, check_takes, signature_of, takes
+from pytest_rlperf.components.checks import attribute, check_count, check_takes, finished, signature_of, takes, to_numpy
 from pytest_rlperf.components.contracts import (
     ACTION,
     ACTIONS,
@@ -29,7 +28,6 @@ from pytest_rlperf.components.contracts import (
     check_rows,
 )
 from pytest_rlperf.components.libraries import adapter_for, libraries_known
-from pytest_rlperf.components.returned import finished
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
 

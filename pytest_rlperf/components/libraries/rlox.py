@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_rlperf.components.arrays import leaves
+from pytest_rlperf.components.checks import leaves
 from pytest_rlperf.components.contracts import (
     ACTIONS,
     Cuts,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_rlperf.components.arrays import check_device, to_numpy
+from pytest_rlperf.components.checks import check_device, to_numpy
 from pytest_rlperf.components.contracts import (
     ACTION,
     ACTIONS,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_rlperf.components.arrays import leaves, to_numpy
+from pytest_rlperf.components.checks import leaves, to_numpy
 from pytest_rlperf.components.contracts import (
     ACTION,
     ACTIONS,

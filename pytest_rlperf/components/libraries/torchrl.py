@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_rlperf.components.arrays import leaves
+from pytest_rlperf.components.checks import leaves
 from pytest_rlperf.components.contracts import (
     ACTION,
     ACTIONS,
