@@ -21,8 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "fuzz"))
 from mutations import MOST_BYTES, mutated
 from targets import TARGETS
 
-from pytest_rlperf.cli.command import UsageError
-from pytest_rlperf.cli.files import parse
+from pytest_rlperf.cli.command import UsageError, parse
 from pytest_rlperf.sides.git import parse_allowance
 
 each_target = pytest.mark.parametrize("name", TARGETS)

@@ -26,8 +26,7 @@ from virtual_gpu import VirtualGPU
 from wording import Wording
 
 from pytest_rlperf import hierarchical_timer
-from pytest_rlperf.cli.command import UsageError
-from pytest_rlperf.cli.files import parse
+from pytest_rlperf.cli.command import UsageError, parse
 from pytest_rlperf.devices import EventClock, Tape
 from pytest_rlperf.devices.tracing import HostTape, trace_call
 from pytest_rlperf.model import reasons

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_rlperf import traces
 from pytest_rlperf.baseline import schema
 from pytest_rlperf.baseline.history import Sessions
-from pytest_rlperf.cli.command import UsageError
-from pytest_rlperf.cli.files import parse, results_of
+from pytest_rlperf.cli.command import UsageError, parse, results_of
 from pytest_rlperf.cli.show import _formatted, _rendered
 from pytest_rlperf.errors import SideError, TimerFileError
 from pytest_rlperf.judge.history import courses
@@ -33,7 +32,7 @@ from pytest_rlperf.sides import git
 from pytest_rlperf.sides.spec import parse_spec
 
 if TYPE_CHECKING:
-    from pytest_rlperf.cli.files import Recorded
+    from pytest_rlperf.cli.command import Recorded
 
 SAMPLES = Path(__file__).parents[2] / "tests" / "samples"
 

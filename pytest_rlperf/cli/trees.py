@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from pytest_rlperf import traces
-from pytest_rlperf.cli.command import Command, Exit, UsageError, complain, print_text, width
-from pytest_rlperf.cli.files import content_of, source_of
+from pytest_rlperf.cli.command import Command, Exit, UsageError, complain, content_of, print_text, source_of, width
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model.timing import TimerTree
 
