@@ -25,8 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from pytest_rlperf import units
-from pytest_rlperf.attribution import shares
-from pytest_rlperf.attribution.owners import NativeOwners, owner_of_code
+from pytest_rlperf.attribution import NativeOwners, owner_of_code, shares
 from pytest_rlperf.report.tables import shares_lines
 
 PACKAGES = ("rlox", "stable-baselines3", "torch", "gymnasium", "numpy")
