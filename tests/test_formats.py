@@ -19,7 +19,7 @@ from wording import Wording
 from pytest_rlperf import traces
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
-from pytest_rlperf.traces.trees import DEEPEST, levels
+from pytest_rlperf.traces.reading import DEEPEST, levels
 
 SAMPLES = Path(__file__).parent / "samples"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_rlperf.errors import TimerFileError
 from pytest_rlperf.model.timing import TimerTree
-from pytest_rlperf.traces import chrome, mlagents, own, sample_factory, speedscope
+from pytest_rlperf.traces import chrome, own, sample_factory
 from pytest_rlperf.traces.reading import LARGEST_FILE, Document, Malformed, opened
 
 __all__ = ["LARGEST_FILE", "WRITERS", "parse", "read", "tree_from_json", "tree_to_json", "write"]
@@ -26,13 +26,13 @@ class _Format:
 _OWN = _Format("pytest-rlperf's JSON of timers", own.recognises, own.read)
 _FORMATS = (
     _OWN,
-    _Format("ML-Agents' JSON", mlagents.recognises, mlagents.read),
+    _Format("ML-Agents' JSON", own.recognises_mlagents, own.read_mlagents),
     _Format("Sample Factory's text", sample_factory.recognises, sample_factory.read),
 )
 WRITERS: dict[str, Callable[[Sequence[TimerTree]], str]] = {
     "json": own.write,
     "chrome": chrome.write,
-    "speedscope": speedscope.write,
+    "speedscope": chrome.write_speedscope,
 }
 
 

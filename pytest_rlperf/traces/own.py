@@ -1,8 +1,11 @@
-"""Our own JSON, which keeps everything in a tree.
+"""Our own JSON, which keeps everything in a tree, and ML-Agents'.
 
 ``{"format": "rlperf-timers", "version": 1, "trees": [{"timings": [...], "gauges": {...}, "metadata": {...},
 "workers": [...]}]}``: the timings are listed parents first with their depth, so that no depth is too deep for JSON.
 Figures that a timing lacks are left out. Infinite gauges and those that are no number, which JSON lacks, are texts.
+
+ML-Agents' is the format of its ``get_timer_tree`` and of the ``timers.json`` that its trainers write. Times are seconds
+as doubles, exact to the nanosecond up to 97 days; ``self`` is ignored, as it follows from the rest.
 """
 
 from __future__ import annotations
@@ -13,8 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_rlperf.model.timing import Gauge, Mode, TimerTree, Timing
-from pytest_rlperf.traces.reading import Document, Item, Malformed
-from pytest_rlperf.traces.trees import Draft, levels, planted
+from pytest_rlperf.traces.reading import Document, Draft, Item, Malformed, check_depth, levels, planted
 
 NAME = "rlperf-timers"
 # 1: the first.
@@ -142,3 +144,44 @@ def _real(item: Item) -> float:
 def read_metadata(item: Item | None) -> Mapping[str, str]:
     """Return texts by name."""
     return {} if item is None else {name: text.text() for name, text in item.pairs()}
+
+
+# --------------------------------------------------------------------------- ML-Agents' JSON
+
+_S = 1_000_000_000
+
+
+def recognises_mlagents(document: Document) -> bool:
+    """Whether this looks like a tree of ML-Agents: an object with a total and a count."""
+    return {"total", "count"} <= document.top.keys()
+
+
+def read_mlagents(document: Document) -> list[TimerTree]:
+    """Return ML-Agents' one tree."""
+    assert document.item is not None
+    top = document.item
+    name = top.get("name")
+    root = Draft("root" if name is None else name.text())
+    waiting = [(0, root, top)]
+    for depth, draft, item in waiting:  # grows as it goes
+        check_depth(depth, item.place)
+        _fill(draft, item)
+        children = item.get("children")
+        if children is not None:
+            waiting += [(depth + 1, draft.child(name), child) for name, child in children.pairs()]
+    gauges = top.get("gauges")
+    known = {} if gauges is None else {name: _gauge(gauge) for name, gauge in gauges.pairs()}
+    return [TimerTree(root.frozen(), known, read_metadata(top.get("metadata")))]
+
+
+def _fill(draft: Draft, item: Item) -> None:
+    parallel = item.get("is_parallel")
+    draft.count = item.need("count").whole()
+    draft.total_ns = item.need("total").ns(_S)
+    draft.is_parallel = parallel is not None and parallel.flag()
+
+
+def _gauge(item: Item) -> Gauge:
+    return Gauge(
+        item.need("value").real(), item.need("min").real(), item.need("max").real(), item.need("count").whole()
+    )

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytest_rlperf.model.timing import TimerTree
-from pytest_rlperf.traces.reading import LARGEST, Document, Malformed
-from pytest_rlperf.traces.trees import Draft, check_depth
+from pytest_rlperf.traces.reading import LARGEST, Document, Draft, Malformed, check_depth
 
 _PREFIX = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:,\d+)?\](?:\[\d+\])? ")
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
