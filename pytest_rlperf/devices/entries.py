@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from pytest_rlperf.devices.clocks import DeviceClockError, Mark, Memory
-from pytest_rlperf.timers.edges import EdgeStack, path_of
 from pytest_rlperf.timers.node import Node
+from pytest_rlperf.timers.tree import EdgeStack, path_of
 
 MAIN_STREAM = "main"
 # Float32 milliseconds resolve half a microsecond up to 8.4 s; before that, times are read from a later mark.

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pytest_rlperf.devices import Tape
 from pytest_rlperf.devices.jax import wait_for_all
-from pytest_rlperf.devices.tracing import trace_call
+from pytest_rlperf.devices.tape import trace_call
 from pytest_rlperf.measure.device import Accelerator
 from pytest_rlperf.measure.rounds import ClockNs, Timed
 from pytest_rlperf.model.measured import Harvest, Phase, Probe, Workload
