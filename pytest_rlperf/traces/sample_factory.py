@@ -31,9 +31,8 @@ _CUT_OFF = "it was cut off, or is still being written: save it again"
 
 def recognises(document: Document) -> bool:
     """Whether some line heads a tree, or is a flat one."""
-    if document.item is not None:
-        return False
-    return any(line.text.endswith(_HEADING) or line.text.startswith(_FLAT) for line in _lines(document.text))
+    heads = (line.text.endswith(_HEADING) or line.text.startswith(_FLAT) for line in _lines(document.text))
+    return document.value is None and any(heads)
 
 
 def read(document: Document) -> list[TimerTree]:
