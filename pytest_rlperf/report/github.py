@@ -30,7 +30,6 @@ from pytest_rlperf.report.wording import (
     message,
     phases_note,
 )
-from pytest_rlperf.writing import append_whole
 
 SUMMARY_BYTES = 1024 * 1024  # GitHub's limit for all that one step writes; over it nothing is shown
 COMMENT_BYTES = 65_000  # GitHub allows 65,536 characters, of which the workflow adds a line
@@ -102,7 +101,8 @@ def write_github(environ: Mapping[str, str], outcomes: Sequence[Outcome], run: G
                     text = render_summary_markdown(outcomes, run, SUMMARY_BYTES - Path(path).stat().st_size)
                 else:
                     text = _output_text(step_outputs(outcomes, run.json, strict=run.strict))
-                append_whole(Path(path), text.encode("utf-8", "backslashreplace"))
+                with Path(path).open("ab") as file:
+                    file.write(text.encode("utf-8", "backslashreplace"))
             except OSError as error:
                 trouble = _unwritable(name, path, error)
         if trouble:
@@ -136,7 +136,7 @@ def _trouble(name: str, path: str) -> str:
     if not path:
         return f"GITHUB_ACTIONS is set, but not {name}: there will be no {_LOST[name]}"
     try:
-        append_whole(Path(path), b"")
+        Path(path).open("ab").close()
     except OSError as error:
         return _unwritable(name, path, error)
     return ""
