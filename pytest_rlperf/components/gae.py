@@ -103,12 +103,8 @@ class _AnyGae(GaeCall):
         __tracebackhide__ = True
         is_thunk = _takes_nothing(function)
         args, kwargs = ([], {}) if is_thunk else _arguments(function, rollout, backend, device)
-        self._function = partial(function, *args, **kwargs)
+        self.call = partial(function, *args, **kwargs)
         self.convention = None if is_thunk else _convention(kwargs)
-
-    def call(self) -> Any:
-        """Compute advantages."""
-        return self._function()
 
     def advantages(self, output: Any) -> Any:
         """Return the first array."""

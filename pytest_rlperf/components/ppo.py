@@ -16,7 +16,7 @@ from pytest_rlperf.components.checks import (
     finished,
     to_numpy,
 )
-from pytest_rlperf.components.contracts import Roller
+from pytest_rlperf.components.contracts import Roller, timed_call
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.measured import Workload
@@ -110,10 +110,7 @@ def _roller_workload(roller: Roller, items: float) -> Workload:
 
 def _thunk_workload(collect: Callable[[], Any], items: float) -> Workload:
     """Return the workload of a function that collects, of which nothing more is known."""
-
-    def call() -> object:
-        with _PPO_COLLECT:
-            return collect()
+    call = timed_call(_PPO_COLLECT, collect)
 
     def check() -> object:
         __tracebackhide__ = True
@@ -137,25 +134,38 @@ class _AnyRoller(Roller):
     def check(self, rollout: Any) -> None:
         """Check that a rollout is full and finite."""
         __tracebackhide__ = True
-        _check(rollout, self.n_steps, self._items)
+        import numpy as np
+
+        n_steps, items = self.n_steps, self._items
+        found = [(path, to_numpy(array)) for path, array in arrays_in(rollout) if array.shape]
+        if not found:
+            raise ComponentError(
+                f"collect({n_steps}) returned no arrays: {type(rollout).__qualname__}; {NO_ARRAYS}. Return the "
+                f"rollout, or give a thunk: {_THUNK}"
+            )
+        for path, array in found:
+            if path.startswith(_AFTER_THE_LAST):
+                continue
+            if not _is_full(array.shape, n_steps, items):
+                raise ComponentError(
+                    f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
+                    f"expected {n_steps} rows. For one of n_steps × num_envs rows, or env by env, pass items=…, its "
+                    f"env steps; for any other, give a thunk: {_THUNK}"
+                )
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise ComponentError(f"collect({n_steps}) returned NaN or infinity in {path}")
 
     def env_steps(self, rollout: Any) -> Any:
-        """Return how many env steps a rollout has."""
+        """Return how many env steps a rollout has, as a number of the library that made its mask."""
         __tracebackhide__ = True
-        return _env_steps(rollout, self._items)
-
-
-def _env_steps(rollout: Any, items: float | None) -> Any:
-    """Return how many env steps a rollout holds, as a number of the library that made its mask."""
-    __tracebackhide__ = True
-    if items is not None:
-        return items
-    valid, rewards = _field(rollout, "valid"), _field(rollout, "rewards")
-    if valid is not None:
-        return valid.sum()
-    if rewards is None:
-        raise ComponentError("the rollout has no rewards to count env steps by: pass items=…, the env steps of one")
-    return math.prod(rewards.shape)
+        if self._items is not None:
+            return self._items
+        valid, rewards = _field(rollout, "valid"), _field(rollout, "rewards")
+        if valid is not None:
+            return valid.sum()
+        if rewards is None:
+            raise ComponentError("the rollout has no rewards to count env steps by: pass items=…, the env steps of one")
+        return math.prod(rewards.shape)
 
 
 def _field(rollout: Any, name: str) -> Any:
@@ -163,29 +173,6 @@ def _field(rollout: Any, name: str) -> Any:
     if isinstance(rollout, Mapping):
         return rollout.get(name)
     return attribute(rollout, name)
-
-
-def _check(rollout: Any, n_steps: int, items: float | None) -> None:
-    __tracebackhide__ = True
-    import numpy as np
-
-    found = [(path, to_numpy(array)) for path, array in arrays_in(rollout) if array.shape]
-    if not found:
-        raise ComponentError(
-            f"collect({n_steps}) returned no arrays: {type(rollout).__qualname__}; {NO_ARRAYS}. Return the rollout, or "
-            f"give a thunk: {_THUNK}"
-        )
-    for path, array in found:
-        if path.startswith(_AFTER_THE_LAST):
-            continue
-        if not _is_full(array.shape, n_steps, items):
-            raise ComponentError(
-                f"collect({n_steps}) returned a rollout that is not full: {path} has shape {array.shape}, "
-                f"expected {n_steps} rows. For one of n_steps × num_envs rows, or env by env, pass items=…, its env "
-                f"steps; for any other, give a thunk: {_THUNK}"
-            )
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ComponentError(f"collect({n_steps}) returned NaN or infinity in {path}")
 
 
 def _is_full(shape: tuple[int, ...], n_steps: int, items: float | None) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pytest_rlperf.components.checks import attribute, check_count, check_takes, finished, signature_of, to_numpy
-from pytest_rlperf.components.contracts import Updater
+from pytest_rlperf.components.contracts import Updater, timed_call
 from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.device import Pace
@@ -40,15 +40,8 @@ def sac_workload(agent: Any, batch_size: int | None) -> Workload:
     updater = _updater(agent, batch_size)
     update = updater.update
     sections = UpdateSections(updater.owner)
-    in_sections = sections.around(update)
-
-    def call() -> object:
-        with _SAC_UPDATE:
-            return update()
-
-    def call_in_sections() -> object:
-        with _SAC_UPDATE:
-            return in_sections()
+    call = timed_call(_SAC_UPDATE, update)
+    call_in_sections = timed_call(_SAC_UPDATE, sections.around(update))
 
     def check() -> object:
         __tracebackhide__ = True

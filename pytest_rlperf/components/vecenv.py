@@ -26,6 +26,7 @@ from pytest_rlperf.components.contracts import (
     autoreset_mode,
     check_observations,
     check_rows,
+    timed_call,
 )
 from pytest_rlperf.components.libraries import adapter_for, libraries_known
 from pytest_rlperf.errors import ComponentError
@@ -81,10 +82,6 @@ def _stepping_workload(step: Any, num_envs: int) -> Workload:
     instead = f"rlperf_vecenv_step(lambda: env.step(actions), num_envs={num_envs})"
     check_takes(_THUNK_CALL, step, (), instead)
 
-    def call() -> object:
-        with ENV_STEP:
-            return step()
-
     def check() -> object:
         __tracebackhide__ = True
         returned = finished(step(), "the thunk")
@@ -97,7 +94,7 @@ def _stepping_workload(step: Any, num_envs: int) -> Workload:
 
     return Workload(
         component="vecenv_step",
-        call=call,
+        call=timed_call(ENV_STEP, step),
         items=float(num_envs),
         unit="env step",
         check=check,

@@ -102,15 +102,11 @@ class RloxGae(GaeCall):
     """Calls ``compute_gae`` of one env for each env in turn, on float64 rows made ready beforehand."""
 
     def __init__(self, function: Callable[..., Any], rollout: Mapping[str, Any], backend: str) -> None:
-        self._function = function
         rewards, values, ends = (_env_major(rollout[name], np.float64) for name in ("rewards", "values", "ends"))
         discounts = rollout["gamma"], rollout["lam"]
         last_values = map(float, rollout["last_values"])
-        self._calls = [(*env, *discounts) for env in zip(rewards, values, ends, last_values, strict=True)]
-
-    def call(self) -> list[Any]:
-        """Compute advantages and returns, env by env."""
-        return [self._function(*arguments) for arguments in self._calls]
+        calls = [(*env, *discounts) for env in zip(rewards, values, ends, last_values, strict=True)]
+        self.call = lambda: [function(*arguments) for arguments in calls]
 
     def advantages(self, output: list[Any]) -> Any:
         """Return the advantages."""
@@ -127,12 +123,8 @@ class RloxBatchedGae(GaeCall):
         n_steps, _ = rollout["rewards"].shape
         arrays = [_env_major(rollout[name], dtype).ravel() for name in ("rewards", "values", "ends")]
         arguments = (*arrays, rollout["last_values"].astype(dtype), n_steps, rollout["gamma"], rollout["lam"])
-        self._function = partial(function, *arguments)
+        self.call = partial(function, *arguments)
         self._n_steps = n_steps
-
-    def call(self) -> Any:
-        """Compute advantages and returns."""
-        return self._function()
 
     def advantages(self, output: Any) -> Any:
         """Return the advantages."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -116,12 +117,9 @@ class RolloutGae(GaeCall):
         for name in ("rewards", "values", "episode_starts"):
             getattr(self._buffer, name)[:] = rollout[name]
         self._buffer.pos, self._buffer.full = self._buffer.buffer_size, True
-        self._last_values = self._buffer.to_torch(rollout["last_values"][:, None])
-        self._last_dones = rollout["last_dones"].astype(bool)
-
-    def call(self) -> None:
-        """Compute advantages and returns, into the buffer."""
-        self._buffer.compute_returns_and_advantage(self._last_values, self._last_dones)
+        last_values = self._buffer.to_torch(rollout["last_values"][:, None])
+        last_dones = rollout["last_dones"].astype(bool)
+        self.call = partial(self._buffer.compute_returns_and_advantage, last_values, last_dones)
 
     def advantages(self, output: None) -> Any:
         """Return the advantages."""
