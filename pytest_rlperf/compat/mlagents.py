@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from pytest_rlperf.compat.engine import take_out
+from pytest_rlperf.compat import take_out
 from pytest_rlperf.timers.scope import pauses, pausing
 
 __all__ = [
