@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
 from pytest_rlperf.devices.clocks import (
-    Clock,
     Device,
     DeviceClockError,
     Driver,
@@ -31,7 +30,6 @@ from pytest_rlperf.probes.objects import reached
 __all__ = [
     "AcceleratorDriver",
     "AnyClock",
-    "Clock",
     "CudaDriver",
     "Device",
     "DeviceClockError",
