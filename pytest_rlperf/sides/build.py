@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import os
-import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -20,7 +18,6 @@ from packaging.version import InvalidVersion, Version
 
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Additions, OnStep
-from pytest_rlperf.scratch import temporary_directory
 from pytest_rlperf.sides.cache import Cache
 from pytest_rlperf.sides.command import Completed, run
 from pytest_rlperf.sides.environment import (
@@ -137,24 +134,13 @@ def read_settings(project_dir: Path) -> dict[str, Any]:
 # Those that the build of a side declares are installed for that side alone.
 
 _ENVIRONMENT = "environment"
-_BUILD_FILES = {"pyproject.toml", "setup.cfg", "setup.py"}
 _PATIENCE = ("--retries", "1", "--timeout", "10")  # without a network a comparison goes on without the packages
 
 
-def may_declare_others(changed: Iterable[str]) -> bool:
-    """Whether any of the files by which a tree differs from today's may declare dependencies."""
-    names = (PurePosixPath(name).name for name in changed)
-    return any(name in _BUILD_FILES or "requirements" in name for name in names)
-
-
 def declared(project_dirs: Iterable[Path]) -> list[str]:
-    """Return the dependencies that projects declare, by their builds where pyproject.toml has no list of them."""
-    found: list[str] = []
-    for project_dir in project_dirs:
-        if is_project(project_dir):
-            listed = _listed(project_dir)
-            found += _built(project_dir) if listed is None else listed
-    return found
+    """Return the dependencies that projects list in their pyproject.toml; those that a build makes are not known."""
+    projects = (read_settings(project_dir).get("project") for project_dir in project_dirs)
+    return [str(text) for project in projects if isinstance(project, dict) for text in project.get("dependencies", [])]
 
 
 def lacking(texts: Iterable[str], own: Collection[str]) -> list[Requirement]:
@@ -210,26 +196,3 @@ def _pins() -> Iterator[str]:
             yield f"{name}=={Version(version)}"
         except InvalidVersion:  # pip would refuse the whole file
             continue
-
-
-def _listed(project_dir: Path) -> list[str] | None:
-    """Return the dependencies listed in pyproject.toml; None where the build decides about them."""
-    project = read_settings(project_dir).get("project")
-    if not isinstance(project, dict) or "dependencies" in project.get("dynamic", []):
-        return None
-    return [str(text) for text in project.get("dependencies", [])]
-
-
-def _built(project_dir: Path) -> list[str]:
-    """Return the dependencies in the metadata that a project's build makes; none where it makes none."""
-    with temporary_directory() as directory:
-        copied, report = directory / "project", directory / "report.json"
-        shutil.copytree(project_dir, copied, symlinks=True, ignore=shutil.ignore_patterns(".git"))
-        options = ["--dry-run", "--no-deps", "--ignore-installed", "--quiet", "--report", str(report), *_PATIENCE]
-        isolation = [] if needs_isolation(sys.executable, [copied]) else ["--no-build-isolation"]
-        try:
-            run_pip(sys.executable, ["install", *options, *isolation, str(copied)], "read the metadata of a project")
-            (project,) = json.loads(report.read_text(encoding="utf-8"))["install"]
-            return list(map(str, project["metadata"].get("requires_dist", [])))
-        except (SideError, OSError, ValueError, KeyError, TypeError):
-            return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import py_compile
 import shutil
 import sys
@@ -19,7 +18,6 @@ from pytest_rlperf.sides.build import (
     declared,
     install_missing,
     lacking,
-    may_declare_others,
     needs_isolation,
 )
 from pytest_rlperf.sides.cache import Cache, open_cache
@@ -183,21 +181,14 @@ class _Comparison:
 
     def _further_packages(self) -> tuple[Path | None, Additions | None]:
         """Return a directory of the packages that the source declares and this environment lacks."""
-        if not may_declare_others(self.source.differing(self.today)):
+        if not any(PurePosixPath(name).name == "pyproject.toml" for name in self.source.differing(self.today)):
             return None, None
         original = self._original(self.source)
         top = self.today.top
         places = {self.project.rootdir.resolve(), *(package.project_dir or top for package in self.packages)}
         below = sorted({place.resolve().relative_to(top) for place in places if place.resolve().is_relative_to(top)})
         own = {name for package in self.packages for name in (package.name, package.distribution) if name is not None}
-
-        def read(directory: Path) -> None:
-            self.on_step(f"reading the dependencies of {self.source.title}")
-            texts = declared([original / path for path in below])
-            (directory / "declared.json").write_text(json.dumps(texts), encoding="utf-8")
-
-        entry = self.cache.entry(self._key("declared", self.source.key, parent_state(), below), read, self.on_step)
-        wanted = lacking(json.loads((entry / "declared.json").read_text(encoding="utf-8")), own)
+        wanted = lacking(declared([original / path for path in below]), own)
         return install_missing(wanted, self.cache, self.on_step) if wanted else (None, None)
 
     def _base_and_head(self, reason: str | None, further: Path | None, *, same: bool) -> tuple[Side, Side]:
