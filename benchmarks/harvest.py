@@ -27,7 +27,10 @@ os.environ.setdefault("RLPERF_TIMERS", "standby")
 os.environ.setdefault("TORCHRL_PROFILING", "1")
 
 from pytest_rlperf.model.measured import Phase, Probe
-from pytest_rlperf.probes import UpdateSections, attached, quieten_ranges, standing_probes
+from pytest_rlperf.probes import standing_probes
+from pytest_rlperf.probes.attach import attached
+from pytest_rlperf.probes.sections import UpdateSections
+from pytest_rlperf.probes.torch import quieten_ranges
 from pytest_rlperf.timers import Tree, hierarchical_timer, recording_into
 
 PACKAGES = ("rlox", "stable-baselines3", "torchrl", "torch", "gymnasium", "numpy")

@@ -13,16 +13,8 @@ import pytest
 from virtual_gpu import VirtualGPU, VirtualTensor
 from wording import Wording
 
-from pytest_rlperf.devices import (
-    DeviceClockError,
-    EventClock,
-    HostClock,
-    Memory,
-    SyncClock,
-    clock_for,
-    devices_of,
-    driving,
-)
+from pytest_rlperf.devices import clock_for, devices_of, driving
+from pytest_rlperf.devices.clocks import DeviceClockError, EventClock, HostClock, Memory, SyncClock
 from pytest_rlperf.testing import FakeClock
 
 

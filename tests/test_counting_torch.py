@@ -22,7 +22,9 @@ from wording import Wording
 from pytest_rlperf.components.libraries import environments
 from pytest_rlperf.counters import tally
 from pytest_rlperf.model.counting import Tally
-from pytest_rlperf.probes import OptimizerSteps, UpdateSections, standing_probes
+from pytest_rlperf.probes import standing_probes
+from pytest_rlperf.probes.sections import UpdateSections
+from pytest_rlperf.probes.torch import OptimizerSteps
 from pytest_rlperf.timers import hierarchical_timer
 
 torch: Any = pytest.importorskip("torch")

@@ -18,8 +18,8 @@ from pytest_rlperf.components.libraries import adapter_for
 from pytest_rlperf.errors import ComponentError
 from pytest_rlperf.model.device import Pace
 from pytest_rlperf.model.measured import Harvest, Workload
-from pytest_rlperf.probes import UpdateSections
 from pytest_rlperf.probes.objects import reached
+from pytest_rlperf.probes.sections import UpdateSections
 from pytest_rlperf.probes.torch import after_steps, before_steps
 from pytest_rlperf.timers import hierarchical_timer
 

@@ -11,7 +11,7 @@ from pytest_rlperf.counters.device import CountsDevice, DeviceCounts, devices_in
 from pytest_rlperf.counters.instrument import NAMES, WHOLE, CannotCountError, CounterName, Instrument
 from pytest_rlperf.counters.memory import Garbage, HostMemory, TensorMemory, tracing, undisturbed
 from pytest_rlperf.counters.operations import Kernels, Operations
-from pytest_rlperf.devices import Device
+from pytest_rlperf.devices.clocks import Device
 from pytest_rlperf.model.counting import Count, Tally
 from pytest_rlperf.model.measured import Probe
 from pytest_rlperf.probes.attach import attached

@@ -11,44 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TypeAlias
 
-from pytest_rlperf.devices.clocks import (
-    Device,
-    DeviceClockError,
-    Driver,
-    EventClock,
-    HostClock,
-    Mark,
-    Memory,
-    SyncClock,
-)
-from pytest_rlperf.devices.entries import Entry
+from pytest_rlperf.devices.clocks import DeviceClockError, Driver, EventClock, HostClock, SyncClock
 from pytest_rlperf.devices.jax import JaxDevice, is_array, is_jax, places
-from pytest_rlperf.devices.tape import Tape
 from pytest_rlperf.devices.torch import AcceleratorDriver, CudaDriver, MpsDevice
 from pytest_rlperf.probes.objects import reached
-
-__all__ = [
-    "AcceleratorDriver",
-    "AnyClock",
-    "CudaDriver",
-    "Device",
-    "DeviceClockError",
-    "Driver",
-    "Entry",
-    "EventClock",
-    "HostClock",
-    "JaxDevice",
-    "Mark",
-    "Memory",
-    "MpsDevice",
-    "SyncClock",
-    "Tape",
-    "clock_for",
-    "devices_of",
-    "driving",
-    "is_driven",
-]
-
 
 AnyClock: TypeAlias = HostClock | EventClock | SyncClock
 _ON_HOST = frozenset({"cpu", "host", "meta"})  # a meta tensor has no data, and no work

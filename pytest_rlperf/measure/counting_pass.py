@@ -13,13 +13,14 @@ from itertools import chain
 
 from pytest_rlperf import units
 from pytest_rlperf.counters import tally
-from pytest_rlperf.devices import Device, HostClock, JaxDevice, clock_for, devices_of
-from pytest_rlperf.devices.jax import wait_for_all
+from pytest_rlperf.devices import clock_for, devices_of
+from pytest_rlperf.devices.clocks import Device, HostClock
+from pytest_rlperf.devices.jax import JaxDevice, wait_for_all
 from pytest_rlperf.measure.tracing_pass import look_for_phases
 from pytest_rlperf.measure.worker import Worker, wait_all
 from pytest_rlperf.model.counting import Count, Counting, PhaseCounts, Tally
 from pytest_rlperf.model.measured import Workload
-from pytest_rlperf.probes import quieten_ranges
+from pytest_rlperf.probes.torch import quieten_ranges
 
 REPETITIONS = 2
 _SHARE = 0.1  # of the time a test may be measured, for all of its workers together

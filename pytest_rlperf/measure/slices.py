@@ -40,7 +40,8 @@ from pytest_rlperf.model.counting import Share
 from pytest_rlperf.model.device import Pace
 from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm, Workload
 from pytest_rlperf.model.spans import Span
-from pytest_rlperf.probes import attached, quieten_ranges
+from pytest_rlperf.probes.attach import attached
+from pytest_rlperf.probes.torch import quieten_ranges
 
 WARM_UP_S = 0.25
 WARM_UP_MOST_S = 2.0

@@ -7,36 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_rlperf.model.measured import Probe
-from pytest_rlperf.probes.attach import ProbeError, Undo, attached, put, together
-from pytest_rlperf.probes.functions import Phases, probes_for
-from pytest_rlperf.probes.sections import UpdateSections
-from pytest_rlperf.probes.torch import (
-    Backward,
-    Forward,
-    OptimizerSteps,
-    Ranges,
-    arm_ranges,
-    follow,
-    phase_name,
-    quieten_ranges,
-)
+from pytest_rlperf.probes.attach import Undo, put, together
+from pytest_rlperf.probes.torch import Ranges, follow, phase_name
 from pytest_rlperf.timers.process import hierarchical_timer
-
-__all__ = [
-    "Backward",
-    "Forward",
-    "LiveTimers",
-    "OptimizerSteps",
-    "Phases",
-    "ProbeError",
-    "Ranges",
-    "UpdateSections",
-    "arm_ranges",
-    "attached",
-    "probes_for",
-    "quieten_ranges",
-    "standing_probes",
-]
 
 
 def standing_probes() -> tuple[Probe, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from pytest_rlperf.errors import MeasurementError, SideError
 from pytest_rlperf.measure.placement import usable_memory
 from pytest_rlperf.model.sides import Project, Side, Sides
-from pytest_rlperf.probes import arm_ranges
+from pytest_rlperf.probes.torch import arm_ranges
 from pytest_rlperf.sides.packages import not_installed
 from pytest_rlperf.sides.verify import check_loaded
 from pytest_rlperf.timers.process import VARIABLE

@@ -25,7 +25,7 @@ from pytest_rlperf.components.contracts import (
 )
 from pytest_rlperf.components.libraries import Adapter, Library
 from pytest_rlperf.errors import ComponentError
-from pytest_rlperf.probes import probes_for
+from pytest_rlperf.probes.functions import probes_for
 
 if TYPE_CHECKING:
     from stable_baselines3 import PPO, SAC
