@@ -12,7 +12,7 @@ from pytest_rlperf.baseline.provenance import Tree, make_provenance, read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.live import judge_fitness
 from pytest_rlperf.judge.verdict import unmatched
-from pytest_rlperf.model.judged import LIVE_TOLERANCE, Allowance, Outcome, Policy, Shard
+from pytest_rlperf.model.judged import FINDINGS, LIVE_TOLERANCE, Allowance, Outcome, Policy, Shard
 from pytest_rlperf.model.notes import Note, Saved, SkippedBaseline, TextNote, UncomparedCounts, UnmatchedAllowance
 from pytest_rlperf.model.selfcheck import Fitness, Selfcheck
 from pytest_rlperf.model.spans import Trace
@@ -135,6 +135,7 @@ class RunState:
             accept=settings.accept is not None,
             stores=self.settings.save,
             gates=settings.counters.gates,
+            findings={**FINDINGS, **settings.findings},
             pairs=settings.pairs,
         )
 

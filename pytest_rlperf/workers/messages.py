@@ -17,7 +17,16 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from pytest_rlperf.model.counting import Share, Tally
-from pytest_rlperf.model.measured import Result, Shape, SliceKind, SliceRecord, Warm, out_of_range
+from pytest_rlperf.model.measured import (
+    OutputPart,
+    Result,
+    Shape,
+    SliceKind,
+    SliceRecord,
+    Usage,
+    Warm,
+    out_of_range,
+)
 from pytest_rlperf.model.spans import Span
 
 DESCRIPTOR_KEY = "PYTEST_RLPERF_WORKER"  # holds the number of a new interpreter's connection
@@ -163,7 +172,7 @@ class Checked(msgspec.Struct, frozen=True):
 
     ``loaded`` is the code under test that is loaded by now, except for files that only ``children`` processes loaded;
     ``others`` are the modules beside it that were loaded since the worker's stem began. ``variables`` are those of
-    native libraries.
+    native libraries. ``output`` is what it returned.
     """
 
     first_call_s: float
@@ -172,6 +181,7 @@ class Checked(msgspec.Struct, frozen=True):
     children: bool
     others: list[str] = []
     variables: dict[str, str] = {}
+    output: tuple[OutputPart, ...] = ()
 
 
 class Surveyed(msgspec.Struct, frozen=True):
@@ -277,6 +287,18 @@ class Take(Order, frozen=True):
     kind: SliceKind
 
 
+class ReadUsage(Order, frozen=True):
+    """Read the resources that the process holds."""
+
+    answer: ClassVar[Any] = Usage
+
+
+class FindAllocations(Order, frozen=True):
+    """Find the lines that allocate what calls keep, once all timed slices are taken: ``file:line``, with the size."""
+
+    answer: ClassVar[Any] = list[str]
+
+
 class Explain(Order, frozen=True):
     """Find where a call's time goes, once all timed slices are taken."""
 
@@ -319,7 +341,22 @@ class Quit(Message, frozen=True):
 
 
 ToWorker: TypeAlias = (
-    Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Explain | TraceCall | Conclude | Unwind | Reap | Quit
+    Run
+    | Check
+    | Count
+    | WarmUp
+    | Survey
+    | Slow
+    | Place
+    | Take
+    | ReadUsage
+    | FindAllocations
+    | Explain
+    | TraceCall
+    | Conclude
+    | Unwind
+    | Reap
+    | Quit
 )
 
 

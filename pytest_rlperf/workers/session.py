@@ -221,7 +221,8 @@ class RemoteEngine:
                 self._seed_loaded()  # modules that the test's fixtures were the first to import
                 first_call_s, items = meter.check(), meter.workload.processed(1)
                 loaded, children = self.loaded(), _had_children(ended)
-                return m.Checked(first_call_s, items, loaded, children, self._others(loaded), library_variables())
+                others, variables = self._others(loaded), library_variables()
+                return m.Checked(first_call_s, items, loaded, children, others, variables, meter.output)
             case m.Count():
                 return count(meter.workload, order.repetitions, order.limit_s)
             case m.WarmUp():
@@ -236,6 +237,10 @@ class RemoteEngine:
                 return place(order.cpus)
             case m.Take():
                 return meter.take(order.kind)
+            case m.ReadUsage():
+                return meter.usage()
+            case m.FindAllocations():
+                return meter.allocations()
             case m.Explain():
                 return m.Explained(*meter.explain())
             case m.TraceCall():
