@@ -311,7 +311,7 @@ OPTIONS = (
            "whether to count exact operations per call: off, show, or gate, which fails a test whose counts got worse; "
            "a marker may list the counters that gate its test (default: show)", "off|show|gate", ini=True, marker=True),
     Option("findings", "--rlperf-findings", parse_findings, {},
-           f"whether growth, threads, drift, phases and outputs are looked at: off, show or gate "
+           f"whether other figures than time and counts are looked at: off, show or gate "
            f"(default: {', '.join(f'{kind}={does}' for kind, does in FINDINGS.items())})",
            "KIND=DOES,...", ini=True, marker=True),
 )  # fmt: skip

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_rlperf.components.outputs import output_parts
-from pytest_rlperf.judge.findings import find_all, growth
+from pytest_rlperf.judge.findings import find_all, growth, scale
 from pytest_rlperf.judge.findings.outputs import compare
 from pytest_rlperf.judge.verdict import with_findings
 from pytest_rlperf.model.judged import FINDINGS, Policy, Status, Verdict
@@ -149,6 +149,44 @@ def test_a_phase_is_slower_though_the_call_is_not() -> None:
         "phases: slower in a phase: update/critic +50.0 %, at least +40.4 %"
     ]
     assert lines(pairs(("update", 1.02, 0.9), ("update/critic", 1.1, 0.05))) == []
+
+
+def point(size: float, ratio: float, peak: int) -> scale.Point:
+    """Return a test at a size whose time on head is ``ratio`` times base's, and whose memory on head is ``peak``."""
+    ratios = [math.log(ratio) + noise for noise in (-0.01, 0.0, 0.01)]
+    return scale.Point(size, ratios, 1e-3, {"tensor_peak_bytes": 1000}, {"tensor_peak_bytes": peak})
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ([point(1e3, 1.0, 1000), point(1e5, 1.29, 1000), point(1e6, 3.5, 1000)], "time ∝ size^0.43 (base ^0.00)"),
+        (
+            [point(1e3, 1.0, 1000), point(1e5, 1.0, 1000), point(1e6, 1.02, 10000)],
+            "tensor_peak_bytes ∝ size^1.00 (base ^0.00)",
+        ),
+        ([point(1e3, 1.5, 1000), point(1e5, 1.5, 1000), point(1e6, 1.5, 1000)], None),
+        ([point(1e5, 1.0, 1000), point(1e6, 10.0, 1000)], None),  # two sizes show no law
+        ([point(1e5, 1.0, 1000), point(2e5, 1.0, 1000), point(2.1e5, 2.0, 1000)], None),  # sizes too near each other
+    ],
+)  # fmt: skip
+def test_a_law_grows_faster(points: list[scale.Point], expected: str | None) -> None:
+    """A larger exponent of time or of an exact count, by the two largest of three sizes or more, is found."""
+    found = scale.find(points, Policy())
+    assert (found.line.partition(": ")[2] if found else None) == expected
+
+
+def test_a_slow_start_is_found() -> None:
+    """A first call, or an import, that takes longer by half a second and by half in every pair is found."""
+    pairs = [replace(builders.pair(0.0), first_call_s=(0.4, 1.6 + 0.1 * n), import_s=(1.0, 1.6)) for n in range(3)]
+    slow = replace(live_of([]), pairs=tuple(pairs))
+    assert lines(slow) == [
+        "first_call!: the first call takes 1.60 s, 400 ms on base; importing the tests takes 1.60 s, 1.00 s on base"
+    ]
+    assert (
+        lines(replace(slow, pairs=tuple(replace(pair, first_call_s=(1.0, 1.4), import_s=(2.0, 2.6)) for pair in pairs)))
+        == []
+    )
 
 
 VALUES = np.linspace(-1, 1, 200, dtype=np.float32)

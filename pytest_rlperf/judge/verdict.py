@@ -68,7 +68,7 @@ def with_findings(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
     """Return the verdict of times and counts together with other findings: one that gates is SLOWER."""
     gating = tuple(finding.line for finding in findings if finding.gates)
     others = tuple(finding.line for finding in findings if not finding.gates)
-    verdict = replace(verdict, findings=findings)
+    verdict = replace(verdict, findings=(*verdict.findings, *findings))
     if gating and verdict.status is not Status.SLOWER:
         alone = reasons.TimeAlone(verdict.status.value, verdict.reason)
         verdict = replace(verdict, status=Status.SLOWER, reason=reasons.Found(gating), also=(alone, *verdict.also))

@@ -56,7 +56,7 @@ class Pair(NamedTuple):
     """A worker of each side with the test open at its call and the component checked, in ``check_s`` seconds a call.
 
     ``number`` is the pair's place among those of its test, from 0. ``loader`` is the number of the loader that both are
-    forked from, None for new interpreters.
+    forked from, None for new interpreters. ``import_s`` is what importing the tests took on base and on head.
     """
 
     number: int
@@ -65,6 +65,7 @@ class Pair(NamedTuple):
     check_s: float
     setup_s: float
     loader: int | None = None
+    import_s: tuple[float, float] = (0.0, 0.0)
 
     @property
     def head_first(self) -> bool:
@@ -280,6 +281,8 @@ class WarmPair:
             seconds=self.seconds,
             readings=tuple(self.readings()),
             phases=tuple(self.phases()),
+            first_call_s=(self.pair.base.checked_s or 0.0, self.pair.head.checked_s or 0.0),
+            import_s=self.pair.import_s,
         )
 
     def log_ratio(self, clock: Clock) -> float:

@@ -83,7 +83,10 @@ def pattern_of(key: str) -> str:
 
 
 OFF, SHOW, GATE = "off", "show", "gate"
-FINDINGS: Mapping[str, str] = {"growth": GATE, "threads": GATE, "drift": GATE, "phases": SHOW, "outputs": SHOW}
+FINDINGS: Mapping[str, str] = {
+    **dict.fromkeys(("growth", "threads", "drift", "first_call", "scale"), GATE),
+    **dict.fromkeys(("phases", "outputs"), SHOW),
+}
 """The kinds of findings beside time and counts, each with what it does unless a run or a test sets it otherwise."""
 
 

@@ -41,7 +41,8 @@ class PairRecord:
     placed them. ``cpus`` are the CPUs on which slices ended. ``setup_s`` is what starting workers and setting up took,
     ``seconds`` what warming up and taking slices did. ``loader`` is the number of the loader that both sides were
     forked from, None where they were new interpreters. ``readings`` were taken before the first slice, after the last
-    one and at growing distances between; ``phases`` are those that both sides have.
+    one and at growing distances between; ``phases`` are those that both sides have. ``first_call_s`` is what the
+    checked call took on base and on head, ``import_s`` what importing and collecting the tests did.
     """
 
     wall_log_ratio: float
@@ -57,6 +58,8 @@ class PairRecord:
     loader: int | None = None
     readings: tuple[Reading, ...] = ()
     phases: tuple[PhaseRatio, ...] = ()
+    first_call_s: tuple[float, float] = (0.0, 0.0)
+    import_s: tuple[float, float] = (0.0, 0.0)
 
 
 class Outputs(str, enum.Enum):

@@ -207,7 +207,10 @@ class LivePairs:
             return None
         forked = all(worker.stem.forks for worker in pair)
         setup_s = time.monotonic() - started_s
-        warm = self._measurement.warm_up(Pair(index, *pair, check_s, setup_s, loader if forked else None))
+        base_s, head_s = (worker.stem.import_s for worker in pair)
+        import_s = (0.0, 0.0) if self.test.order else (base_s, head_s)  # which is the same for all tests of a run
+        made = Pair(index, *pair, check_s, setup_s, loader if forked else None, import_s)
+        warm = self._measurement.warm_up(made)
         self.adjust(pair)
         return warm
 

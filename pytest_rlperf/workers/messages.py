@@ -87,6 +87,7 @@ class Ready(Message, frozen=True):
     """The stem has collected tests with these keys; ``loaded`` is the code under test that this loaded.
 
     ``variables`` are those of native libraries as collecting has left them. ``fault`` is why its copies cannot work.
+    ``import_s`` went by from the start of its work to the end of collecting.
     """
 
     protocol: int
@@ -95,6 +96,7 @@ class Ready(Message, frozen=True):
     loaded: Loaded = Loaded()
     variables: dict[str, str] = {}
     fault: str = ""
+    import_s: float = 0.0
 
 
 class Started(Message, frozen=True):

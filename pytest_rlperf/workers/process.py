@@ -382,7 +382,7 @@ class Stem(Process):
                 "Both sides are measured by one version"
             )
         self.keys, self.errors, self.fault = frozenset(ready.keys), ready.errors, ready.fault
-        self.variables = ready.variables
+        self.variables, self.import_s = ready.variables, ready.import_s
         self.loaded, self.importers = dict(ready.loaded.files), dict(ready.loaded.importers)
 
     def worker(self) -> Worker:
