@@ -317,12 +317,12 @@ class Meter:
         """Return the resources that this process holds, after the calls of all slices so far."""
         return read_usage(self._calls)
 
-    def allocations(self) -> list[str]:
-        """Return the lines that allocate what further calls keep, those of the most bytes first."""
+    def allocations(self, least_bytes: float) -> list[str]:
+        """Return the lines that allocate so many bytes a call that further calls keep, those of the most first."""
         __tracebackhide__ = True
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as in slices
-            found = find_allocations(self.workload.call, self.workload.setup, self._call_s)
+            found = find_allocations(self.workload.call, self.workload.setup, self._call_s, least_bytes)
         self.workload.processed(0)
         return found
 

@@ -69,11 +69,12 @@ def _device_bytes() -> int:
 
 _CALLS_MOST, _CALLS_LEAST, _TIME_S = 1000, 4, 1.0
 _LINES_MOST = 3
-_SHARE_LEAST = 0.1  # of what all lines keep
 
 
-def find_allocations(call: Callable[[], object], setup: Callable[[], object] | None, call_s: float) -> list[str]:
-    """Return the lines whose allocations calls keep, the largest first: ``buffer.py:42 (200 B a call)``.
+def find_allocations(
+    call: Callable[[], object], setup: Callable[[], object] | None, call_s: float, least_bytes: float
+) -> list[str]:
+    """Return the lines whose allocations calls keep, the largest first: ``buffer.py:42 (200B a call)``.
 
     Python's own allocations and NumPy's are seen, those of native libraries are not.
     """
@@ -90,12 +91,11 @@ def find_allocations(call: Callable[[], object], setup: Callable[[], object] | N
             tracemalloc.stop()
     kept = [each for each in after.compare_to(before, "lineno") if each.size_diff > 0]
     kept.sort(key=lambda each: -each.size_diff)
-    whole = sum(each.size_diff for each in kept)
     return [
         f"{Path(each.traceback[0].filename).name}:{each.traceback[0].lineno} "
         f"({units.quantity(each.size_diff / calls)}B a call)"
         for each in kept[:_LINES_MOST]
-        if each.size_diff >= max(calls, _SHARE_LEAST * whole)
+        if each.size_diff >= least_bytes * calls
     ]
 
 

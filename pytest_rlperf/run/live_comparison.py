@@ -36,6 +36,7 @@ from pytest_rlperf.workers.stems import BaseSide, DoubtfulError, Stems, WorkerGr
 
 COUNTED_PAIRS = 3
 _MANY_CALLS_S = 1.0
+_PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes a call of a line that is worth naming, and the share of all growth
 _LONGER_S = 3.0  # for both sides, where a pair is too short to tell growth
 
 WorkerPair: TypeAlias = tuple[Worker, Worker]
@@ -340,11 +341,13 @@ class LiveComparison(LivePairs):
             self.test.progress.show("looking whether memory grows")
             with self.test.lanes.lane(self.test.order, 0):
                 live = replace(live, longer=tuple(self._measurement.go_on(_LONGER_S)))
-        if growth.find(live, self._policy) is not None:
-            self.test.progress.show("looking which lines allocate")
-            _, head = self._open[0]
-            live = replace(live, places=tuple(head.ask(m.FindAllocations())))
-        return live
+        found = growth.find(live, self._policy)
+        if found is None:
+            return live
+        self.test.progress.show("looking which lines allocate")
+        _, head = self._open[0]
+        least_bytes = max(_PLACE_LEAST, _PLACE_SHARE * found.figures.get("private_bytes", 0.0))
+        return replace(live, places=tuple(head.ask(m.FindAllocations(least_bytes))))
 
     def _many_calls_may_differ(self, base: Worker, head: Worker) -> bool:
         """Whether many calls have loaded code that may differ, where the first call has loaded none."""

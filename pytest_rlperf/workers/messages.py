@@ -296,9 +296,10 @@ class ReadUsage(Order, frozen=True):
 
 
 class FindAllocations(Order, frozen=True):
-    """Find the lines that allocate what calls keep, once all timed slices are taken: ``file:line``, with the size."""
+    """Find the lines that allocate ``least_bytes`` or more a call that stay, once all timed slices are taken."""
 
     answer: ClassVar[Any] = list[str]
+    least_bytes: float
 
 
 class Explain(Order, frozen=True):

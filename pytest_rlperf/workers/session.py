@@ -240,7 +240,7 @@ class RemoteEngine:
             case m.ReadUsage():
                 return meter.usage()
             case m.FindAllocations():
-                return meter.allocations()
+                return meter.allocations(order.least_bytes)
             case m.Explain():
                 return m.Explained(*meter.explain())
             case m.TraceCall():
