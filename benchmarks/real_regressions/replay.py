@@ -3,8 +3,8 @@
 A case is an entry of cases.toml and a folder with its test file; a planted one has a small library, too. Prints a
 Markdown table: which test failed, with which finding, after how many seconds::
 
-    python benchmarks/real_regressions/run.py             # all cases, about ten minutes
-    python benchmarks/real_regressions/run.py record_video omp_threads
+    python benchmarks/real_regressions/replay.py             # all cases, about ten minutes
+    python benchmarks/real_regressions/replay.py record_video omp_threads
 """
 
 from __future__ import annotations
