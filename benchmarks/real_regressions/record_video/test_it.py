@@ -6,10 +6,13 @@ import pytest
 class Painted(gymnasium.Env):
     """An env that renders frames of the size of a small video, without a display."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
     observation_space = gymnasium.spaces.Box(-1, 1, (4,))
     action_space = gymnasium.spaces.Discrete(2)
     render_mode = "rgb_array"
+
+    @property
+    def metadata(self):
+        return {"render_modes": ["rgb_array"], "render_fps": 30}
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
