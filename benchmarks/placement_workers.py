@@ -27,7 +27,7 @@ from pytest_rlperf.components.vecenv import vecenv_workload
 from pytest_rlperf.measure.placement import place, usable_cpus
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.counting import Tally
-from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm, Workload
+from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Usage, Warm, Workload
 
 CPUS = usable_cpus()
 PADDING_MOST = 4096  # bytes of environment, so that stacks begin at different addresses
@@ -215,6 +215,10 @@ class Worker:
     def place(self, cpus: Collection[int]) -> None:
         """Stay on ``cpus``."""
         self.ask("place", list(cpus))
+
+    def usage(self) -> Usage:
+        """Return nothing of interest: placement is about time."""
+        return Usage(0, 0, 0, 0, 0, 0, 0, 1, 1)
 
     def cpu_s(self) -> float:
         """Return the CPU seconds used so far."""

@@ -33,24 +33,28 @@ def attribute(value: Any, name: str) -> Any:
         return None
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every array within tuples, mappings, dataclasses and the like, with where it was found."""
+def leaves(value: Any, path: str = "", *, plain: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield every array within tuples, mappings, dataclasses and the like, with where it was found.
+
+    With ``plain``, numbers and strings as well.
+    """
     if attribute(value, "__class__") is None:
         return  # a weak proxy of what is gone: even reading its class raises
-    if attribute(value, "shape") is not None and attribute(value, "dtype") is not None:
+    is_array = attribute(value, "shape") is not None and attribute(value, "dtype") is not None
+    if is_array or (plain and isinstance(value, (bool, int, float, str))):
         yield path or "output", value
     elif isinstance(value, Mapping) or (callable(attribute(value, "keys")) and hasattr(type(value), "__getitem__")):
         for key in value.keys():  # noqa: SIM118 - TensorDict iterates over rows, not keys
-            yield from leaves(value[key], f"{path}[{key!r}]")
+            yield from leaves(value[key], f"{path}[{key!r}]", plain=plain)
     elif attribute(value, "_fields") is not None:
         for name in value._fields:
-            yield from leaves(getattr(value, name), f"{path}.{name}".lstrip("."))
+            yield from leaves(getattr(value, name), f"{path}.{name}".lstrip("."), plain=plain)
     elif isinstance(value, (list, tuple)):
         for index, member in enumerate(value):
-            yield from leaves(member, f"{path}[{index}]")
+            yield from leaves(member, f"{path}[{index}]", plain=plain)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from leaves(getattr(value, field.name), f"{path}.{field.name}".lstrip("."))
+            yield from leaves(getattr(value, field.name), f"{path}.{field.name}".lstrip("."), plain=plain)
 
 
 def arrays_in(value: Any) -> list[tuple[str, Any]]:

@@ -42,7 +42,7 @@ class Stepper(ABC):
     num_envs: int
 
     @abstractmethod
-    def check(self) -> None:
+    def check(self) -> object:
         """Reset and step, and check what comes back; ComponentError names what is wrong."""
 
     @abstractmethod

@@ -184,8 +184,11 @@ class AutoresetStepper(EveryEnvStepper):
         self.mode = autoreset_mode(env) or "NextStep"
         self._copies = True
 
-    def check(self) -> None:
-        """Reset, step until an episode has ended, and check what comes back; ComponentError names what is wrong."""
+    def check(self) -> object:
+        """Reset, step until an episode has ended, and check what comes back; ComponentError names what is wrong.
+
+        Returned is what the last step did, but for its infos.
+        """
         __tracebackhide__ = True
         self.env.reset(seed=self._seed)
         before: Any = None
@@ -204,8 +207,9 @@ class AutoresetStepper(EveryEnvStepper):
             self._calls, self._ended, self._owed = 0, [], OwedResets(int(before[2].sum()) if has_ended else 0)
             self._finish_step(terminated, truncated)
             if has_ended:
-                return
+                break
             before = terminated, truncated, np.logical_or(terminated, truncated), info
+        return results[:4]
 
     def call(self) -> None:
         """Step every env once."""
@@ -256,10 +260,10 @@ class AnyStepper(EveryEnvStepper):
         self._seed = seed
         super().__init__(env, num_envs, _batches_of_actions(env, num_envs, seed))
 
-    def check(self) -> None:
+    def check(self) -> object:
         """Reset, step until the episode after an ended one has begun, and check what comes back.
 
-        ComponentError names what is wrong.
+        ComponentError names what is wrong. Returned is what the last step did, but for its infos.
         """
         __tracebackhide__ = True
         _reset(self.env, self._seed)
@@ -277,6 +281,7 @@ class AnyStepper(EveryEnvStepper):
                     f"that its user resets, {_ANY_STEP.format(self.num_envs)}"
                 )
         self._calls = 1
+        return results[:-1]
 
     def _check_step(self, results: Any) -> Any:
         """Check one step, and return which envs have ended an episode with it."""

@@ -302,7 +302,7 @@ def _advice(ordered: Sequence[Outcome], run: GitHubRun, accepting: Sequence[Next
     """Return what to do about it, in one sentence without markup; empty where there is nothing to do."""
     failing = [outcome for outcome in ordered if outcome.verdict.fails(run.strict)]
     if any(outcome.verdict.status is Status.SLOWER for outcome in failing):
-        where = "counts that changed" if all(one.verdict.by_counts for one in failing) else "phases that carry it"
+        where = "counts and other findings" if all(one.verdict.by_counts for one in failing) else "phases that carry it"
         steps = "".join(f"; {step.effect}, as below" for step in accepting)
         return f"Look at the {where} below, and make it as fast as it was{steps}."
     if run.broken(ordered):
@@ -325,7 +325,8 @@ def _improvements(outcomes: Sequence[Outcome]) -> str:
 
 def _has_details(outcome: Outcome) -> bool:
     """Whether a test's reason is worth a place of its own."""
-    return outcome.verdict.status is not Status.SAME or bool(outcome.result.notes or outcome.verdict.counters)
+    verdict = outcome.verdict
+    return verdict.status is not Status.SAME or bool(outcome.result.notes or verdict.counters or verdict.findings)
 
 
 def _details(outcome: Outcome) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, TypeVar
 
+from pytest_rlperf.judge.findings import growth
+from pytest_rlperf.judge.findings.outputs import Seeded, compare
 from pytest_rlperf.judge.live import UNPLACED_LEAST, PairLimits, carriers, contributions, judge_records, slower_least
 from pytest_rlperf.measure.counting_pass import CountingPass, learn
 from pytest_rlperf.measure.figures import device_notes
@@ -20,7 +22,7 @@ from pytest_rlperf.measure.pairs import Pair, PairedMeasurement, PairsMeasured, 
 from pytest_rlperf.measure.worker import check
 from pytest_rlperf.model import reasons
 from pytest_rlperf.model.counting import Tally
-from pytest_rlperf.model.judged import Policy, Status, Verdict
+from pytest_rlperf.model.judged import OFF, Policy, Status, Verdict
 from pytest_rlperf.model.live import Contribution, Live, log_ratios
 from pytest_rlperf.model.measured import Result, work_text
 from pytest_rlperf.model.progress import Progress
@@ -34,6 +36,8 @@ from pytest_rlperf.workers.stems import BaseSide, DoubtfulError, Stems, WorkerGr
 
 COUNTED_PAIRS = 3
 _MANY_CALLS_S = 1.0
+_PLACE_LEAST, _PLACE_SHARE = 8.0, 0.1  # bytes a call of a line that is worth naming, and the share of all growth
+_LONGER_S = 3.0  # for both sides, where a pair is too short to tell growth
 
 WorkerPair: TypeAlias = tuple[Worker, Worker]
 """Base's worker and head's."""
@@ -204,7 +208,10 @@ class LivePairs:
             return None
         forked = all(worker.stem.forks for worker in pair)
         setup_s = time.monotonic() - started_s
-        warm = self._measurement.warm_up(Pair(index, *pair, check_s, setup_s, loader if forked else None))
+        base_s, head_s = (worker.stem.import_s for worker in pair)
+        import_s = (0.0, 0.0) if self.test.order else (base_s, head_s)  # which is the same for all tests of a run
+        made = Pair(index, *pair, check_s, setup_s, loader if forked else None, import_s)
+        warm = self._measurement.warm_up(made)
         self.adjust(pair)
         return warm
 
@@ -232,6 +239,7 @@ class LiveComparison(LivePairs):
         self._numbers: dict[int, int] = {}  # of the stems, by pair: each pair has others
         self._open: dict[int, WorkerPair] = {}
         self._tallies: dict[int, tuple[Tally | None, Tally | None]] = {}
+        self._outputs: dict[int, Seeded] = {}
 
     def compare(self) -> tuple[Result, Live]:
         """Return head's result, and the comparison with base.
@@ -241,7 +249,8 @@ class LiveComparison(LivePairs):
         """
         try:
             verdict, measured = self.run()
-            return self._found(measured, verdict)
+            result, live = self._found(measured, verdict)
+            return result, self._with_growth(live)
         except BaseException:
             self.test.group.release()
             raise
@@ -278,6 +287,7 @@ class LiveComparison(LivePairs):
         self._refuse_other_work(base.called, head.called)
         if not self._stems.fresh and any(worker.variables != worker.stem.variables for worker in pair):
             raise DoubtfulError("the test sets variables that libraries read when they are loaded")
+        self._outputs[index] = base.seed, base.output, head.output
         may_differ = self._base_side.may_differ(base, head)
         if index == 0:
             self._stems.learn(pair)
@@ -316,7 +326,28 @@ class LiveComparison(LivePairs):
         )
         parts = _contributions(measured, base, verdict)
         labels, carrying = (sides.base.label, sides.head.label), carriers(parts)
-        return result, Live(*labels, base, measured.pairs, parts, carrying, base_commit=sides.commit)
+        output = compare([self._outputs[index] for index in sorted(self._outputs)])
+        live = Live(*labels, base, measured.pairs, parts, carrying, base_commit=sides.commit, output=output)
+        return result, live
+
+    def _with_growth(self, live: Live) -> Live:
+        """Return the comparison with more calls of the first pair, where those so far only hint at growth.
+
+        Where something grows, one of head's processes shows which lines allocate what it keeps.
+        """
+        if self._policy.findings["growth"] == OFF:
+            return live
+        if growth.hints(live):
+            self.test.progress.show("looking whether memory grows")
+            with self.test.lanes.lane(self.test.order, 0):
+                live = replace(live, longer=tuple(self._measurement.go_on(_LONGER_S)))
+        found = growth.find(live, self._policy)
+        if found is None:
+            return live
+        self.test.progress.show("looking which lines allocate")
+        _, head = self._open[0]
+        least_bytes = max(_PLACE_LEAST, _PLACE_SHARE * found.figures.get("private_bytes", 0.0))
+        return replace(live, places=tuple(head.ask(m.FindAllocations(least_bytes))))
 
     def _many_calls_may_differ(self, base: Worker, head: Worker) -> bool:
         """Whether many calls have loaded code that may differ, where the first call has loaded none."""

@@ -46,7 +46,7 @@ from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.lanes import Lanes, count_lanes
 from pytest_rlperf.run.live_comparison import Measuring
 from pytest_rlperf.run.one_test import OneTest, essence, failure_of, properties_of
-from pytest_rlperf.run.outcomes import RunState
+from pytest_rlperf.run.outcomes import RunState, Series
 from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import LeftEarlyError, Process, Worker, WorkerLostError
@@ -270,6 +270,7 @@ class TestLoop:
         project = make_project(session, self._path, self._run.settings)
         today = project.side("working tree", sys.executable, project.path, ())
         lanes = self._lanes
+        self._run.series = Series(session.items)
         processes = Processes(self._surroundings(project, session.items))
         try:
             with processes.guarding_commands():

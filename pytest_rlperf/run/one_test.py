@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.judge.counters import uncounted
 from pytest_rlperf.judge.stored import creep
-from pytest_rlperf.judge.verdict import Counts, Evidence, judge
+from pytest_rlperf.judge.verdict import Counts, Evidence, allow, judge, with_findings
 from pytest_rlperf.measure.counting_pass import CountingPass, counted_by
 from pytest_rlperf.measure.one_side import WORKERS, measure_one_side, workers_needed
 from pytest_rlperf.model import reasons
@@ -271,6 +271,10 @@ def conclude(run: RunState, settings: Config, measured: Measured, seconds: float
     first = run.baselines.anchor if run.settings.against == ANCHOR else stored_first
     change = None if live is None else creep(verdict.estimate, base, first)
     outcome = Outcome(result, stored, live, verdict, seconds, change)
+    law = run.series.add(outcome, run.policy(settings))
+    if law is not None:
+        verdict = allow(with_findings(verdict, (law,)), result.nodeid, evidence.allowances)
+        outcome = replace(outcome, verdict=verdict)
     return Conclusion(outcome, tuple(notes))
 
 

@@ -17,7 +17,16 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from pytest_rlperf.model.counting import Share, Tally
-from pytest_rlperf.model.measured import Result, Shape, SliceKind, SliceRecord, Warm, out_of_range
+from pytest_rlperf.model.measured import (
+    OutputPart,
+    Result,
+    Shape,
+    SliceKind,
+    SliceRecord,
+    Usage,
+    Warm,
+    out_of_range,
+)
 from pytest_rlperf.model.spans import Span
 
 DESCRIPTOR_KEY = "PYTEST_RLPERF_WORKER"  # holds the number of a new interpreter's connection
@@ -78,6 +87,7 @@ class Ready(Message, frozen=True):
     """The stem has collected tests with these keys; ``loaded`` is the code under test that this loaded.
 
     ``variables`` are those of native libraries as collecting has left them. ``fault`` is why its copies cannot work.
+    ``import_s`` went by from the start of its work to the end of collecting.
     """
 
     protocol: int
@@ -86,6 +96,7 @@ class Ready(Message, frozen=True):
     loaded: Loaded = Loaded()
     variables: dict[str, str] = {}
     fault: str = ""
+    import_s: float = 0.0
 
 
 class Started(Message, frozen=True):
@@ -163,7 +174,7 @@ class Checked(msgspec.Struct, frozen=True):
 
     ``loaded`` is the code under test that is loaded by now, except for files that only ``children`` processes loaded;
     ``others`` are the modules beside it that were loaded since the worker's stem began. ``variables`` are those of
-    native libraries.
+    native libraries. ``output`` is what it returned.
     """
 
     first_call_s: float
@@ -172,6 +183,7 @@ class Checked(msgspec.Struct, frozen=True):
     children: bool
     others: list[str] = []
     variables: dict[str, str] = {}
+    output: tuple[OutputPart, ...] = ()
 
 
 class Surveyed(msgspec.Struct, frozen=True):
@@ -277,6 +289,19 @@ class Take(Order, frozen=True):
     kind: SliceKind
 
 
+class ReadUsage(Order, frozen=True):
+    """Read the resources that the process holds."""
+
+    answer: ClassVar[Any] = Usage
+
+
+class FindAllocations(Order, frozen=True):
+    """Find the lines that allocate ``least_bytes`` or more a call that stay, once all timed slices are taken."""
+
+    answer: ClassVar[Any] = list[str]
+    least_bytes: float
+
+
 class Explain(Order, frozen=True):
     """Find where a call's time goes, once all timed slices are taken."""
 
@@ -319,7 +344,22 @@ class Quit(Message, frozen=True):
 
 
 ToWorker: TypeAlias = (
-    Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Explain | TraceCall | Conclude | Unwind | Reap | Quit
+    Run
+    | Check
+    | Count
+    | WarmUp
+    | Survey
+    | Slow
+    | Place
+    | Take
+    | ReadUsage
+    | FindAllocations
+    | Explain
+    | TraceCall
+    | Conclude
+    | Unwind
+    | Reap
+    | Quit
 )
 
 

@@ -24,7 +24,7 @@ import psutil
 from pytest_rlperf.errors import MeasurementError
 from pytest_rlperf.measure.worker import WorkerStoppedError
 from pytest_rlperf.model.counting import Tally
-from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Warm
+from pytest_rlperf.model.measured import OutputPart, Shape, SliceKind, SliceRecord, Usage, Warm
 from pytest_rlperf.model.sides import PROTOCOL
 from pytest_rlperf.workers import loader as loader_program
 from pytest_rlperf.workers import messages as m
@@ -382,7 +382,7 @@ class Stem(Process):
                 "Both sides are measured by one version"
             )
         self.keys, self.errors, self.fault = frozenset(ready.keys), ready.errors, ready.fault
-        self.variables = ready.variables
+        self.variables, self.import_s = ready.variables, ready.import_s
         self.loaded, self.importers = dict(ready.loaded.files), dict(ready.loaded.importers)
 
     def worker(self) -> Worker:
@@ -457,12 +457,13 @@ class Worker(Process):
         self.is_base = stem.is_base
         self.was_called: m.Called | None = None  # also once the test is left
         self.number = stem.number
-        self.seed = 1000 + self.number  # both workers of a pair have the same
+        self.seed = 1000 + self.number // 2  # both workers of a pair have the same, and so has every second pair
         self.descriptor: Connection | None = None
         self.loaded = dict(stem.loaded)
         self.importers = dict(stem.importers)
         self.others: list[str] = []
         self.variables: Mapping[str, str] = {}
+        self.output: tuple[OutputPart, ...] = ()
         self.running = False
         self.called: m.Called | None = None
         self.checked_s: float | None = None
@@ -535,6 +536,7 @@ class Worker(Process):
         self.has_children = checked.children
         self.checked_s = checked.first_call_s
         self.others, self.variables = checked.others, checked.variables
+        self.output = checked.output
         return checked.first_call_s, checked.items
 
     def start_count(self, repetitions: int, limit_s: float) -> None:
@@ -565,6 +567,11 @@ class Worker(Process):
         """Take one slice."""
         record: SliceRecord = self.ask(m.Take(kind))
         return record
+
+    def usage(self) -> Usage:
+        """Return the resources that the process holds by now."""
+        usage: Usage = self.ask(m.ReadUsage())
+        return usage
 
     def ask(self, order: m.Order) -> Any:
         """Give an order and return its answer, of the order's type."""

@@ -221,7 +221,8 @@ class RemoteEngine:
                 self._seed_loaded()  # modules that the test's fixtures were the first to import
                 first_call_s, items = meter.check(), meter.workload.processed(1)
                 loaded, children = self.loaded(), _had_children(ended)
-                return m.Checked(first_call_s, items, loaded, children, self._others(loaded), library_variables())
+                others, variables = self._others(loaded), library_variables()
+                return m.Checked(first_call_s, items, loaded, children, others, variables, meter.output)
             case m.Count():
                 return count(meter.workload, order.repetitions, order.limit_s)
             case m.WarmUp():
@@ -236,6 +237,10 @@ class RemoteEngine:
                 return place(order.cpus)
             case m.Take():
                 return meter.take(order.kind)
+            case m.ReadUsage():
+                return meter.usage()
+            case m.FindAllocations():
+                return meter.allocations(order.least_bytes)
             case m.Explain():
                 return m.Explained(*meter.explain())
             case m.TraceCall():
@@ -294,8 +299,9 @@ def _conclude(order: m.Conclude) -> Result:
 class Session:
     """The hooks of a worker: it collects, then runs the tests of its orders and sends back their reports."""
 
-    def __init__(self, start: m.Start, engine: RemoteEngine, terminal: int) -> None:
+    def __init__(self, start: m.Start, engine: RemoteEngine, terminal: int, began_s: float = 0.0) -> None:
         self._start = start
+        self._began_s = self._collected_s = began_s
         self._terminal = terminal
         self._engine = engine
         self._errors: dict[str, str] = {}
@@ -360,12 +366,15 @@ class Session:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests of the orders, until the order to quit."""
+        self._collected_s = time.monotonic()
         self._items = {result_key(item): item for item in session.items}
         errors = "\n\n".join(self._errors.values())
         variables = library_variables()
         fault = fault_of_forks() if self._start.probe else ""
         loaded = self._engine.loaded()
-        self._engine.send(m.Ready(PROTOCOL, list(self._items), _encodable(errors), loaded, variables, fault))
+        import_s = self._collected_s - self._began_s
+        keys, text = list(self._items), _encodable(errors)
+        self._engine.send(m.Ready(PROTOCOL, keys, text, loaded, variables, fault, import_s))
         if self._start.forks:
             gc.collect()
             gc.freeze()  # a collection in a copy need not walk, and so copy, what all of them share
@@ -649,12 +658,12 @@ def main(settings: dict[str, Any] | None = None, descriptor: int | None = None) 
     collector = Collector()
     collector.be_rare()
     _end_on_sigterm()
-    terminal = os.dup(1)  # before pytest captures it
+    terminal, began_s = os.dup(1), time.monotonic()  # before pytest captures it
     sys.path[:] = start.path
     _keep_captured_output(Path(start.scratch))
     config = _prepare(start)
     engine = RemoteEngine(start, connection, collector)
     config.stash[ENGINE] = engine
     config.pluginmanager.register(TakenOver(), "rlperf-benchmark")
-    config.pluginmanager.register(Session(start, engine, terminal), "rlperf-worker")
+    config.pluginmanager.register(Session(start, engine, terminal, began_s), "rlperf-worker")
     _end_process(int(config.hook.pytest_cmdline_main(config=config)))
