@@ -64,11 +64,10 @@ class MeasuredRun:
         self._settings = settings
         self._began = began
         notes: list[Note] = [TextNote(text) for text in [*_platform_notes(sys.platform), *check_github(os.environ)]]
-        self._failed: set[str] = set()
+        self._failed: set[str] = set()  # keys of tests, and ids of files that cannot be collected
         self._finished: set[str] = set()
         self._xfailed: set[str] = set()
         self._passed: list[pytest.Item] = []
-        self._items: dict[str, pytest.Item] = {}
         self._left_out: set[str] = set()  # keys of measured tests that -k, -m and the like have deselected
         if getattr(config.option, "dist", "no") != "no" or getattr(config.option, "numprocesses", None):
             notes.append(TextNote("pytest-xdist's distribution is off: --rlperf-lanes sets how many tests run at once"))
@@ -202,8 +201,7 @@ class MeasuredRun:
         # Fixed here: each verdict stands at once, whatever later tests do. All shards' tests share the error rate.
         if self._run.shard is None:
             self._run.gated = self._gated(session.items)
-        self._items = {item.nodeid: item for item in session.items}
-        self._end.add_tests(session.items)
+        self._end.items = {item.nodeid: item for item in session.items}
         line = self._live_line()
         if session.items and self._settings.ray is not None:
             from pytest_rlperf.run.ray_cluster import ClusterLoop
@@ -224,28 +222,27 @@ class MeasuredRun:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Remember which tests failed, and which came to the end of their call; feed pytest-benchmark's tables."""
-        benchmark = getattr(report, "rlperf_benchmark", None)
-        item = self._items.get(report.nodeid)
-        if benchmark is not None and item is not None:
-            outcome = self._run.outcomes.tests.get(result_key(item))
-            if outcome is not None and outcome.result.workers:
-                add_stats(item, outcome.result, benchmark)
-        if item is not None:
-            self._end.add_report(item, report)
+        item = self._end.items.get(report.nodeid)
+        if item is None:
+            return
+        key = result_key(item)
+        benchmark, outcome = getattr(report, "rlperf_benchmark", None), self._run.outcomes.tests.get(key)
+        if benchmark is not None and outcome is not None and outcome.result.workers:
+            add_stats(item, outcome.result, benchmark)
+        self._end.add_report(item, report)
         if report.when == "teardown":
-            self._finished.add(report.nodeid)
+            self._finished.add(key)
         if report.failed:
-            self._failed.add(report.nodeid)
-            if item is not None:
-                self._add_error(item, report)
+            self._failed.add(key)
+            self._add_error(key, report)
         elif report.skipped and hasattr(report, "wasxfail"):
-            self._xfailed.add(report.nodeid)
-        elif report.when == "call" and report.passed and item is not None:
+            self._xfailed.add(key)
+        elif report.when == "call" and report.passed:
             self._passed.append(item)
 
-    def _add_error(self, item: pytest.Item, report: pytest.TestReport) -> None:
+    def _add_error(self, key: str, report: pytest.TestReport) -> None:
         """Keep a test that failed otherwise than by its verdict as an error."""
-        outcomes, key = self._run.outcomes, result_key(item)
+        outcomes = self._run.outcomes
         known = outcomes.tests.get(key)
         if known is None or failure_of(known, self._run) is None:
             crash = getattr(report.longrepr, "reprcrash", None)
@@ -256,7 +253,6 @@ class MeasuredRun:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Store results, write files, and set the exit status: a run that measured nothing is no success."""
         finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        keys = {item.nodeid: result_key(item) for item in session.items}
         silent = [item for item in self._passed if result_key(item) not in self._run.outcomes.keys]
         if silent:
             calls = {item.nodeid: missing_call(getattr(item, "fixturenames", ())) for item in silent}
@@ -272,19 +268,14 @@ class MeasuredRun:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             self._run.note(TextNote("nothing was measured: no test called an rlperf fixture"))
         if not names_tests(self._config):
-            self._run.note(*self._run.accepted.unmatched({*keys.values(), *self._left_out}))
-        failed = self._failed_keys()
+            keys = {result_key(item) for item in session.items}
+            self._run.note(*self._run.accepted.unmatched(keys | self._left_out))
         if self._settings.save and self._run.outcomes.tests:
-            expected = {keys[nodeid] for nodeid in self._xfailed if nodeid in keys}
-            self._save(session, failed | expected, finished=finished)
-        complaints = self._end.write(failed, {keys[nodeid] for nodeid in self._finished if nodeid in keys})
+            self._save(session, self._failed | self._xfailed, finished=finished)
+        complaints = self._end.write(self._failed, self._finished)
         self._run.note(*map(TextNote, complaints))
         if complaints:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
-
-    def _failed_keys(self) -> set[str]:
-        """Return the keys of tests that failed, and the ids of files that cannot be collected."""
-        return {result_key(self._items[nodeid]) if nodeid in self._items else nodeid for nodeid in self._failed}
 
     def _save(self, session: pytest.Session, failed: set[str], *, finished: bool) -> None:
         if not finished:
@@ -310,7 +301,7 @@ class MeasuredRun:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the table, the phases, and what to do next."""
-        self._end.show(terminalreporter, self._failed_keys())
+        self._end.show(terminalreporter, self._failed)
 
     def _live_line(self) -> LiveLine | LogLine | NoLine:
         """Return a line to show progress on: on a terminal one that is rewritten, in a log one a minute."""

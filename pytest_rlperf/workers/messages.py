@@ -3,7 +3,7 @@
 JSON of the standard library holds integers of any size and lone surrogates, which paths have that are not UTF-8.
 
 The messages of one test: ``Run`` → reports of its setup → ``Called`` (the test called an rlperf fixture) → any number
-of orders, each with its ``Answer`` → ``Conclude`` or ``Unwind`` → the remaining reports → ``Done``. At any point
+of orders, each with its ``Answer`` → ``Leave`` → the remaining reports → ``Done``. At any point
 ``Done`` may come instead: the test skipped, failed or never called its fixture.
 """
 
@@ -209,18 +209,19 @@ class Order(Message, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, number=number)
 
 
-class Run(Message, frozen=True):
-    """Run one test; ``next_key`` is the test after it, for which its fixtures are kept.
+class Fork(Message, frozen=True):
+    """Have a copy of the stem run a test, with files in ``scratch``; the copy's connection follows this message."""
 
-    A stem that ``forks`` has a copy of itself do that; the copy's connection follows this message.
-    """
+    scratch: str
+
+
+class Run(Message, frozen=True):
+    """Run one test; ``next_key`` is the test after it, for which its fixtures are kept."""
 
     key: str
     next_key: str | None
     seed: int
     reporter: bool
-    forks: bool = False
-    scratch: str = ""
 
 
 class Check(Order, frozen=True):
@@ -296,21 +297,16 @@ class Failure(msgspec.Struct, frozen=True):
     regression: bool
 
 
-class Conclude(Message, frozen=True):
-    """The verdict is in: return ``result``, or raise ``failure`` at the user's line."""
+class Leave(Message, frozen=True):
+    """Leave the call: raise ``failure`` at the user's line or return ``result``; without both, leave the test there."""
 
-    result: Result | None
-    failure: Failure | None
-
-
-class Unwind(Message, frozen=True):
-    """Leave the test at the call."""
+    result: Result | None = None
+    failure: Failure | None = None
 
 
-class Reap(Order, frozen=True):
-    """Wait for a copy of the stem to end, and answer with the status of its end; None where it does not."""
+class Reap(Message, frozen=True):
+    """Wait for a copy of the stem, which has ended."""
 
-    answer: ClassVar[Any] = int | None
     pid: int
 
 
@@ -319,7 +315,7 @@ class Quit(Message, frozen=True):
 
 
 ToWorker: TypeAlias = (
-    Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Explain | TraceCall | Conclude | Unwind | Reap | Quit
+    Fork | Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Explain | TraceCall | Leave | Reap | Quit
 )
 
 
