@@ -113,17 +113,15 @@ class MeasuredRun:
 
     def pytest_report_header(self) -> list[str]:
         """Show the code or the baseline that the run compares with, and the options of the user that it changed."""
-        if self._settings.selfcheck:
-            return ["rlperf: today's code against itself", *note_lines(self._run.notes, verbose=False)]
-        if self._settings.against is not None:
-            return [f"rlperf: live pairs against {self._settings.against}", *note_lines(self._run.notes, verbose=False)]
-        store = self._run.baselines.store
-        found = "" if self._run.baselines.own is not None else ", none yet for this machine class"
-        stored = "; figures are stored there" if self._settings.save else ""
-        return [
-            f"rlperf: baseline {store.name!r} in {self._settings.baseline_dir}{found}{stored}",
-            *note_lines(self._run.notes, verbose=False),
-        ]
+        settings, baselines = self._settings, self._run.baselines
+        found = "" if baselines.own is not None else ", none yet for this machine class"
+        stored = "; figures are stored there" if settings.save else ""
+        compared = f"baseline {baselines.store.name!r} in {settings.baseline_dir}{found}{stored}"
+        if settings.selfcheck:
+            compared = "today's code against itself"
+        elif settings.against is not None:
+            compared = f"live pairs against {settings.against}"
+        return [f"rlperf: {compared}", *note_lines(self._run.notes, verbose=False)]
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -207,22 +207,22 @@ class TestLoop:
         """Run the session's tests, all of which are measured."""
         project = make_project(session, self._path, self._run.settings)
         today = project.side("working tree", sys.executable, project.path, ())
-        alone, lanes = Sides(today, today, packages=(), changed=(), notes=()), self._lanes
+        alone = Sides(today, today, packages=(), changed=(), notes=())
         processes = Processes(self._surroundings(project, session.items))
         try:
             with processes.guardian.guarding_commands():
                 sides = self._prepare_sides(project)
             if self._run.settings.selfcheck:
                 stems = processes.stems(alone, "other worker", "head worker")
-                self._run_tests(session, partial(self._check_self, stems), lanes, processes)
+                self._run_tests(session, partial(self._check_self, stems), processes)
             else:
                 solo = processes.stems(sides or alone, "worker")
                 against = None if sides is None else processes.stems(sides, *PAIR_NAMES)
                 if against is not None:
                     self._check_base(against, session)
                 measure = partial(self._compare, solo, BaseSides(project, processes), against)
-                self._run_tests(session, measure, lanes, processes)
-            self._note_fresh(processes)
+                self._run_tests(session, measure, processes)
+            self._run.note(*map(NotForked, processes.not_forked()))
         except SideError as error:  # there is no place for temporary files
             raise pytest.UsageError(str(error)) from None
         except KeyboardInterrupt:
@@ -231,11 +231,6 @@ class TestLoop:
         finally:
             self._progress.clear()
             processes.close()
-
-    def _note_fresh(self, processes: Processes) -> None:
-        """Note why processes could not be forked, where they were to be."""
-        for reason in processes.not_forked():
-            self._run.note(NotForked(reason))
 
     def _prepare_sides(self, project: Project) -> Sides | None:
         """Return the sides of --rlperf-against; UsageError where its code cannot be had."""
@@ -279,9 +274,9 @@ class TestLoop:
             finally:
                 self._progress.clear()
 
-    def _run_tests(self, session: pytest.Session, measure: Measure, lanes: Lanes, processes: Processes) -> None:
+    def _run_tests(self, session: pytest.Session, measure: Measure, processes: Processes) -> None:
         """Measure as many tests at once as there are lanes, and report them one after another."""
-        items, forks = session.items, processes.surroundings.forks
+        items, lanes, forks = session.items, self._lanes, processes.surroundings.forks
         budget = Budget(self._run.settings, len(items), lanes.count)
         tests = [
             TestInLane(item, following, order, self._run, lanes, forks=forks)
@@ -403,8 +398,9 @@ def make_lanes(config: pytest.Config, run: RunState) -> Lanes:
 def _logs_live(config: pytest.Config) -> bool:
     """Whether pytest writes its tests' log to the terminal or to one file."""
     logs = config.pluginmanager.get_plugin("logging-plugin")
-    log_file = config.getoption("log_file", None) or config.getini("log_file")
-    return logs is not None and (logs._log_cli_enabled() or bool(log_file))
+    if logs is None:
+        return False
+    return bool(logs._log_cli_enabled() or config.getoption("log_file", None) or config.getini("log_file"))
 
 
 def make_project(session: pytest.Session, path: Sequence[str], settings: Config) -> Project:

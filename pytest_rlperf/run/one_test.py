@@ -144,17 +144,16 @@ class OneTest:
 
     def _find(self, commit: str) -> tuple[Stems | None, str]:
         """Return the stems of a commit and today's code, or why its code cannot be had."""
-        with self._base_sides.lock:
-            try:
-                stems = self._base_sides.of_commit(commit, self._test.progress.show)
-                if stems.sides.additions is not None:
-                    self._run.note(AddedPackages(stems.sides.base.label, stems.sides.additions))
-                if not stems.is_same_code:
-                    stems.check_collected([self._group.key])
-            except SideError as error:
-                return None, str(error)
-            except WorkerLostError as lost:
-                return None, essence(str(lost))
+        try:
+            stems = self._base_sides.of_commit(commit, self._test.progress.show)
+            if stems.sides.additions is not None:
+                self._run.note(AddedPackages(stems.sides.base.label, stems.sides.additions))
+            if not stems.is_same_code:
+                stems.check_collected([self._group.key])
+        except SideError as error:
+            return None, str(error)
+        except WorkerLostError as lost:
+            return None, essence(str(lost))
         return stems, ""
 
     def _measure_by_itself(self) -> Result:

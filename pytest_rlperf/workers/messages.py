@@ -94,6 +94,16 @@ class Started(Message, frozen=True):
     pid: int
 
 
+class Imported(Message, frozen=True):
+    """A loader has imported modules; ``dirty`` is the first that it should not have, with which it is of no more use.
+
+    ``changes`` are those that imports have made to the variables, None for one that is gone.
+    """
+
+    dirty: str | None
+    changes: dict[str, str | None] = {}
+
+
 class Answer(Message, frozen=True):
     """The answer to the order of this number."""
 
@@ -152,7 +162,7 @@ class Done(Message, frozen=True):
     dropped: int = 0
 
 
-FromWorker: TypeAlias = Ready | Started | Reported | Warned | Called | Answer | Done
+FromWorker: TypeAlias = Imported | Ready | Started | Reported | Warned | Called | Answer | Done
 
 
 # ------------------------------------------------------------------ answers
@@ -207,6 +217,19 @@ class Order(Message, frozen=True, kw_only=True):
     def numbered(self, number: int) -> Order:
         """Return the same order with a number, which its answer will have."""
         return msgspec.structs.replace(self, number=number)
+
+
+class Load(Message, frozen=True):
+    """Have a loader import ``modules``, of which none may want one of ``packages``."""
+
+    modules: list[str]
+    packages: list[str]
+
+
+class ForkPair(Message, frozen=True):
+    """Have a loader fork a pair's stems; the connections of these follow this message."""
+
+    starts: list[Start]
 
 
 class Fork(Message, frozen=True):
@@ -314,12 +337,13 @@ class Quit(Message, frozen=True):
     """End the session."""
 
 
+ToLoader: TypeAlias = Load | ForkPair
 ToWorker: TypeAlias = (
     Fork | Run | Check | Count | WarmUp | Survey | Slow | Place | Take | Explain | TraceCall | Leave | Reap | Quit
 )
 
 
-def send(connection: Connection, message: FromWorker | ToWorker) -> None:
+def send(connection: Connection, message: FromWorker | ToWorker | ToLoader) -> None:
     """Send one message; OSError where the other side is gone or does not read it."""
     connection.send_bytes(json.dumps(as_json(message)).encode())
 

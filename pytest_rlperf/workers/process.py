@@ -34,6 +34,7 @@ _POLL_END_S = 0.002
 _DYING_S = 5.0  # from the end of a process's connection to its own
 _HALF_MESSAGE_S = 30  # from the first byte of a message to its last
 _LOAD_S = 120.0
+_LOAD_HINT = "it imports what both sides load alike"
 _LAST_LINES = 30  # of a lost worker's output
 _LAST_BYTES = 1 << 20
 _SETUP_HINT = "imports and fixtures that take longer need a longer --rlperf-setup-time"
@@ -126,7 +127,7 @@ class Process:
 
     # ------------------------------------------------------------------ messages
 
-    def send(self, message: m.ToWorker) -> None:
+    def send(self, message: m.ToWorker | m.ToLoader) -> None:
         """Send a message; WorkerLostError where the process is gone."""
         try:
             m.send(self.connection, message)
@@ -134,6 +135,14 @@ class Process:
             raise self.lost(self._abort("read no message", _HALF_MESSAGE_S, _CALL_HINT)) from None
         except OSError:
             raise self.lost(self._how_it_ended()) from None
+
+    def hand_over(self, there: Connection) -> None:
+        """Send the end of a connection, which is closed here, after the message that it belongs to."""
+        with there:
+            try:
+                send_handle(self.connection, there.fileno(), self.pid)
+            except OSError:
+                raise self.lost(self._how_it_ended()) from None
 
     def receive(self, due_s: float, limit_s: float, hint: str) -> m.FromWorker:
         """Return the next message; a process that sends none until ``due_s``, after ``limit_s``, is ended.
@@ -337,35 +346,22 @@ class Loader(Process):
         WorkerLostError where that ends the process, or takes too long.
         """
         with self._lock:
-            try:
-                self.connection.send_bytes(json.dumps({"modules": modules, "packages": packages}).encode())
-                due_s = time.monotonic() + _LOAD_S
-                while not self.connection.poll(_POLL_S):
-                    if self.is_cancelled or time.monotonic() > due_s:
-                        raise self.lost(self._abort("did not import", _LOAD_S, "it imports what both sides load alike"))
-                answer = json.loads(self.connection.recv_bytes())
-            except (EOFError, OSError):
-                raise self.lost(self._how_it_ended()) from None
-        if answer["dirty"] is not None:
+            self.send(m.Load(list(modules), list(packages)))
+            answer = self.receive(time.monotonic() + _LOAD_S, _LOAD_S, _LOAD_HINT)
+        if not isinstance(answer, m.Imported):
+            raise self._unexpected(answer)
+        self.changes |= answer.changes
+        if answer.dirty is not None:
             self.end(0)
-            return str(answer["dirty"])
-        self.changes |= answer["changes"]
-        return None
+        return answer.dirty
 
     def fork(self, starts: Sequence[m.Start]) -> list[Connection]:
         """Have the stems of a pair forked, and return the connections to them."""
         ends = [connected() for _ in starts]
-        order = json.dumps({"starts": [m.as_json(start) for start in starts]}).encode()
         with self._lock:
-            try:
-                self.connection.send_bytes(order)
-                for _, there in ends:
-                    send_handle(self.connection, there.fileno(), self.pid)
-            except OSError:
-                raise self.lost(self._how_it_ended()) from None
-            finally:
-                for _, there in ends:
-                    there.close()
+            self.send(m.ForkPair(list(starts)))
+            for _, there in ends:
+                self.hand_over(there)
         return [here for here, _ in ends]
 
 
@@ -419,14 +415,11 @@ class Stem(Process):
             return kept
         here, there = connected()
         scratch = self._guardian.new_directory()
-        with self.lock, there:
+        with self.lock:
             if self._quit_s is not None:
                 raise self.lost(f"{self.name} has ended")
             self.send(m.Fork(str(scratch)))
-            try:
-                send_handle(self.connection, there.fileno(), self.pid)
-            except OSError:
-                raise self.lost(self._how_it_ended()) from None
+            self.hand_over(there)
         return Worker(self, here, scratch)
 
     def reap(self, pid: int) -> None:

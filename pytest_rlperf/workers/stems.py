@@ -572,21 +572,22 @@ class BaseSides:
     def __init__(self, project: Project, processes: Processes) -> None:
         self._project = project
         self._processes = processes
-        self.lock = threading.Lock()  # for whoever calls of_commit
+        self._lock = threading.Lock()
         self._known: dict[str, Stems | SideError] = {}
 
     def of_commit(self, sha: str, show: Callable[[str], None]) -> Stems:
         """Return the stems of ``sha`` and today's code; SideError, every time, where that code cannot be had."""
-        if sha not in self._known:
-            from pytest_rlperf.sides.prepare import commit_sides  # which a run without a base need not load
+        with self._lock:
+            if sha not in self._known:
+                from pytest_rlperf.sides.prepare import commit_sides  # which a run without a base need not load
 
-            try:
-                with self._processes.guardian.guarding_commands():
-                    sides = commit_sides(sha, self._project, show)
-                self._known[sha] = self._processes.stems(sides, *PAIR_NAMES)
-            except SideError as error:
-                self._known[sha] = error
-        found = self._known[sha]
+                try:
+                    with self._processes.guardian.guarding_commands():
+                        sides = commit_sides(sha, self._project, show)
+                    self._known[sha] = self._processes.stems(sides, *PAIR_NAMES)
+                except SideError as error:
+                    self._known[sha] = error
+            found = self._known[sha]
         if isinstance(found, SideError):
             raise found
         return found
