@@ -379,12 +379,11 @@ def new_group() -> WorkerGroup:
     return WorkerGroup("test", None, lambda message: None, setup_s=1.0, patience_s=1.0)
 
 
-def test_a_group_opens_once_and_keeps_its_reporter(stems: Any) -> None:
+def test_a_group_keeps_its_reporter(stems: Any) -> None:
     """Workers leave one by one or all but the reporter; a dead one gets no order."""
     group: Any = new_group()
     (first, second), (third, fourth) = stems.workers(0), stems.workers(1)
     group.open([first, second, third])
-    group.open([first])
     assert group.reporter is first
     assert group.called.component == "component"
     group.leave(third)

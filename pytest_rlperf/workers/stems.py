@@ -136,8 +136,7 @@ class Stems:
         self._processes = processes
         self._names = names  # of base's workers, where there are any, and of head's
         self._stems: dict[tuple[int, int], list[Stem]] = {}
-        self._begun_stems: list[Stem] = []
-        self._workers: list[Worker] = []
+        self._living: list[Process] = []
         self._loaders: dict[int, Loader] = {}
         self._modules: list[str] | None = None
         self._left_out: set[str] = set()
@@ -260,9 +259,7 @@ class Stems:
             Stem(name, start, guardian, limit_s, connections.get(name), is_base=len(starts) > 1 and index == 0)
             for index, (name, start) in enumerate(starts.items())
         ]
-        with self._lock:  # to be ended with the run, whatever comes of them
-            self._begun_stems = [*(stem for stem in self._begun_stems if stem.alive), *stems]
-        self._processes.check_running()
+        self._end_with_run(stems)
         return stems
 
     def _unequal(self, stems: Sequence[Stem]) -> str:
@@ -374,6 +371,7 @@ class Stems:
         for _ in range(_LOADS_MOST):
             environment = padded(self._environment(before))
             loader = Loader(sys.executable, environment, guardian.new_directory(), guardian)
+            self._end_with_run([loader])
             dirty = loader.load([name for name in self._modules if not _is_within(name, self._left_out)], packages)
             found = {**environment, **loader.changes}
             own = {name: value for name, value in library_variables().items() if found.get(name) != value}
@@ -435,11 +433,14 @@ class Stems:
         order = stems if number % 2 else stems[::-1]  # neither side is always the first to be forked
         made = {stem: stem.worker() for stem in order}
         workers = [made[stem] for stem in stems]
-        self._processes.check_running()
-        with self._lock:
-            self._workers = [worker for worker in self._workers if worker.alive]
-            self._workers += [worker for worker in workers if worker not in self._workers]
+        self._end_with_run(workers)
         return workers
+
+    def _end_with_run(self, processes: Sequence[Process]) -> None:
+        """Have processes end with the run, whatever comes of them; MeasurementError where that has been stopped."""
+        with self._lock:
+            self._living = [process for process in dict.fromkeys([*self._living, *processes]) if process.alive]
+        self._processes.check_running()
 
     def let_go(self, worker: Worker) -> None:
         """End a worker that has left its test, unless it has set up at length what the next test can use."""
@@ -465,7 +466,7 @@ class Stems:
     def all(self) -> list[Process]:
         """Return every process that may be alive: workers before stems, and those before loaders."""
         with self._lock:
-            return [*self._workers, *self._begun_stems, *self._loaders.values()]
+            return sorted(self._living, key=lambda process: (Worker, Stem, Loader).index(type(process)))
 
 
 def _is_within(name: str, packages: Collection[str]) -> bool:
@@ -514,11 +515,16 @@ class WorkerGroup:
     def open(self, workers: Sequence[Worker]) -> None:
         """Have the test at its call in all of ``workers``, which set up at the same time."""
         for worker in workers:
-            self._begin(worker)
+            self.reports_by(worker)
+            with self._lock:
+                self.workers.append(worker)
+            forward = self._forward if worker is self.reporter else None
+            worker.start_run(
+                self.key, self._next_key, setup_s=self._setup_s, patience_s=self._patience_s, forward=forward
+            )
         try:
             for worker in workers:
-                if worker.called is None:
-                    worker.wait_called()
+                worker.wait_called()
         except WorkerLostError as lost:
             for worker in workers:  # one that hangs on its way to the call is enough; a cancelled one is alive
                 if not lost.worker.alive and worker.running and worker.called is None:
@@ -529,17 +535,6 @@ class WorkerGroup:
         """Have a worker report the test, unless another one does."""
         with self._lock:
             self.reporter = self.reporter or worker
-
-    def _begin(self, worker: Worker) -> None:
-        """Begin the test in ``worker``, unless it is open there; do not wait for its call."""
-        self.reports_by(worker)
-        with self._lock:
-            if worker in self.workers:
-                return
-            self.workers.append(worker)
-            is_reporter = self.reporter is worker
-        forward = self._forward if is_reporter else None
-        worker.start_run(self.key, self._next_key, setup_s=self._setup_s, patience_s=self._patience_s, forward=forward)
 
     def leave(self, worker: Worker) -> None:
         """Let one worker leave the test, in which it has done its part."""
