@@ -196,7 +196,6 @@ class TestLoop:
         self._config = config
         self._run = run
         self._began = began
-        self._path = began.path
         self._lanes = lanes
         self._progress = progress
         settings = run.settings
@@ -205,7 +204,7 @@ class TestLoop:
 
     def run(self, session: pytest.Session) -> None:
         """Run the session's tests, all of which are measured."""
-        project = make_project(session, self._path, self._run.settings)
+        project = make_project(session, self._began.path, self._run.settings)
         today = project.side("working tree", sys.executable, project.path, ())
         alone = Sides(today, today, packages=(), changed=(), notes=())
         processes = Processes(self._surroundings(project, session.items))
@@ -363,22 +362,17 @@ class TestLoop:
         return Judged(m.Leave(found.result), selfcheck=found)
 
     def _surroundings(self, project: Project, items: Sequence[pytest.Item]) -> Surroundings:
-        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        settings, terminal = self._run.settings, self._config.pluginmanager.get_plugin("terminalreporter")
         return Surroundings(
             variables=self._began.variables,
             ours=self._began.ours,
             fixtures={name for item in items for name in getattr(item, "fixturenames", ())},
-            forks=sys.platform == "linux" and self._run.settings.workers == "auto" and not self._other_python(),
+            forks=sys.platform == "linux" and settings.workers == "auto" and not _uses_other_python(settings),
             top=tree_top(project.rootdir),
             markup=bool(terminal is not None and terminal.hasmarkup),
             share_terminal=self._config.option.capture in ("no", "tee-sys"),
-            start_limit_s=self._run.settings.setup_time_s,
+            start_limit_s=settings.setup_time_s,
         )
-
-    def _other_python(self) -> bool:
-        """Whether base runs on another interpreter, which loads nothing alike."""
-        against = self._run.settings.against
-        return against is not None and against.startswith("python:")
 
 
 def make_lanes(config: pytest.Config, run: RunState) -> Lanes:
@@ -426,8 +420,13 @@ def _no_coverage(config: pytest.Config, settings: Config) -> list[str]:
     if not config.pluginmanager.hasplugin("pytest_cov"):
         return []
     # Another interpreter may lack pytest-cov, and then accepts neither this flag nor those of the run.
-    other = settings.against is not None and settings.against.startswith("python:")
-    return [*(["-p", "pytest_rlperf.workers.no_coverage"] if other else []), "--no-cov"]
+    other = ["-p", "pytest_rlperf.workers.no_coverage"] if _uses_other_python(settings) else []
+    return [*other, "--no-cov"]
+
+
+def _uses_other_python(settings: Config) -> bool:
+    """Whether base runs on another interpreter, which loads nothing alike."""
+    return settings.against is not None and settings.against.startswith("python:")
 
 
 class Budget:

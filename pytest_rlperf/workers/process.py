@@ -381,7 +381,7 @@ class Stem(Process):
         self.number = start.number
         self.forks = start.forks
         self.collected = m.Ready(PROTOCOL)
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.kept: Worker | None = None  # the copy that has set up what tests share, at length
         self._limit_s = setup_s
         self._due_s = time.monotonic() + setup_s
@@ -430,11 +430,11 @@ class Stem(Process):
 
     def start_quitting(self) -> None:
         """Begin to end the session, with all teardowns."""
-        if self._quit_s is None:
-            self._quit_s = time.monotonic()
-            if self.kept is not None and self.forks:
-                self.kept.start_quitting()
-            with contextlib.suppress(WorkerLostError):
+        with self.lock, contextlib.suppress(WorkerLostError):  # not between an order to fork and its connection
+            if self._quit_s is None:
+                self._quit_s = time.monotonic()
+                if self.kept is not None and self.forks:
+                    self.kept.start_quitting()
                 self.send(m.Quit())
 
 

@@ -34,6 +34,7 @@ INTERRUPTED_LIMIT_S = 4.0  # SIGTERM is followed by SIGKILL, some seconds later,
 KEPT_LEAST = 3  # pairs of stems that are kept from test to test; more of them while memory allows
 KEPT_SHARE = 0.5  # of the memory that this process may use, for all the stems
 LONG_SETUP_S = 0.5  # of fixtures that tests share: from here on a worker is kept for the tests that follow
+_OF_THE_RUN = ("COV_CORE_", "COVERAGE_PROCESS_", "PYTEST_CURRENT_TEST", "PYTHONHASHSEED")  # variables' beginnings
 _ASKED_FOR = "new interpreters are asked for"
 _LEARNED_LEAST = 10  # modules that a first call loads, from which on loaders import them, too
 _LONG_LOAD_S = 0.3  # of that, from which on stems are forked anew: it takes as long to fork and collect
@@ -328,17 +329,10 @@ class Stems:
 
         Collecting the tests may have changed this process's variables since, for one side alone.
         """
+        changed = {**self._processes.surroundings.variables, **changes}
         environment = {
-            name: value
-            for name, value in self._processes.surroundings.variables.items()
-            if not name.startswith(("COV_CORE_", "COVERAGE_PROCESS_"))
-            and name not in ("PYTEST_CURRENT_TEST", "PYTHONHASHSEED")
+            name: value for name, value in changed.items() if value is not None and not name.startswith(_OF_THE_RUN)
         }
-        for name, setting in changes.items():
-            if setting is None:
-                environment.pop(name, None)
-            else:
-                environment[name] = setting
         # Before any scope is bound; traced slices switch both on: a library's ranges, and our scopes.
         arm_ranges(environment)
         environment[VARIABLE] = "standby"
