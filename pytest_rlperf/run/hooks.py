@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import FrameType
 
 import pytest
@@ -84,7 +84,6 @@ class MeasuredRun:
         except (BaselineError, OutputError, SideError) as error:
             raise pytest.UsageError(str(error)) from None
         self._end = EndOfRun(config, settings, self._run)
-        self._lanes: Lanes | None = None
         _Interrupts(config)
         names = self._run.baselines.store.names()
         if not settings.save and settings.baseline not in {"default", *names}:
@@ -174,7 +173,7 @@ class MeasuredRun:
     def _how(self, items: list[pytest.Item]) -> str:
         """Return how tests are measured: some in live pairs, the others by themselves."""
         settings, baselines = self._settings, self._run.baselines
-        lanes = self._make_lanes().count
+        lanes = self._lanes.count
         live = len(items) if settings.against is not None else 0
         if settings.against is None:
             live = sum(baselines.commit_of(result_key(item)) is not None for item in items)
@@ -186,10 +185,9 @@ class MeasuredRun:
             parts.append(f"{live if alone else ''} in {settings.pairs[0]} live pairs each or more{at_once}".lstrip())
         return "; ".join(parts)
 
-    def _make_lanes(self) -> Lanes:
-        if self._lanes is None:
-            self._lanes = make_lanes(self._config, self._run)
-        return self._lanes
+    @cached_property
+    def _lanes(self) -> Lanes:
+        return make_lanes(self._config, self._run)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -211,7 +209,7 @@ class MeasuredRun:
 
     def _measure(self, session: pytest.Session, progress: RunProgress) -> None:
         """Measure the session's tests in workers of this machine."""
-        TestLoop(session.config, self._run, self._began, self._make_lanes(), progress).run(session)
+        TestLoop(session.config, self._run, self._began, self._lanes, progress).run(session)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Remember what cannot be collected: --continue-on-collection-errors measures the others, and fails."""

@@ -75,11 +75,6 @@ class Measuring:
     fresh: bool = False
     is_short: bool = False
 
-    @property
-    def limits(self) -> PairLimits:
-        """How many pairs a verdict takes."""
-        return PairLimits(*self.settings.pairs)
-
     def stems(self, stems: Stems) -> Stems:
         """Return the stems that its workers are to come from."""
         return stems.new_interpreters() if self.fresh else stems
@@ -94,7 +89,7 @@ class LivePairs:
 
     def __init__(self, test: Measuring, history: PairSpread | None = None) -> None:
         self.test = test
-        self._policy, self._limits = policy, limits = test.policy, test.limits
+        self._policy, self._limits = policy, limits = test.policy, PairLimits(*test.settings.pairs)
         self._history = history
         # The time is shared out so that a pair that confirms has its part.
         self._measurement = PairedMeasurement(

@@ -37,6 +37,7 @@ from pytest_rlperf.model.selfcheck import Selfcheck
 from pytest_rlperf.model.sides import Project, Sides
 from pytest_rlperf.model.spans import Trace
 from pytest_rlperf.options import ANCHOR, Config
+from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.statuses import GRAVEST_FIRST
 from pytest_rlperf.report.wording import collision_text
 from pytest_rlperf.run import diagnostics
@@ -44,7 +45,7 @@ from pytest_rlperf.run.baselines import tree_top
 from pytest_rlperf.run.forwarding import ReportForwarder
 from pytest_rlperf.run.lanes import Lanes, count_lanes
 from pytest_rlperf.run.live_comparison import Measuring
-from pytest_rlperf.run.one_test import OneTest, essence, failure_of, properties_of
+from pytest_rlperf.run.one_test import OneTest, essence, failure_of
 from pytest_rlperf.run.outcomes import RunState
 from pytest_rlperf.run.selfcheck import check_self
 from pytest_rlperf.workers import messages as m
@@ -314,7 +315,8 @@ class TestLoop:
         reports.forward_all(test.reports)
         if test.is_unreported:
             reports.fabricate(test.failure)
-        reports.finish(properties_of(self._run.outcomes.tests.get(test.measuring.group.key)))
+        outcome = self._run.outcomes.tests.get(test.measuring.group.key)
+        reports.finish([] if outcome is None else list(properties(outcome)))
 
     def _await(self, test: TestInLane, measured: Future[None]) -> None:
         """Show a test's steps until it is measured, and keep its results."""
@@ -468,12 +470,6 @@ def show_count(progress: RunProgress, run: RunState, done: int, total: int) -> N
     progress.count(done, total, {status.value: statuses[status] for status in GRAVEST_FIRST if statuses[status]})
 
 
-def unexpected_text(error: Exception) -> str:
-    """Return the text of an error that nothing here expects, with its traceback."""
-    trace = "".join(traceback.format_exception(error)).rstrip()
-    return f"the measurement broke: {type(error).__name__}: {error}\n{trace}"
-
-
 def _doubt_of(error: Exception) -> str:
     """Return why new interpreters are to measure a test again; empty where they need not."""
     if isinstance(error, LeftEarlyError | WorkerLostError):
@@ -490,7 +486,9 @@ def _failure_text(error: Exception, reporter: Worker | None) -> str:
         return str(error)
     if isinstance(error, SideError):
         raise error
-    return unexpected_text(error)  # the other tests have their verdicts, whatever is wrong with this one
+    # The other tests have their verdicts, whatever is wrong with this one.
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return f"the measurement broke: {type(error).__name__}: {error}\n{trace}"
 
 
 def _how_it_left(early: LeftEarlyError, reporter: Worker) -> str:

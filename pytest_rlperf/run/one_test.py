@@ -19,7 +19,6 @@ from pytest_rlperf.model.judged import Outcome, Status, Verdict
 from pytest_rlperf.model.measured import Result, Start
 from pytest_rlperf.model.notes import AddedPackages, GatesNotCounted, Note, NothingCounted, Obstacle, UncomparedCounts
 from pytest_rlperf.options import ANCHOR, Config
-from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.wording import failure_text
 from pytest_rlperf.run.baselines import live_counts
 from pytest_rlperf.run.live_comparison import (
@@ -287,8 +286,3 @@ def error_of(key: str, failure: reasons.TestFailed, seconds: float, known: Outco
     if known is not None:
         return replace(known, verdict=verdict)
     return Outcome(Result(key, "", "", 0.0, (), (), 0.0, ()), None, None, verdict, seconds)
-
-
-def properties_of(outcome: Outcome | None) -> list[tuple[str, object]]:
-    """Return the properties of a verdict for JUnit XML and other report writers."""
-    return [] if outcome is None else list(properties(outcome))
