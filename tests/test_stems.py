@@ -129,6 +129,7 @@ class FakeWorker(Fake):
 
     has_children = running = False
     to_be = ""
+    shared_setup_s = 0.0
 
     def __init__(self, stem: FakeStem) -> None:
         super().__init__()
@@ -190,7 +191,7 @@ def test_tests_may_share_numbers_of_stems_that_are_forked(stems: Any) -> None:
     """Each has a copy; once a worker is kept for the tests that follow, a number is one test's."""
     assert [stems.claim(0), stems.claim(0), stems.claim(2)] == [0, 0, 2]
     worker = stems.workers(0)[0]
-    worker.called = m.Called("component", "call", 1.0, shared_setup_s=5.0)
+    worker.shared_setup_s = 5.0
     stems.let_go(worker)
     assert [stems.claim(0), stems.claim(0, avoid=[3])] == [1, 4]
     for number in (3, 0):  # the second of two tests gives the first number back
@@ -332,17 +333,15 @@ def test_stems_are_forked_anew_once_loaders_know_more(
     [
         (0.1, False, ["start_quitting", "end"]),
         (5.0, False, []),
-        (None, False, ["start_quitting", "end"]),
+        (0.0, False, ["start_quitting", "end"]),
         (0.1, True, []),
     ],
 )
-def test_a_worker_is_kept_for_what_it_has_set_up(
-    stems: Any, setup_s: float | None, fresh: bool, did: list[str]
-) -> None:
+def test_a_worker_is_kept_for_what_it_has_set_up(stems: Any, setup_s: float, fresh: bool, did: list[str]) -> None:
     """Others end with their test, called or not, but for new interpreters, which run all tests."""
     used = stems.new_interpreters() if fresh else stems
     worker = used.workers(0)[0]
-    worker.called = None if setup_s is None else m.Called("component", "call", 1.0, setup_s)
+    worker.shared_setup_s = setup_s
     used.let_go(worker)
     used.let_go(worker)
     assert worker.did == did
@@ -516,7 +515,7 @@ def test_one_test_at_a_time_has_a_kept_worker(stems: Stems) -> None:
     """One of those that have set up at length is kept, for one test; the others end."""
     workers = [stems.workers(stems.claim(0))[0] for _ in range(2)]
     for worker in workers:
-        worker.called = m.Called("component", "call", 1.0, 5.0)
+        worker.shared_setup_s = 5.0
         stems.let_go(worker)
     assert [worker.alive for worker in workers] == [True, False]
     assert [stems.workers(0)[0] is workers[0] for _ in range(2)] == [True, False]

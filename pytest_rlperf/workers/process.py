@@ -425,7 +425,7 @@ class Stem(Process):
     def reap(self, pid: int) -> None:
         """Have the stem wait for a copy that has ended."""
         with self.lock, contextlib.suppress(WorkerLostError):
-            if self.alive:
+            if self.alive and self._quit_s is None:  # else it ends, and leaves its copies to another process
                 self.send(m.Reap(pid))
 
     def start_quitting(self) -> None:
@@ -458,6 +458,7 @@ class Worker(Process):
         self.variables: Mapping[str, str] = {}
         self.running = False
         self.called: m.Called | None = None
+        self.shared_setup_s = 0.0  # of all tests that it has run
         self.checked_s: float | None = None
         self.tally: Tally | None = None
         self.has_children = False
@@ -506,6 +507,7 @@ class Worker(Process):
         if not isinstance(message, m.Called):
             raise self._unexpected(message)
         self.called = message
+        self.shared_setup_s = message.shared_setup_s
         return message
 
     def start_check(self) -> None:

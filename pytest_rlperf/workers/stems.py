@@ -438,10 +438,10 @@ class Stems:
 
     def let_go(self, worker: Worker) -> None:
         """End a worker that has left its test, unless it has set up at length what the next test can use."""
-        stem, called = worker.stem, worker.called
+        stem = worker.stem
         if not worker.alive or not stem.forks:
             return
-        is_dear = called is not None and called.shared_setup_s > LONG_SETUP_S and not self.fresh
+        is_dear = worker.shared_setup_s > LONG_SETUP_S and not self.fresh
         with self._lock:
             if is_dear and not worker.running and stem.kept in (None, worker):
                 stem.kept, self._keeps = worker, True
