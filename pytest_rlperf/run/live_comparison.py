@@ -32,7 +32,7 @@ from pytest_rlperf.options import Config
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.workers import messages as m
 from pytest_rlperf.workers.process import Worker
-from pytest_rlperf.workers.stems import BaseSide, DoubtfulError, Stems, WorkerGroup
+from pytest_rlperf.workers.stems import DoubtfulError, Stems, WorkerGroup
 
 COUNTED_PAIRS = 3
 _MANY_CALLS_S = 1.0
@@ -66,7 +66,8 @@ def in_turn(index: int, base: Part, head: Part) -> tuple[Part, Part]:
 class Measuring:
     """One test that is measured: its workers, its settings, the rules that judge it, and its place in the run.
 
-    ``fresh`` where all of its workers are to be new interpreters.
+    ``fresh`` where all of its workers are to be new interpreters, ``is_short`` where the run has less time for it than
+    the test may take.
     """
 
     group: WorkerGroup
@@ -76,11 +77,7 @@ class Measuring:
     progress: Progress
     order: int = 0
     fresh: bool = False
-
-    @property
-    def limits(self) -> PairLimits:
-        """How many pairs a verdict takes."""
-        return PairLimits(*self.settings.pairs)
+    is_short: bool = False
 
     def stems(self, stems: Stems) -> Stems:
         """Return the stems that its workers are to come from."""
@@ -96,7 +93,7 @@ class LivePairs:
 
     def __init__(self, test: Measuring, history: PairSpread | None = None) -> None:
         self.test = test
-        self._policy, self._limits = policy, limits = test.policy, test.limits
+        self._policy, self._limits = policy, limits = test.policy, PairLimits(*test.settings.pairs)
         self._history = history
         # The time is shared out so that a pair that confirms has its part.
         self._measurement = PairedMeasurement(
@@ -208,7 +205,7 @@ class LivePairs:
             return None
         forked = all(worker.stem.forks for worker in pair)
         setup_s = time.monotonic() - started_s
-        base_s, head_s = (worker.stem.import_s for worker in pair)
+        base_s, head_s = (worker.stem.collected.import_s for worker in pair)
         import_s = (0.0, 0.0) if self.test.order else (base_s, head_s)  # which is the same for all tests of a run
         made = Pair(index, *pair, check_s, setup_s, loader if forked else None, import_s)
         warm = self._measurement.warm_up(made)
@@ -227,14 +224,13 @@ class LivePairs:
 
 
 class LiveComparison(LivePairs):
-    """Compares one test's head with ``base_side``, by time and by the counts of the first pairs' workers."""
+    """Compares one test's sides, by time and by the counts of the first pairs' workers, which come from ``stems``."""
 
     def __init__(
-        self, test: Measuring, base_side: BaseSide, counting: CountingPass, history: PairSpread | None = None
+        self, test: Measuring, stems: Stems, counting: CountingPass, history: PairSpread | None = None
     ) -> None:
         super().__init__(test, history)
-        self._base_side = base_side
-        self._stems = test.stems(base_side.stems)
+        self._stems = test.stems(stems)
         self._counting = counting
         self._numbers: dict[int, int] = {}  # of the stems, by pair: each pair has others
         self._open: dict[int, WorkerPair] = {}
@@ -267,14 +263,11 @@ class LiveComparison(LivePairs):
             self.test.group.at_end(partial(self._let_go, 0))
             if self._stems.fresh:  # new interpreters take seconds: those of the next pairs start with the first
                 self._start_others(number)
-        base, head = self._open[index] = self._pair(number, loader)
+        base, head = self._stems.workers(number, loader)
+        self._open[index] = base, head
         if index == 0:
             self.test.group.reports_by(head)
         self.test.group.open(in_turn(index, base, head))
-        return base, head
-
-    def _pair(self, number: int, loader: int) -> WorkerPair:
-        base, head = self._stems.workers(number, loader)
         return base, head
 
     def _start_others(self, number: int) -> None:
@@ -285,10 +278,10 @@ class LiveComparison(LivePairs):
         """Check that a pair does the same work with code that may differ; have the first pairs count."""
         base, head = pair
         self._refuse_other_work(base.called, head.called)
-        if not self._stems.fresh and any(worker.variables != worker.stem.variables for worker in pair):
+        if not self._stems.fresh and any(worker.sets_variables for worker in pair):
             raise DoubtfulError("the test sets variables that libraries read when they are loaded")
         self._outputs[index] = base.seed, base.output, head.output
-        may_differ = self._base_side.may_differ(base, head)
+        may_differ = self._stems.may_differ(base, head)
         if index == 0:
             self._stems.learn(pair)
         if index < COUNTED_PAIRS:
@@ -312,7 +305,7 @@ class LiveComparison(LivePairs):
 
     def _found(self, measured: PairsMeasured, verdict: Verdict) -> tuple[Result, Live]:
         """Return the comparison, from the figures of all pairs and the verdict on their times."""
-        sides = self._base_side.sides
+        sides = self._stems.sides
         tallies = [self._tallies[index] for index in sorted(self._tallies)]
         result, base = (
             replace(
@@ -354,14 +347,14 @@ class LiveComparison(LivePairs):
         for worker in (base, head):
             worker.warm_up(None, _MANY_CALLS_S, kernels=False)
             worker.survey()
-        return self._base_side.may_differ(base, head)
+        return self._stems.may_differ(base, head)
 
     def _refuse_other_work(self, base: m.Called | None, head: m.Called | None) -> None:
         """Raise OtherWorkError where a call is not the same work on both sides."""
         assert base is not None
         assert head is not None
         if _work(base) != _work(head):
-            sides = self._base_side.sides
+            sides = self._stems.sides
             works = (work_text(*_work(base)), work_text(*_work(head)))
             raise OtherWorkError(
                 reasons.Incomparable(Code.WORK, "a call's work", *works, sides.base.label, stores=False)

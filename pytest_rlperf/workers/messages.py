@@ -3,7 +3,7 @@
 JSON of the standard library holds integers of any size and lone surrogates, which paths have that are not UTF-8.
 
 The messages of one test: ``Run`` → reports of its setup → ``Called`` (the test called an rlperf fixture) → any number
-of orders, each with its ``Answer`` → ``Conclude`` or ``Unwind`` → the remaining reports → ``Done``. At any point
+of orders, each with its ``Answer`` → ``Leave`` → the remaining reports → ``Done``. At any point
 ``Done`` may come instead: the test skipped, failed or never called its fixture.
 """
 
@@ -105,6 +105,16 @@ class Started(Message, frozen=True):
     pid: int
 
 
+class Imported(Message, frozen=True):
+    """A loader has imported modules; ``dirty`` is the first that it should not have, with which it is of no more use.
+
+    ``changes`` are those that imports have made to the variables, None for one that is gone.
+    """
+
+    dirty: str | None
+    changes: dict[str, str | None] = {}
+
+
 class Answer(Message, frozen=True):
     """The answer to the order of this number."""
 
@@ -163,7 +173,7 @@ class Done(Message, frozen=True):
     dropped: int = 0
 
 
-FromWorker: TypeAlias = Ready | Started | Reported | Warned | Called | Answer | Done
+FromWorker: TypeAlias = Imported | Ready | Started | Reported | Warned | Called | Answer | Done
 
 
 # ------------------------------------------------------------------ answers
@@ -221,18 +231,32 @@ class Order(Message, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, number=number)
 
 
-class Run(Message, frozen=True):
-    """Run one test; ``next_key`` is the test after it, for which its fixtures are kept.
+class Load(Message, frozen=True):
+    """Have a loader import ``modules``, of which none may want one of ``packages``."""
 
-    A stem that ``forks`` has a copy of itself do that; the copy's connection follows this message.
-    """
+    modules: list[str]
+    packages: list[str]
+
+
+class ForkPair(Message, frozen=True):
+    """Have a loader fork a pair's stems; the connections of these follow this message."""
+
+    starts: list[Start]
+
+
+class Fork(Message, frozen=True):
+    """Have a copy of the stem run a test, with files in ``scratch``; the copy's connection follows this message."""
+
+    scratch: str
+
+
+class Run(Message, frozen=True):
+    """Run one test; ``next_key`` is the test after it, for which its fixtures are kept."""
 
     key: str
     next_key: str | None
     seed: int
     reporter: bool
-    forks: bool = False
-    scratch: str = ""
 
 
 class Check(Order, frozen=True):
@@ -321,21 +345,16 @@ class Failure(msgspec.Struct, frozen=True):
     regression: bool
 
 
-class Conclude(Message, frozen=True):
-    """The verdict is in: return ``result``, or raise ``failure`` at the user's line."""
+class Leave(Message, frozen=True):
+    """Leave the call: raise ``failure`` at the user's line or return ``result``; without both, leave the test there."""
 
-    result: Result | None
-    failure: Failure | None
-
-
-class Unwind(Message, frozen=True):
-    """Leave the test at the call."""
+    result: Result | None = None
+    failure: Failure | None = None
 
 
-class Reap(Order, frozen=True):
-    """Wait for a copy of the stem to end, and answer with the status of its end; None where it does not."""
+class Reap(Message, frozen=True):
+    """Wait for a copy of the stem, which has ended."""
 
-    answer: ClassVar[Any] = int | None
     pid: int
 
 
@@ -343,8 +362,10 @@ class Quit(Message, frozen=True):
     """End the session."""
 
 
+ToLoader: TypeAlias = Load | ForkPair
 ToWorker: TypeAlias = (
-    Run
+    Fork
+    | Run
     | Check
     | Count
     | WarmUp
@@ -356,14 +377,13 @@ ToWorker: TypeAlias = (
     | FindAllocations
     | Explain
     | TraceCall
-    | Conclude
-    | Unwind
+    | Leave
     | Reap
     | Quit
 )
 
 
-def send(connection: Connection, message: FromWorker | ToWorker) -> None:
+def send(connection: Connection, message: FromWorker | ToWorker | ToLoader) -> None:
     """Send one message; OSError where the other side is gone or does not read it."""
     connection.send_bytes(json.dumps(as_json(message)).encode())
 

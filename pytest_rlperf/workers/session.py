@@ -62,7 +62,6 @@ _DROPPED = {
 _SILENCED = ("timeout",)
 _NO_SUCH_NAME = (ImportError, AttributeError, NameError)
 _COLLISIONS: dict[int | None, m.Collision] = {errno.EADDRINUSE: "EADDRINUSE", errno.EEXIST: "EEXIST"}
-_DYING_S = 5.0  # from the end of a worker's connection to its own
 
 
 class Unwound(Failed):
@@ -200,10 +199,8 @@ class RemoteEngine:
         try:
             while True:
                 order = self.receive()
-                if isinstance(order, m.Conclude):
-                    return _conclude(order)
-                if isinstance(order, m.Unwind):
-                    raise Unwound
+                if isinstance(order, m.Leave):
+                    return _leave(order)
                 if not isinstance(order, m.Order):
                     raise MeasurementError(f"unexpected order to a worker that measures: {order!r}")
                 answer = self._answer(order, meter, ended)
@@ -288,12 +285,13 @@ def _had_children(ended_before: int) -> bool:
     return running > 0 or ended > ended_before
 
 
-def _conclude(order: m.Conclude) -> Result:
+def _leave(order: m.Leave) -> Result:
     __tracebackhide__ = True
-    if order.failure is None and order.result is not None:
-        return order.result
-    assert order.failure is not None
-    raise (PerformanceRegression if order.failure.regression else MeasurementError)(order.failure.message)
+    if order.failure is not None:
+        raise (PerformanceRegression if order.failure.regression else MeasurementError)(order.failure.message)
+    if order.result is None:
+        raise Unwound
+    return order.result
 
 
 class Session:
@@ -309,7 +307,6 @@ class Session:
         self._reporting = False
         self._last: pytest.TestReport | None = None
         self._nameless: set[str] = set()
-        self._copies: set[int] = set()
         self._is_copy = False
 
     @pytest.hookimpl(trylast=True)
@@ -380,50 +377,31 @@ class Session:
             gc.freeze()  # a collection in a copy need not walk, and so copy, what all of them share
         while True:
             match self._engine.receive():  # an order to leave may have crossed with the end of its test
-                case m.Run(forks=True) as order:
-                    self._fork(session, order)
+                case m.Fork(scratch):
+                    self._fork(session, Path(scratch))
                 case m.Run() as order:
                     self._run(session, order)
-                case m.Reap() as order:
-                    self._engine.send(m.Answer(order.number, self._reap(order.pid)))
+                case m.Reap(pid):
+                    with contextlib.suppress(ChildProcessError):  # a test's plugin has waited for it
+                        os.waitpid(pid, 0)
                 case m.Quit():
                     if self._is_copy:
                         self._leave(session)
                     _collect_before_the_end()
                     return True
 
-    def _fork(self, session: pytest.Session, order: m.Run) -> None:
-        """Have a copy of this process run a test."""
+    def _fork(self, session: pytest.Session, scratch: Path) -> None:
+        """Have a copy of this process go on with orders of its own."""
         descriptor = recv_handle(self._engine.connection)
         os.set_inheritable(descriptor, False)
-        pid = fork()
-        if pid:
+        if fork():
             os.close(descriptor)
-            self._copies.add(pid)
             return
         self._is_copy = True
-        self._copies = set()
         os.setsid()  # what it starts ends with it
-        self._engine.move(Connection(descriptor), Path(order.scratch))
-        _be_a_process_of_its_own(session.config, Path(order.scratch))
+        self._engine.move(Connection(descriptor), scratch)
+        _be_a_process_of_its_own(session.config, scratch)
         self._engine.send(m.Started(os.getpid()))
-        self._run(session, order)
-
-    def _reap(self, pid: int) -> int | None:
-        """Return how a copy has ended; None where it has not, or is none."""
-        if pid not in self._copies:
-            return None
-        deadline_s = time.monotonic() + _DYING_S
-        while time.monotonic() < deadline_s:
-            try:
-                ended, status = os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:  # a test's plugin has waited for it
-                return None
-            if ended:
-                self._copies.discard(pid)
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.002)
-        return None
 
     def _leave(self, session: pytest.Session) -> None:
         """End a copy with its own fixtures and exit handlers, and none of the session's."""
