@@ -37,6 +37,8 @@ def keep_layout(patch: pytest.MonkeyPatch) -> None:
     """Have all workers begin with the same heap."""
     boot = process._BOOT.replace("import main;", "import main; sys.modules[main.__module__].vary_heap = list;")
     patch.setattr(process, "_BOOT", boot)
+    loader = process._PROGRAM.replace(".read()", ".read().replace('= vary_heap()', '= []')")
+    patch.setattr(process, "_PROGRAM", loader)
 
 
 SUSPECTS = {"trees": exchange_trees, "uncompiled": leave_uncompiled, "layout": keep_layout}
@@ -47,7 +49,7 @@ def pytest_configure() -> None:
     os.environ.pop("PYTEST_PLUGINS")
     patch = pytest.MonkeyPatch()
     patch.setattr(pairs, "PAIR_S", float(os.environ.pop(SECONDS)))
-    patch.setattr(diagnostics, "explain", lambda group, base_sides, outcome, *others: outcome)
+    patch.setattr(diagnostics, "explain", lambda group, outcome, progress: outcome)
     for suspect in os.environ.pop(VARIANT).split("+"):
         if suspect in SUSPECTS:
             SUSPECTS[suspect](patch)

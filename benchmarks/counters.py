@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from turns import print_table
+from shared import print_table
 
 from pytest_rlperf.fixtures import ENGINE, result_key
 from pytest_rlperf.judge.counters import EVERY, compare
@@ -142,7 +142,7 @@ def main() -> None:
     learned = {key.rpartition("::")[2]: learn(tallies) for key, tallies in found.items()}
     head = ["", "exact", "not", "ops", "python_calls", "native_calls", "tensor_peak_bytes"]
     title = f"Counts of one call over {arguments.processes} fresh processes, {REPETITIONS} repetitions each"
-    print_table(title, head, [row(name, counting) for name, counting in learned.items() if counting is not None])
+    print_table(head, [row(name, counting) for name, counting in learned.items() if counting is not None], title)
     print("\nNot exact:")
     lines = [line for name, counting in learned.items() if counting is not None for line in wavering(name, counting)]
     print("\n".join(lines) or "   nothing")

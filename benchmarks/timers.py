@@ -28,23 +28,16 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from operator import truediv
 from pathlib import Path
 
+from shared import Samples, paired, print_table
 from timers_contenders import DEEP, FEW, MANY, OTHERS, SHALLOW
-from turns import Samples, paired, print_table, ratio
 
 CLOCKS = "bare clock pair"
 ARMED = {"RLPERF_TIMERS": "standby", "TORCHRL_PROFILING": "1"}
 UNARMED = {"RLPERF_TIMERS": "", "TORCHRL_PROFILING": "0"}
 PACKAGES = ("pytest-rlperf", *OTHERS)
-
-HOW_TO_ADD = {
-    "mlagents-envs": "pip install --no-deps mlagents-envs==0.28.0",
-    "sample-factory": "pip install --no-deps sample-factory==2.1.1 && "
-    "pip install colorlog gymnasium psutil signal-slot-mp torch==2.13.0",
-    "torchrl": "pip install --no-deps torchrl==0.14.1 && pip install tensordict==0.14.3 pyvers torch==2.13.0",
-    "torch": "pip install torch==2.13.0",
-}
 
 # At most so many clock pairs.
 RECORDING_MOST = {"bound": 4.0, "by name": 5.0}
@@ -89,8 +82,8 @@ def costs(run: Run, targets: dict[str, float]) -> list[list[str]]:
         if "names" in name or "below" in name:
             continue
         is_nothing = name == "@timed" and run.same_function
-        pairs = 0.0 if is_nothing else paired(run.samples, name, CLOCKS, ratio)
-        each = [paired(samples, name, CLOCKS, ratio) for samples in run.processes]
+        pairs = 0.0 if is_nothing else paired(run.samples, name, CLOCKS, truediv)
+        each = [paired(samples, name, CLOCKS, truediv) for samples in run.processes]
         most = targets.get(name)
         rows.append(
             [
@@ -110,13 +103,13 @@ def comparisons(samples: Samples) -> list[list[str]]:
     rows = []
     for name, least in OTHERS_LEAST.items():
         if name in samples:
-            times = [paired(samples, name, ours, ratio) for ours in ("by name", "bound")]
+            times = [paired(samples, name, ours, truediv) for ours in ("by name", "bound")]
             rows.append([name, *(f"{each:.2f}" for each in times), f"≥ {least:g}"])
             rows[-1].append(" / ".join("yes" if each >= least else "no" for each in times))
     for name in samples:
         if name.startswith(("ML-Agents @", "Sample Factory timeit", "TorchRL", "torch", "contextlib.contextmanager")):
             ours = ("@timed",) if "@" in name else ("by name", "bound")
-            times = [paired(samples, name, each, ratio) for each in ours]
+            times = [paired(samples, name, each, truediv) for each in ours]
             rows.append([name, *(f"{each:.2f}" for each in times), *[""] * (4 - len(times))])
     return rows
 
@@ -129,7 +122,7 @@ def growth(samples: Samples) -> list[list[str]]:
             pair = [name.format(who, size) for size in (small, large)]
             if pair[0] in samples:
                 few_ns, many_ns = (statistics.median(samples[each]) for each in pair)
-                grown = paired(samples, pair[1], pair[0], ratio)
+                grown = paired(samples, pair[1], pair[0], truediv)
                 rows.append(
                     [title.format(who), f"{small}", f"{few_ns:.0f}", f"{large}", f"{many_ns:.0f}", f"{grown:.2f}"]
                 )
@@ -158,16 +151,15 @@ def main() -> None:
         recording.add(ARMED, turns, calls)
         unarmed.add(UNARMED, turns, calls)
     for package, why in recording.missing.items():
-        print(f"\nWithout {package} ({why}); to add it:\n    {HOW_TO_ADD[package]}")
+        print(f"\nWithout {package}: {why}")
 
     title = f"{processes * turns} turns in {processes} processes, {calls} scopes each"
     head = ["", "ns", "clock pairs", "by process", "target", "met"]
-    print_table(f"Timers that record ({title})", head, costs(recording, RECORDING_MOST))
-    print_table(f"Timers left out: RLPERF_TIMERS unset ({title})", head, costs(unarmed, UNARMED_MOST))
-    rows = comparisons(recording.samples)
-    print_table("Theirs over ours", ["", "by name", "bound", "target", "met"], rows)
-    head = ["", "of", "ns", "of", "ns", "ratio"]
-    print_table("Wide and deep trees (by name)", head, growth(recording.samples))
+    print_table(head, costs(recording, RECORDING_MOST), f"Timers that record ({title})")
+    print_table(head, costs(unarmed, UNARMED_MOST), f"Timers left out: RLPERF_TIMERS unset ({title})")
+    head = ["", "by name", "bound", "target", "met"]
+    print_table(head, comparisons(recording.samples), "Theirs over ours")
+    print_table(["", "of", "ns", "of", "ns", "ratio"], growth(recording.samples), "Wide and deep trees (by name)")
 
 
 if __name__ == "__main__":

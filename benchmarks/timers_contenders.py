@@ -17,10 +17,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
+from operator import sub
 from timeit import Timer as Loop
 from typing import Any
 
-from turns import difference, take_turns
+from shared import take_turns
 
 from pytest_rlperf.timers import ARMED, Tree, hierarchical_timer, recording, recording_into, timed
 
@@ -244,7 +245,7 @@ def main(turns: int, calls: int) -> None:
     others, missing = theirs() if ARMED else ({}, {})
     contenders = YARDSTICKS | (armed() if ARMED else unarmed()) | others
     raw = take_turns(turns, {name: contender.measure(calls) for name, contender in contenders.items()})
-    net = {name: list(map(difference, raw[name], raw[one.less])) for name, one in contenders.items() if one.less}
+    net = {name: list(map(sub, raw[name], raw[one.less])) for name, one in contenders.items() if one.less}
     print(json.dumps({"samples": net, "missing": missing, "same_function": timed(nothing) is nothing}))
 
 
