@@ -6,7 +6,7 @@ base are averaged over all pairs. Variants bring back what was found to differ b
 session by session. Prints Markdown tables and judges nothing::
 
     python benchmarks/bias.py                                  # the product as it is, 10 to 20 minutes
-    python benchmarks/bias.py --only replay,gae --variants now,uncompiled,layout --sessions 20
+    python benchmarks/bias.py --only replay,gae --variants now,uncompiled --sessions 20
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from shared import ROOT, SUITE, commit_comment, git, print_table, python, tell
 
 COMPONENTS = ("vecenv", "replay", "gae", "ppo", "sac")
 NOW = "now"
-SHOW_EVERY = 4  # sessions
 TITLES = ("test", "variant", "mean %", "standard error", "SD of a pair", "largest", "pairs")
 
 Ratios: TypeAlias = dict[tuple[str, str], list[float]]
@@ -108,8 +107,6 @@ def main() -> None:
                     ratios.setdefault((test, variant), []).extend(values)
             elapsed_s = time.monotonic() - started_s
             tell(f"{elapsed_s:.0f} s, session {session + 1} of {options.sessions}")
-            if session % SHOW_EVERY == SHOW_EVERY - 1 and session + 1 < options.sessions:
-                show(ratios)
     show(ratios)
     cpus, load = os.cpu_count(), os.getloadavg()[2]
     print(f"\n{cpus} CPUs, load average {load:.1f} over the last 15 minutes, {time.monotonic() - started_s:.0f} s")

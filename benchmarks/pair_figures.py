@@ -24,11 +24,12 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from typing import Any, NamedTuple
 
-import numpy as np
+import torch
 from shared import print_table, tell
 
 from pytest_rlperf.components.gae import gae_workload
 from pytest_rlperf.components.ppo import ppo_workload
+from pytest_rlperf.components.reference import PPO, SAC, ReplayBuffer, compute_gae, make_vec_env
 from pytest_rlperf.components.replay import replay_workload
 from pytest_rlperf.components.sac import sac_workload
 from pytest_rlperf.components.thunk import thunk_workload
@@ -39,6 +40,7 @@ from pytest_rlperf.measure.placement import place, usable_cpus
 from pytest_rlperf.measure.rounds import TURN_S, Clocks, slice_shape
 from pytest_rlperf.measure.slices import Meter
 from pytest_rlperf.model.measured import Shape, SliceKind, SliceRecord, Workload
+from pytest_rlperf.suite.work import ACT_DIM, OBS_DIM, random_transitions
 
 CPUS = usable_cpus()
 SLICES_S = (2 * TURN_S, TURN_S, TURN_S / 2)
@@ -60,53 +62,19 @@ def _loop() -> Workload:
     return thunk_workload(spin, items=2000, unit="step", setup=None, check=None)
 
 
-def _gae() -> Workload:
-    from pytest_rlperf.components.reference import compute_gae
-
-    return gae_workload(compute_gae, n_steps=128, n_envs=8, backend="numpy")
-
-
-def _vecenv() -> Workload:
-    from pytest_rlperf.components.reference import make_vec_env
-
-    return vecenv_workload(make_vec_env("CartPole-v1", 8))
-
-
-def _buffer(rows: int) -> Any:
-    import torch
-
-    from pytest_rlperf.components.reference import ReplayBuffer
-
-    torch.set_num_threads(1)
-    generator = np.random.default_rng(0)
-    obs, actions, next_obs = (generator.normal(size=(rows, width)).astype(np.float32) for width in (17, 6, 17))
-    buffer = ReplayBuffer(rows, 17, 6)
-    buffer.add(obs, actions, generator.normal(size=rows).astype(np.float32), next_obs, generator.random(rows) < 0.01)
+def _buffer(rows: int) -> ReplayBuffer:
+    buffer = ReplayBuffer(rows, OBS_DIM, ACT_DIM)
+    buffer.add(*random_transitions(rows))
     return buffer
-
-
-def _sac() -> Workload:
-    from pytest_rlperf.components.reference import SAC
-
-    return sac_workload(SAC(17, 6, _buffer(10_000)), batch_size=256)
-
-
-def _ppo() -> Workload:
-    import torch
-
-    from pytest_rlperf.components.reference import PPO, make_vec_env
-
-    torch.set_num_threads(1)
-    return ppo_workload(PPO(make_vec_env("CartPole-v1", 8)), n_steps=128, items=None)
 
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "loop": _loop,
-    "gae": _gae,
-    "vecenv": _vecenv,
+    "gae": lambda: gae_workload(compute_gae, n_steps=128, n_envs=8, backend="numpy"),
+    "vecenv": lambda: vecenv_workload(make_vec_env("CartPole-v1", 8)),
     "replay": lambda: replay_workload(_buffer(100_000), batch_size=256),
-    "sac": _sac,
-    "ppo": _ppo,
+    "sac": lambda: sac_workload(SAC(OBS_DIM, ACT_DIM, _buffer(10_000)), batch_size=256),
+    "ppo": lambda: ppo_workload(PPO(make_vec_env("CartPole-v1", 8)), n_steps=128, items=None),
 }
 
 # --------------------------------------------------------------------------- in a process of a pair
@@ -118,6 +86,7 @@ def prepare(name: str, cpu: int) -> None:
     """Make a workload in place of the last one, and run it once, on one CPU from then on."""
     while _meters:
         _meters.pop().thaw()
+    torch.set_num_threads(1)
     _meters.append(Meter(WORKLOADS[name](), lambda: {}))
     _meters[0].check()
     place([cpu])

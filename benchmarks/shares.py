@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from timeit import timeit
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -97,13 +97,6 @@ MIXES = (
 )
 
 
-def seconds_of(call: Part) -> float:
-    """Return the seconds that one call takes."""
-    start_ns = time.perf_counter_ns()
-    call()
-    return (time.perf_counter_ns() - start_ns) / 1e9
-
-
 def rows() -> Iterator[list[str]]:
     """Yield the first part's share of each mix, timed by itself and as found."""
     known = parts()
@@ -115,7 +108,7 @@ def rows() -> Iterator[list[str]]:
             first()
             second()
 
-        seconds = [(seconds_of(first), seconds_of(second)) for _ in range(CALLS)]
+        seconds = [(timeit(first, number=1), timeit(second, number=1)) for _ in range(CALLS)]
         first_s, second_s = (statistics.median(values) for values in zip(*seconds, strict=True))
         share = first_s / (first_s + second_s)
         table = {each.name: each.share for each in shares(mix, setup=None, calls=CALLS)}

@@ -32,24 +32,14 @@ from operator import truediv
 from pathlib import Path
 
 from shared import Samples, paired, print_table
-from timers_contenders import DEEP, FEW, MANY, OTHERS, SHALLOW
+from timers_contenders import OTHERS
 
 CLOCKS = "bare clock pair"
 ARMED = {"RLPERF_TIMERS": "standby", "TORCHRL_PROFILING": "1"}
 UNARMED = {"RLPERF_TIMERS": "", "TORCHRL_PROFILING": "0"}
 PACKAGES = ("pytest-rlperf", *OTHERS)
 
-# At most so many clock pairs.
-RECORDING_MOST = {"bound": 4.0, "by name": 5.0}
-UNARMED_MOST = {"bound": 1.5, "by name": 1.5, "@timed": 0.0}
-# At least so many times ours.
-OTHERS_LEAST = {"ML-Agents hierarchical_timer": 3.0, "Sample Factory add_time": 4.5}
-
-SHAPES = {
-    "{}, each in turn": ("{}, {} names in turn", FEW, MANY),
-    "{}, always the same": ("{}, one of {} names", FEW, MANY),
-    "{}, that deep": ("{}, below {} scopes", SHALLOW, DEEP),
-}
+THEIRS = ("ML-Agents", "Sample Factory", "TorchRL", "torch", "contextlib.contextmanager")
 
 
 @dataclass
@@ -75,24 +65,19 @@ class Run:
         self.missing, self.same_function = measured["missing"], measured["same_function"]
 
 
-def costs(run: Run, targets: dict[str, float]) -> list[list[str]]:
+def costs(run: Run) -> list[list[str]]:
     """Return a row for each contender: its time, and what that is in clock pairs, with the processes' range."""
     rows = []
     for name, turns in run.samples.items():
-        if "names" in name or "below" in name:
-            continue
         is_nothing = name == "@timed" and run.same_function
         pairs = 0.0 if is_nothing else paired(run.samples, name, CLOCKS, truediv)
         each = [paired(samples, name, CLOCKS, truediv) for samples in run.processes]
-        most = targets.get(name)
         rows.append(
             [
                 f"{name} (the function itself)" if is_nothing else name,
                 f"{0 if is_nothing else statistics.median(turns):.0f}",
                 f"{pairs:.2f}",
                 "" if is_nothing else f"{min(each):.2f} to {max(each):.2f}",
-                "" if most is None else f"≤ {most:g}",
-                "" if most is None else "yes" if pairs <= most else "no",
             ]
         )
     return rows
@@ -101,31 +86,11 @@ def costs(run: Run, targets: dict[str, float]) -> list[list[str]]:
 def comparisons(samples: Samples) -> list[list[str]]:
     """Return a row for each of the others: how many times ours it takes, of the same kind."""
     rows = []
-    for name, least in OTHERS_LEAST.items():
-        if name in samples:
-            times = [paired(samples, name, ours, truediv) for ours in ("by name", "bound")]
-            rows.append([name, *(f"{each:.2f}" for each in times), f"≥ {least:g}"])
-            rows[-1].append(" / ".join("yes" if each >= least else "no" for each in times))
     for name in samples:
-        if name.startswith(("ML-Agents @", "Sample Factory timeit", "TorchRL", "torch", "contextlib.contextmanager")):
+        if name.startswith(THEIRS):
             ours = ("@timed",) if "@" in name else ("by name", "bound")
-            times = [paired(samples, name, each, truediv) for each in ours]
-            rows.append([name, *(f"{each:.2f}" for each in times), *[""] * (4 - len(times))])
-    return rows
-
-
-def growth(samples: Samples) -> list[list[str]]:
-    """Return a row for each shape of tree: a scope's time in a small one and in a large one."""
-    rows = []
-    for who in ("ours", "ML-Agents"):
-        for title, (name, small, large) in SHAPES.items():
-            pair = [name.format(who, size) for size in (small, large)]
-            if pair[0] in samples:
-                few_ns, many_ns = (statistics.median(samples[each]) for each in pair)
-                grown = paired(samples, pair[1], pair[0], truediv)
-                rows.append(
-                    [title.format(who), f"{small}", f"{few_ns:.0f}", f"{large}", f"{many_ns:.0f}", f"{grown:.2f}"]
-                )
+            times = [f"{paired(samples, name, each, truediv):.2f}" for each in ours]
+            rows.append([name, *times, *[""] * (2 - len(times))])
     return rows
 
 
@@ -154,12 +119,11 @@ def main() -> None:
         print(f"\nWithout {package}: {why}")
 
     title = f"{processes * turns} turns in {processes} processes, {calls} scopes each"
-    head = ["", "ns", "clock pairs", "by process", "target", "met"]
-    print_table(head, costs(recording, RECORDING_MOST), f"Timers that record ({title})")
-    print_table(head, costs(unarmed, UNARMED_MOST), f"Timers left out: RLPERF_TIMERS unset ({title})")
-    head = ["", "by name", "bound", "target", "met"]
+    head = ["", "ns", "clock pairs", "by process"]
+    print_table(head, costs(recording), f"Timers that record ({title})")
+    print_table(head, costs(unarmed), f"Timers left out: RLPERF_TIMERS unset ({title})")
+    head = ["", "by name", "bound"]
     print_table(head, comparisons(recording.samples), "Theirs over ours")
-    print_table(["", "of", "ns", "of", "ns", "ratio"], growth(recording.samples), "Wide and deep trees (by name)")
 
 
 if __name__ == "__main__":
