@@ -132,6 +132,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], title: str =
         table.add_column(Text(name), justify="right" if table.columns else "left", no_wrap=True)
     for row in rows:
         table.add_row(*map(Text, row))
-    if title:
-        print(f"\n{title}")
-    Console(width=1000).print(table)
+    console = Console(width=1000)
+    with console.capture() as printed:
+        console.print(table)
+    print(f"\n{title}\n" if title else "", printed.get().strip(), "", sep="\n", flush=True)
