@@ -1,4 +1,6 @@
-"""The readers of files that others may have written: each takes any bytes, and returns, or raises an error of ours.
+"""The readers of files that others may have written, and strategies for such files.
+
+Each reader takes any bytes, and returns, or raises an error of ours.
 
 A target can go on as the package does: what was read is shown, judged or written again. Anything but a result or the
 error that is documented is a find.
@@ -7,10 +9,13 @@ error that is documented is a find.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from hypothesis import strategies as st
 
 from pytest_rlperf import traces
 from pytest_rlperf.baseline import schema
@@ -34,7 +39,7 @@ from pytest_rlperf.sides.spec import parse_spec
 if TYPE_CHECKING:
     from pytest_rlperf.cli.command import Recorded
 
-SAMPLES = Path(__file__).parents[2] / "tests" / "samples"
+SAMPLES = Path(__file__).parent / "samples"
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,11 @@ class Target:
     seeds: Sequence[bytes]
     use: Callable[[Any], object] | None = None
 
-    def read(self, data: bytes, *, further: bool = True) -> bool:
-        """Read an input, use the result if ``further``, and return whether there was one."""
+    def read(self, data: bytes) -> None:
+        """Read an input, and use the result if there is one."""
         found = self.parse(data)
-        if further and found is not None and self.use is not None:
+        if found is not None and self.use is not None:
             self.use(found)
-        return found is not None
 
 
 # --------------------------------------------------------------------------- baselines and runs
@@ -232,3 +236,76 @@ TARGETS = {
         parse_trace, (_sample("sample_factory_tree.txt"), _sample("sample_factory_run_serial.txt")), use_trace
     ),
 }
+
+# --------------------------------------------------------------------------- changed files
+
+_TEXTS = (
+    "", "\0", "\n", "::error::x", "%0A", "\x1b[2J", "\ud800", "\u202e", "<img src=x>", "| a |", "../../x", "--output=x",
+    "x" * 5000, "日本", "1e999", "2024-13-45T99:99:99",
+)  # fmt: skip
+_NUMBERS = (-1, 2**53 + 1, 2**63, 10**30, -0.0, 5e-324, 1e-300, 1e18, 1e308, float("nan"), float("inf"))
+_TOKENS = (
+    b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\ud800", b"null", b"NaN", b"-Infinity", b"9" * 4400, b"\0",
+    b"\r\n", b"\xff\xfe", b"\xef\xbb\xbf", b"\x1f\x8b", b"<<<<<<< HEAD\n", b"[" * 3000, b'{"a":' * 3000, b" " * 3000,
+    b"<=", b"%", b"counts", b"pip:", b"dir:", b"~x", b"python:", b"@", b";", b"==", b"A tree view:\n", b": 0.1000\n",
+)  # fmt: skip
+_values = st.recursive(
+    st.none() | st.booleans() | st.sampled_from((*_TEXTS, *_NUMBERS)) | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(_TEXTS), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@st.composite
+def changed_json(draw: st.DrawFn, data: bytes) -> bytes:
+    """Return a JSON document some of whose values are replaced, moved, repeated, scaled, renamed or left out."""
+    document = [json.loads(data)]
+    for _ in range(draw(st.integers(1, 3))):
+        holder, key = _place(draw, document)
+        value = holder[key]
+        scaled = [value * factor for factor in (-1, 10, 1e12, math.inf)] if isinstance(value, int | float) else [value]
+        other_holder, other_key = _place(draw, document)
+        another = json.loads(json.dumps(other_holder[other_key]))
+        match draw(st.sampled_from(("replace", "scale", "move", "repeat", "rename", "remove"))):
+            case "repeat" if isinstance(holder, list):
+                holder[key:key] = [another] * draw(st.sampled_from((1, 30)))
+            case "rename" if isinstance(holder, dict):
+                holder[draw(st.sampled_from(_TEXTS))] = holder.pop(key)
+            case "remove" if holder is not document:
+                del holder[key]
+            case "move":
+                holder[key] = another
+            case "scale":
+                holder[key] = draw(st.sampled_from(scaled))
+            case _:
+                holder[key] = draw(_values)
+    return json.dumps(document[0]).encode("ascii")
+
+
+def _place(draw: st.DrawFn, holder: Any) -> tuple[Any, Any]:
+    """Return a value's holder and key: those at the end of a path that may stop early."""
+    while True:
+        key = draw(st.sampled_from(list(holder)) if isinstance(holder, dict) else st.integers(0, len(holder) - 1))
+        value = holder[key]
+        if not (isinstance(value, dict | list) and value) or draw(st.integers(0, 19)) == 19:
+            return holder, key
+        holder = value
+
+
+@st.composite
+def changed_bytes(draw: st.DrawFn, data: bytes) -> bytes:
+    """Return bytes of which some are left out, replaced or repeated."""
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(data)))
+        end = start + draw(st.sampled_from((0, 1, 8, 64, 1000)))
+        put_in = draw(st.sampled_from((b"", 3 * data[start:end], *_TOKENS)) | st.binary(max_size=64))
+        data = data[:start] + put_in + data[end:]
+    return data
+
+
+def changed(target: Target) -> st.SearchStrategy[bytes]:
+    """Return files like those that a target reads, with changes."""
+    return st.one_of(
+        *(changed_json(data) for data in target.seeds if data.startswith((b"{", b"["))),
+        *map(changed_bytes, target.seeds),
+    )

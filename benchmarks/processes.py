@@ -3,7 +3,7 @@
 INT2 and INT3 are two and three Ctrl-C, half a second apart. At the stages clone and pip a program that git or pip has
 started is stuck, at the stage save the run's own process, and what the next run finds is tried too.
 
-`python benchmarks/faults/processes.py [--jobs N] [WORD ...]` prints a table of the cases whose names hold every word.
+`python benchmarks/processes.py [--jobs N] [WORD ...]` prints a table of the cases whose names hold every word.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from shared import ROOT, commit, environment, git, print_table, tell, write
 
 SIGNALS = ("KILL", "TERM", "HUP", "INT", "INT2", "INT3")
 STAGES = ("collect", "setup", "check", "slice", "teardown", "clone", "pip", "save")
@@ -184,7 +185,8 @@ def try_case(name: str, stage: str, kind: str) -> Outcome:
     directory = make_project(place / "project")
     variables = {
         "STAGE": stage, "KIND": kind, "PLACE": str(directory), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "TMPDIR": str(place / "tmp"), "XDG_CACHE_HOME": str(place / "cache"), "PYTHONPATH": str(directory),
+        "TMPDIR": str(place / "tmp"), "XDG_CACHE_HOME": str(place / "cache"),
+        "PYTHONPATH": f"{directory}{os.pathsep}{ROOT}",
     }  # fmt: skip
     options = [option.format(directory=directory) for option in OPTIONS.get(stage, [])]
     run = start(directory, variables, options)
@@ -219,26 +221,20 @@ def try_case(name: str, stage: str, kind: str) -> Outcome:
 
 def make_project(directory: Path) -> Path:
     """Write a project of two commits, with a filter of git and a package to install, and return its directory."""
-    (directory / "package").mkdir(parents=True)
+    directory.mkdir()
     for name in ("tmp", "cache"):
         (directory.parent / name).mkdir(mode=0o700)
+    git(directory, "init", "--quiet")
+    git(directory, "config", "filter.stuck.smudge", f"{sys.executable} {directory}/stuck.py")
     files = {
         "pytest.ini": "[pytest]\n", "conftest.py": CONFTEST, "stuck.py": STUCK, "test_it.py": TESTS,
         "package/backend.py": BACKEND.format(directory=str(directory)), "package/pyproject.toml": PACKAGE,
         ".gitattributes": "*.txt filter=stuck\n", "filtered.txt": "text\n",
         ".gitignore": "output\nreached\n__pycache__\n*.json\n",
     }  # fmt: skip
-    for name, text in files.items():
-        (directory / name).write_text(textwrap.dedent(text))
-    git = ["git", "-C", str(directory), "-c", "user.name=faults", "-c", "user.email=faults@example.org"]
-    for words in (
-        ["init", "-q"],
-        ["config", "filter.stuck.smudge", f"{sys.executable} {directory}/stuck.py"],
-        ["add", "."],
-        ["commit", "-qm", "one"],
-        ["commit", "-qm", "two", "--allow-empty"],
-    ):
-        subprocess.run([*git, *words], check=True, capture_output=True)
+    write(directory, files)
+    commit(directory, "one")
+    commit(directory, "two")
     with (directory / "test_it.py").open("a") as file:
         file.write("\n")
     return directory
@@ -246,13 +242,12 @@ def make_project(directory: Path) -> Path:
 
 def start(directory: Path, variables: dict[str, str], options: list[str]) -> subprocess.Popen[bytes]:
     """Start a run of pytest, whose output is added to a file."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")} | variables
     args = ["-p", "rlperf", "-p", "no:cacheprovider", "--rlperf", "--rlperf-max-time=3", "--rlperf-json=run.json"]
     with (directory / "output").open("a") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "pytest", *args, *options],
             cwd=directory,
-            env=environment,
+            env=environment(**variables),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -310,16 +305,15 @@ def main() -> int:
     given = parser.parse_args()
     every = filter(is_case, itertools.product(SIGNALS, STAGES, KINDS))
     cases = [case for case in every if all(word in case for word in given.words)]
-    print("| signal | stage | stuck in | exit status | report | nothing left after | left |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    is_clean = True
+    rows, is_clean = [], True
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
     with ThreadPoolExecutor(given.jobs) as pool:
         for case, outcome in zip(cases, pool.map(lambda case: try_case(*case), cases), strict=True):
             left = ", ".join(outcome.left) or "nothing"
-            print(f"| {' | '.join(case)} | {outcome.status} | {outcome.report} | {outcome.seconds:.1f} s | {left} |")
-            sys.stdout.flush()
+            rows.append([*case, str(outcome.status), outcome.report, f"{outcome.seconds:.1f} s", left])
+            tell(", ".join(rows[-1]))
             is_clean = is_clean and not outcome.left
+    print_table(["signal", "stage", "stuck in", "exit status", "report", "nothing left after", "left"], rows)
     return 0 if is_clean else 1
 
 

@@ -2,8 +2,8 @@
 
 ::
 
-    python benchmarks/faults/soak.py                # 2,000 tests by themselves
-    python benchmarks/faults/soak.py 500 --against  # 500 tests in live pairs with an earlier commit
+    python benchmarks/soak.py                # 2,000 tests by themselves
+    python benchmarks/soak.py 500 --against  # 500 tests in live pairs with an earlier commit
 
 The run's own process notes its memory and what it holds every few tests. The table has the means of each quarter of the
 run. The exit code is 1 where the last quarter has more than the second: more descriptors, threads, processes, scratch
@@ -13,14 +13,12 @@ or cache, or over ``--kilobytes`` of memory a test, which keeps its outcome and 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
-import textwrap
-import time
 from pathlib import Path
 from statistics import fmean
+
+from shared import ROOT, commit, print_table, python, write
 
 CONFTEST = """
     import os
@@ -73,68 +71,50 @@ def main() -> int:
     parser.add_argument("--kilobytes", type=float, default=30.0, help="of memory that a test may add")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        started_s = time.monotonic()
-        summary, rows = soak(Path(place), given.tests, against=given.against)
-        minutes = (time.monotonic() - started_s) / 60
-    print(f"{summary}; {minutes:.1f} minutes\n")
-    return table(rows, given.kilobytes)
+        summary, samples = soak(Path(place), given.tests, against=given.against)
+    print(summary)
+    return show(samples, given.kilobytes)
 
 
 def soak(place: Path, tests: int, *, against: bool) -> tuple[str, list[list[float]]]:
     """Return the last line of pytest's output, and the samples."""
     project = place / "project"
-    for directory in (project, place / "tmp", place / "cache"):
-        directory.mkdir()
-    (project / "pytest.ini").write_text("[pytest]\n")
-    (project / "conftest.py").write_text(textwrap.dedent(CONFTEST))
-    (project / "test_it.py").write_text(textwrap.dedent(TEST).format(tests=tests))
+    write(project, {"pytest.ini": "[pytest]\n", "conftest.py": CONFTEST, "test_it.py": TEST.format(tests=tests)})
+    for name in ("tmp", "cache"):
+        (place / name).mkdir()
     for size in (100, 101):  # two commits
-        (project / "work.py").write_text(f"def work():\n    return sum(range({size}))\n")
-        git(project, "init", "-q")
-        git(project, "add", ".")
-        git(project, "commit", "-qm", f"{size}")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
+        write(project, {"work.py": f"def work():\n    return sum(range({size}))\n"})
+        commit(project, f"{size}")
+    variables = {
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "SOAK": str(place / "samples"),
         "TMPDIR": str(place / "tmp"),
         "XDG_CACHE_HOME": str(place / "cache"),
     }
     options = ["--rlperf", "--rlperf-max-time=0.000001", *(["--rlperf-against=HEAD~1"] if against else [])]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "rlperf", "-p", "no:cacheprovider", "-q", *options],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    last = done.stdout.rstrip().rpartition("\n")[2].strip("= ")
+    command = ["-m", "pytest", "-p", "rlperf", "-p", "no:cacheprovider", "-q", *options]
+    ended = python(command, project, PYTHONPATH=str(ROOT), **variables)
     if not (place / "samples").exists():
-        raise SystemExit(done.stdout + done.stderr)
+        raise SystemExit(ended.output)
+    last = ended.output.rstrip().rpartition("\n")[2].strip("= ")
     return last, [[float(field) for field in line.split()] for line in (place / "samples").read_text().splitlines()]
 
 
-def git(project: Path, *words: str) -> None:
-    """Run a git command."""
-    user = ("-c", "user.name=soak", "-c", "user.email=soak@example.org")
-    subprocess.run(["git", *user, *words], cwd=project, check=True)
-
-
-def table(rows: list[list[float]], kilobytes: float) -> int:
+def show(samples: list[list[float]], kilobytes: float) -> int:
     """Print the means of each quarter; return 1 where the last one has more than the second."""
-    quarters = [rows[number * len(rows) // 4 : (number + 1) * len(rows) // 4] for number in range(4)]
-    tests = fmean(row[0] for row in quarters[3]) - fmean(row[0] for row in quarters[1])
-    grown = []
-    print("| | 1st quarter | 2nd | 3rd | 4th | |\n| --- | --- | --- | --- | --- | --- |")
+    quarters = [samples[number * len(samples) // 4 : (number + 1) * len(samples) // 4] for number in range(4)]
+    tests = fmean(sample[0] for sample in quarters[3]) - fmean(sample[0] for sample in quarters[1])
+    rows, is_grown = [], False
     for index, name in enumerate(FIGURES, 1):
-        means = [fmean(row[index] for row in quarter) for quarter in quarters]
+        means = [fmean(sample[index] for sample in quarter) for quarter in quarters]
         growth = means[3] - means[1]
         is_memory = name.endswith("MB")
-        is_grown = growth > (tests * kilobytes / 1e3 if is_memory else SLACK[name])
+        grows = growth > (tests * kilobytes / 1e3 if is_memory else SLACK[name])
+        is_grown = is_grown or grows
         note = f"{1e3 * growth / tests:+.1f} kB a test" if is_memory else ""
-        print(f"| {name} | {' | '.join(f'{mean:.1f}' for mean in means)} | {note}{' GROWS' if is_grown else ''} |")
-        grown += [name] if is_grown else []
-    return 1 if grown else 0
+        rows.append([name, *(f"{mean:.1f}" for mean in means), f"{note}{' GROWS' if grows else ''}"])
+    print_table(["", "1st quarter", "2nd", "3rd", "4th", ""], rows)
+    return int(is_grown)
 
 
 if __name__ == "__main__":
