@@ -13,6 +13,7 @@ from fake_worker import FakeWorker, ShownSteps
 
 from pytest_rlperf.model.judged import Policy, Status
 from pytest_rlperf.model.live import PairRecord
+from pytest_rlperf.model.measured import OutputPart
 from pytest_rlperf.run.lanes import Lanes
 from pytest_rlperf.run.live_comparison import LiveComparison, Measuring
 from pytest_rlperf.workers import messages as m
@@ -26,7 +27,8 @@ class Worker(FakeWorker):
         self.name = name
         self.called = m.Called("gae", "transition", 1.0)
         self.sets_variables = bool(stems.variables)
-        self.stem = SimpleNamespace(forks=not stems.fresh)
+        self.stem = SimpleNamespace(forks=not stems.fresh, collected=m.Ready(0))
+        self.output: tuple[OutputPart, ...] = ()
         self._checked = stems.checked
 
     def start_check(self) -> None:
