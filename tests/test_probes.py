@@ -448,19 +448,6 @@ def test_a_method_of_an_object_of_c(clock: FakeClock) -> None:
     assert list(buffer) == [2, 3]
 
 
-def test_other_objects_of_c(clock: FakeClock) -> None:
-    """Random generators and patterns as well."""
-    agent: Any = Agent(clock)
-    agent.rng, agent.pattern = np.random.default_rng(0), re.compile("a")
-    expected = np.random.default_rng(0).random(3)
-    with unchanged(agent):
-        with attached(probes_for({"draw": "rng.random", "match": "pattern.match"}, agent)), recording(clock) as tree:
-            assert isinstance(agent.rng, np.random.Generator)
-            assert (agent.rng.random(3) == expected).all()
-            assert agent.pattern.match("ab").end() == 1
-        assert list(figures(tree)) == ["draw", "match"]
-
-
 def standing_in(clock: FakeClock, target: Any, method: str, check: Callable[[Any], None]) -> None:
     """Check what stands in for ``target``, in an agent."""
     agent = Agent(clock, target)
@@ -745,15 +732,6 @@ def test_recursion_and_errors(clock: FakeClock, library: Any) -> None:
         "down/down/down": (1, 1),
         "fails": (1, 1),
     }
-
-
-def test_a_function_is_two_phases(clock: FakeClock, library: Any) -> None:
-    """A function may be timed twice, and is one phase within the other; more may be timed than Python has tools."""
-    phases = {f"phase {number}": library.polyak for number in range(8)}
-    found = seen(clock, phases, None, lambda: library.polyak(3))
-    assert len(found) == 8
-    assert set(found.values()) == {(1, 3)}
-    assert max(path.count("/") for path in found) == 7
 
 
 def test_nested_attachments(clock: FakeClock, library: Any) -> None:
