@@ -789,31 +789,29 @@ def test_a_rollout_that_is_wrong(make: Callable[[Array], Any], wording: Wording)
         ppo_workload(Collector(make), 8, None).check()
 
 
+given: Any = partial  # arguments that no type checker would let pass
 THUNK: dict[str, Any] = {"fn": int, "items": 1, "unit": "call", "setup": None, "check": None}
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        *(
-            (partial(thunk_workload, **THUNK | {"items": items}), "items=")
-            for items in (0, -1, math.nan, math.inf, "x")
-        ),
-        *((partial(thunk_workload, **THUNK | {"unit": unit}), "unit=") for unit in (5, None)),
-        *((partial(thunk_workload, **THUNK | {name: 3}), "int") for name in ("fn", "setup", "check")),
-        *((partial(replay_workload, Buffer(list), size), "batch_size=") for size in (0, -1, 2.5, "many", None)),
-        (partial(gae_workload, compute_gae, 0, 8, "numpy"), "n_steps=0"),
-        (partial(gae_workload, compute_gae, 8, -1, "numpy"), "n_envs=-1"),
-        (partial(gae_workload, compute_gae, 8, 2.5, "numpy"), r"n_envs=2\.5"),
-        (partial(gae_workload, compute_gae, "many", 8, "numpy"), "n_steps='many'"),
-        (partial(gae_workload, compute_gae, 8, 2, "jax"), "backend='jax'.*'numpy' or 'torch'"),
-        (partial(gae_workload, np.zeros(3), 8, 2, "numpy"), "ndarray"),
-        *((partial(sac_workload, Learner(), size), "batch_size=") for size in (None, 0, -1, "many")),
-        (partial(ppo_workload, 3, 8, None), "not int"),
-        (partial(ppo_workload, Collector(Rewarded), None, None), "needs n_steps="),
-        *((partial(ppo_workload, Collector(Rewarded), n_steps, None), "n_steps=") for n_steps in (0, "many")),
-        (partial(ppo_workload, int, None, None), "needs items="),
-        *((partial(ppo_workload, int, None, items), "items=") for items in (0, math.nan, "many")),
+        *((given(thunk_workload, **THUNK | {"items": items}), "items=") for items in (0, -1, math.nan, math.inf, "x")),
+        *((given(thunk_workload, **THUNK | {"unit": unit}), "unit=") for unit in (5, None)),
+        *((given(thunk_workload, **THUNK | {name: 3}), "int") for name in ("fn", "setup", "check")),
+        *((given(replay_workload, Buffer(list), size), "batch_size=") for size in (0, -1, 2.5, "many", None)),
+        (given(gae_workload, compute_gae, 0, 8, "numpy"), "n_steps=0"),
+        (given(gae_workload, compute_gae, 8, -1, "numpy"), "n_envs=-1"),
+        (given(gae_workload, compute_gae, 8, 2.5, "numpy"), r"n_envs=2\.5"),
+        (given(gae_workload, compute_gae, "many", 8, "numpy"), "n_steps='many'"),
+        (given(gae_workload, compute_gae, 8, 2, "jax"), "backend='jax'.*'numpy' or 'torch'"),
+        (given(gae_workload, np.zeros(3), 8, 2, "numpy"), "ndarray"),
+        *((given(sac_workload, Learner(), size), "batch_size=") for size in (None, 0, -1, "many")),
+        (given(ppo_workload, 3, 8, None), "not int"),
+        (given(ppo_workload, Collector(Rewarded), None, None), "needs n_steps="),
+        *((given(ppo_workload, Collector(Rewarded), n_steps, None), "n_steps=") for n_steps in (0, "many")),
+        (given(ppo_workload, int, None, None), "needs items="),
+        *((given(ppo_workload, int, None, items), "items=") for items in (0, math.nan, "many")),
     ],
 )
 def test_arguments_that_make_no_sense(make: Callable[[], Any], says: str) -> None:

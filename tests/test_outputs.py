@@ -40,9 +40,8 @@ from pytest_rlperf.model.stored import Provenance
 from pytest_rlperf.model.timing import Mode
 from pytest_rlperf.report.benchmark_json import benchmark_document
 from pytest_rlperf.report.files import OutputError, check_directory, check_file, file_stem, write_file, write_traces
-from pytest_rlperf.report.junit import properties
 from pytest_rlperf.report.run_json import RunFile, selfcheck_document, written
-from pytest_rlperf.report.wording import message, verdict_message
+from pytest_rlperf.report.wording import message
 from pytest_rlperf.testing import FakeClock
 from pytest_rlperf.timers.node import Node
 from pytest_rlperf.timers.process import recording_into
@@ -341,14 +340,6 @@ def test_parameters_are_kept_where_they_are_known() -> None:
     assert row["params"] == {"n": 1, "env": "<class 'object'>"}
 
 
-def test_unmeasured_tests_have_no_row() -> None:
-    """There is nothing to draw of them."""
-    unmeasured = slower()
-    unmeasured = replace(unmeasured, result=replace(unmeasured.result, workers=()))
-    document = benchmark_document({"a": unmeasured}, HERE, ORIGIN, params={})
-    assert document["benchmarks"] == []
-
-
 def test_github_action_benchmark_finds_what_it_reads() -> None:
     """`tool: pytest`: extractPytestResult in src/extract.ts of benchmark-action/github-action-benchmark.
 
@@ -406,23 +397,6 @@ def test_pytest_benchmark_compares_our_files(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-# --------------------------------------------------------------------------- JUnit
-
-
-def test_junit_properties_tell_the_verdict() -> None:
-    """Names begin with rlperf_, values are plain; what is not known is not there."""
-    told = dict(properties(outcomes(HOSTILE)[HOSTILE]))
-    assert told["rlperf_verdict"] == "SLOWER"
-    assert (told["rlperf_call_s"], told["rlperf_base_call_s"], told["rlperf_ratio"]) == ("0.0012", "0.001", "1.2")
-    assert told["rlperf_counter"] == "update/critic: aten::mm 12 → 18"
-    assert told["rlperf_reason"].isprintable()
-    new = builders.compared(status=Status.NEW, ratio=None)
-    new = replace(new, result=replace(new.result, workers=()))
-    assert list(dict(properties(new))) == [
-        f"rlperf_{name}" for name in ("verdict", "reason_code", "reason", "gated", "component")
-    ]
-
-
 # --------------------------------------------------------------------------- the run's own JSON
 
 
@@ -464,20 +438,6 @@ def test_a_bound_that_is_infinite_is_read_back() -> None:
     recorded = parse(written(builders.run_document(HERE, {"a::b": wide}, [], [])).encode(), "x")
     assert isinstance(recorded, RunFile)
     assert recorded.tests["a::b"].verdict.estimate == wide.verdict.estimate
-
-
-def test_hostile_ids_are_written_and_shown_safely() -> None:
-    """Any id makes valid UTF-8 and JSON; what is read to be shown holds nothing that commands a terminal."""
-    text = written(
-        builders.run_document(HERE, outcomes(HOSTILE), [HOSTILE], [HOSTILE], provenance=ORIGIN, failed=[HOSTILE])
-    )
-    (key,) = json.loads(text)["tests"]
-    assert key == HOSTILE.replace("\ud800", "\\ud800")
-    recorded = parse(text.encode("utf-8"), "x")
-    assert isinstance(recorded, RunFile)
-    (key,) = recorded.tests
-    assert key.isprintable()
-    assert all(line.isprintable() for line in verdict_message(recorded.tests[key].verdict).split("\n"))
 
 
 @pytest.mark.parametrize(
