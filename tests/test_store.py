@@ -527,17 +527,16 @@ def test_the_last_ten_sessions_are_kept(store: Store) -> None:
 
 
 def test_another_workload_has_no_past(store: Store) -> None:
-    """Sessions and pairs of other work go with its figures."""
-    keep(store, "s", pairs=PairSpread(1e-4, 3.0))
+    """Sessions, pairs and links of other work go with its figures."""
+    keep(store, "s", pairs=PairSpread(1e-4, 3.0), links=(Link("a" * 40, "b" * 40, 0.01, 0.002),))
     other = stored("a", "t", component="another")
     store.write("t", ORIGIN, {"a": replace(other, history=(session_of(other.result, "t"),))})
-    baseline = read(store)
-    assert [session.session for session in baseline.results["a"].history] == ["t"]
-    assert baseline.results["a"].pairs is None
+    entry = read(store).results["a"]
+    assert ([session.session for session in entry.history], entry.pairs, entry.links) == (["t"], None, ())
 
 
 def test_the_last_links_are_kept(store: Store) -> None:
-    """The oldest go first, other work has none, and packages are left out where none changed."""
+    """The oldest go first, and packages are left out where none changed."""
     shas = [f"{number:040x}" for number in range(LINKS_MOST + 3)]
     for number, (base, head) in enumerate(pairwise(shas)):
         packages = (VersionChange("numpy", "1.26.4", "2.0.1"),) if number == LINKS_MOST else ()
@@ -549,10 +548,6 @@ def test_the_last_links_are_kept(store: Store) -> None:
         {"base": shas[-3], "error": 0.002, "head": shas[-2], "log_ratio": 0.012346, "packages": changed},
         {"base": shas[-2], "error": 0.002, "head": shas[-1], "log_ratio": 0.012346},
     ]
-    other = stored("a", "t", component="another")
-    store.write("t", ORIGIN, {"a": replace(other, history=(session_of(other.result, "t"),))})
-    baseline = read(store)
-    assert baseline.results["a"].links == ()
 
 
 def test_pairs_of_many_sessions_are_pooled_and_fade(store: Store) -> None:
@@ -868,18 +863,14 @@ def test_figures_of_another_machine_under_this_ones_name(store: Store) -> None:
         store.read()
 
 
-def test_a_directory_that_is_a_file(tmp_path: Path, wording: Wording) -> None:
-    """Both the directory of all baselines and that of one name may turn out to be files."""
+def test_where_nothing_can_be_stored_is_found_out_and_named(tmp_path: Path, wording: Wording) -> None:
+    """Directories that turn out to be files, and places that take no files, before anything is measured."""
     (tmp_path / "file").write_text("precious", encoding="utf-8")
     for store in (Store(tmp_path / "file", "default", HERE), Store(tmp_path, "file", HERE)):
         for action in (store.read, store.check_writable):
             with wording.raises(BaselineError):
                 action()
     assert (tmp_path / "file").read_text(encoding="utf-8") == "precious"
-
-
-def test_a_directory_that_cannot_be_written(wording: Wording) -> None:
-    """A place where nothing can be stored is found out before measuring, and named."""
     store = Store(Path("/proc/rlperf"), "default", HERE)
     assert store.read() is None
     with wording.raises(BaselineError):
@@ -943,14 +934,10 @@ def test_machine_classes_have_names_of_their_own() -> None:
     assert len(slug(replace(HERE, arch="a" * 300))) == 109
 
 
-def test_a_machine_class_keeps_its_name() -> None:
-    """Under another one its baseline would not be found: the name is the same in every version of this package."""
+def test_a_machine_class_has_words_and_a_name_that_stays() -> None:
+    """Under another name its baseline would not be found: it is the same in every version, and told by what differs."""
     assert slug(HERE) == "linux-x86_64-4c-cpython3.11-e02ea7ee"
     assert slug(replace(HERE, accelerators=("Made Up GPU",))) == "linux-x86_64-4c-cpython3.11-87208147"
-
-
-def test_machines_in_words() -> None:
-    """A machine class is described by what tells it apart."""
     assert describe(HERE) == "Made Up 9000, 4 cores, Linux x86_64, CPython 3.11"
     assert differences(HERE, HERE) == []
     assert differences(HERE, ELSEWHERE) == [("cpu", "Made Up 9000", "Made Up 8000"), ("cores", 4, 2)]
@@ -1050,16 +1037,6 @@ def test_versions_that_changed_are_named() -> None:
     ]
 
 
-def test_a_repository_that_git_does_not_answer_for_is_dirty(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where git fails, any file may have changed."""
-
-    def fail(*_: object) -> bool:
-        raise SideError("git failed")
-
-    monkeypatch.setattr("pytest_rlperf.sides.git.Repository.is_dirty", fail)
-    assert read_tree(repository, repository / "baselines").dirty
-
-
 # --------------------------------------------------------------------------- provenance
 
 
@@ -1135,13 +1112,20 @@ def test_code_that_changes_meanwhile_is_dirty() -> None:
     assert found == [False, True, True]
 
 
-def test_outside_git(tmp_path: Path) -> None:
-    """Without a repository, or before its first commit, there is no code to come back to."""
+def test_outside_git_or_where_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no code to come back to without a repository or a commit; where git fails, any file may have changed."""
     found = provenance(tmp_path, tmp_path / "baselines", [])
     assert (found.commit, found.tree, found.dirty, found.settleable) == (None, None, False, False)
     git(tmp_path, "init", "--quiet")
     found = provenance(tmp_path, tmp_path / "baselines", [])
     assert (found.commit, found.tree, found.settleable) == (None, None, False)
+
+    def fail(*_: object) -> bool:
+        raise SideError("git failed")
+
+    monkeypatch.setattr("pytest_rlperf.sides.git.Repository.is_dirty", fail)
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "--message=one")
+    assert read_tree(tmp_path, tmp_path / "baselines").dirty
 
 
 # --------------------------------------------------------------------------- figures in words
