@@ -164,16 +164,12 @@ def test_a_slowdown_that_is_meant_is_accepted_with_its_reason(pattern: str, word
     assert verdict_message(verdict) == wording
 
 
-def test_more_than_was_meant_fails_and_says_so(wording: Wording) -> None:
-    """The percentage is a bound, of the widest allowance that fits."""
+def test_more_than_was_meant_fails_and_others_are_left_alone(wording: Wording) -> None:
+    """The percentage is a bound, of the widest allowance that fits; another test or verdict is what it was."""
     verdict = allow(SLOWER, KEY, [allowance("test_gae*", 5), allowance("*", 7)])
     assert verdict.fails(strict=False)
     assert verdict_message(verdict) == wording
     assert allow(SLOWER, KEY, [allowance("*", 5), allowance("*", 8)]).accepted
-
-
-def test_others_are_left_alone() -> None:
-    """Another test, and another verdict, is what it was."""
     assert allow(SLOWER, KEY, [allowance("test_sac*")]) == SLOWER
     undecided = replace(SLOWER, status=Status.UNDECIDED)
     assert allow(undecided, KEY, [allowance("*")]) == undecided

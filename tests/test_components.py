@@ -510,10 +510,20 @@ def test_gae_on_tensors() -> None:
     assert [tuple(tensor.shape) for tensor in seen] == [(30, 4)] * 3 + [(4,)]
 
 
-def test_phases_of_gae() -> None:
-    """The embedded function's backward scan is a phase of its own."""
+def test_phases_and_arguments_of_gae() -> None:
+    """The embedded function's backward scan is a phase of its own; every call works on the rollout that was checked."""
     workload = gae_workload(compute_gae, 16, 2, "numpy")
     assert phase_paths(workload) == ["gae", "gae/deltas", "gae/backward_scan"]
+    seen: list[int] = []
+
+    def function(rewards: Array, values: Array, dones: Array, last_values: Array) -> Array:
+        seen.append(id(rewards))
+        return advantages_of(rewards, values, dones, last_values)
+
+    workload = gae_workload(function, 8, 2, "numpy")
+    workload.check()
+    workload.call()
+    assert len(set(seen)) == 1
 
 
 def ignores_ends(rewards: Array, values: Array, dones: Array, last_values: Array) -> Array:
@@ -545,34 +555,16 @@ def with_unknown_names(rew: Array, v_s: Array, end_flag: Array) -> Array:
     raise AssertionError
 
 
-def test_a_gae_function_with_unknown_parameters(wording: Wording) -> None:
-    """A parameter that means nothing known is named, with what is known and the way out."""
+def test_a_gae_function_with_unknown_parameters_or_that_raises(wording: Wording) -> None:
+    """A parameter that means nothing known is named, with the way out; a function's exception is left unchanged."""
     with wording.raises(ComponentError):
         gae_workload(with_unknown_names, 8, 2, "numpy")
-
-
-def test_a_gae_function_that_raises(wording: Wording) -> None:
-    """A function's exception reaches the user unchanged."""
 
     def function(rewards: Array, values: Array) -> Array:
         raise ZeroDivisionError("in the scan")
 
     with wording.raises(ZeroDivisionError):
         gae_workload(function, 8, 2, "numpy").check()
-
-
-def test_gae_gets_the_same_rollout_every_time() -> None:
-    """Every call works on the rollout the check was done on, so that calls are alike."""
-    seen: list[int] = []
-
-    def function(rewards: Array, values: Array, dones: Array, last_values: Array) -> Array:
-        seen.append(id(rewards))
-        return advantages_of(rewards, values, dones, last_values)
-
-    workload = gae_workload(function, 8, 2, "numpy")
-    workload.check()
-    workload.call()
-    assert len(set(seen)) == 1
 
 
 # --------------------------------------------------------------------------- SAC updates
@@ -626,16 +618,11 @@ def torch_agent(update: Callable[[Any], None]) -> Any:
 
 
 @pytest.mark.torch
-def test_a_sac_update_that_does_nothing(wording: Wording) -> None:
-    """An update that leaves every parameter as it was is no update."""
+def test_a_sac_update_that_does_nothing_or_diverges(wording: Wording) -> None:
+    """An update that leaves every parameter as it was is none; one that leaves NaN or infinity names where."""
     with wording.raises(ComponentError):
         sac_workload(torch_agent(lambda agent: None), 4).check()
     sac_workload(torch_agent(lambda agent: agent.log_alpha.add_(1)), 4).check()
-
-
-@pytest.mark.torch
-def test_a_sac_update_that_diverges(wording: Wording) -> None:
-    """An update that leaves NaN or infinity names where."""
     with wording.raises(ComponentError):
         sac_workload(torch_agent(lambda agent: agent.net.bias.fill_(math.nan)), 4).check()
     with wording.raises(ComponentError):

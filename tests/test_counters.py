@@ -107,10 +107,12 @@ def test_what_is_equal_everywhere_is_exact() -> None:
     assert learnt == Counting((PhaseCounts(WHOLE, {"ops": 7}, {"python_calls": (2, 4)}),), 2, 2, ())
 
 
-def test_one_worker_alone_knows_nothing_exactly() -> None:
-    """Repetitions of one process share what differs between processes."""
+def test_without_a_second_worker_nothing_is_exact() -> None:
+    """Repetitions of one process share what differs between processes; of workers that declined there is only why."""
     learnt = learn([tally({WHOLE: {"ops": 7}}, {WHOLE: {"ops": 7}})])
     assert learnt == Counting((PhaseCounts(WHOLE, {}, {"ops": (7, 7)}),), 1, 2, ())
+    assert learn([]) is None
+    assert learn([Tally((), ("too long",))] * 5) == Counting((), 0, 0, ("too long",))
 
 
 def test_what_a_repetition_does_not_have_is_zero_there() -> None:
@@ -133,12 +135,6 @@ def test_what_was_not_counted_everywhere_is_left_out() -> None:
     banned = replace(tally({WHOLE: {"ops": 7}}), notes=("not counted: banned",))
     learnt = learn([tally({WHOLE: {"ops": 7, "native_calls": 1, "native_calls:rlox": 1}}), banned])
     assert learnt == Counting((PhaseCounts(WHOLE, {"ops": 7}, {}),), 2, 1, ("not counted: banned",))
-
-
-def test_nobody_asked_nothing_learnt() -> None:
-    """Without tallies there is no counting; of workers that declined there is one without counts, and why."""
-    assert learn([]) is None
-    assert learn([Tally((), ("too long",))] * 5) == Counting((), 0, 0, ("too long",))
 
 
 # --------------------------------------------------------------------------- who counts
@@ -181,15 +177,11 @@ def test_every_worker_counts_once_within_its_share_of_the_time() -> None:
     assert learnt.phases[0].exact == {"ops": 7}
 
 
-def test_a_gate_has_more_time() -> None:
-    """Where counts decide, half of the time may go into them: left out, they would let everything pass."""
+def test_a_gate_has_more_time_and_without_counters_there_is_none() -> None:
+    """Where counts decide, half of the time may go into them; off, no worker counts."""
     clerk = Clerk(COUNTED)
     CountingPass(60.0, 5, is_wanted=True, gates=True).run([clerk])
     assert clerk.limits_s == [pytest.approx(6.0)]
-
-
-def test_nothing_is_counted_unless_asked_for() -> None:
-    """Off costs nothing: no worker counts."""
     clerk = Clerk(COUNTED)
     CountingPass(60.0, 1, is_wanted=False, gates=False).run([clerk])
     assert clerk.limits_s == []
@@ -492,10 +484,13 @@ def test_a_gated_count_that_is_more_is_slower(status: Status) -> None:
     assert found.fails(strict=False)
 
 
-def test_accepted_and_ungated_verdicts_stay_what_they_are() -> None:
-    """Neither an accepted nor a merely shown regression of counts fails."""
+def test_what_does_not_gate_or_is_accepted_fails_nothing() -> None:
+    """The verdict is the time's where counts do not gate, and the changes are there to be shown."""
     assert not combine(replace(verdict(Status.SAME), accepted=True), THEN, MORE, GATES).fails(strict=True)
     assert not combine(replace(verdict(Status.SAME), gated=False), THEN, MORE, GATES).fails(strict=True)
+    found = combine(verdict(Status.SAME), THEN, MORE, ())
+    assert found == replace(verdict(Status.SAME), counters=found.counters)
+    assert found.counters
 
 
 @pytest.mark.parametrize("status", [Status.SAME, Status.UNDECIDED, Status.NEW, Status.INCOMPARABLE])
@@ -530,13 +525,6 @@ def test_a_verdict_of_times_that_stands_says_what_was_counted(status: Status, no
     assert found.status is status
     assert not found.by_counts
     assert verdict_message(found) == wording
-
-
-def test_what_does_not_gate_is_only_kept() -> None:
-    """The verdict is the time's, and the changes are there to be shown."""
-    found = combine(verdict(Status.SAME), THEN, MORE, ())
-    assert found == replace(verdict(Status.SAME), counters=found.counters)
-    assert found.counters
 
 
 # --------------------------------------------------------------------------- which stored counts
@@ -710,31 +698,23 @@ def counted(found: Verdict, counts: Counting | None = COUNTS) -> Outcome:
     return builders.outcome(replace(RESULT, counting=counts), found, RESULT)
 
 
-def test_changes_are_shown_below_a_test_that_is_the_same() -> None:
-    """Also without -v and without gating: by phase, with both numbers."""
+def test_changes_are_shown_below_a_test() -> None:
+    """Also without -v and without gating: by phase, with both numbers; without changes no counts are shown."""
     same = replace(verdict(Status.SAME), counters=CHANGED)
     text = render_summary([counted(same)], Summary(["machine"], [], [], []), width=80, color=False, verbose=False)
     assert "test_a  SAME\n  why\n" in text
     assert "  sac/critic: aten::mm 12 → 18; syncs 2 → 5\n" in text
     assert "  python_calls 90 → 84\n" in text
-
-
-def test_a_test_without_changes_says_nothing_of_counts() -> None:
-    """Nothing is shown that nobody asked for."""
-    same = counted(verdict(Status.SAME))
-    text = render_summary([same], Summary(["machine"], [], [], []), width=80, color=False, verbose=False)
+    unchanged = counted(verdict(Status.SAME))
+    text = render_summary([unchanged], Summary(["machine"], [], [], []), width=80, color=False, verbose=False)
     assert "ops" not in text
-    assert counter_lines(same, verbose=False) == []
+    assert counter_lines(unchanged, verbose=False) == []
 
 
-def test_verbose_shows_every_count_of_the_call(wording: Wording) -> None:
-    """Sums that are not zero, exact ones plain and others as from..to; and where the changed ones are."""
+def test_verbose_shows_every_count_of_the_call_and_what_could_not_be_counted(wording: Wording) -> None:
+    """Sums that are not zero, exact ones plain and others as from..to; where the changed are; reasons of others."""
     lines = counter_lines(counted(replace(verdict(Status.SAME), counters=CHANGED[:1])), verbose=True)
     assert lines == wording
-
-
-def test_verbose_says_what_could_not_be_counted(wording: Wording) -> None:
-    """With the reason that counting gave."""
     missing = replace(counting({WHOLE: {"ops": 0}}), notes=("not counted: banned",))
     assert counter_lines(counted(verdict(Status.SAME), missing), verbose=True) == wording
 
@@ -745,8 +725,10 @@ def test_a_failure_names_the_counts(wording: Wording) -> None:
     assert failure_text(counted(slower), "baseline 'default'", against=False) == wording
 
 
-def test_what_is_not_compared_is_said_once_a_reason(wording: Wording) -> None:
-    """Of tests whose counts gate nothing only under -v."""
+def test_what_is_not_compared_is_said_with_the_reason(wording: Wording) -> None:
+    """Once a reason, with the gates that went unchecked; of tests whose counts gate nothing only under -v."""
+    missing = GatesNotCounted(("ops",), ("not counted: ops: compiled",))
+    assert note_lines([UncomparedCounts("a", missing, gates=True)], verbose=False) == wording
     older = OtherVersions((VersionChange("numpy", "1", "2"),))
     notes = [
         UncomparedCounts("a", older, gates=True),
@@ -759,12 +741,6 @@ def test_what_is_not_compared_is_said_once_a_reason(wording: Wording) -> None:
     verbose = note_lines(notes, verbose=True)
     assert verbose[:1] == [versions]
     assert verbose == wording
-
-
-def test_gates_that_were_not_counted_are_named_with_the_reason(wording: Wording) -> None:
-    """The note names what went unchecked, and the workers' reasons."""
-    missing = GatesNotCounted(("ops",), ("not counted: ops: compiled",))
-    assert note_lines([UncomparedCounts("a", missing, gates=True)], verbose=False) == wording
 
 
 def test_the_page_about_counters_lists_them_all() -> None:

@@ -368,16 +368,12 @@ def test_every_process_has_its_time(wording: Wording) -> None:
     assert value_at(found, head[0].x) == pytest.approx(11)
 
 
-def test_stored_figures_are_told_without_pairs() -> None:
-    """A comparison with a baseline has its interval, and the processes of either session."""
+def test_what_has_no_pairs_or_no_change_has_its_figures() -> None:
+    """A comparison with a baseline has its interval and both sessions' processes, a new test its own figures."""
     stored = builders.compared("t.py::test_a", ratio=1.1)
     assert plot(stored, "change").names == ["estimate"]
     assert plot(stored, "times").names == ["baseline", "now"]
     assert plot(stored, "times").lines == []
-
-
-def test_a_new_test_has_no_change() -> None:
-    """Its own figures are there all the same."""
     test = compared("t.py::test_a", status=Status.NEW)
     assert set(drawn(replace(test, live=None, verdict=replace(test.verdict, estimate=None)))) == {"times"}
 

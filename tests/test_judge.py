@@ -348,18 +348,14 @@ def test_undecided_names_the_smallest_slowdown_it_could_have_seen() -> None:
     assert (over.status, under.status) == (Status.SLOWER, Status.UNDECIDED)
 
 
-def test_a_slowdown_that_the_memory_shares_convicts_nobody() -> None:
-    """Where the memory kernel has slowed down with the workload, stored numbers cannot tell which is to blame."""
+def test_a_slowdown_that_the_memory_shares_convicts_nobody_but_beyond_it_does() -> None:
+    """Where the memory kernel has slowed down alike, nobody knows which is to blame; what is beyond is slower."""
     slower = [1.4 * worker.wall.relative for worker in BASE.workers]
     assert judge(BASE, result(*slower)).status is Status.SLOWER
     verdict = judge(BASE, result(*slower, memory=1.4))
     assert (verdict.status, verdict.reason.code) == (Status.UNDECIDED, "machine")
     assert "+40.0 %" in verdict_message(verdict)
     assert not verdict.fails(strict=False)
-
-
-def test_a_slowdown_beyond_what_the_memory_shares_is_slower() -> None:
-    """Three times the time is too much for a memory that takes half as long again."""
     verdict = judge(BASE, result(*(3 * worker.wall.relative for worker in BASE.workers), memory=1.5))
     assert verdict.status is Status.SLOWER
 
@@ -397,15 +393,11 @@ def test_one_restless_pace_does_not_hide_what_the_other_certifies() -> None:
     assert verdict.estimate == judge(BASE, BASE, rules).estimate
 
 
-def test_more_tests_in_a_run_ask_more_of_each() -> None:
-    """The error rate is the run's: what convicts one test of one may not convict one of a thousand."""
+def test_the_error_rate_is_the_runs() -> None:
+    """What convicts one test of one may not convict one of a thousand; one of twenty has the bounds of a twentieth."""
     head = result(1.20, 1.25, 1.30, 1.35, 1.40)
     assert judge(BASE, head, policy(tests=1)).status is Status.SLOWER
     assert judge(BASE, head, policy(tests=1000)).status is Status.UNDECIDED
-
-
-def test_each_test_of_a_run_has_its_share_of_the_error_rate() -> None:
-    """One of twenty at 1 % has the bounds of a single one at a twentieth of that."""
     head = result(1.20, 1.25, 1.30, 1.35, 1.40)
     of_twenty, single = judge(BASE, head, policy(tests=20)), judge(BASE, head, policy(alpha=0.01 / 20))
     assert of_twenty.estimate == single.estimate

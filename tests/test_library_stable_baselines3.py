@@ -425,14 +425,10 @@ def test_a_rollout_that_is_wrong(kind: type[PPO], wording: Wording) -> None:
         ppo_workload(ppo_agent(kind), 16, None).check()
 
 
-def test_a_ppo_agent_of_another_size(wording: Wording) -> None:
-    """Rollouts are of the agent's size, which a test has to know."""
+def test_a_ppo_agent_of_another_size_or_without_an_env(wording: Wording, tmp_path: Path) -> None:
+    """Rollouts are of the agent's size, which a test has to know; one that was loaded has nothing to collect from."""
     with wording.raises(ComponentError):
         ppo_workload(ppo_agent(), 8, None)
-
-
-def test_a_ppo_agent_without_an_env(tmp_path: Path, wording: Wording) -> None:
-    """One that was loaded has nothing to collect from."""
     ppo_agent().save(tmp_path / "agent")
     with wording.raises(ComponentError):
         ppo_workload(PPO.load(tmp_path / "agent", device="cpu"), 16, None)

@@ -328,28 +328,16 @@ def test_an_update_that_is_wrong(kind: Any, wording: Wording) -> None:
         sac_workload(off_policy(kind), 32).check()
 
 
-def test_networks_on_two_devices(wording: Wording) -> None:
-    """An update whose parts are not on one device is not what it seems to be."""
+def test_what_cannot_update(wording: Wording) -> None:
+    """Parts on two devices, nothing collected, an algorithm without its trainer and one that is no SAC are errors."""
     trainer = off_policy()
     trainer.algorithm.critic2.to("meta")
     with wording.raises(ComponentError):
         sac_workload(trainer, 32).check()
-
-
-def test_a_trainer_without_transitions(wording: Wording) -> None:
-    """A collector that has not collected is an error of its own."""
     with wording.raises(ComponentError):
         sac_workload(off_policy(rows=0), 32).check()
-
-
-def test_an_algorithm_has_no_buffer(wording: Wording) -> None:
-    """An algorithm without its trainer is an error that asks for the trainer."""
     with wording.raises(ComponentError):
         sac_workload(off_policy().algorithm, 32)
-
-
-def test_the_trainer_of_another_algorithm(wording: Wording) -> None:
-    """Only SAC's update is measured as a SAC update."""
     trainer = off_policy()
     trainer.algorithm = base.RandomActionPolicy(trainer.algorithm.policy.action_space)
     with wording.raises(ComponentError):

@@ -264,14 +264,10 @@ def test_a_buffer_with_a_batch_size_of_its_own(own: int) -> None:
     assert workload.items == 16.0
 
 
-def test_a_buffer_that_prefetches(wording: Wording) -> None:
-    """A buffer that prefetches is an error: its batches are returned, not sampled."""
+def test_buffers_that_return_no_sampled_batches(wording: Wording) -> None:
+    """Prefetched batches are not sampled; of 96 transitions, 36 at a time, the third batch is of 24, or dropped."""
     with wording.raises(ComponentError):
         replay_workload(filled(prefetch=3, batch_size=16), 16)
-
-
-def test_a_buffer_whose_passes_end_with_a_smaller_batch(wording: Wording) -> None:
-    """Of 96 transitions, 36 at a time, the third batch is of 24; dropped, there is none."""
     with wording.raises(ComponentError):
         replay_workload(filled(sampler=SamplerWithoutReplacement()), 36)
     for drop_last, batch_size in ((True, 36), (False, 32)):
@@ -327,15 +323,11 @@ def test_gae(make: Callable[[], Any], n_steps: int, n_envs: int) -> None:
     workload.check()  # calls leave the rollout as it was
 
 
-def test_keys_of_a_gae_module() -> None:
-    """A module finds its values where it looks for them."""
+def test_gae_modules_are_read_and_left_as_they_are() -> None:
+    """A module finds its values by its keys, and keeps its discounts and its value network, which no call runs."""
     module = gae()
     module.set_keys(value="v", reward=("agent", "r"), done="ended", terminated="ended_by_itself", advantage="a")
     gae_workload(module, 16, 2, "numpy").check()
-
-
-def test_a_gae_module_is_left_as_it_is() -> None:
-    """The module that was given keeps its discounts and its value network, which no call runs."""
     network = ValueOperator(nn.Linear(3, 1), in_keys=["observation"])
     module = gae(value_network=network)
     network.register_forward_hook(lambda *_: pytest.fail("within a call"))

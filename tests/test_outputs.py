@@ -221,7 +221,7 @@ TRACE = Trace(
 
 
 def test_perfetto_gets_a_thread_for_each_track() -> None:
-    """Times are microseconds; the device is below the host; what would not nest is on a further track."""
+    """Times are microseconds, the device is below the host, what would not nest has a further track."""
     events = json.loads(write_spans(TRACE))["traceEvents"]
     threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert threads == {1: "host", 2: "cuda:0, stream 7", 3: "cuda:0, stream 7 (2)"}
@@ -234,6 +234,8 @@ def test_perfetto_gets_a_thread_for_each_track() -> None:
         (2, "critic", 2500.0, 1500.0, "update/critic"),
         (3, "copy", 3000.0, 2000.0, "update/copy"),
     ]
+    events = json.loads(write_spans(replace(TRACE, spans=())))["traceEvents"]
+    assert [event["name"] for event in events] == ["process_name"]
 
 
 def test_traces_have_plain_names_and_texts(tmp_path: Path) -> None:
@@ -247,12 +249,6 @@ def test_traces_have_plain_names_and_texts(tmp_path: Path) -> None:
     assert sorted(bars) == sorted(span.path for span in TRACE.spans)
     assert "\\\\x1b[2J" in text
     assert "\\\\ud800" in text
-
-
-def test_trace_of_nothing_is_a_file_all_the_same() -> None:
-    """A test without phases has an empty trace, not a broken one."""
-    events = json.loads(write_spans(replace(TRACE, spans=())))["traceEvents"]
-    assert [event["name"] for event in events] == ["process_name"]
 
 
 def test_file_names_tell_tests_apart() -> None:
@@ -298,7 +294,7 @@ def rows(*keys: str, **options: Any) -> list[dict[str, Any]]:
 
 
 def test_rows_have_the_fields_of_pytest_benchmark() -> None:
-    """Field for field what its own objects write, and no other; its document's head, too."""
+    """Field for field what its own objects write, its document's head too; parameters as JSON has them."""
     (row,) = rows("a.py::test_x")
     fixture = SimpleNamespace(
         name="x", fullname="x", group=None, param=None, params=None, extra_info={}, cprofile_stats=None, has_error=False
@@ -313,6 +309,8 @@ def test_rows_have_the_fields_of_pytest_benchmark() -> None:
     assert {"id", "time", "author_time", "dirty", "project", "branch"} <= document["commit_info"].keys()
     assert (document["commit_info"]["id"], document["commit_info"]["dirty"]) == ("c" * 40, False)
     assert document["machine_info"]["rlperf"]["cpu"] == "Made Up 9000"
+    (row,) = rows("a.py::test_x[1-o]", params={"a.py::test_x[1-o]": {"n": 1, "env": object}})
+    assert row["params"] == {"n": 1, "env": "<class 'object'>"}
 
 
 def test_a_round_is_a_worker() -> None:
@@ -332,12 +330,6 @@ def test_a_round_is_a_worker() -> None:
     assert row["group"] == "sac_update"
     told = row["extra_info"]["rlperf"]
     assert (told["verdict"], told["ratio"], told["items_per_s"]) == ("SLOWER", 1.2, pytest.approx(256 / (1.2 * MS)))
-
-
-def test_parameters_are_kept_where_they_are_known() -> None:
-    """As JSON has them, for `--benchmark-group-by=param:NAME`."""
-    (row,) = rows("a.py::test_x[1-o]", params={"a.py::test_x[1-o]": {"n": 1, "env": object}})
-    assert row["params"] == {"n": 1, "env": "<class 'object'>"}
 
 
 def test_github_action_benchmark_finds_what_it_reads() -> None:

@@ -137,7 +137,7 @@ def test_gae_refuses_shapes_that_would_broadcast(gae: Any) -> None:
 
 
 def test_the_package_and_gae_need_no_torch() -> None:
-    """Importing the package and computing GAE load neither PyTorch nor gymnasium."""
+    """Computing GAE loads neither PyTorch nor gymnasium; an unknown name is an AttributeError."""
     program = (
         "import sys; sys.modules['torch'] = sys.modules['gymnasium'] = None\n"
         "import numpy as np\n"
@@ -145,10 +145,6 @@ def test_the_package_and_gae_need_no_torch() -> None:
         "a = np.ones((3, 2)); reference.compute_gae(a, a, a, a[0])\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    """The lazy package says which name it does not have."""
     with pytest.raises(AttributeError, match="DQN"):
         reference.DQN  # noqa: B018 - the access is what is tested
 

@@ -551,17 +551,13 @@ def test_one_breach_makes_a_machine_unfit(statuses: Sequence[Status], alarms: in
     assert fitness_lines(checks, fitness) == wording
 
 
-def test_a_machine_that_was_not_tried_is_not_fit() -> None:
-    """Where no slowdown is as large as the tolerance asks for, nothing was shown; the two sizes are named."""
+def test_fitness_is_for_a_tolerance_that_was_tried() -> None:
+    """Where no slowdown is as large as the tolerance asks for, nothing was shown; a smaller one asks for more."""
     checks = [checked(SAME, SAME, SLOWER, SLOWER, SLOWER)]
     fitness = judge_fitness(checks, 0.20)
     assert not fitness.is_fit
     line = fitness_lines(checks, fitness)[1]
     assert all(value in line for value in ("33.3 %", "20 %", "--rlperf-tolerance"))
-
-
-def test_fitness_is_for_a_tolerance() -> None:
-    """A machine that is fit for one tolerance may be unfit for a smaller one."""
     checks = [checked(SAME, SAME, SAME, SLOWER, SLOWER)]
     assert judge_fitness(checks, 0.03).is_fit
     assert not judge_fitness(checks, 0.018).is_fit
@@ -594,14 +590,10 @@ def test_the_report_to_the_letter(wording: Wording) -> None:
     assert rendered(checks, width=100) == wording
 
 
-def test_a_verdict_without_an_estimate_has_its_word_alone() -> None:
-    """Where no change could be told the cell says what was said."""
+def test_no_estimate_and_no_fitness_are_told() -> None:
+    """Where no change could be told the cell says what was said, and no is said as clearly as yes."""
     lines = rendered([check(replace(trial(0.0, SAME), verdict=verdict(UNDECIDED)))]).splitlines()
     assert re.fullmatch(r"test_step +1\.00 ms +\? +none +5 s", lines[1])
-
-
-def test_a_machine_that_is_not_fit_is_told() -> None:
-    """No is said as clearly as yes."""
     text = rendered([checked(SAME, SAME, SAME, SAME, SAME)], replace(FIT, is_fit=False))
     assert "\nfit       no\n" in text
     assert re.search(r"SAME +none +25 s\n", text)

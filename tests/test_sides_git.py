@@ -190,8 +190,8 @@ def test_spec_that_means_nothing_is_refused(text: str, wording: Wording) -> None
 # --------------------------------------------------------------------------- commands
 
 
-def test_command_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> None:
-    """At its limit a program ends, and so does what it has started."""
+def test_command_ends_at_its_limit_and_with_an_interrupt(tmp_path: Path) -> None:
+    """At its limit a program ends, and so does what it has started; Ctrl-C ends it too."""
     child = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); print(flush=True); signal.pause()"
     parent = (
         "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1], sys.argv[2]],"
@@ -201,10 +201,6 @@ def test_command_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> N
         run([sys.executable, "-c", parent, child, tmp_path / "pid"], cwd=tmp_path, limit_s=2)
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int((tmp_path / "pid").read_text(encoding="utf-8"))).wait(10)
-
-
-def test_command_ends_with_an_interrupt(tmp_path: Path) -> None:
-    """Ctrl-C while a program runs ends it too."""
     code = "import os, signal; os.kill(os.getppid(), signal.SIGINT); signal.pause()"
     with pytest.raises(KeyboardInterrupt):
         run([sys.executable, "-c", code], cwd=tmp_path, limit_s=30)
@@ -239,16 +235,11 @@ def test_no_program_of_the_users_settings_runs(tree: Tree, tmp_path: Path) -> No
     assert not (tmp_path / "monitor-ran").exists()
 
 
-@pytest.mark.parametrize("name", ["--output=written", "HEAD", "0123456", "F" * 40])
-def test_only_a_full_sha_names_a_commit_of_a_file(tree: Tree, name: str, wording: Wording) -> None:
+def test_only_a_full_sha_names_a_commit_of_a_file(wording: Wording) -> None:
     """A baseline's commit is data: git never sees it as an option or as another kind of name."""
-    tree.commit(a="1")
-    tree.git("commit", "--quiet", "--allow-empty", "--message", "b\n\nRlperf-Accept: * <= +9% why")
-    assert not find_repository(tree.top).has_commit(name)
-    assert read_allowances(tree.top, name) == ([], [])
-    with wording.raises(SideError):
-        Commit(name, "a title")
-    assert not (tree.top / "written..HEAD").exists()
+    for name in ("--output=written", "HEAD", "0123456", "F" * 40):
+        with wording.raises(SideError):
+            Commit(name, "a title")
 
 
 # --------------------------------------------------------------------------- repositories and refs
@@ -347,12 +338,17 @@ def test_package_that_an_old_commit_needs_is_named(pytester: pytest.Pytester, al
     done.stderr.fnmatch_lines(["*HEAD~1 *oldpackage*install*"])
 
 
-def test_missing_ref_says_what_was_looked_for(tree: Tree, wording: Wording) -> None:
-    """A ref that is nowhere is named, with the fetch that may bring it; a tree or a file is no commit."""
+def test_missing_ref_or_merge_base_says_what_was_looked_for(tree: Tree, wording: Wording) -> None:
+    """A missing ref is named with the fetch that may bring it; a file is no commit; histories may never have met."""
     tree.commit(a="1")
     for ref in ("nowhere", "HEAD:a"):
         with wording.raises(SideError):
             find_repository(tree.top).resolve(ref)
+    tree.commit(a="1")
+    tree.git("checkout", "--quiet", "--orphan", "other")
+    tree.commit(a="2")
+    with wording.raises(SideError):
+        find_repository(tree.top).resolve("main")
 
 
 def test_branch_means_its_merge_base(tree: Tree) -> None:
@@ -402,15 +398,6 @@ def test_anything_but_a_branch_means_exactly_that_commit(tree: Tree) -> None:
     }
     found = {name: repository.resolve(name) for name in expected}
     assert {name: (commit.sha, commit.title) for name, commit in found.items()} == expected
-
-
-def test_branches_without_a_common_commit_say_so(tree: Tree, wording: Wording) -> None:
-    """Histories that never met have no merge base."""
-    tree.commit(a="1")
-    tree.git("checkout", "--quiet", "--orphan", "other")
-    tree.commit(a="2")
-    with wording.raises(SideError):
-        find_repository(tree.top).resolve("main")
 
 
 def test_shallow_clone_says_how_to_deepen_it(tmp_path: Path) -> None:
@@ -483,15 +470,6 @@ def test_tree_is_dirty_but_for_baselines_and_what_installs_leave(tree: Tree) -> 
     assert repository.is_dirty(tree.top / "baselines")
 
 
-def test_tree_with_a_dirty_submodule_is_dirty(superproject: Tree) -> None:
-    """A change within a submodule counts, though the user's settings have git pass over it."""
-    superproject.git("config", "diff.ignoreSubmodules", "all")
-    repository = find_repository(superproject.top)
-    assert not repository.is_dirty(superproject.top / "baselines")
-    write(superproject.top / "vendor/library", {"code": "3"})
-    assert repository.is_dirty(superproject.top / "baselines")
-
-
 def test_touched_file_does_not_differ(tree: Tree) -> None:
     """A file with other times than git remembers, but what the commit has, is none that differs; a link likewise."""
     tree.write(a="1", b="1")
@@ -525,11 +503,21 @@ def superproject(tmp_path: Path) -> Tree:
     return tree
 
 
-def test_submodules_come_from_the_users_own(superproject: Tree) -> None:
-    """A commit's submodules are checked out as it had them, from where today's tree has them."""
+def test_submodules_come_from_the_users_own_as_they_were(superproject: Tree) -> None:
+    """A commit's are checked out as it had them; their index stays as it is, and a change in one counts."""
     sides = prepare("HEAD~1", make_project(superproject.top, "test_x.py"))
     assert files_of(tree_of(sides.base) / "vendor/library", "code") == {"code": "1"}
     assert (sides.changed, sides.notes) == (("vendor/library",), ())
+    os.utime(superproject.top / "vendor/library/code", (0, 0))
+    before = snapshot(superproject.top)
+    sides = prepare("HEAD", make_project(superproject.top, "test_x.py"))
+    assert snapshot(superproject.top) == before
+    assert (sides.changed, sides.notes) == ((), ())
+    superproject.git("config", "diff.ignoreSubmodules", "all")
+    repository = find_repository(superproject.top)
+    assert not repository.is_dirty(superproject.top / "baselines")
+    write(superproject.top / "vendor/library", {"code": "3"})
+    assert repository.is_dirty(superproject.top / "baselines")
 
 
 @pytest.mark.parametrize(
@@ -802,8 +790,8 @@ def test_file_taken_away_or_added_differs(tree: Tree) -> None:
     assert sides.changed == ("src/a.py", "src/b é.py", "src/c.py", "src/d.py")
 
 
-def test_environment_variables_lead_to_base(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Paths in PYTHONPATH and PYTEST_ADDOPTS that lead into today's tree lead into base's for its workers."""
+def test_paths_of_a_run_lead_to_base(tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in PYTHONPATH, in PYTEST_ADDOPTS and in arguments, also from a directory that has no counterpart there."""
     tree.commit(**{"src/mylib.py": "", "tests/test_x.py": ""})
     monkeypatch.setenv("PYTHONPATH", f"{tree.top}/src{os.pathsep}{tmp_path}")
     monkeypatch.setenv("PYTEST_ADDOPTS", f"-p no:x --ignore='{tree.top}/a b' -k tests")
@@ -812,10 +800,6 @@ def test_environment_variables_lead_to_base(tree: Tree, tmp_path: Path, monkeypa
     assert sides.base.environment["PYTHONPATH"] == f"{base}/src{os.pathsep}{tmp_path}"
     assert sides.base.environment["PYTEST_ADDOPTS"] == f"-p no:x '--ignore={base}/a b' -k tests"
     assert sides.head.environment == {}
-
-
-def test_run_started_outside_the_tree(tree: Tree, tmp_path: Path) -> None:
-    """A relative path into the tree leads into base's, from a directory that has no counterpart there."""
     tree.commit(**{"mylib/__init__.py": "", "tests/test_x.py": ""})
     args = ("tree/tests/test_x.py::test_a[x=tree]", "-k", "tree", "--", "tree/tests")
     sides = prepare("HEAD", make_project(tree.top, "tests/test_x.py", args=args, directory=tmp_path))
@@ -843,15 +827,6 @@ def test_users_repository_is_not_touched(tree: Tree, tmp_path: Path) -> None:
     assert (tree.top / ".git/index").stat().st_mtime_ns == written
     assert (sides.changed, sides.notes) == (("mylib/__init__.py",), ())
     assert not (tmp_path / "hook-ran").exists()
-
-
-def test_index_of_a_submodule_is_not_touched(superproject: Tree) -> None:
-    """A submodule's own index stays as it is too."""
-    os.utime(superproject.top / "vendor/library/code", (0, 0))
-    before = snapshot(superproject.top)
-    sides = prepare("HEAD", make_project(superproject.top, "test_x.py"))
-    assert snapshot(superproject.top) == before
-    assert (sides.changed, sides.notes) == ((), ())
 
 
 def snapshot(top: Path) -> dict[str, bytes]:
@@ -1070,8 +1045,8 @@ def test_submodule_on_one_side_differs(superproject: Tree, tmp_path: Path, where
     assert files_of(tree_of(sides.base) / "vendor/library", "code") == ({} if where == "tree" else {"code": "2"})
 
 
-def test_directories_without_git_are_compared(tmp_path: Path) -> None:
-    """Neither tree needs git: all files count but caches and environments."""
+def test_directories_without_git_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither tree needs git: all files count but caches and environments, and nobody waits for a pipe."""
     for name in ("tree", "other"):
         write(tmp_path / name, {"mylib/__init__.py": name, "mylib/same.py": "", "tests/test_x.py": name})
     write(tmp_path / "other", {"venv/pyvenv.cfg": "", "venv/lib/x.py": "", "mylib/__pycache__/x.pyc": ""})
@@ -1082,6 +1057,14 @@ def test_directories_without_git_are_compared(tmp_path: Path) -> None:
         "tests/test_x.py": "tree",
     }
     assert not (base / "venv").exists()
+    assert sides.changed == ("mylib/__init__.py",)
+    for name in ("tree", "other"):
+        write(tmp_path / name, {"mylib/__init__.py": name, "tests/test_x.py": ""})
+    os.mkfifo(tmp_path / "other/mylib/pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        monkeypatch.chdir(tmp_path / "other")
+        server.bind("socket")  # by a short path
+        sides = prepare(f"dir:{tmp_path}/other", make_project(tmp_path / "tree", "tests/test_x.py"))
     assert sides.changed == ("mylib/__init__.py",)
 
 
@@ -1122,33 +1105,17 @@ def test_directory_of_more_than_code_is_refused(
         assert prepare(f"dir:{tmp_path}/other", project).base.label == str(tmp_path / "other")
 
 
-def test_pipes_and_sockets_of_a_directory_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a pipe that no program writes into."""
-    for name in ("tree", "other"):
-        write(tmp_path / name, {"mylib/__init__.py": name, "tests/test_x.py": ""})
-    os.mkfifo(tmp_path / "other/mylib/pipe")
-    with socket.socket(socket.AF_UNIX) as server:
-        monkeypatch.chdir(tmp_path / "other")
-        server.bind("socket")  # by a short path
-        sides = prepare(f"dir:{tmp_path}/other", make_project(tmp_path / "tree", "tests/test_x.py"))
-    assert sides.changed == ("mylib/__init__.py",)
-
-
 # --------------------------------------------------------------------------- sides from the cache
 
 
-def test_second_preparation_builds_nothing(tree: Tree) -> None:
-    """An unchanged tree is prepared from the cache, a changed test makes another entry."""
+def test_second_preparation_builds_nothing_and_compiles_alike(tree: Tree) -> None:
+    """An unchanged tree is from the cache, and there, too, modules are compiled as today's are."""
     tree.commit(**{"mylib/__init__.py": "1", "tests/test_x.py": "1"})
     project = make_project(tree.top, "tests/test_x.py")
     first = prepare("HEAD", project)
     assert prepare_sides("HEAD", project, never) == first
     tree.write(**{"tests/test_x.py": "2"})
     assert tree_of(prepare("HEAD", project).base) != tree_of(first.base)
-
-
-def test_modules_are_compiled_on_both_sides_or_on_neither(tree: Tree) -> None:
-    """A module that today's processes read compiled is compiled on base too, also in a tree from the cache."""
     tree.commit(**{"mylib/__init__.py": "1", "mylib/part.py": "1", "tests/test_x.py": "1", ".gitignore": "*.pyc"})
     project = make_project(tree.top, "tests/test_x.py")
     for compiled in ("__init__", "part"):

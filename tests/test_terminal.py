@@ -167,11 +167,14 @@ def test_a_hostile_name_is_only_text() -> None:
 
 
 def test_the_parts_of_a_tree_add_up() -> None:
-    """At each level, children and what is unaccounted make the parent."""
+    """At each level, children and what is unaccounted make the parent; without a median there is nothing to say."""
     rows = phase_rows(builders.compared("t", Status.NEW, None, 1.0))
     tops = [row.total_s for row in rows if row.depth == 0]
     assert sum(tops) == pytest.approx(1.0)
     assert [row.name for row in rows if row.depth == 1] == ["critic", "actor", "(unaccounted)"]
+    result = builders.compared("t", Status.NEW, None, 2e-3).result
+    assert phases_note(replace(result, traced_call_s=9.0, workers=())) == ""
+    assert phases_note(replace(result, traced_call_s=0.0, phases=())) == ""
 
 
 @pytest.mark.parametrize(("traced_s", "says"), [(7.5e-3, True), (1.2e-3, True), (2.49e-3, False), (1.51e-3, False)])
@@ -184,13 +187,6 @@ def test_phases_that_do_not_add_up_to_the_median_say_so(traced_s: float, says: b
     assert note == wording
     assert bool(note) == says
     assert (tree[-1] == f"  {note}") if says else "(unaccounted)" in tree[-1]
-
-
-def test_phases_without_a_median_have_nothing_to_say() -> None:
-    """Nothing was measured, or nothing was traced."""
-    result = builders.compared("t", Status.NEW, None, 2e-3).result
-    assert phases_note(replace(result, traced_call_s=9.0, workers=())) == ""
-    assert phases_note(replace(result, traced_call_s=0.0, phases=())) == ""
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -59,7 +59,7 @@ def test_phases_are_per_iteration(clock: FakeClock) -> None:
 
 
 def test_extremes_and_the_last_entry_are_kept(clock: FakeClock) -> None:
-    """A path knows its shortest, longest and last entry, and as many of the last as its tree keeps."""
+    """A path knows its shortest, longest and last entries, as many as its tree keeps; one that takes no time is one."""
     tree = Tree(clock=clock, keep=2)
     with recording_into(tree):
         pass
@@ -69,10 +69,6 @@ def test_extremes_and_the_last_entry_are_kept(clock: FakeClock) -> None:
     step = tree.snapshot().at("step")
     assert (step.min_ns, step.max_ns, step.last_ns) == (SECOND, 5 * SECOND, 3 * SECOND)
     assert (step.recent_ns, step.mean_ns) == ((SECOND, 3 * SECOND), 2 * SECOND)
-
-
-def test_an_entry_that_takes_no_time_is_an_entry(clock: FakeClock) -> None:
-    """Nothing is the shortest there can be, and the first entry is the shortest and the longest."""
     with recording(clock) as tree, hierarchical_timer("step"):
         pass
     step = tree.snapshot().at("step")
@@ -297,8 +293,8 @@ def test_an_asynchronous_generator_is_timed_while_it_runs(clock: FakeClock) -> N
 # ------------------------------------------------------------------ when something records
 
 
-def test_nothing_is_recorded_while_nothing_records(clock: FakeClock) -> None:
-    """Scopes entered outside a recording leave no trace in the next."""
+def test_only_what_is_entered_within_a_recording_counts(clock: FakeClock) -> None:
+    """A slice within a user's own scope records the slice only, also where both scopes share a name."""
     with hierarchical_timer("before"):
         pass
     with recording(clock) as tree:
@@ -306,10 +302,6 @@ def test_nothing_is_recorded_while_nothing_records(clock: FakeClock) -> None:
     with hierarchical_timer("after"):
         pass
     assert figures(tree) == {}
-
-
-def test_a_scope_entered_before_the_recording_is_left_out(clock: FakeClock) -> None:
-    """A slice within a user's own scope records the slice only, also where both scopes share a name."""
     tree = Tree(clock=clock)
     with hierarchical_timer("step"):
         context = recording_into(tree)
@@ -321,7 +313,7 @@ def test_a_scope_entered_before_the_recording_is_left_out(clock: FakeClock) -> N
 
 
 def test_a_recording_can_be_resumed(clock: FakeClock) -> None:
-    """A recording of several stretches leaves out the time between them."""
+    """The time between stretches is left out, and so is a scope that is open across the end of one."""
     tree = Tree(clock=clock)
     for _ in range(2):
         with recording_into(tree), hierarchical_timer("on"):
@@ -330,10 +322,6 @@ def test_a_recording_can_be_resumed(clock: FakeClock) -> None:
             clock.advance(1)
     assert figures(tree) == {"on": (2, 2, 2)}
     assert tree.snapshot().root.total_ns == 2 * SECOND
-
-
-def test_what_was_open_when_a_recording_ended_is_no_parent_in_the_next(clock: FakeClock) -> None:
-    """A scope that is open across the end is never counted, and nothing ends up below it."""
     tree = Tree(clock=clock)
     scope = hierarchical_timer("open")
     with recording_into(tree):
@@ -859,8 +847,8 @@ print("asyncio" in sys.modules, "pytest" in sys.modules)
     assert said[3] == "True False"
 
 
-def test_standby_waits() -> None:
-    """Armed without recording, until switched on."""
+def test_standby_waits_and_a_running_tree_makes_way() -> None:
+    """Armed, but not recording until switched on; the process's own tree goes on after a recording."""
     body = """
 assert not timers.is_recording()
 assert decorated is not work
@@ -869,6 +857,13 @@ decorated()
 print([timing.name for timing in timers.snapshot().root.children])
 """
     assert run_python(body, "standby") == "['work']"
+    body = """
+with timers.recording() as tree:
+    decorated()
+decorated()
+print(tree.phases(1)[0].count, timers.snapshot().at("work").count)
+"""
+    assert run_python(body, "on") == "1.0 2"
 
 
 def test_a_setting_that_means_nothing_is_told() -> None:
@@ -892,17 +887,6 @@ with scope:
 print([timing.name for timing in timers.snapshot().root.children])
 """
     assert run_python(body, "on").splitlines() == ["{'child': 1}", "['work', 'step', 'outer']"]
-
-
-def test_a_running_tree_makes_way_for_a_recording() -> None:
-    """A recording has all scopes to itself; afterwards the process's own tree goes on."""
-    body = """
-with timers.recording() as tree:
-    decorated()
-decorated()
-print(tree.phases(1)[0].count, timers.snapshot().at("work").count)
-"""
-    assert run_python(body, "on") == "1.0 2"
 
 
 # ------------------------------------------------------------------ in general
