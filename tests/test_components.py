@@ -72,20 +72,6 @@ def brief_env() -> type[Any]:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_real_steps_of_a_sync_vector_env(mode: str, seed: int) -> None:
-    """Resets are no steps, in whichever call they happen, and a slice may end between an end and its reset."""
-    gymnasium = pytest.importorskip("gymnasium")
-    env = gymnasium.vector.SyncVectorEnv([brief_env()] * 4, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
-    env.reset(seed=seed)
-    workload = vecenv_workload(env)
-    assert_counts(workload, lambda: sum(one.n_steps for one in env.envs))
-    assert sum(one.n_resets for one in env.envs) > 20
-    env.close()
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_real_steps_of_an_async_vector_env(mode: str) -> None:
     """Likewise with envs in processes of their own, which lets go of them when it is closed."""
     gymnasium = pytest.importorskip("gymnasium")
@@ -140,17 +126,6 @@ def test_real_steps_of_a_native_vector_env(reuse: bool) -> None:
     workload = vecenv_workload(counter)
     assert_counts(workload, lambda: counter.n_steps)
     counter.close()
-
-
-@pytest.mark.torch
-def test_phases_of_a_vector_env() -> None:
-    """Drawing actions, stepping, and where the env leaves it to its user, resetting."""
-    gymnasium = pytest.importorskip("gymnasium")
-    modes = gymnasium.vector.AutoresetMode
-    for mode, phases in ((modes.NEXT_STEP, []), (modes.SAME_STEP, []), (modes.DISABLED, ["reset"])):
-        workload = vecenv_workload(gymnasium.vector.SyncVectorEnv([brief_env()] * 4, autoreset_mode=mode))
-        workload.check()
-        assert phase_paths(workload, 20) == ["action", "env_step", *phases]
 
 
 @pytest.mark.torch
@@ -661,32 +636,6 @@ def test_what_does_not_update(agent: Any, batch_size: int | None, wording: Wordi
 
 
 # --------------------------------------------------------------------------- PPO rollouts
-
-
-@pytest.mark.torch
-def test_a_ppo_agent() -> None:
-    """Env steps are counted without the rows that were resets, and the phases are those of a rollout."""
-    pytest.importorskip("torch")
-    gymnasium = pytest.importorskip("gymnasium")
-    from pytest_rlperf.components.reference import PPO
-
-    envs = gymnasium.vector.SyncVectorEnv([brief_env()] * 3)
-    workload = ppo_workload(PPO(envs, hidden=8), 16, None)
-    workload.check()
-    assert workload.count is not None
-    workload.count()
-    for calls in (1, 3):
-        before = sum(env.n_steps for env in envs.envs)
-        for _ in range(calls):
-            workload.call()
-        assert workload.count() == sum(env.n_steps for env in envs.envs) - before
-    assert workload.count() == 0
-    paths = phase_paths(workload)
-    assert [path for path in paths if path.count("/") < 2] == [
-        "ppo_collect",
-        *(f"ppo_collect/{step}" for step in ("policy", "env_step", "store", "gae")),
-    ]
-    envs.close()
 
 
 class Collector:

@@ -108,25 +108,6 @@ def test_headline_is_the_run_in_a_sentence(
     assert first == wording
 
 
-def test_what_is_accepted_is_listed_with_its_reason() -> None:
-    """The summary lists the accepted slowdowns, with their reasons."""
-    text = render_summary_markdown(
-        [compared("a", Status.SLOWER, 1.2, message="over 3 %; two critics now", accepted=True)], github_run()
-    )
-    assert "\n- <code>a</code>: over 3 %; two critics now\n" in text
-    assert "| ✅ SLOWER &#40;accepted&#41; |" in text
-    assert "Rlperf-Accept" not in text
-
-
-def test_what_is_not_gated_fails_nothing() -> None:
-    """A slower test that is not gated is folded away, without the sign of a failure."""
-    text = render_summary_markdown([SAME, compared("a", Status.SLOWER, 1.2, gated=False)], github_run())
-    gated, _, others = text.partition("<details><summary>Not gated: these fail nothing</summary>")
-    assert "| ⚠️ SLOWER &#42; | <code>a</code>" in others
-    assert "| ⚠️ SLOWER |" not in gated
-    assert "❌" not in text
-
-
 def test_what_was_not_judged_is_said() -> None:
     """Skips and failures without a verdict are listed with the reason."""
     text = render_summary_markdown([SAME], github_run(skipped={"t::b": "no *GPU*"}, failed=["t.py"]))

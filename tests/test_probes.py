@@ -590,24 +590,6 @@ def test_an_object_that_nothing_holds(clock: FakeClock) -> None:
                 pass
 
 
-def test_a_buffer_of_rust(clock: FakeClock) -> None:
-    """A replay buffer of rlox's, which is Rust's, is timed in what holds it."""
-    rlox = pytest.importorskip("rlox")
-    agent: Any = Agent(clock, rlox.ReplayBuffer(16, 2, 1))
-    rows = np.zeros(2, np.float32)
-    for _ in range(8):
-        agent.buffer.push(rows, np.zeros(1, np.float32), 1.0, False, False, rows)
-
-    def call() -> None:
-        assert isinstance(agent.buffer, rlox.ReplayBuffer)
-        assert len(agent.buffer) == 8
-        assert agent.buffer.sample(4, 0)["obs"].shape == (4, 2)
-
-    with unchanged(agent):
-        assert seen(clock, {"sample": "buffer.sample"}, agent, call) == {"sample": (1, 0)}
-    assert type(agent.buffer) is rlox.ReplayBuffer
-
-
 # ------------------------------------------------------------------ functions
 
 

@@ -18,7 +18,6 @@ import pytest
 from builders import git, write
 from wording import Wording
 
-import pytest_rlperf
 from pytest_rlperf.baseline.provenance import read_tree
 from pytest_rlperf.errors import SideError
 from pytest_rlperf.model.sides import Project, Side, Sides
@@ -212,13 +211,6 @@ def test_git_does_not_see_the_repository_of_a_hook(tree: Tree, tmp_path: Path, m
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
     assert find_repository(tree.top).top == tree.top
-
-
-def test_git_is_started_in_one_place() -> None:
-    """All commands of git have the quiet settings, because one function starts them."""
-    package = Path(pytest_rlperf.__file__).parent
-    starting = [path for path in package.rglob("*.py") if '["git"' in path.read_text(encoding="utf-8")]
-    assert starting == [package / "sides/git.py"]
 
 
 def test_no_program_of_the_users_settings_runs(tree: Tree, tmp_path: Path) -> None:
